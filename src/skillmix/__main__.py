@@ -1,0 +1,5 @@
+"""`python -m skillmix` is the `skillmix` command."""
+
+from skillmix.cli import main
+
+raise SystemExit(main())

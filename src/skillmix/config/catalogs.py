@@ -1,0 +1,201 @@
+"""Catalogue folders: three YAML files, validated as a whole."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from skillmix.config.yaml_files import read_yaml
+from skillmix.core.catalog import Catalog, Partition, Side, Skill
+from skillmix.core.errors import UserError, faults_error
+from skillmix.core.folding import fold
+from skillmix.core.rubric import RESERVED_NAMES
+
+SHIPPED = Path(str(files("skillmix"))) / "catalogs"
+"""Where the package's own catalogues and prompt sets lie."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\x1f\x7f])?$")]
+"""One line without outer blanks, without ';' (it separates names on the command line) and without '|'."""
+Prose = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
+
+
+_T = TypeVar("_T")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class SkillEntry(_Strict):
+    """An entry of skills.yaml."""
+
+    name: Name
+    category: Name
+    definition: Prose
+    example: Prose
+
+
+class SideEntry(_Strict):
+    """One side of a partition: whole categories, single skills, or both."""
+
+    categories: list[str] = []
+    skills: list[str] = []
+    topics: list[str] | None = None
+    """Without it, the side of that name under `topics:`."""
+
+
+class TopicSides(_Strict):
+    """The topics of the two sides, for partitions that name none of their own."""
+
+    train: list[str]
+    held_out: list[str] = Field(alias="held-out")
+
+
+class PartitionEntry(_Strict):
+    """Two sides."""
+
+    train: SideEntry
+    held_out: SideEntry = Field(alias="held-out")
+
+
+class PartitionsFile(_Strict):
+    """The whole of partitions.yaml."""
+
+    default: str
+    partitions: dict[Name, PartitionEntry]
+    topics: TopicSides
+    exclude: dict[Name, list[str]] = {}
+
+
+def shipped_catalogs() -> list[str]:
+    """Names of the catalogues in the package."""
+    return sorted(path.parent.name for path in SHIPPED.glob("*/skills.yaml"))
+
+
+def load_catalog(name: str) -> Catalog:
+    """A shipped catalogue by name, or any folder by path."""
+    shipped = SHIPPED / name
+    is_shipped = name in shipped_catalogs()
+    folder = shipped if is_shipped else Path(name)
+    if not folder.is_dir():
+        raise UserError(
+            f"There is no catalogue {name!r}.",
+            hint=f"Shipped: {', '.join(shipped_catalogs())}. Or give a folder with skills.yaml and its two companions.",
+        )
+    return _build(name if is_shipped else folder.resolve().name, folder)
+
+
+def _build(name: str, folder: Path) -> Catalog:
+    faults: list[str] = []
+    skills = _validated(folder / "skills.yaml", list[SkillEntry], faults) or []
+    topics = _validated(folder / "topics.yaml", list[Name], faults) or []
+    partitions = _validated(folder / "partitions.yaml", PartitionsFile, faults)
+    if skills and topics:
+        faults += _name_faults("skills.yaml", [s.name for s in skills])
+        faults += _name_faults("topics.yaml", topics)
+    elif not faults:
+        faults.append("skills.yaml and topics.yaml must each have an entry")
+    if partitions is not None:
+        faults += _partition_faults(partitions, skills, topics)
+    if faults or partitions is None:
+        raise faults_error(f"Catalogue {folder}", faults, hint="Mend the files; nothing was loaded.")
+    return Catalog(
+        name=name,
+        skills=tuple(Skill(s.name, s.category, s.definition, s.example) for s in skills),
+        topics=tuple(topics),
+        partitions=tuple(_partition(n, entry, partitions.topics, skills) for n, entry in partitions.partitions.items()),
+        default_partition=partitions.default,
+        exclude={n: tuple(names) for n, names in partitions.exclude.items()},
+    )
+
+
+def _validated(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
+    try:
+        return TypeAdapter(shape).validate_python(read_yaml(path))
+    except UserError as error:
+        faults.append(f"{path.name}: {error.message}")
+    except ValidationError as error:
+        faults += [f"{path.name}{_place(e['loc'])}: {_said(e['type'], e['msg'])}" for e in error.errors()]
+    return None
+
+
+def _place(location: Sequence[int | str]) -> str:
+    """Where in a file: entries are counted from 1, as people do."""
+    return "".join(f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in location)
+
+
+def _said(kind: str, message: str) -> str:
+    if kind == "string_pattern_mismatch":
+        return "must be one line of text without outer blanks, ';' or '|', and not empty"
+    return {"missing": "is missing", "extra_forbidden": "is not a known key"}.get(
+        kind, message[0].lower() + message[1:]
+    )
+
+
+def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:
+    first: dict[str, int] = {}
+    for number, name in enumerate(names, start=1):
+        folded = fold(name)
+        if not folded:
+            yield f"{file}, entry {number}: the name {name!r} has no letters or digits"
+        elif folded in RESERVED_NAMES and file == "skills.yaml":
+            yield f"{file}, entry {number}: the name {name!r} is reserved for a criterion"
+        elif folded in first:
+            yield f"{file}, entry {number}: the name {name!r} is that of entry {first[folded]}"
+        first.setdefault(folded, number)
+
+
+def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], topics: Sequence[str]) -> Iterator[str]:
+    names, categories = {s.name for s in skills}, {s.category for s in skills}
+    if document.default not in document.partitions:
+        yield f"partitions.yaml, default: {document.default!r} is not one of {', '.join(document.partitions) or 'none'}"
+    for label, listed in (("train", document.topics.train), ("held-out", document.topics.held_out)):
+        yield from _unknown(f"topics, {label}", "topic", listed, set(topics))
+    yield from _overlap("topics", document.topics.train, document.topics.held_out)
+    for list_name, listed in document.exclude.items():
+        yield from _unknown(f"exclude, {list_name}", "skill", listed, names)
+    for name, entry in document.partitions.items():
+        for label, side in (("train", entry.train), ("held-out", entry.held_out)):
+            yield from _unknown(f"{name}, {label}", "category", side.categories, categories)
+            yield from _unknown(f"{name}, {label}", "skill", side.skills, names)
+            yield from _unknown(f"{name}, {label}", "topic", side.topics or [], set(topics))
+            if not _skills_of(side, skills):
+                yield f"partitions.yaml, {name}, {label}: no skill is on this side"
+            if not _topics_of(side, label, document.topics):
+                yield f"partitions.yaml, {name}, {label}: no topic is on this side"
+        yield from _overlap(name, _skills_of(entry.train, skills), _skills_of(entry.held_out, skills))
+        yield from _overlap(
+            name,
+            _topics_of(entry.train, "train", document.topics),
+            _topics_of(entry.held_out, "held-out", document.topics),
+        )
+
+
+def _unknown(place: str, kind: str, listed: Iterable[str], known: set[str]) -> Iterator[str]:
+    for name in listed:
+        if name not in known:
+            yield f"partitions.yaml, {place}: there is no {kind} {name!r}"
+
+
+def _overlap(place: str, train: Iterable[str], held_out: Iterable[str]) -> Iterator[str]:
+    for name in sorted(set(train) & set(held_out)):
+        yield f"partitions.yaml, {place}: {name!r} is on both sides"
+
+
+def _skills_of(side: SideEntry, skills: Sequence[SkillEntry]) -> tuple[str, ...]:
+    return tuple(s.name for s in skills if s.category in side.categories or s.name in side.skills)
+
+
+def _topics_of(side: SideEntry, label: str, topics: TopicSides) -> tuple[str, ...]:
+    shared = topics.train if label == "train" else topics.held_out
+    return tuple(side.topics if side.topics is not None else shared)
+
+
+def _partition(name: str, entry: PartitionEntry, topics: TopicSides, skills: Sequence[SkillEntry]) -> Partition:
+    return Partition(
+        name=name,
+        train=Side(_skills_of(entry.train, skills), _topics_of(entry.train, "train", topics)),
+        held_out=Side(_skills_of(entry.held_out, skills), _topics_of(entry.held_out, "held-out", topics)),
+    )

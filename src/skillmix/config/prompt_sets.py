@@ -1,0 +1,55 @@
+"""Prompt sets: folders of templates, shipped or anybody's."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+
+from skillmix.config.catalogs import SHIPPED
+from skillmix.config.yaml_files import read_text, read_yaml
+from skillmix.core.errors import UserError
+from skillmix.core.prompts import KINDS, PromptSet, prompt_set
+from skillmix.core.rubric import Phrases
+
+_OneLine = Annotated[str, StringConstraints(pattern=r"^[^\n|]*\S[^\n|]*$")]
+
+
+class _CriteriaFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    skill: _OneLine = Phrases().skill
+    topic: _OneLine = Phrases().topic
+    sense: _OneLine = Phrases().sense
+    length: _OneLine = Phrases().length
+
+
+def shipped_prompt_sets() -> list[str]:
+    """Names of the prompt sets in the package."""
+    return sorted(path.parent.name for path in (SHIPPED / "prompts").glob("*/generate-1.txt"))
+
+
+def load_prompts(name: str) -> PromptSet:
+    """A shipped prompt set by name, or any folder by path."""
+    is_shipped = name in shipped_prompt_sets()
+    folder = SHIPPED / "prompts" / name if is_shipped else Path(name)
+    if not folder.is_dir():
+        raise UserError(
+            f"There is no prompt set {name!r}.",
+            hint=f"Shipped: {', '.join(shipped_prompt_sets())}. Or give a folder with generate-1.txt and so on.",
+        )
+    texts = {file: read_text(folder / file) for file in KINDS if (folder / file).is_file()}
+    return prompt_set(name if is_shipped else folder.resolve().name, texts, phrases=_phrases(folder / "criteria.yaml"))
+
+
+def _phrases(path: Path) -> Phrases:
+    if not path.is_file():
+        return Phrases()
+    try:
+        entries = _CriteriaFile.model_validate(read_yaml(path))
+    except ValidationError as error:
+        places = sorted({str(e["loc"][0]) if e["loc"] else "the file" for e in error.errors()})
+        raise UserError(
+            f"{path}: {', '.join(places)} must be one line of text without '|'.",
+            hint="Keys: skill, topic, sense, length.",
+        ) from None
+    return Phrases(skill=entries.skill, topic=entries.topic, sense=entries.sense, length=entries.length)

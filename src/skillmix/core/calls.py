@@ -1,0 +1,187 @@
+"""What a model is asked and what it answers: the vocabulary that engine, models and stages share."""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Final, Literal, Protocol
+
+from skillmix.core.errors import UserError
+from skillmix.core.hashing import digest, seed_of, short_id
+
+Role = Literal["system", "user", "assistant"]
+_NAME = re.compile(r"[a-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+    def content_hash(self) -> str:
+        """The address under which a journal keeps the message."""
+        # Not `digest`: every message is hashed again whenever a journal is read, and JSON would take most of it.
+        content = f"{self.role}\0{self.content}".encode("utf-8", "surrogatepass")
+        return blake2b(content, digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How a reply is sampled; nothing else about sampling is ever sent. None is: not sent, or not known."""
+
+    temperature: float | None = 0.7
+    max_tokens: int | None = 512
+    top_p: float | None = None
+
+
+UNKNOWN_DECODING: Final = Decoding(temperature=None, max_tokens=None)
+"""Of replies that were made elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateKey:
+    """What a student's call is for."""
+
+    student: str
+    combination: str
+    generation: int
+    turn: int
+
+    def __str__(self) -> str:
+        return f"generate/{self.student}/{self.combination}/{self.generation}/{self.turn}"
+
+
+@dataclass(frozen=True, slots=True)
+class GradeKey:
+    """What a grader's call is for; `text` is a short hash of the graded text."""
+
+    student: str
+    combination: str
+    generation: int
+    text: str
+    grader: str
+    round: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return (
+            f"grade/{self.student}/{self.combination}/{self.generation}/{self.text}"
+            f"/{self.grader}/{self.round}/{self.attempt}"
+        )
+
+
+CallKey = GenerateKey | GradeKey
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call to a model."""
+
+    key: CallKey
+    model: str
+    messages: tuple[Message, ...]
+    decoding: Decoding
+    seed: int | None
+
+    def settings(self) -> dict[str, object]:
+        """What the request hash covers, by name; not address, key, timeouts, concurrency or prices."""
+        return {
+            "model": self.model,
+            "messages": [message.content_hash() for message in self.messages],
+            "decoding": asdict(self.decoding),
+            "seed": self.seed,
+        }
+
+    def content_hash(self) -> str:
+        """Changes when the same key would be asked something else."""
+        return digest("request", self.settings()).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back, also when it is empty."""
+
+    text: str
+    finish: str | None = None
+    """Why the model stopped, in its provider's words; None if unknown."""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+    not_sent: tuple[str, ...] = ()
+    """Parameters that the provider could not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallProblem:
+    """Why there is no reply."""
+
+    kind: Literal["fatal", "final", "passing"]
+    """Stop the run; this call's own outcome (a refusal, a filter); try again later."""
+    reason: str
+    detail: str = ""
+
+
+Outcome = Reply | CallProblem
+Origin = Literal["call", "imported", "imported-text"]
+"""A call of ours; a reply made elsewhere; a text made elsewhere, which is the answer itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call as a journal keeps it."""
+
+    key: CallKey
+    outcome: Outcome | None
+    """None while it is submitted to a provider's batch."""
+    model: str
+    messages: tuple[str, ...]
+    """Hashes of the request's messages."""
+    decoding: Decoding
+    seed: int | None
+    request_hash: str
+    origin: Origin
+    at: str
+
+
+class Model(Protocol):
+    """Anything that answers: it pulls requests when it has room and yields outcomes as they finish."""
+
+    def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+        """Answer requests, in any order."""
+        ...
+
+
+def clean_text(text: str) -> str:
+    """Text from outside without the half characters that no file can hold."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def text_id(text: str) -> str:
+    """The short hash of a graded text."""
+    return short_id("text", text)
+
+
+def seed_for(experiment_seed: int, key: CallKey) -> int:
+    """The seed of one call."""
+    return seed_of(experiment_seed, str(key))
+
+
+def checked_name(name: str, what: str) -> str:
+    """A name that can stand in a key."""
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"{name!r} is not a name for a {what}.",
+            hint="Use small letters, digits, '.', '_' and '-' only.",
+        )
+    return name
+
+
+def as_name(label: str) -> str:
+    """The nearest name to a label from elsewhere.
+
+    >>> as_name("meta-llama/Llama-2 7B")
+    'meta-llama-llama-2-7b'
+    """
+    return re.sub(r"[^a-z0-9._-]+", "-", label.casefold()).strip("-") or "unnamed"

@@ -1,0 +1,161 @@
+"""Skills, topics, and their partitions into a train and a held-out side."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+from skillmix.core.errors import UserError
+from skillmix.core.folding import before_parenthesis, fold
+from skillmix.core.hashing import ranked, short_id
+
+Setting = Literal["train", "held-out", "all"]
+SETTINGS: Final[tuple[Setting, ...]] = get_args(Setting)
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One language skill, with what a student and a grader are told about it."""
+
+    name: str
+    category: str
+    definition: str
+    example: str
+    checkable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The skills and topics on one side of a partition."""
+
+    skills: tuple[str, ...]
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A split into what may be trained on and what is held out; a skill may be on neither side."""
+
+    name: str
+    train: Side
+    held_out: Side
+
+    def side(self, setting: Setting) -> Side:
+        """What a setting draws from; `all` is both sides together."""
+        if setting == "train":
+            return self.train
+        if setting == "held-out":
+            return self.held_out
+        return Side(skills=self.train.skills + self.held_out.skills, topics=self.train.topics + self.held_out.topics)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """A named set of skills and topics; valid once built."""
+
+    name: str
+    skills: tuple[Skill, ...]
+    topics: tuple[str, ...]
+    partitions: tuple[Partition, ...]
+    default_partition: str
+    exclude: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def content_hash(self) -> str:
+        """Changes when anything that reaches a prompt or a draw changes."""
+        skills = [[s.name, s.category, s.definition, s.example] for s in self.skills]
+        sides = [[p.name, [[s.skills, s.topics] for s in (p.train, p.held_out)]] for p in self.partitions]
+        return short_id("catalog", skills, self.topics, sides)
+
+    def skill(self, name: str) -> Skill:
+        """The skill of that name, or of that short form where only one has it."""
+        folded = fold(name)
+        exact = [s for s in self.skills if fold(s.name) == folded]
+        found = exact or [s for s in self.skills if fold(before_parenthesis(s.name)) == folded]
+        if len(found) == 1:
+            return found[0]
+        raise UserError(
+            f"No skill named {name!r} in catalogue {self.name!r}."
+            if not found
+            else f"{name!r} is the short form of {len(found)} skills.",
+            hint=_nearest_hint(folded, [s.name for s in (found or self.skills)], "skillmix catalog"),
+        )
+
+    def topic(self, name: str) -> str:
+        """The topic of that name, in the catalogue's spelling."""
+        for topic in self.topics:
+            if fold(topic) == fold(name):
+                return topic
+        raise UserError(
+            f"No topic named {name!r} in catalogue {self.name!r}.",
+            hint=_nearest_hint(fold(name), self.topics, "skillmix catalog"),
+        )
+
+    def partition(self, name: str | None = None) -> Partition:
+        """A partition by name; `random-skills:SEED` and `random-categories:SEED` are made on the spot."""
+        wanted = name or self.default_partition
+        for partition in self.partitions:
+            if partition.name == wanted:
+                return partition
+        kind, _, seed = wanted.partition(":")
+        if kind in _RANDOM_PARTITIONS and seed.isdecimal():
+            return _RANDOM_PARTITIONS[kind](self, int(seed))
+        known = [p.name for p in self.partitions] + [f"{kind}:SEED" for kind in _RANDOM_PARTITIONS]
+        raise UserError(
+            f"No partition named {wanted!r} in catalogue {self.name!r}.", hint=f"Known: {', '.join(known)}."
+        )
+
+    def excluded(self, names: Iterable[str]) -> frozenset[str]:
+        """Skill names behind a mix of exclude-list names and skill names."""
+        skills: set[str] = set()
+        for name in names:
+            skills |= set(self.exclude[name]) if name in self.exclude else {self.skill(name).name}
+        return frozenset(skills)
+
+    def pool(self, setting: Setting, *, partition: str | None = None, exclude: Iterable[str] = ()) -> Side:
+        """The skills and topics that a setting draws from, without the excluded skills."""
+        side = self.partition(partition).side(setting)
+        gone = self.excluded(exclude)
+        return Side(skills=tuple(s for s in side.skills if s not in gone), topics=side.topics)
+
+
+def _nearest_hint(folded: str, names: Sequence[str], command: str) -> str:
+    words = set(folded.split())
+    near = [name for name in names if words & set(fold(name).split())][:5]
+    return f"Did you mean: {'; '.join(near)}?" if near else f"`{command}` lists them."
+
+
+def _random_skills(catalog: Catalog, seed: int) -> Partition:
+    """Single skills reshuffled between sides of the default partition's sizes; topics stay."""
+    base = catalog.partition()
+    names = ranked([*base.train.skills, *base.held_out.skills], "random-skills", seed)
+    chosen = set(names[: len(base.train.skills)])
+    return _split(catalog, f"random-skills:{seed}", base, chosen)
+
+
+def _random_categories(catalog: Catalog, seed: int) -> Partition:
+    """Whole categories reshuffled, train filled until it is as near half of the skills as it gets."""
+    base = catalog.partition()
+    on_a_side = {*base.train.skills, *base.held_out.skills}
+    members: dict[str, set[str]] = {}
+    for skill in catalog.skills:
+        if skill.name in on_a_side:
+            members.setdefault(skill.category, set()).add(skill.name)
+    chosen: set[str] = set()
+    half = len(on_a_side) / 2
+    for category in ranked(list(members), "random-categories", seed):
+        grown = chosen | members[category]
+        if abs(len(grown) - half) < abs(len(chosen) - half):
+            chosen = grown
+    return _split(catalog, f"random-categories:{seed}", base, chosen)
+
+
+def _split(catalog: Catalog, name: str, base: Partition, train: set[str]) -> Partition:
+    on_a_side = {*base.train.skills, *base.held_out.skills}
+    names = [s.name for s in catalog.skills if s.name in on_a_side]
+    return Partition(
+        name=name,
+        train=Side(skills=tuple(n for n in names if n in train), topics=base.train.topics),
+        held_out=Side(skills=tuple(n for n in names if n not in train), topics=base.held_out.topics),
+    )
+
+
+_RANDOM_PARTITIONS: Final = {"random-skills": _random_skills, "random-categories": _random_categories}

@@ -1,0 +1,133 @@
+"""Which k skills and which topic: drawn by hash, without replacement, the same on every machine."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import comb
+from typing import Literal
+
+from skillmix.core.catalog import Setting, Side
+from skillmix.core.errors import UserError
+from skillmix.core.hashing import digest, permuted, ranked, short_id
+
+Purpose = Literal["training", "evaluation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """k different skills and a topic; the order of the skills is the order in prompts."""
+
+    id: str
+    skills: tuple[str, ...]
+    topic: str
+
+    @property
+    def k(self) -> int:
+        """How many skills."""
+        return len(self.skills)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """All that a sequence of combinations depends on, but its length."""
+
+    side: Side
+    setting: Setting
+    k: int
+    seed: int
+    purpose: Purpose = "evaluation"
+
+    @property
+    def total(self) -> int:
+        """How many different combinations there are."""
+        return comb(len(self.side.skills), self.k) * len(self.side.topics)
+
+
+def combination_of(skills: tuple[str, ...] | list[str], topic: str) -> Combination:
+    """The combination of a set of skills and a topic; its id and order do not depend on the order given.
+
+    >>> combination_of(["a", "b"], "t") == combination_of(["b", "a"], "t")
+    True
+    """
+    if len(set(skills)) != len(skills) or not skills:
+        raise UserError(
+            f"A combination needs one or more different skills, not {list(skills)}.",
+            hint="Name each skill once.",
+        )
+    identity = short_id("combination", sorted(skills), topic)
+    return Combination(id=identity, skills=tuple(ranked(list(skills), "order", identity)), topic=topic)
+
+
+def draw_combinations(draw: Draw, count: int) -> list[Combination]:
+    """The first `count` combinations of a draw; a longer list starts with a shorter one."""
+    _check_size(draw, count)
+    key = digest("draw", draw.purpose, draw.setting, draw.k, draw.seed, size=32)
+    skills, topics = sorted(draw.side.skills), sorted(draw.side.topics)
+    drawn = []
+    for index in range(count):
+        rank, topic = divmod(permuted(index, draw.total, key), len(topics))
+        chosen = [skills[i] for i in _subset_of_rank(rank, draw.k)]
+        drawn.append(combination_of(chosen, topics[topic]))
+    return drawn
+
+
+def draw_ladder(draw: Draw, count: int) -> list[Combination]:
+    """`count` combinations of draw.k skills, the n-th of which extends the n-th of k - 1 by one skill.
+
+    The rungs of a ladder share topics and skills, so scores along k differ by the added skill alone.
+    """
+    _check_size(draw, count)
+    first = Draw(side=draw.side, setting=draw.setting, k=1, seed=draw.seed, purpose=draw.purpose)
+    rung = draw_combinations(first, count)
+    for _ in range(1, draw.k):
+        taken: set[str] = set()
+        rung = [_extended(c, draw, taken=taken, place=place) for place, c in enumerate(rung)]
+    return rung
+
+
+def _extended(base: Combination, draw: Draw, *, taken: set[str], place: int) -> Combination:
+    others = [s for s in draw.side.skills if s not in base.skills]
+    for skill in ranked(others, "ladder", draw.purpose, draw.setting, draw.seed, base.id):
+        longer = combination_of([*base.skills, skill], base.topic)
+        if longer.id not in taken:
+            taken.add(longer.id)
+            return longer
+    raise UserError(
+        f"The ladder has only {place} chains that stay different up to k = {draw.k}.",
+        hint=f"Ask for at most {place}, or for a smaller k.",
+    )
+
+
+def _check_size(draw: Draw, count: int) -> None:
+    available = len(draw.side.skills)
+    if not 1 <= draw.k <= available:
+        raise UserError(
+            f"k = {draw.k} is not possible: setting {draw.setting!r} has {available} skills.",
+            hint=f"Choose k from 1 to {available}.",
+        )
+    if count < 0:
+        raise UserError(f"n = {count} is not a number of combinations.", hint="Choose n of 0 or more.")
+    if count > draw.total:
+        raise UserError(
+            f"{count} combinations of k = {draw.k} were asked for, but only {draw.total} exist in setting "
+            f"{draw.setting!r}.",
+            hint=f"Ask for at most {draw.total}.",
+        )
+
+
+def _subset_of_rank(rank: int, k: int) -> Iterator[int]:
+    """The k-subset with that rank in the combinatorial number system, largest element first."""
+    for size in range(k, 0, -1):
+        element = _largest_element(rank, size)
+        yield element
+        rank -= comb(element, size)
+
+
+def _largest_element(rank: int, size: int) -> int:
+    """The largest n with comb(n, size) <= rank, by doubling and halving."""
+    low, high = size - 1, size
+    while comb(high, size) <= rank:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if comb(middle, size) <= rank else (low, middle)
+    return low

@@ -1,0 +1,19 @@
+"""The one exception that means: the user must change something."""
+
+from collections.abc import Sequence
+
+
+class UserError(Exception):
+    """A mistake that its user can mend; shown as one line and a hint, without a traceback."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError:
+    """All faults of one file or folder in a single error, so that one round of edits mends them all."""
+    if len(faults) == 1:
+        return UserError(f"{subject}: {faults[0]}", hint=hint)
+    return UserError(f"{subject} has {len(faults)} faults:\n" + "\n".join(f"  {f}" for f in faults), hint=hint)

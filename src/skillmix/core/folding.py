@@ -1,0 +1,33 @@
+"""One way of comparing names, whatever their case, accents, quotes, hyphens and markup."""
+
+import re
+import unicodedata
+from functools import lru_cache
+
+_APOSTROPHES = re.compile(r"['’‘ʼ′`´]")
+_ACCENTS = re.compile(r"[\u0300-\u036f]")
+_NOT_A_WORD = re.compile(r"[\W_]+")
+_BEFORE_PARENTHESIS = re.compile(r"\s*\(.*", re.DOTALL)
+
+
+@lru_cache(maxsize=1 << 16)
+def fold(text: str) -> str:
+    """Words in lower case with single blanks between; what is left of a name for comparing.
+
+    >>> fold("**Self-serving Bias**"), fold("cliché"), fold("one’s (own)")
+    ('self serving bias', 'cliche', 'ones own')
+    """
+    if not text.isascii():
+        # Only Latin accents are dropped: elsewhere combining marks are letters in their own right.
+        text = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
+        text = unicodedata.normalize("NFKC", text)
+    return _NOT_A_WORD.sub(" ", _APOSTROPHES.sub("", text.casefold())).strip()
+
+
+def before_parenthesis(name: str) -> str:
+    """The short form of a skill's name.
+
+    >>> before_parenthesis("accident (fallacy)")
+    'accident'
+    """
+    return _BEFORE_PARENTHESIS.sub("", name).strip() or name

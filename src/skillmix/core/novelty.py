@@ -1,0 +1,66 @@
+"""How often a combination of skills and a topic can be expected in a corpus at all (arXiv 2310.17567)."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from skillmix.core.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class NoveltyInputs:
+    """The quantities behind the bound; the defaults are the paper's upper bounds."""
+
+    skill_frequency: float = 0.0144
+    """Largest share of sentences that show one given skill."""
+    topic_frequency: float = 0.0022
+    """Largest share of sentences on one given topic."""
+    sentences_per_token: float = 5e10 / 1.2e12
+    """Sentences in a corpus over its tokens: at most 5e10 sentences in about 1.2e12 tokens."""
+
+
+ASSUMPTIONS: Final = (
+    "skills occur independently of one another and of the topic",
+    "the frequencies are upper bounds, the same for every skill and every topic",
+    "the training corpus is unknown; only its size enters",
+    "a score that takes the best of several tries is compared with a bound for one text",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Novelty:
+    """The bound, and what a Full Marks ratio above it means."""
+
+    k: int
+    tokens: float
+    sentences: float
+    expected_occurrences: float
+    """Upper bound on how often one combination occurs in the corpus."""
+    a_third_new_above: float
+    """Full Marks ratio above which more than a third of the texts cannot stand in the corpus."""
+
+
+def novelty(k: int, tokens: float, inputs: NoveltyInputs | None = None) -> Novelty:
+    """The expected number of occurrences of one combination of k skills and a topic.
+
+    >>> round(novelty(5, 2e12).expected_occurrences, 2)
+    0.11
+    """
+    inputs = inputs or NoveltyInputs()
+    if k < 1:
+        raise UserError(f"k = {k} is not a number of skills.", hint="Choose k of 1 or more.")
+    if not 0 < tokens < float("inf"):
+        raise UserError(f"{tokens:g} is not a number of tokens.", hint="Give a positive number such as 2e12.")
+    for name in ("skill_frequency", "topic_frequency"):
+        if not 0 < getattr(inputs, name) <= 1:
+            raise UserError(f"{name} = {getattr(inputs, name):g} is not a share.", hint="Choose it above 0, at most 1.")
+    if not 0 < inputs.sentences_per_token < float("inf"):
+        raise UserError("sentences_per_token must be positive.", hint="The default is 5e10 / 1.2e12.")
+    sentences = tokens * inputs.sentences_per_token
+    expected = inputs.skill_frequency**k * inputs.topic_frequency * sentences
+    return Novelty(
+        k=k,
+        tokens=tokens,
+        sentences=sentences,
+        expected_occurrences=expected,
+        a_third_new_above=1.5 * expected,
+    )

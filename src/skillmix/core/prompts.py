@@ -1,0 +1,144 @@
+"""Prompts as data: templates with checked slots, and what fills them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from skillmix.core.catalog import Catalog, Skill
+from skillmix.core.combinations import Combination
+from skillmix.core.errors import UserError, faults_error
+from skillmix.core.hashing import short_id
+from skillmix.core.rubric import Phrases, limit_in_words, rubric_of, sentence_limit
+from skillmix.core.templates import fill, slots_of
+
+GraderVariant = Literal["gpt", "claude", "llama2"]
+GRADER_VARIANTS: Final[tuple[GraderVariant, ...]] = get_args(GraderVariant)
+
+SLOTS: Final = {
+    "topic": ("topic",),
+    "skills": ("skills", "skills_str"),
+    "definitions": ("definitions", "bare_definitions", "skills_defs_and_examples_simple", "skills_defs"),
+    "limit": ("limit", "num_sentences_str"),
+    "answer": ("answer", "student_answer"),
+    "criteria": ("criteria", "rubric_items"),
+}
+"""What a template may ask for, and the slots that give it: ours first, then those of the original SKILL-MIX
+templates, which fill in its layout, so that its files load unchanged and render to the letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateKind:
+    """What the template of one file must ask for; more of `SLOTS` may be used if it can be known."""
+
+    file: str
+    required: tuple[str, ...]
+
+
+_GRADED: Final = ("answer", "criteria")
+KINDS: Final = {
+    kind.file: kind
+    for kind in (
+        TemplateKind("generate-1.txt", ("topic", "skills", "definitions")),
+        TemplateKind("generate-2.txt", ("limit",)),
+        *(
+            TemplateKind(f"grade-{variant}.txt", ("topic", "skills", "definitions", "limit", *_GRADED))
+            for variant in GRADER_VARIANTS
+        ),
+    )
+}
+STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """The templates of one wording, by file name, and its phrases for the criteria."""
+
+    name: str
+    templates: Mapping[str, str]
+    phrases: Phrases
+
+    def content_hash(self) -> str:
+        """Changes when any wording does."""
+        phrases = self.phrases
+        return short_id("prompts", dict(self.templates), [phrases.skill, phrases.topic, phrases.sense, phrases.length])
+
+    def student_prompts(self, catalog: Catalog, combination: Combination) -> tuple[str, str]:
+        """What the student is asked in turn 1 and in turn 2."""
+        values = _values(catalog, combination)
+        first, second = (_render(self._template(file), values) for file in STUDENT_FILES)
+        return first, second
+
+    def grader_prompt(self, catalog: Catalog, combination: Combination, *, answer: str, variant: GraderVariant) -> str:
+        """What a grader is asked about one answer."""
+        rubric = rubric_of(combination.skills, combination.topic, phrases=self.phrases)
+        phrases = [criterion.phrase for criterion in rubric.criteria]
+        values = _values(catalog, combination) | {
+            "answer": answer,
+            "student_answer": answer,
+            "criteria": "\n".join(f"- {phrase}" for phrase in phrases),
+            "rubric_items": ", ".join(phrases),
+        }
+        return _render(self._template(f"grade-{variant}.txt"), values)
+
+    def _template(self, file: str) -> str:
+        if file not in self.templates:
+            raise UserError(
+                f"Prompt set {self.name!r} has no {file}.",
+                hint=f"It has: {', '.join(sorted(self.templates))}.",
+            )
+        return self.templates[file]
+
+
+def prompt_set(name: str, files: Mapping[str, str], *, phrases: Phrases | None = None) -> PromptSet:
+    """A prompt set from its files' texts; every fault of every file is reported at once."""
+    faults = [f"{file}: the set needs this file" for file in STUDENT_FILES if file not in files]
+    phrases = phrases or Phrases()
+    templates = {}
+    for file, text in files.items():
+        templates[file] = text.strip()
+        faults += [f"{file}: {fault}" for fault in _slot_faults(KINDS[file], templates[file])]
+    for field, wanted in (
+        ("skill", {"skill"}),
+        ("topic", {"topic"}),
+        ("sense", set()),
+        ("length", {"limit"}),
+    ):
+        if slots_of(getattr(phrases, field)) != wanted:
+            faults.append(f"criteria.yaml: {field} must have the slots {sorted(wanted) or 'none'}")
+    if faults:
+        raise faults_error(f"Prompt set {name!r}", faults, hint="docs/prompts.md lists the slots of each file.")
+    return PromptSet(name=name, templates=templates, phrases=phrases)
+
+
+def _values(catalog: Catalog, combination: Combination) -> dict[str, str]:
+    skills = [catalog.skill(name) for name in combination.skills]
+    limit = limit_in_words(sentence_limit(combination.k))
+    return {
+        "topic": combination.topic,
+        "skills": "; ".join(combination.skills),
+        "skills_str": ", ".join(combination.skills),
+        "definitions": _lines(skills, "- {s.name}: {s.definition}\n  Example: {s.example}"),
+        "bare_definitions": _lines(skills, "- {s.name}: {s.definition}"),
+        "skills_defs_and_examples_simple": _lines(skills, "**{s.name}**: {s.definition} For example, {s.example}"),
+        "skills_defs": _lines(skills, "**{s.name}**: {s.definition}"),
+        "limit": limit,
+        "num_sentences_str": limit,
+    }
+
+
+def _lines(skills: Sequence[Skill], layout: str) -> str:
+    return "\n".join(layout.format(s=skill) for skill in skills)
+
+
+def _render(template: str, values: Mapping[str, str]) -> str:
+    slots = slots_of(template)
+    return fill(template, {slot: value for slot, value in values.items() if slot in slots})
+
+
+def _slot_faults(kind: TemplateKind, template: str) -> list[str]:
+    slots = slots_of(template)
+    graded = set(_GRADED) & set(kind.required)
+    allowed = {slot for part, names in SLOTS.items() if part not in _GRADED or graded for slot in names}
+    faults = [] if template else ["the file is empty"]
+    faults += [f"missing slot: {part}" for part in kind.required if not slots & set(SLOTS[part])]
+    return faults + [f"unknown slot: {slot}" for slot in sorted(slots - allowed)]

@@ -1,0 +1,233 @@
+"""Reading a grader's reply: points for every criterion, or the reason why there are none.
+
+A reply that cannot be read is a value with a reason, never a zero. Rows belong to criteria by equality of
+names; totals decide nothing; what merely repeats the student's text is not a grade.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from skillmix.core.folding import fold
+from skillmix.core.point_lines import LineReader, Mark
+from skillmix.core.rubric import Rubric
+from skillmix.core.tables import NOT_A_GRADING, Table, parts_of, value_column
+from skillmix.core.values import read_value
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Points in the rubric's order (the last, length, may be unknown), or a problem."""
+
+    points: tuple[float | None, ...] | None
+    problem: str | None
+    notes: tuple[str, ...] = ()
+
+    def by_name(self, rubric: Rubric) -> dict[str, float | None] | None:
+        """Points by criterion name, as every output shows them."""
+        if self.points is None:
+            return None
+        return {c.name: point for c, point in zip(rubric.criteria, self.points, strict=True)}
+
+
+def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Reading:
+    r"""Read a grader's reply about a student's text.
+
+    >>> from skillmix.core.rubric import rubric_of
+    >>> read_grades(rubric_of(["metaphor"], "Sewing"), "metaphor | 1\nOn topic | 1\nMakes sense | 0").points
+    (1.0, 1.0, 0.0, None)
+    """
+    if not reply.strip():
+        return Reading(None, "the reply is empty")
+    student = f" {fold(text)} " if text else ""
+    blocks, notes = _blocks(rubric, reply, student)
+    own = _without_quotations(blocks, student)
+    if len(own) < len(blocks):
+        notes.append("a grading that stands in the student's own text was not counted")
+    if not own:
+        why = "the reply only repeats the student's text" if blocks else "no table and no point lines were found"
+        return Reading(None, why, tuple(notes))
+    points, problem = _settle(rubric, own)
+    if points is not None:
+        notes.extend(_total_note(blocks, points))
+    return Reading(points, problem, tuple(notes))
+
+
+@dataclass(slots=True)
+class _Block:
+    """Marks that stand together: one table, or lines with no other text between them."""
+
+    is_table: bool
+    marks: list[Mark]
+    fault: str | None = None
+    total: float | None = None
+
+
+def _blocks(rubric: Rubric, reply: str, student: str) -> tuple[list[_Block], list[str]]:
+    blocks: list[_Block] = []
+    notes: list[str] = []
+    reader = LineReader(rubric, reply, student=student)
+    lines: list[Mark] = []
+    for part in parts_of(reply):
+        found = [] if isinstance(part, Table) else list(reader.marks(part.text))
+        if lines and not found:
+            blocks.append(_Block(is_table=False, marks=lines))
+            lines = []
+        lines.extend(found)
+        if isinstance(part, Table):
+            block = _table_block(rubric, part, notes)
+            if block is not None:
+                blocks.append(block)
+    if lines:
+        blocks.append(_Block(is_table=False, marks=lines))
+    return blocks, notes
+
+
+def _table_block(rubric: Rubric, table: Table, notes: list[str]) -> _Block | None:
+    labelled = list(_labelled_rows(rubric, table))
+    if not labelled:
+        return None
+    rows = [table.rows[number] for number, _, _ in labelled]
+    column = value_column(table, labelled[0][1], rows)
+    if column == NOT_A_GRADING:
+        notes.append(NOT_A_GRADING)
+        return None
+    block = _Block(is_table=True, marks=[])
+    if isinstance(column, str):
+        block.fault = column
+    for number, label_column, place in labelled:
+        row = table.rows[number]
+        line = fold(" ".join(row))
+        if isinstance(column, str):
+            block.marks.append(Mark(place, None, "", line))
+            continue
+        cell = row[column] if column < len(row) and column != label_column else ""
+        broken_off = table.last_row_open and number == len(table.rows) - 1
+        if cell and not broken_off:
+            block.marks.append(Mark(place, read_value(cell), cell[:40], line))
+    block.total = _total_of(table, column, {number for number, _, _ in labelled}, notes)
+    return block if block.marks else None
+
+
+def _labelled_rows(rubric: Rubric, table: Table) -> Iterator[tuple[int, int, int]]:
+    """Row number, label column and criterion of the rows about a criterion."""
+    for number, row in enumerate(table.rows):
+        for column, cell in enumerate(row[:_MOST_LABEL_COLUMNS]):
+            place = rubric.criterion_of(cell) if cell and len(cell) <= rubric.longest_label else None
+            if place is not None:
+                yield number, column, place
+                break
+
+
+_MOST_LABEL_COLUMNS = 4
+
+
+def _total_of(table: Table, column: int | str, labelled: set[int], notes: list[str]) -> float | None:
+    total = None
+    for number, row in enumerate(table.rows):
+        if number in labelled or isinstance(column, str) or column >= len(row):
+            continue
+        if "total" in row[0].casefold():
+            total = read_value(row[column].partition("/")[0])
+        elif read_value(row[column]) is not None:
+            notes.append(f"a row is about no criterion: {row[0][:60]!r}")
+    return total
+
+
+def _without_quotations(blocks: list[_Block], student: str) -> list[_Block]:
+    """The blocks that do not stand, line for line, in the student's text."""
+    if not student:
+        return blocks
+    return [b for b in blocks if not all(f" {mark.line} " in student for mark in b.marks)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """What a set of marks says, and what is wrong with it."""
+
+    points: dict[int, float]
+    faults: tuple[str, ...]
+    seen: frozenset[int]
+
+
+def _settle(rubric: Rubric, blocks: list[_Block]) -> tuple[tuple[float | None, ...] | None, str | None]:
+    needed = frozenset(range(rubric.k + 2))
+    tables = [b for b in blocks if b.is_table]
+    line_marks = [mark for b in blocks if not b.is_table for mark in b.marks]
+    candidates = [_candidate(rubric, b.marks, b.fault) for b in tables]
+    candidates += [_candidate(rubric, marks) for marks in _line_gradings(line_marks, needed)]
+    covering = [c for c in candidates if needed <= c.seen]
+    if not covering:
+        # Two half tables, or a table of skills and lines for the rest, may make one whole.
+        for blocks_together in (tables, blocks):
+            together = _candidate(rubric, [mark for b in blocks_together for mark in b.marks])
+            if needed <= together.seen:
+                covering = [together]
+                break
+    if not covering:
+        return None, _why_incomplete(rubric, candidates, needed)
+    for candidate in covering:
+        if candidate.faults:
+            return None, candidate.faults[0]
+    return _agreed(rubric, covering)
+
+
+def _line_gradings(marks: list[Mark], needed: frozenset[int]) -> Iterator[list[Mark]]:
+    """Point lines cut into gradings: a new one starts when a criterion returns after all have been met.
+
+    Lines after a whole grading that change a point of it, without being a whole one themselves, double it.
+    """
+    gradings: list[list[Mark]] = []
+    seen: set[int] = set()
+    for mark in marks:
+        if not gradings or (mark.place in seen and needed <= seen):
+            gradings.append([])
+            seen = set()
+        gradings[-1].append(mark)
+        seen.add(mark.place)
+    if len(gradings) > 1 and not needed <= seen:
+        leftover = gradings.pop()
+        given = {mark.place: mark.value for mark in gradings[-1]}
+        gradings[-1] += [mark for mark in leftover if mark.value != given.get(mark.place, mark.value)]
+    yield from gradings
+
+
+def _candidate(rubric: Rubric, marks: Sequence[Mark], fault: str | None = None) -> _Candidate:
+    points: dict[int, float] = {}
+    faults = [fault] if fault else []
+    seen: set[int] = set()
+    for mark in marks:
+        name = rubric.criteria[mark.place].name
+        if mark.place in seen:
+            faults.append(f"more than one point for: {name}")
+        elif mark.value is None:
+            faults.append(f"the value {mark.cell!r} for {name} is not a number from 0 to 1")
+        elif not 0 <= mark.value <= 1:
+            faults.append(f"the value {mark.cell!r} for {name} is outside 0..1")
+        else:
+            points[mark.place] = mark.value
+        seen.add(mark.place)
+    return _Candidate(points, tuple(faults), frozenset(seen))
+
+
+def _why_incomplete(rubric: Rubric, candidates: list[_Candidate], needed: frozenset[int]) -> str:
+    best = max(candidates, key=lambda c: len(c.seen & needed))
+    missing = [rubric.criteria[place].name for place in sorted(needed - best.seen)]
+    reasons = [f"no point found for: {', '.join(missing)}", *best.faults]
+    return "; ".join(reasons)
+
+
+def _agreed(rubric: Rubric, covering: list[_Candidate]) -> tuple[tuple[float | None, ...] | None, str | None]:
+    points: list[float | None] = []
+    for place, criterion in enumerate(rubric.criteria):
+        values = {c.points[place] for c in covering if place in c.points}
+        if len(values) > 1:
+            return None, f"two complete gradings disagree on: {criterion.name}"
+        points.append(values.pop() if values else None)
+    return tuple(points), None
+
+
+def _total_note(blocks: list[_Block], points: tuple[float | None, ...]) -> Iterator[str]:
+    earned = sum(p for p in points if p is not None)
+    for block in blocks:
+        if block.total is not None and block.total != earned:
+            yield f"the total {block.total:g} differs from the sum of the points {earned:g}"

@@ -1,0 +1,258 @@
+"""The k + 3 criteria of a text, and which row of a grader's reply is about which of them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
+
+from skillmix.core.folding import before_parenthesis, fold
+from skillmix.core.templates import fill
+
+RESERVED_NAMES: Final = ("topic", "sense", "length")
+"""The three criteria beside the skills, as they are named in every output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phrases:
+    """How a prompt set words the criteria; a reader accepts these words besides the common ones."""
+
+    skill: str = "Shows {skill}"
+    topic: str = "Stays on the topic of {topic}"
+    sense: str = "Makes sense"
+    length: str = "Has at most {limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One point of a rubric."""
+
+    kind: Literal["skill", "topic", "sense", "length"]
+    name: str
+    phrase: str
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """The criteria of one combination in order: skills, topic, sense, length."""
+
+    criteria: tuple[Criterion, ...]
+    limit: int
+    topic: str
+    """Folded, without a leading article."""
+    longest_label: int
+    """Characters beyond which a cell or line cannot be a label; spares the reader long paragraphs."""
+    _labels: dict[str, int] = field(repr=False, compare=False)
+
+    @property
+    def k(self) -> int:
+        """How many of the criteria are skills."""
+        return len(self.criteria) - 3
+
+    def criterion_of(self, label: str) -> int | None:
+        """The place of the criterion that a label names by equality; never by prefix or containment.
+
+        >>> rubric = rubric_of(["fallacy", "fallacy of division"], "Sewing")
+        >>> rubric.criterion_of("**Correctly illustrates fallacy of division**")
+        1
+        >>> rubric.criterion_of("fallacy of") is None
+        True
+        """
+        forms = label_forms(label)
+        for form in forms.plain:
+            place = self._labels.get(form)
+            if place is None:
+                place = self._other_criterion(form)
+            if place is not None:
+                return place
+        for form in forms.without_lead_in:
+            place = self._labels.get(form)
+            if place is not None and place < self.k:
+                return place
+        return None
+
+    def _other_criterion(self, folded: str) -> int | None:
+        if folded in _SENSE_LABELS:
+            return self.k + 1
+        if _is_topic_label(folded, self.topic):
+            return self.k
+        return self.k + 2 if _is_length_label(folded, self.limit) else None
+
+
+def sentence_limit(k: int) -> int:
+    """At most k - 1 sentences (arXiv 2310.17567), so that some sentence must carry two skills."""
+    return max(1, k - 1)
+
+
+def limit_in_words(limit: int) -> str:
+    """A sentence limit as prompts put it.
+
+    >>> limit_in_words(1), limit_in_words(4)
+    ('one sentence', 'four sentences')
+    """
+    number = _NUMBER_WORDS[limit] if limit < len(_NUMBER_WORDS) else str(limit)
+    return f"{number} sentence" if limit == 1 else f"{number} sentences"
+
+
+_DEFAULT_PHRASES: Final = Phrases()
+
+
+def rubric_of(skills: Sequence[str], topic: str, *, phrases: Phrases = _DEFAULT_PHRASES) -> Rubric:
+    """The rubric of a combination; equal arguments share one object."""
+    return _rubric(tuple(skills), topic, phrases)
+
+
+@lru_cache(maxsize=1 << 14)
+def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
+    limit = sentence_limit(len(skills))
+    criteria = (
+        *(Criterion("skill", skill, fill(phrases.skill, {"skill": skill})) for skill in skills),
+        Criterion("topic", "topic", fill(phrases.topic, {"topic": topic})),
+        Criterion("sense", "sense", phrases.sense),
+        Criterion("length", "length", fill(phrases.length, {"limit": limit_in_words(limit)})),
+    )
+    return Rubric(
+        criteria=criteria,
+        limit=limit,
+        topic=_without_the(fold(topic)),
+        longest_label=_ROOM_FOR_LEAD_IN + max(len(topic), *(max(len(c.name), len(c.phrase)) for c in criteria)),
+        _labels=_labels(criteria),
+    )
+
+
+_ROOM_FOR_LEAD_IN: Final = 80
+
+
+def _labels(criteria: tuple[Criterion, ...]) -> dict[str, int]:
+    """Folded label to criterion; later entries win, so a full name beats a phrase, a phrase a short form."""
+    short_forms: dict[str, list[int]] = {}
+    for place, criterion in enumerate(criteria[:-3]):
+        short_forms.setdefault(fold(before_parenthesis(criterion.name)), []).append(place)
+    labels = {short: places[0] for short, places in short_forms.items() if len(places) == 1}
+    for place, criterion in enumerate(criteria):
+        labels[fold(criterion.phrase)] = place
+    for place, criterion in enumerate(criteria):
+        labels[fold(criterion.name)] = place
+    return labels
+
+
+# fmt: off
+_NUMBER_WORDS: Final = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
+)
+# fmt: on
+
+_NUMBERING = re.compile(
+    r"^\W*(?:(?:criterion|criteria|skill|item|requirement)\s*(?:no\.?\s*|\#)?\d*\s*[:.)\-–—]|\(?\d{1,2}[.):]|\#\d+\b)\s*",
+    re.IGNORECASE,
+)
+_WORTH = re.compile(r"\s*[\[(]\s*(?:max\w*\.?\s*)?(?:\d|one)\s*(?:points?|pts?\.?|marks?)\s*[\])]\W*$", re.IGNORECASE)
+
+_SUBJECT = r"(?:(?:the |this |it )?(?:students? |student s )?(?:text |answer |response |piece |writing )?)"
+_ADVERB = r"(?:correctly |properly |clearly |accurately |effectively |successfully |appropriately |explicitly )"
+_VERB = (
+    r"(?:illustrat(?:es?|ed|ing|ion of)|demonstrat(?:es?|ed|ing|ion of)|show(?:s|n|ing)?|uses?|usage of|contains?"
+    r"|includes?|exhibits?|displays?|employs?|features?|incorporates?|presents?|presence of|inclusion of)"
+)
+_SKILL_LEAD = re.compile(rf"^{_SUBJECT}{_ADVERB}?{_VERB} ")
+_AFTER_LEAD = re.compile(r"^(?:of |a |an |the |skill of |skill )")
+
+
+class LabelForms(NamedTuple):
+    """Foldings of a label, each list from the least to the most stripped."""
+
+    plain: list[str]
+    """As it stands, then without numbering and worth."""
+    without_lead_in: list[str]
+    """Further without "correctly illustrates" and the like; these can only name skills."""
+
+
+@lru_cache(maxsize=1 << 16)
+def label_forms(label: str) -> LabelForms:
+    """What a row's label may be compared by.
+
+    >>> label_forms("2. Correctly illustrates a metaphor (1 point)").without_lead_in
+    ['a metaphor', 'metaphor']
+    """
+    bare = _WORTH.sub("", _NUMBERING.sub("", label, count=1))
+    plain = list(dict.fromkeys((fold(label), fold(bare))))
+    lead = _SKILL_LEAD.match(plain[-1])
+    rest = plain[-1][lead.end() :] if lead else ""
+    without_lead_in = []
+    while rest:
+        without_lead_in.append(rest)
+        after = _AFTER_LEAD.match(rest)
+        rest = rest[after.end() :] if after else ""
+    return LabelForms(plain, without_lead_in)
+
+
+_SENSE_LABELS: Final = frozenset(
+    f"{subject}{predicate}"
+    for subject in ("", "text ", "the text ", "answer ", "the answer ", "it ", "response ", "the response ")
+    for predicate in (
+        "sense",
+        "makes sense",
+        "make sense",
+        "making sense",
+        "coherence",
+        "is coherent",
+        "coherent",
+    )
+)
+_TOPIC_WORDS: Final = frozenset(
+    {
+        "topic",
+        "the topic",
+        "on topic",
+        "on the topic",
+        "stays on topic",
+        "topic relevance",
+        "relevance to topic",
+    }
+)
+_TOPIC_LEAD = re.compile(
+    rf"^{_SUBJECT}(?:is |stays |remains |keeps )?(?:pertain(?:s|ing)? to|relat(?:es?|ed|ing) to|relevan(?:t|ce) to"
+    r"|about|on topic|on|in(?: the)? context of|context of|concern(?:s|ing)|topic)"
+    r"(?: the topic(?: of)?| topic(?: of)?)? "
+)
+_LENGTH_WORDS: Final = frozenset(
+    f"{lead}{noun}"
+    for lead in (
+        "",
+        "within ",
+        "within the ",
+        "in ",
+        "meets ",
+        "meets the ",
+        "keeps to the ",
+        "respects the ",
+    )
+    for noun in ("length", "sentence limit", "sentence count", "number of sentences", "length limit", "limit")
+)
+_LENGTH = re.compile(
+    rf"^{_SUBJECT}(?:(?:has|have|contains?|uses?|is|stays|keeps to|consists of|limited to|within|only) )*"
+    r"(?:at most|no more than|not more than|up to|a maximum of|maximum of|maximum|max|limit of|within)? ?"
+    r"(?P<number>\w+) sentences?(?: limit| maximum| max| or less| or fewer| in length| long)?$"
+)
+
+
+def _without_the(folded: str) -> str:
+    return folded.removeprefix("the ")
+
+
+def _is_topic_label(folded: str, topic: str) -> bool:
+    if folded in _TOPIC_WORDS or _without_the(folded) == topic:
+        return True
+    lead = _TOPIC_LEAD.match(folded)
+    return lead is not None and _without_the(folded[lead.end() :]) in (topic, "topic", "given topic")
+
+
+def _is_length_label(folded: str, limit: int) -> bool:
+    if folded in _LENGTH_WORDS:
+        return True
+    match = _LENGTH.match(folded)
+    if match is None:
+        return False
+    number = match["number"]
+    return number == _NUMBER_WORDS[limit] if limit < len(_NUMBER_WORDS) and number.isalpha() else number == str(limit)

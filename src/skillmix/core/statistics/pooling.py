@@ -1,0 +1,83 @@
+"""One number over several partitions and seeds: all values, their mean, and an interval that knows the levels."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from skillmix.core.statistics.intervals import (
+    RESAMPLES,
+    SEED,
+    Floats,
+    bootstrap_means,
+    mean_interval,
+    percentile_interval,
+)
+
+Nested = Mapping[str, Mapping[int, Sequence[float]]]
+"""Per-combination values by partition and seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """A mean over partitions of means over seeds of means over combinations."""
+
+    values: Mapping[str, Mapping[int, float]]
+    mean: float
+    low: float
+    high: float
+
+
+def pooled(nested: Nested) -> Pooled:
+    """Bootstrap over partitions, then seeds within them, then combinations within those."""
+    partitions = [[np.asarray(v, dtype=np.float64) for v in seeds.values()] for seeds in nested.values()]
+    every = [value for seeds in partitions for values in seeds for value in values.tolist()]
+    if not partitions or not all(len(values) for seeds in partitions for values in seeds):
+        raise ValueError("every partition and seed needs at least one combination")
+    means = [float(np.mean([values.mean() for values in seeds])) for seeds in partitions]
+    if min(every) == max(every):
+        low, high = mean_interval(every)
+    else:
+        low, high = percentile_interval(_resampled(partitions), _top_level_size(partitions))
+    return Pooled(
+        values={p: {s: float(np.mean(v)) for s, v in seeds.items()} for p, seeds in nested.items()},
+        mean=float(np.mean(means)),
+        low=low,
+        high=high,
+    )
+
+
+def _resampled(partitions: list[list[Floats]]) -> Floats:
+    generator = np.random.default_rng(SEED)
+    slots = [_one_partition(partitions, generator) for _ in partitions]
+    means: Floats = np.mean(slots, axis=0)
+    return means
+
+
+def _one_partition(partitions: list[list[Floats]], generator: np.random.Generator) -> Floats:
+    """For every resample a partition, as many seeds as it has, and as many combinations as those have."""
+    chosen = generator.integers(len(partitions), size=RESAMPLES)
+    out = np.empty(RESAMPLES)
+    for number, seeds in enumerate(partitions):
+        here = np.flatnonzero(chosen == number)
+        drawn = [_one_seed(seeds, len(here), generator) for _ in seeds]
+        out[here] = np.mean(drawn, axis=0)
+    return out
+
+
+def _one_seed(seeds: list[Floats], resamples: int, generator: np.random.Generator) -> Floats:
+    chosen = generator.integers(len(seeds), size=resamples)
+    out = np.empty(resamples)
+    for number, values in enumerate(seeds):
+        here = np.flatnonzero(chosen == number)
+        if len(here):
+            out[here] = bootstrap_means(values, len(here), generator)
+    return out
+
+
+def _top_level_size(partitions: list[list[Floats]]) -> int:
+    """How many units the highest level with more than one has: they limit what can be known."""
+    if len(partitions) > 1:
+        return len(partitions)
+    seeds = partitions[0]
+    return len(seeds) if len(seeds) > 1 else len(seeds[0])

@@ -1,0 +1,142 @@
+"""Finding the rows of Markdown-like tables in free text."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from skillmix.core.folding import fold
+from skillmix.core.values import read_value
+
+_CELL_BORDER = re.compile(r"(?<!\\)\|")
+_BORDER_LINE = re.compile(r"^[\s+|=:_\-–—─┼├┤┬┴╔╗╚╝═╠╣]*$")
+_OTHER_BORDERS: Final = str.maketrans("│┃｜∣║", "|||||")
+_QUOTED = re.compile(r"^(?:\s*>)+\s?")
+_FENCE = re.compile(r"^\s*(?:```|~~~)")
+
+_LABEL_HEADER = re.compile(
+    r"^(?:(?:grading )?criteri(?:a|on)|skills?|rubric(?: items?)?|requirements?|items?|aspects?)\b"
+)
+_EARNED_HEADER = re.compile(r"\b(?:earned|awarded|given|obtained|received|achieved|scored)\b")
+_POINTS_HEADER = re.compile(r"^(?:points?|scores?|grades?|marks?|pts?|results?|ratings?|values?|met)(?: 0 1| 0 or 1)?$")
+_WORTH_HEADER = re.compile(r"\b(?:possible|max|maximum|available|worth|weight|out of|total)\b")
+
+
+@dataclass(slots=True)
+class Table:
+    """Consecutive rows, with the header over them if there is one."""
+
+    header: list[str] | None
+    rows: list[list[str]] = field(default_factory=list)
+    any_row_closed: bool = False
+    last_row_open: bool = False
+    """Whether the text ends in a row without the closing border that others have: it may be cut off."""
+
+    def add(self, cells: list[str], *, is_header: bool) -> None:
+        """Take a row as the header or as one below it."""
+        if is_header:
+            self.header = cells
+        else:
+            self.rows.append(cells)
+
+
+@dataclass(frozen=True, slots=True)
+class TextLine:
+    """A line outside all tables."""
+
+    text: str
+
+
+def plain_lines(text: str) -> list[str]:
+    """Lines without quotation marks of mail, code fences and exotic borders."""
+    text = text.translate(_OTHER_BORDERS) if not text.isascii() else text
+    return [_QUOTED.sub("", line) if ">" in line else line for line in text.splitlines() if not _FENCE.match(line)]
+
+
+def parts_of(text: str) -> Iterator[Table | TextLine]:
+    """The tables and the other lines of a text, in order.
+
+    Blank lines do not end a table, since models put them between rows; a header or a line of text does.
+    """
+    table: Table | None = None
+    lines = plain_lines(text)
+    for number, line in enumerate(lines):
+        if not line.strip() or (_BORDER_LINE.match(line) and ("|" in line or table)):
+            continue
+        starts_table = "|" in line and (table is None or _is_header(lines, number))
+        if table and (starts_table or "|" not in line):
+            yield table
+            table = None
+        if "|" not in line:
+            yield TextLine(line)
+            continue
+        table = table or Table(header=None)
+        table.add(split_row(line), is_header=starts_table and _is_header(lines, number))
+        is_closed = line.rstrip().endswith("|")
+        table.last_row_open = table.any_row_closed and not is_closed and number == len(lines) - 1
+        table.any_row_closed |= is_closed
+    if table:
+        yield table
+
+
+def split_row(line: str) -> list[str]:
+    r"""The cells of a row, outer borders or not; an escaped border is text.
+
+    >>> split_row(r"| a | b\|c |"), split_row("a | 1")
+    (['a', 'b|c'], ['a', '1'])
+    """
+    cells = [cell.strip().replace("\\|", "|") for cell in _CELL_BORDER.split(line.strip())]
+    if len(cells) > 1 and not cells[0]:
+        cells = cells[1:]
+    if len(cells) > 1 and not cells[-1]:
+        cells = cells[:-1]
+    return cells
+
+
+def value_column(table: Table, label_column: int, labelled_rows: list[list[str]]) -> int | str:
+    """The column with the points earned, or why there is none."""
+    if table.header is not None:
+        by_header = _column_by_header([fold(cell) for cell in table.header], label_column)
+        if by_header is not None:
+            return by_header
+    width = max(len(row) for row in labelled_rows)
+    numeric = [
+        column
+        for column in range(width)
+        if column != label_column
+        and any(len(row) > column and read_value(row[column]) is not None for row in labelled_rows)
+    ]
+    if len(numeric) == 1:
+        return numeric[0]
+    if numeric:
+        return "more than one column of the table could be the points"
+    return label_column + 1 if width == label_column + 2 else "the table has no column of points"
+
+
+def _column_by_header(header: list[str], label_column: int) -> int | str | None:
+    columns = [column for column in range(len(header)) if column != label_column]
+    earned = [c for c in columns if _EARNED_HEADER.search(header[c])]
+    points = [c for c in columns if _POINTS_HEADER.match(header[c])]
+    worth = [c for c in columns if _WORTH_HEADER.search(header[c]) and c not in earned]
+    for found in (earned, points):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            return "more than one column of the table could be the points"
+    return NOT_A_GRADING if worth and len(worth) == len(columns) else None
+
+
+NOT_A_GRADING: Final = "the table says what criteria are worth, not what was earned"
+
+
+def _is_header(lines: list[str], number: int) -> bool:
+    """A row over a rule, or one whose cells are names of columns."""
+    cells = split_row(lines[number])
+    following = lines[number + 1] if number + 1 < len(lines) else ""
+    if "-" in following and _BORDER_LINE.match(following) and ("|" in following or following.count("-") > 2):
+        return not any(read_value(cell) is not None for cell in cells[1:])
+    folded = [fold(cell) for cell in cells]
+    named = sum(
+        bool(_LABEL_HEADER.match(cell) or _EARNED_HEADER.search(cell) or _POINTS_HEADER.match(cell)) for cell in folded
+    )
+    return len(cells) > 1 and named == len(cells)

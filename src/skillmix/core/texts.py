@@ -1,0 +1,133 @@
+"""From stored calls to students' texts, and from grading calls to the points of each text."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from skillmix.core.calls import Call, CallProblem, GenerateKey, GradeKey, Reply, text_id
+from skillmix.core.combinations import Combination
+from skillmix.core.reading import Reading, read_grades
+from skillmix.core.rubric import Phrases, Rubric, rubric_of
+from skillmix.core.scoring import Points, decide_points
+from skillmix.core.text_rules import Answer, Rules, extract_answer
+
+
+@dataclass(frozen=True, slots=True)
+class StudentText:
+    """What a student finally wrote for one generation of one combination."""
+
+    student: str
+    combination: Combination
+    generation: int
+    answer: Answer
+
+    @property
+    def id(self) -> str:
+        """The hash under which the text is graded."""
+        return text_id(self.answer.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """One grader's view of one text: a reading for each round, None where no readable attempt is there yet."""
+
+    text: StudentText
+    grader: str
+    rounds: int
+    readings: tuple[Reading | None, ...]
+
+    def rubric(self, phrases: Phrases) -> Rubric:
+        """The rubric that the readings follow."""
+        return rubric_of(self.text.combination.skills, self.text.combination.topic, phrases=phrases)
+
+    def points(self, rules: Rules, phrases: Phrases) -> Points:
+        """Votes and code together."""
+        return decide_points(self.rubric(phrases), self.text.answer, self.readings, rounds=self.rounds, rules=rules)
+
+
+def student_texts(
+    calls: Iterable[Call], combinations: Mapping[str, Combination], *, turns: int | None
+) -> list[StudentText]:
+    """The texts of finished conversations; `turns` is how many a conversation has, None for imported ones.
+
+    A refusal or a filter on the student's side is the student's outcome; a call that failed is not.
+    """
+    last: dict[tuple[str, str, int], Call] = {}
+    for call in calls:
+        if isinstance(call.key, GenerateKey):
+            conversation = (call.key.student, call.key.combination, call.key.generation)
+            if conversation not in last or _turn(last[conversation]) < call.key.turn:
+                last[conversation] = call
+    texts = []
+    for (student, combination, generation), call in last.items():
+        answer = _answer_of(call, is_last=turns is None or _turn(call) == turns)
+        if answer is not None:
+            texts.append(StudentText(student, combinations[combination], generation, answer))
+    return texts
+
+
+def _turn(call: Call) -> int:
+    return call.key.turn if isinstance(call.key, GenerateKey) else 0
+
+
+def _answer_of(call: Call, *, is_last: bool) -> Answer | None:
+    if isinstance(call.outcome, CallProblem):
+        return Answer("", "refused") if call.outcome.kind == "final" else None
+    if call.outcome is None or not is_last:
+        return None
+    if call.origin == "imported-text":
+        text = call.outcome.text.strip()
+        return Answer(text, "fine" if text else "empty")
+    return extract_answer(call.outcome.text)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCall:
+    """A grading call with what was read from it."""
+
+    call: Call
+    text: StudentText
+    reading: Reading | None
+    """None if there is no reply to read."""
+
+
+def read_calls(texts: Iterable[StudentText], calls: Iterable[Call], *, phrases: Phrases) -> list[ReadCall]:
+    """Read every grading of these texts; gradings of other texts (of an older extraction, say) are passed over."""
+    by_key = {(t.student, t.combination.id, t.generation, t.id): t for t in texts}
+    read = []
+    for call in calls:
+        if not isinstance(call.key, GradeKey):
+            continue
+        text = by_key.get((call.key.student, call.key.combination, call.key.generation, call.key.text))
+        if text is not None:
+            read.append(ReadCall(call, text, _reading_of(call, text, phrases)))
+    return read
+
+
+def _reading_of(call: Call, text: StudentText, phrases: Phrases) -> Reading | None:
+    if isinstance(call.outcome, Reply):
+        rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=phrases)
+        return read_grades(rubric, call.outcome.text, text=text.answer.text)
+    return None
+
+
+def ballots(texts: Iterable[StudentText], read: Iterable[ReadCall], *, rounds: int | None) -> list[Ballot]:
+    """Every text under every grader of its student; `rounds` None takes as many as there are, for imported runs."""
+    readings: dict[tuple[str, str, str, int], dict[int, Reading | None]] = defaultdict(dict)
+    graders: dict[str, set[str]] = defaultdict(set)
+    for item in read:
+        key = item.call.key
+        assert isinstance(key, GradeKey)  # read_calls keeps no other
+        place = (key.grader, key.student, key.combination, key.generation)
+        graders[key.student].add(key.grader)
+        # Attempts come in order: the first readable one is the round's vote.
+        earlier = readings[place].get(key.round)
+        if earlier is None or earlier.points is None:
+            readings[place][key.round] = item.reading or earlier
+    result = []
+    for text in texts:
+        for grader in sorted(graders[text.student]):
+            found = readings.get((grader, text.student, text.combination.id, text.generation), {})
+            count = rounds or max(1, len(found))
+            result.append(Ballot(text, grader, count, tuple(found.get(r) for r in sorted(found))))
+    return result

@@ -1,0 +1,174 @@
+"""The journal's tables, and opening a file of any version, whole or torn."""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from skillmix.core.errors import UserError
+
+APPLICATION_ID: Final = 0x736B6D78  # "skmx"
+VERSION: Final = 1
+
+SCHEMA: Final = """
+CREATE TABLE combinations (
+    id     TEXT PRIMARY KEY,
+    skills TEXT NOT NULL,             -- JSON list, in prompt order
+    topic  TEXT NOT NULL
+);
+CREATE TABLE messages (
+    hash    TEXT PRIMARY KEY,
+    role    TEXT NOT NULL,
+    content TEXT NOT NULL
+);
+CREATE TABLE calls (
+    id          INTEGER PRIMARY KEY,
+    stage       TEXT NOT NULL CHECK (stage IN ('generate', 'grade')),
+    student     TEXT NOT NULL,
+    combination TEXT NOT NULL,
+    generation  INTEGER NOT NULL,
+    turn        INTEGER,
+    text        TEXT,
+    grader      TEXT,
+    round       INTEGER,
+    attempt     INTEGER,
+    model        TEXT NOT NULL,
+    messages     TEXT NOT NULL,       -- JSON list of message hashes
+    decoding     TEXT NOT NULL,       -- JSON
+    seed         INTEGER,
+    request_hash TEXT NOT NULL,
+    status        TEXT NOT NULL CHECK (status IN ('done', 'problem', 'submitted')),
+    origin        TEXT NOT NULL CHECK (origin IN ('call', 'imported', 'imported-text')),
+    reply         TEXT REFERENCES messages (hash),
+    finish        TEXT,
+    problem_kind  TEXT,
+    problem       TEXT,
+    detail        TEXT,
+    input_tokens  INTEGER,
+    output_tokens INTEGER,
+    cost_usd      REAL,
+    not_sent      TEXT NOT NULL,      -- JSON list of parameters the provider could not take
+    batch         TEXT,               -- a provider's batch id while status is 'submitted'
+    at            TEXT NOT NULL,      -- UTC
+    CHECK ((stage = 'generate') = (turn IS NOT NULL)),
+    CHECK ((stage = 'grade')
+        = (text IS NOT NULL AND grader IS NOT NULL AND round IS NOT NULL AND attempt IS NOT NULL)),
+    CHECK ((status = 'done') = (reply IS NOT NULL)),
+    CHECK ((status = 'problem') = (problem_kind IS NOT NULL))
+);
+CREATE UNIQUE INDEX generate_key ON calls (student, combination, generation, turn) WHERE stage = 'generate';
+CREATE UNIQUE INDEX grade_key ON calls (student, combination, generation, text, grader, round, attempt)
+    WHERE stage = 'grade';
+CREATE TABLE tries (
+    id           INTEGER PRIMARY KEY,
+    key          TEXT NOT NULL,
+    request_hash TEXT NOT NULL,
+    outcome      TEXT NOT NULL,       -- 'reply', or the kind of problem
+    reason       TEXT NOT NULL,
+    seconds      REAL NOT NULL,
+    at           TEXT NOT NULL
+);
+"""
+
+MIGRATIONS: Final[dict[int, str]] = {}
+"""SQL that turns a file of version n into one of version n + 1, by n."""
+
+
+@contextmanager
+def telling_what_broke(path: Path) -> Iterator[None]:
+    """Turn SQLite's complaints about a file into one line that its user can act on."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
+            raise
+        raise UserError(
+            f"The journal {path} cannot be read: {error}.",
+            hint="Nothing was changed. Restore the file from a copy, or move it away to start it anew.",
+        ) from None
+
+
+def connect(path: Path, *, write: bool) -> sqlite3.Connection:
+    """A connection to a journal file of the current version; older files are migrated after a copy."""
+    with telling_what_broke(path):
+        if path.exists() and path.stat().st_size:
+            _refuse_torn(path)
+            if _checked_version(path) < VERSION:
+                _migrate(path)
+        elif not write:
+            raise UserError(f"The journal {path} is empty.", hint="Run the experiment again to fill it.")
+        return _writing(path) if write else _reading(path)
+
+
+def _writing(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    # In WAL mode NORMAL loses no row when the process dies; elsewhere FULL is what keeps the file whole.
+    connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
+    connection.execute("PRAGMA foreign_keys = ON")
+    if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
+        connection.executescript(
+            f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
+        )
+    return connection
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    address = path.resolve().as_uri()
+    try:
+        connection = sqlite3.connect(f"{address}?mode=ro", uri=True, isolation_level=None)
+        connection.execute("SELECT 1 FROM calls LIMIT 1")
+    except sqlite3.OperationalError:
+        if path.with_name(path.name + "-wal").exists():
+            raise
+        # A folder that cannot be written has no room for WAL's side files; without a writer none are needed.
+        connection = sqlite3.connect(f"{address}?immutable=1", uri=True, isolation_level=None)
+        connection.execute("SELECT 1 FROM calls LIMIT 1")
+    return connection
+
+
+def _refuse_torn(path: Path) -> None:
+    """SQLite notices a missing end of file only when it reads there; the header knows the size at once."""
+    with path.open("rb") as file:
+        header = file.read(100)
+    wal = path.with_name(path.name + "-wal")
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+        raise UserError(f"{path} is not a journal.", hint="Nothing was changed. Check the path.")
+    page = int.from_bytes(header[16:18]) or 1
+    size = (65536 if page == 1 else page) * int.from_bytes(header[28:32])
+    if header[24:28] == header[92:96] and path.stat().st_size < size and not (wal.exists() and wal.stat().st_size):
+        raise UserError(
+            f"The journal {path} is torn: {path.stat().st_size} of {size} bytes are there.",
+            hint="Nothing was changed. Restore the file from a copy, or move it away to start it anew.",
+        )
+
+
+def _checked_version(path: Path) -> int:
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    try:
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    finally:
+        connection.close()
+    if application != APPLICATION_ID:
+        raise UserError(f"{path} is a database, but not a journal.", hint="Nothing was changed. Check the path.")
+    if version > VERSION:
+        raise UserError(
+            f"The journal {path} has version {version}; this skillmix knows versions up to {VERSION}.",
+            hint="Nothing was changed. Update skillmix.",
+        )
+    return version
+
+
+def _migrate(path: Path) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        shutil.copy2(path, path.with_name(f"{path.name}.version-{version}"))
+        for step in range(version, VERSION):
+            connection.executescript(f"BEGIN; {MIGRATIONS[step]} PRAGMA user_version = {step + 1}; COMMIT;")
+    finally:
+        connection.close()

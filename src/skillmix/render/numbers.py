@@ -1,0 +1,33 @@
+"""The only place where numbers become strings, so that no two tables disagree."""
+
+
+def share(value: float | None) -> str:
+    """A score as the paper prints it.
+
+    >>> share(0.37), share(1.0), share(None)
+    ('.37', '1.00', '–')
+    """
+    if value is None:
+        return "–"
+    text = f"{value:.2f}"
+    return text[1:] if text.startswith("0") else text
+
+
+def share_with_interval(value: float | None, low: float | None, high: float | None) -> str:
+    """A score and its 95 % interval.
+
+    >>> share_with_interval(0.37, 0.28, 0.47)
+    '.37 [.28, .47]'
+    """
+    return share(value) if value is None else f"{share(value)} [{share(low)}, {share(high)}]"
+
+
+def expectation(value: float) -> str:
+    """An expected count that may be tiny.
+
+    >>> expectation(0.1135), expectation(0.068), expectation(0.00098), expectation(3e-9)
+    ('0.11', '0.068', '0.001', '3e-09')
+    """
+    if value >= 0.1:
+        return f"{value:.2f}"
+    return f"{value:.3f}" if value >= 0.0005 else f"{value:.0e}"

@@ -1,0 +1,145 @@
+"""`skillmix export`: texts, votes or raw calls of a run as JSON lines or Parquet."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from skillmix.core.calls import Call, CallProblem, GradeKey, Reply
+from skillmix.core.errors import UserError
+from skillmix.core.scoring import METRICS, text_score
+from skillmix.core.texts import Ballot, StudentText
+from skillmix.engine.run_folder import RunFolder, find_run
+from skillmix.stages.scores import RunRecords, rules_named, run_records
+
+What = Literal["texts", "votes", "calls"]
+Format = Literal["jsonl", "parquet"]
+Row = dict[str, Any]
+
+
+def export(run_name: str, *, what: What, file_format: Format, rules: str, output: Path | None) -> Path:
+    """Write one kind of record; the file may be deleted and made again at any time."""
+    run = find_run(run_name)
+    path = output or run.path / f"{what}.{file_format}"
+    rows = _rows(run, what, rules)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        _WRITERS[file_format](partial, rows)
+        partial.replace(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.", hint="Choose another --output.") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def _rows(run: RunFolder, what: What, rules: str) -> Iterator[Row]:
+    if what == "calls":
+        return _calls(run)
+    records = run_records(run)
+    return _texts(run, records, rules) if what == "texts" else _votes(run, records)
+
+
+def _about(run: RunFolder, text: StudentText) -> Row:
+    return {
+        "run": run.name,
+        "student": text.student,
+        "combination": text.combination.id,
+        "k": text.combination.k,
+        "skills": list(text.combination.skills),
+        "topic": text.combination.topic,
+        "generation": text.generation,
+    }
+
+
+def _texts(run: RunFolder, records: RunRecords, rules: str) -> Iterator[Row]:
+    """One row for each text under each grader; a text that nobody graded has one row without a grader."""
+    by_text: dict[int, list[Ballot]] = {}
+    for ballot in records.ballots:
+        by_text.setdefault(id(ballot.text), []).append(ballot)
+    for text in records.texts:
+        shared = {**_about(run, text), "text": text.answer.text, "status": text.answer.status}
+        graded: list[Ballot | None] = [*by_text.get(id(text), ())]
+        for ballot in graded or [None]:
+            yield {**shared, **_graded(ballot, records, rules)}
+
+
+def _graded(ballot: Ballot | None, records: RunRecords, rules: str) -> Row:
+    if ballot is None:
+        return {"grader": None, "rounds": None, "points": None, **dict.fromkeys(METRICS)}
+    points = ballot.points(rules_named(rules), records.phrases)
+    names = [criterion.name for criterion in ballot.rubric(records.phrases).criteria]
+    return {
+        "grader": ballot.grader,
+        "rounds": ballot.rounds,
+        "points": [{"criterion": n, "earned": p} for n, p in zip(names, points, strict=True)],
+        **{metric: text_score(points, metric) for metric in METRICS},
+    }
+
+
+def _votes(run: RunFolder, records: RunRecords) -> Iterator[Row]:
+    """One row for each grading call, with its reply and what was read from it."""
+    for item in records.read:
+        key, reading = item.call.key, item.reading
+        assert isinstance(key, GradeKey)  # read_calls keeps no other
+        rubric = records.rubric_of(item.text)
+        points = reading.by_name(rubric) if reading else None
+        yield {
+            **_about(run, item.text),
+            "grader": key.grader,
+            "round": key.round,
+            "attempt": key.attempt,
+            "reply": item.call.outcome.text if isinstance(item.call.outcome, Reply) else None,
+            "points": [{"criterion": n, "value": v} for n, v in points.items()] if points else None,
+            "problem": reading.problem if reading else _problem_of(item.call),
+            "notes": list(reading.notes) if reading else [],
+        }
+
+
+def _problem_of(call: Call) -> str | None:
+    return call.outcome.reason if isinstance(call.outcome, CallProblem) else None
+
+
+def _calls(run: RunFolder) -> Iterator[Row]:
+    """One row for each call, messages in full."""
+    with run.read() as journal:
+        messages = journal.messages()
+        for call in (*journal.calls("generate"), *journal.calls("grade")):
+            reply = call.outcome if isinstance(call.outcome, Reply) else None
+            yield {
+                "key": str(call.key),
+                "model": call.model,
+                "messages": [{"role": messages[h].role, "content": messages[h].content} for h in call.messages],
+                **asdict(call.decoding),
+                "seed": call.seed,
+                "request_hash": call.request_hash,
+                "origin": call.origin,
+                "reply": reply.text if reply else None,
+                "finish": reply.finish if reply else None,
+                "problem": _problem_of(call),
+                "input_tokens": reply.input_tokens if reply else None,
+                "output_tokens": reply.output_tokens if reply else None,
+                "cost_usd": reply.cost_usd if reply else None,
+                "at": call.at,
+            }
+
+
+def _write_jsonl(path: Path, rows: Iterator[Row]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _write_parquet(path: Path, rows: Iterator[Row]) -> None:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UserError(
+            "Parquet needs pyarrow.", hint="pip install 'skillmix[parquet]', or use --format jsonl."
+        ) from None
+    parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+
+
+_WRITERS = {"jsonl": _write_jsonl, "parquet": _write_parquet}

@@ -1,0 +1,302 @@
+"""`skillmix import-reference`: records of the original SKILL-MIX code become a run, read anew.
+
+Its layout is `k<k>_s<seed>_v<version>_r<generation>/<student>/records.csv` for conversations and
+`…/<student>/graded/by_<grader>_on_text_<turn>_<vote>_<version>/records.csv` for gradings. Its fault of storing one
+vote under several numbers is met by content: files that are equal byte for byte are one vote.
+"""
+
+import csv
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+
+from skillmix.core.calls import (
+    UNKNOWN_DECODING,
+    GenerateKey,
+    GradeKey,
+    Message,
+    Reply,
+    Request,
+    as_name,
+    clean_text,
+    text_id,
+)
+from skillmix.core.combinations import Combination, combination_of
+from skillmix.core.errors import UserError
+from skillmix.core.text_rules import extract_answer
+from skillmix.engine.journal import JournalWriter
+from skillmix.engine.run_folder import new_run
+from skillmix.stages.scores import run_records
+
+_GENERATION_FOLDER = re.compile(r"k(?P<k>\d+)_s(?P<seed>-?\d+)_v(?P<version>.+)_r(?P<round>\d+)")
+_GRADING_FOLDER = re.compile(r"by_(?P<grader>.+)_on_text_(?P<turn>\d+)_(?P<vote>\d+)_(?P<version>[^_]+)")
+_BETWEEN_SKILLS = re.compile(r",\s*\n\s*")
+_ANSWER_IN_PROMPT = re.compile(r"The student's answer was: \"(.*)\"\s*\n\s*\nFor reference, here are", re.DOTALL)
+_LAYOUT = "Expected folders such as k3_s10_vdefault_r1/<student>/records.csv below it."
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedReference:
+    """What an import brought in, and what was wrong with it."""
+
+    run: Path
+    conversations: int
+    texts_from_prompts: int
+    """Texts without a record of their conversation, taken from the grader's prompt."""
+    gradings: int
+    """Rows of grading files, copies included."""
+    copies: int
+    """Gradings in files that are byte for byte another vote's."""
+    unreadable: dict[str, int]
+    """Different gradings that could not be read, by reason."""
+    unmatched: int
+    """Gradings of a text that is not there."""
+
+
+@dataclass(slots=True)
+class _Import:
+    """Counters and generation numbers while folders are read."""
+
+    journal: JournalWriter
+    conversations: int = 0
+    texts_from_prompts: int = 0
+    gradings: int = 0
+    copies: int = 0
+    unmatched: int = 0
+    next_generation: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    """Where a student's text was stored."""
+
+    generation: int
+    text: str
+
+
+def import_reference(folder: Path, run_name: str) -> ImportedReference:
+    """Store every conversation and every different grading below a folder."""
+    run = new_run(run_name)
+    students = list(_student_folders(folder))
+    if not students:
+        raise UserError(f"No records of the original code lie in {folder}.", hint=_LAYOUT)
+    run.begin(
+        {
+            "name": run.name,
+            "seed": None,
+            "catalog": None,
+            "partition": None,
+            "prompts": None,
+            "steps": [{"name": "import", "stage": "import-reference"}],
+        }
+    )
+    with run.write() as journal:
+        progress = _Import(journal)
+        for student, path in students:
+            _import_student(progress, student, path)
+    run.note_invocation({"command": "import-reference", "folder": folder.resolve().name})
+    problems = Counter(
+        item.reading.problem for item in run_records(run).unreadable() if item.reading and item.reading.problem
+    )
+    return ImportedReference(
+        run=run.path,
+        conversations=progress.conversations,
+        texts_from_prompts=progress.texts_from_prompts,
+        gradings=progress.gradings,
+        copies=progress.copies,
+        unreadable=dict(problems.most_common()),
+        unmatched=progress.unmatched,
+    )
+
+
+def _student_folders(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Students and their folders, generations in order; a student with two prompts at one k is two students."""
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}.", hint=_LAYOUT)
+    found = []
+    for path in [folder, *folder.iterdir()]:
+        match = _GENERATION_FOLDER.fullmatch(path.resolve().name)
+        if match and path.is_dir():
+            order = (int(match["k"]), int(match["seed"]), match["version"], int(match["round"]))
+            found += [
+                (order, student)
+                for student in path.iterdir()
+                if (student / "records.csv").is_file() or (student / "graded").is_dir()
+            ]
+    versions = defaultdict(set)
+    for (k, _, version, _), path in found:
+        versions[path.name, k].add(version)
+    for (k, _, version, _), path in sorted(found):
+        name = path.name if len(versions[path.name, k]) == 1 else f"{path.name}-v{version}"
+        yield as_name(name), path
+
+
+def _import_student(progress: _Import, student: str, path: Path) -> None:
+    stored: dict[tuple[str, int], _Conversation] = {}
+    records = path / "records.csv"
+    if records.is_file():
+        for combination, occurrence, row in _rows_by_combination(records):
+            stored[combination.id, occurrence] = _store_conversation(progress, student, combination, row, records)
+    for grader, files in _grading_files(path / "graded").items():
+        for round_number, file in enumerate(_different(progress, files)):
+            for combination, occurrence, row in _rows_by_combination(file):
+                key = (combination.id, occurrence)
+                if key not in stored and not records.is_file():
+                    _store_text(progress, student, combination, row, stored, occurrence)
+                if key not in stored:
+                    progress.unmatched += 1
+                    continue
+                text = stored[key]
+                grade_key = GradeKey(
+                    student=student,
+                    combination=combination.id,
+                    generation=text.generation,
+                    text=text_id(text.text),
+                    grader=grader,
+                    round=round_number,
+                    attempt=0,
+                )
+                prompt, reply = _turns(row)[0]
+                request = _request(grade_key, (*_system(row), Message("user", prompt)))
+                progress.journal.record(request, Reply(reply), origin="imported")
+
+
+def _rows_by_combination(file: Path) -> Iterator[tuple[Combination, int, Row]]:
+    """Rows with their combination and how often it came before: the original draws with replacement."""
+    seen: Counter[str] = Counter()
+    for number, row in enumerate(_csv_rows(file), start=1):
+        skills = [" ".join(name.split()) for name in _BETWEEN_SKILLS.split(row["skills"])]
+        try:
+            combination = combination_of([name for name in skills if name], clean_text(row["topic"].strip()))
+        except UserError as error:
+            raise UserError(f"{file}, record {number}: {error.message}", hint=error.hint) from None
+        yield combination, seen[combination.id], row
+        seen[combination.id] += 1
+
+
+def _csv_rows(file: Path) -> list[Row]:
+    csv.field_size_limit(1 << 30)
+    try:
+        with file.open(encoding="utf-8", newline="") as stream:
+            reader = csv.DictReader(stream, strict=True)
+            rows = [{key: value or "" for key, value in row.items() if key} for row in reader]
+            columns = set(reader.fieldnames or ())
+    except (csv.Error, UnicodeDecodeError, OSError) as error:
+        raise UserError(f"{file} cannot be read as CSV: {error}.", hint="Nothing of it was imported.") from None
+    missing = sorted({"skills", "topic", "model_input_0"} - columns)
+    if missing:
+        raise UserError(f"{file} lacks the columns {', '.join(missing)}.", hint="Nothing of it was imported.")
+    return rows
+
+
+def _turns(row: Row) -> list[tuple[str, str]]:
+    """Prompt and reply of each turn: the two columns before each model input, whatever the roles are called."""
+    columns = list(row)
+    turns = []
+    for number in range(len(columns)):
+        name = f"model_input_{number}"
+        if name in columns and columns.index(name) >= 2:
+            place = columns.index(name)
+            turns.append((clean_text(row[columns[place - 2]]), clean_text(row[columns[place - 1]])))
+    return turns
+
+
+def _system(row: Row) -> tuple[Message, ...]:
+    prompt = clean_text(row.get("system prompt", ""))
+    return (Message("system", prompt),) if prompt else ()
+
+
+def _store_conversation(
+    progress: _Import, student: str, combination: Combination, row: Row, file: Path
+) -> _Conversation:
+    turns = _turns(row)
+    if not turns:
+        raise UserError(f"{file} has no turns.", hint="Nothing of it was imported.")
+    generation = _next_generation(progress, student, combination)
+    messages = _system(row)
+    outcomes = []
+    for number, (prompt, reply) in enumerate(turns, start=1):
+        messages = (*messages, Message("user", prompt))
+        key = GenerateKey(student, combination.id, generation, turn=number)
+        outcomes.append((_request(key, messages), Reply(reply)))
+        messages = (*messages, Message("assistant", reply))
+    progress.journal.record_all(outcomes, origin="imported")
+    progress.conversations += 1
+    return _Conversation(generation, extract_answer(turns[-1][1]).text)
+
+
+def _store_text(
+    progress: _Import,
+    student: str,
+    combination: Combination,
+    row: Row,
+    stored: dict[tuple[str, int], _Conversation],
+    occurrence: int,
+) -> None:
+    """Without the conversation, the grader's prompt still holds the text that was graded."""
+    match = _ANSWER_IN_PROMPT.search(_turns(row)[0][0])
+    if match is None:
+        return
+    text = match[1].strip()
+    generation = _next_generation(progress, student, combination)
+    key = GenerateKey(student, combination.id, generation, turn=1)
+    progress.journal.record(_request(key), Reply(text), origin="imported-text")
+    progress.texts_from_prompts += 1
+    stored[combination.id, occurrence] = _Conversation(generation, text)
+
+
+def _next_generation(progress: _Import, student: str, combination: Combination) -> int:
+    generation = progress.next_generation[student, combination.id]
+    progress.next_generation[student, combination.id] += 1
+    if generation == 0:
+        progress.journal.add_combinations([combination])
+    return generation
+
+
+def _grading_files(folder: Path) -> dict[str, list[Path]]:
+    """Grading files of the last graded turn, by grader, votes in order; a grader with two prompts is two graders."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = _GRADING_FOLDER.fullmatch(path.name)
+        if match and (path / "records.csv").is_file():
+            found.append(
+                (
+                    match["grader"],
+                    match["version"],
+                    int(match["turn"]),
+                    int(match["vote"]),
+                    path / "records.csv",
+                )
+            )
+    last = max((turn for _, _, turn, _, _ in found), default=0)
+    versions = defaultdict(set)
+    for grader, version, *_ in found:
+        versions[grader].add(version)
+    files: dict[str, list[Path]] = defaultdict(list)
+    for grader, version, turn, _, file in sorted(found):
+        if turn == last:
+            files[as_name(grader if len(versions[grader]) == 1 else f"{grader}-{version}")].append(file)
+    return files
+
+
+def _different(progress: _Import, files: Iterable[Path]) -> Iterator[Path]:
+    """The files with content of their own; the others are copies of a vote, not votes."""
+    seen = set()
+    for file in files:
+        rows = len(_csv_rows(file))
+        progress.gradings += rows
+        content = blake2b(file.read_bytes()).digest()
+        if content in seen:
+            progress.copies += rows
+        else:
+            seen.add(content)
+            yield file
+
+
+def _request(key: GenerateKey | GradeKey, messages: tuple[Message, ...] = ()) -> Request:
+    return Request(key=key, model="imported", messages=messages, decoding=UNKNOWN_DECODING, seed=None)

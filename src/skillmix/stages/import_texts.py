@@ -1,0 +1,173 @@
+"""`skillmix import-texts`: texts, and gradings where there are any, that were made elsewhere become a run."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from skillmix.config.catalogs import load_catalog
+from skillmix.config.yaml_files import read_text
+from skillmix.core.calls import (
+    UNKNOWN_DECODING,
+    CallKey,
+    GenerateKey,
+    GradeKey,
+    Message,
+    Origin,
+    Reply,
+    Request,
+    Role,
+    checked_name,
+    clean_text,
+    text_id,
+)
+from skillmix.core.catalog import Catalog
+from skillmix.core.combinations import Combination, combination_of
+from skillmix.core.errors import UserError, faults_error
+from skillmix.core.text_rules import extract_answer
+from skillmix.engine.run_folder import new_run
+
+_MOST_FAULTS = 20
+
+
+class _Turn(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: Role
+    content: str
+
+
+class _Line(BaseModel):
+    """One line of the file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    skills: list[str]
+    topic: str
+    student: str
+    text: str | None = None
+    messages: list[_Turn] | None = None
+    gradings: dict[str, list[str]] = {}
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "_Line":
+        if (self.text is None) == (self.messages is None):
+            raise ValueError("give either text or messages")
+        roles = [turn.role for turn in self.messages or []]
+        turns = roles[1:] if roles[:1] == ["system"] else roles
+        if self.messages is not None and (not turns or turns != ["user", "assistant"] * (len(turns) // 2)):
+            raise ValueError("messages must alternate user and assistant and end with assistant")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import brought in."""
+
+    run: Path
+    conversations: int
+    gradings: int
+    new: int
+    """Calls that were not in the run before."""
+
+
+def import_texts(file: Path, run_name: str, *, catalog: str) -> Imported:
+    """Store every line's conversation and gradings; the same file twice changes nothing, a longer one extends."""
+    run = new_run(run_name)
+    lines = _validated_lines(file, load_catalog(catalog))
+    run.begin(
+        {
+            "name": run.name,
+            "seed": None,
+            "catalog": catalog,
+            "partition": None,
+            "prompts": None,
+            "steps": [{"name": "import", "stage": "import-texts"}],
+        }
+    )
+    seen: Counter[tuple[str, str]] = Counter()
+    gradings = new = 0
+    with run.write() as journal:
+        journal.add_combinations(combination for _, combination in lines)
+        for line, combination in lines:
+            generation = seen[line.student, combination.id]
+            seen[line.student, combination.id] += 1
+            outcomes, origin = _conversation(line, combination, generation)
+            new += journal.record_all(outcomes, origin=origin)
+            graded = list(_gradings(line, combination, generation, outcomes[-1][1].text))
+            gradings += len(graded)
+            new += journal.record_all(graded, origin="imported")
+    run.note_invocation({"command": "import-texts", "file": file.name})
+    return Imported(run=run.path, conversations=len(lines), gradings=gradings, new=new)
+
+
+def _validated_lines(file: Path, catalog: Catalog) -> list[tuple[_Line, Combination]]:
+    lines: list[tuple[_Line, Combination]] = []
+    faults: list[str] = []
+    for number, raw in enumerate(read_text(file).splitlines(), start=1):
+        if not raw.strip():
+            continue
+        try:
+            lines.append(_line(raw, catalog))
+        except ValidationError as error:
+            faults.append(f"line {number}: {_first(error)}")
+        except UserError as error:
+            faults.append(f"line {number}: {error.message}")
+    if len(faults) > _MOST_FAULTS:
+        faults = [*faults[:_MOST_FAULTS], f"and {len(faults) - _MOST_FAULTS} more"]
+    if not faults and not lines:
+        faults.append("the file is empty")
+    if faults:
+        hint = 'A line is {"skills": […], "topic": …, "student": …, "text" or "messages": …}; nothing was imported.'
+        raise faults_error(str(file), faults, hint=hint)
+    return lines
+
+
+def _line(raw: str, catalog: Catalog) -> tuple[_Line, Combination]:
+    line = _Line.model_validate_json(raw)
+    for name, what in ((line.student, "student"), *((grader, "grader") for grader in line.gradings)):
+        checked_name(name, what)
+    skills = [catalog.skill(name).name for name in line.skills]
+    return line, combination_of(skills, catalog.topic(line.topic))
+
+
+def _first(error: ValidationError) -> str:
+    fault = error.errors()[0]
+    place = ".".join(str(part) for part in fault["loc"])
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{place}: {message}" if place else message
+
+
+def _conversation(line: _Line, combination: Combination, generation: int) -> tuple[list[tuple[Request, Reply]], Origin]:
+    if line.text is not None:
+        key = GenerateKey(line.student, combination.id, generation, turn=1)
+        return [(_request(key), Reply(clean_text(line.text)))], "imported-text"
+    messages = [Message(turn.role, clean_text(turn.content)) for turn in line.messages or []]
+    outcomes: list[tuple[Request, Reply]] = []
+    for place, message in enumerate(messages):
+        if message.role == "assistant":
+            key = GenerateKey(line.student, combination.id, generation, turn=len(outcomes) + 1)
+            outcomes.append((_request(key, tuple(messages[:place])), Reply(message.content)))
+    return outcomes, "imported"
+
+
+def _gradings(line: _Line, combination: Combination, generation: int, reply: str) -> Iterator[tuple[Request, Reply]]:
+    text = reply.strip() if line.text is not None else extract_answer(reply).text
+    for grader, replies in line.gradings.items():
+        for round_number, grading in enumerate(replies):
+            key = GradeKey(
+                student=line.student,
+                combination=combination.id,
+                generation=generation,
+                text=text_id(text),
+                grader=grader,
+                round=round_number,
+                attempt=0,
+            )
+            yield _request(key), Reply(clean_text(grading))
+
+
+def _request(key: CallKey, messages: tuple[Message, ...] = ()) -> Request:
+    return Request(key=key, model="imported", messages=messages, decoding=UNKNOWN_DECODING, seed=None)
