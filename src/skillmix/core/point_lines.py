@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from skillmix.core.folding import fold
+from skillmix.core.quotations import Quotable
 from skillmix.core.rubric import Rubric
 from skillmix.core.values import read_leading_value
 
@@ -36,14 +37,12 @@ _LABEL_THEN_VALUE = re.compile(
 _DELIMITER = re.compile(r"\s*(?:[:=→(,]|\s[-–—]>?(?=\s)|\t|\s{2,})\s*")
 _HEADING_END = re.compile(r"\s*(?::|\.(?=\s)|\s[-–—]\s|$)")
 _MOST_DELIMITERS: Final = 12
-_OPENING_QUOTES: Final = ('"', "“", "«", "'", "‘")
-_CLOSING_QUOTE = re.compile(r"[\"”»’']")
 
 
 class LineReader:
     """Reads lines in order, remembering the heading that a later 'Point earned' belongs to."""
 
-    def __init__(self, rubric: Rubric, whole: str, *, student: str) -> None:
+    def __init__(self, rubric: Rubric, whole: str, *, student: Quotable) -> None:
         self._rubric = rubric
         self._student = student
         self._heading: int | None = None
@@ -65,7 +64,7 @@ class LineReader:
         for start, end in zip(starts, [*starts[1:], len(line)], strict=True):
             statement = _STATEMENT.match(line[start:end])
             before = line[:start]
-            if statement is None or _TOTAL.search(before) or self._is_quoted(before, statement[0]):
+            if statement is None or _TOTAL.search(before) or self._student.has_quoted(before, statement[0]):
                 continue
             place = self._criterion_of_statement(statement["label"], before)
             place = own_label if place is None else place
@@ -73,13 +72,6 @@ class LineReader:
             if place is not None and value:
                 yield Mark(place, read_leading_value(value), value[:40], fold(line))
                 own_label, self._heading = place, None
-
-    def _is_quoted(self, before: str, statement: str) -> bool:
-        """Whether a statement between quotation marks stands in the student's text."""
-        if not self._student or not before.rstrip().endswith(_OPENING_QUOTES):
-            return False
-        quoted = fold(_CLOSING_QUOTE.split(statement, maxsplit=1)[0])
-        return f" {quoted} " in self._student
 
     def _criterion_of_statement(self, label: str | None, before: str) -> int | None:
         if label:

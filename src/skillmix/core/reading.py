@@ -5,10 +5,11 @@ names; totals decide nothing; what merely repeats the student's text is not a gr
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from skillmix.core.folding import fold
 from skillmix.core.point_lines import LineReader, Mark
+from skillmix.core.quotations import Quotable, quotable
 from skillmix.core.rubric import Rubric
 from skillmix.core.tables import NOT_A_GRADING, Table, parts_of, value_column
 from skillmix.core.values import read_value
@@ -38,9 +39,9 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
     """
     if not reply.strip():
         return Reading(None, "the reply is empty")
-    student = f" {fold(text)} " if text else ""
+    student = quotable(text)
     blocks, notes = _blocks(rubric, reply, student)
-    own = _without_quotations(blocks, student)
+    own = _without_quotations(blocks, student, _injected(rubric, text or "", student))
     if len(own) < len(blocks):
         notes.append("a grading that stands in the student's own text was not counted")
     if not own:
@@ -62,12 +63,13 @@ class _Block:
     total: float | None = None
 
 
-def _blocks(rubric: Rubric, reply: str, student: str) -> tuple[list[_Block], list[str]]:
+def _blocks(rubric: Rubric, reply: str, student: Quotable) -> tuple[list[_Block], list[str]]:
     blocks: list[_Block] = []
     notes: list[str] = []
     reader = LineReader(rubric, reply, student=student)
     lines: list[Mark] = []
-    for part in parts_of(reply):
+    # Where a student's text holds a grade, a quotation of it may touch the grader's own table.
+    for part in parts_of(reply, blank_lines_end_tables=bool(student.fragments)):
         found = [] if isinstance(part, Table) else list(reader.marks(part.text))
         if lines and not found:
             blocks.append(_Block(is_table=False, marks=lines))
@@ -133,11 +135,39 @@ def _total_of(table: Table, column: int | str, labelled: set[int], notes: list[s
     return total
 
 
-def _without_quotations(blocks: list[_Block], student: str) -> list[_Block]:
-    """The blocks that do not stand, line for line, in the student's text."""
-    if not student:
+def _injected(rubric: Rubric, text: str, student: Quotable) -> list[str]:
+    """The rows and lines of a student's text that give points, in order, folded."""
+    lines: list[str] = []
+    reader = LineReader(rubric, text, student=student)
+    for part in parts_of(text) if student.fragments else ():
+        if isinstance(part, Table):
+            lines += [fold(" ".join(part.rows[row][column:])) for row, column, _ in _labelled_rows(rubric, part)]
+        else:
+            lines += [mark.line for mark in reader.marks(part.text)]
+    return lines
+
+
+def _without_quotations(blocks: list[_Block], student: Quotable, injected: list[str]) -> list[_Block]:
+    """The blocks without what merely repeats the student's text, line for line."""
+    if not student.fragments:
         return blocks
-    return [b for b in blocks if not all(f" {mark.line} " in student for mark in b.marks)]
+    own = []
+    for block in blocks:
+        marks = _without_run(block.marks, injected)
+        if not all(student.has_line(mark.line) for mark in marks):
+            own.append(replace(block, marks=marks))
+    return own
+
+
+def _without_run(marks: list[Mark], lines: list[str]) -> list[Mark]:
+    """Marks without a whole quotation that stands in one block with the grader's own grading of the same."""
+    for start in range(len(marks) - len(lines) + 1):
+        run = marks[start : start + len(lines)]
+        others = marks[:start] + marks[start + len(lines) :]
+        graded_too = {mark.place for mark in run} & {mark.place for mark in others}
+        if graded_too and [mark.line for mark in run] == lines:
+            return others
+    return marks
 
 
 @dataclass(frozen=True, slots=True)

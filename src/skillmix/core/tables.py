@@ -47,21 +47,33 @@ class TextLine:
     text: str
 
 
-def plain_lines(text: str) -> list[str]:
-    """Lines without quotation marks of mail, code fences and exotic borders."""
+def _lines(text: str) -> list[str]:
+    """Lines without mail quotation marks and exotic borders, with a break where a quotation or fence begins or ends."""
     text = text.translate(_OTHER_BORDERS) if not text.isascii() else text
-    return [_QUOTED.sub("", line) if ">" in line else line for line in text.splitlines() if not _FENCE.match(line)]
+    lines: list[str] = []
+    was_quoted = False
+    for line in text.splitlines():
+        quotation = _QUOTED.match(line) if ">" in line else None
+        if (quotation is not None) != was_quoted and line.strip():
+            was_quoted = not was_quoted
+            lines.append(_BREAK)
+        bare = line[quotation.end() :] if quotation else line
+        lines.append(_BREAK if _FENCE.match(bare) else bare)
+    return lines
 
 
-def parts_of(text: str) -> Iterator[Table | TextLine]:
+_BREAK: Final = "\x1e"
+
+
+def parts_of(text: str, *, blank_lines_end_tables: bool = False) -> Iterator[Table | TextLine]:
     """The tables and the other lines of a text, in order.
 
-    Blank lines do not end a table, since models put them between rows; a header or a line of text does.
+    Blank lines need not end a table, since models put them between rows; a header or a line of text does.
     """
     table: Table | None = None
-    lines = plain_lines(text)
+    lines = _lines(text)
     for number, line in enumerate(lines):
-        if not line.strip() or (_BORDER_LINE.match(line) and ("|" in line or table)):
+        if _is_passed_over(line, in_table=table is not None, blank_counts=blank_lines_end_tables):
             continue
         starts_table = "|" in line and (table is None or _is_header(lines, number))
         if table and (starts_table or "|" not in line):
@@ -77,6 +89,15 @@ def parts_of(text: str) -> Iterator[Table | TextLine]:
         table.any_row_closed |= is_closed
     if table:
         yield table
+
+
+def _is_passed_over(line: str, *, in_table: bool, blank_counts: bool) -> bool:
+    """Blank lines and rules, which say nothing themselves."""
+    if line == _BREAK:
+        return not in_table
+    if not line.strip():
+        return not (in_table and blank_counts)
+    return _BORDER_LINE.match(line) is not None and ("|" in line or in_table)
 
 
 def split_row(line: str) -> list[str]:

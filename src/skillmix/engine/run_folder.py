@@ -24,7 +24,7 @@ class RunFolder:
     @property
     def name(self) -> str:
         """The run's name is its folder's."""
-        return self.path.name
+        return self.path.resolve().name
 
     @property
     def journal(self) -> Path:
@@ -89,7 +89,7 @@ def find_run(name: str) -> RunFolder:
     """An existing run by name or by path."""
     for path in (Path(name), Path("runs") / name):
         if (path / "experiment.yaml").exists() or (path / "journal").is_dir():
-            return RunFolder(path.resolve())
+            return RunFolder(path)
     known = sorted(p.parent.name for p in Path("runs").glob("*/experiment.yaml"))
     raise UserError(
         f"There is no run {name!r}.",

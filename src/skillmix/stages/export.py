@@ -60,14 +60,15 @@ def _texts(run: RunFolder, records: RunRecords, rules: str) -> Iterator[Row]:
         by_text.setdefault(id(ballot.text), []).append(ballot)
     for text in records.texts:
         shared = {**_about(run, text), "text": text.answer.text, "status": text.answer.status}
-        graded: list[Ballot | None] = [*by_text.get(id(text), ())]
-        for ballot in graded or [None]:
-            yield {**shared, **_graded(ballot, records, rules)}
+        graded = [_graded(ballot, records, rules) for ballot in by_text.get(id(text), ())]
+        for grades in graded or [_UNGRADED]:
+            yield {**shared, **grades}
 
 
-def _graded(ballot: Ballot | None, records: RunRecords, rules: str) -> Row:
-    if ballot is None:
-        return {"grader": None, "rounds": None, "points": None, **dict.fromkeys(METRICS)}
+_UNGRADED: Row = {"grader": None, "rounds": None, "points": None, **dict.fromkeys(METRICS)}
+
+
+def _graded(ballot: Ballot, records: RunRecords, rules: str) -> Row:
     points = ballot.points(rules_named(rules), records.phrases)
     names = [criterion.name for criterion in ballot.rubric(records.phrases).criteria]
     return {
