@@ -89,17 +89,16 @@ def load_catalog(name: str) -> Catalog:
 
 def _build(name: str, folder: Path) -> Catalog:
     faults: list[str] = []
-    skills = _validated(folder / "skills.yaml", list[SkillEntry], faults) or []
-    topics = _validated(folder / "topics.yaml", list[Name], faults) or []
+    skills = _validated(folder / "skills.yaml", list[SkillEntry], faults)
+    topics = _validated(folder / "topics.yaml", list[Name], faults)
     partitions = _validated(folder / "partitions.yaml", PartitionsFile, faults)
-    if skills and topics:
-        faults += _name_faults("skills.yaml", [s.name for s in skills])
-        faults += _name_faults("topics.yaml", topics)
-    elif not faults:
+    faults += _name_faults("skills.yaml", [s.name for s in skills or []])
+    faults += _name_faults("topics.yaml", topics or [])
+    if skills == [] or topics == []:
         faults.append("skills.yaml and topics.yaml must each have an entry")
-    if partitions is not None:
+    elif skills and topics and partitions:
         faults += _partition_faults(partitions, skills, topics)
-    if faults or partitions is None:
+    if faults or not skills or not topics or not partitions:
         raise faults_error(f"Catalogue {folder}", faults, hint="Mend the files; nothing was loaded.")
     return Catalog(
         name=name,
@@ -115,7 +114,7 @@ def _validated(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
     try:
         return TypeAdapter(shape).validate_python(read_yaml(path))
     except UserError as error:
-        faults.append(f"{path.name}: {error.message}")
+        faults.append(f"{path.name}: {error.message.removeprefix(f'{path} ')}")
     except ValidationError as error:
         faults += [f"{path.name}{_place(e['loc'])}: {_said(e['type'], e['msg'])}" for e in error.errors()]
     return None

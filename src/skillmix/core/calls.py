@@ -10,7 +10,7 @@ from skillmix.core.errors import UserError
 from skillmix.core.hashing import digest, seed_of, short_id
 
 Role = Literal["system", "user", "assistant"]
-_NAME = re.compile(r"[a-z0-9._-]+")
+_NAME = re.compile(r"[._-]*[a-z0-9][a-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,142 @@
+"""Prompt sets: ours, the paper's own files unchanged, and faulty ones."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from skillmix.config.catalogs import load_catalog
+from skillmix.config.prompt_sets import load_prompts
+from skillmix.core.catalog import Catalog, Partition, Side, Skill
+from skillmix.core.combinations import Combination, combination_of
+from skillmix.core.errors import UserError
+from skillmix.core.prompts import GRADER_VARIANTS
+from skillmix.core.reading import read_grades
+from skillmix.core.rubric import rubric_of
+
+PAPER_PHRASES = {
+    "skill": "Correctly illustrates {skill}",
+    "topic": "Pertains to {topic}",
+    "sense": "Text makes sense",
+    "length": "At most {limit}",
+}
+
+
+def test_our_prompts_say_everything() -> None:
+    catalog, prompts = load_catalog("paper"), load_prompts("standard")
+    combination = combination_of(["metaphor", "red herring", "ad hominem"], "Regatta, sailing")
+
+    first, second = prompts.student_prompts(catalog, combination)
+
+    for name in combination.skills:
+        assert name in first and catalog.skill(name).definition in first and catalog.skill(name).example in first
+    assert "Regatta, sailing" in first
+    assert "two sentences" in second
+    for text in (first, second):
+        assert "'Answer:'" in text and "'Explanation:'" in text
+
+
+@pytest.mark.parametrize("variant", GRADER_VARIANTS)
+def test_every_grader_prompt_has_its_whole_rubric(variant: str) -> None:
+    catalog, prompts = load_catalog("paper"), load_prompts("standard")
+    combination = combination_of(["metaphor", "red herring"], "Sewing")
+
+    prompt = prompts.grader_prompt(catalog, combination, answer="A {topic} text", variant=variant)  # type: ignore[arg-type]
+
+    rubric = rubric_of(combination.skills, "Sewing", phrases=prompts.phrases)
+    assert all(f"- {criterion.phrase}\n" in prompt for criterion in rubric.criteria)
+    assert "A {topic} text" in prompt
+    assert ("Point earned: 1" in prompt) == (variant == "llama2")
+    assert ("'|'" in prompt) == (variant == "claude")
+    assert (catalog.skill("metaphor").example in prompt) == (variant != "llama2")
+
+
+def test_a_reply_in_the_prompts_own_words_is_readable() -> None:
+    prompts = load_prompts("standard")
+    rubric = rubric_of(["metaphor", "accident (fallacy)"], "The Ottoman Empire", phrases=prompts.phrases)
+    rows = "\n".join(f"| {criterion.phrase} | 1 |" for criterion in rubric.criteria)
+    lines = "\n".join(f"{c.phrase}: it does. Point earned: 1" for c in rubric.criteria)
+
+    assert read_grades(rubric, rows).points == (1.0,) * 5
+    assert read_grades(rubric, lines + "\nGrade: 5").points == (1.0,) * 5
+
+
+def reference_catalog(shared: Path) -> Catalog:
+    with (shared / "reference/skills.csv").open(encoding="utf-8", newline="") as stream:
+        skills = tuple(
+            Skill(row["skill"], row["category"], row["definition"], row["example"]) for row in csv.DictReader(stream)
+        )
+    side = Side(tuple(s.name for s in skills), ("Sewing",))
+    return Catalog("reference", skills, ("Sewing",), (Partition("p", side, side),), "p")
+
+
+def test_the_papers_templates_render_to_the_letter(shared: Path, tmp_path: Path) -> None:
+    """Prompts as the original sent them, from its own files: slots, layout and rubric are the same."""
+    for file in (shared / "paper/prompts").glob("*.txt"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "criteria.yaml").write_text(yaml.safe_dump(PAPER_PHRASES), encoding="utf-8")
+    prompts, catalog = load_prompts(str(tmp_path)), reference_catalog(shared)
+    csv.field_size_limit(1 << 30)
+
+    def rows(name: str) -> list[dict[str, str]]:
+        with (shared / "reference" / name).open(encoding="utf-8", newline="") as stream:
+            return list(csv.DictReader(stream))
+
+    def plain(text: str) -> str:
+        return " ".join(text.replace("’", "'").split())
+
+    for generated, graded in zip(
+        rows("gpt-4-round2-generations.csv"), rows("gpt-4-round2-graded-by-gpt-4.csv"), strict=True
+    ):
+        names = tuple(name.strip() for name in re.split(r",\s*\n", generated["skills"]))
+        combination = Combination("id", names, generated["topic"])
+
+        first, second = prompts.student_prompts(catalog, combination)
+        grader = prompts.grader_prompt(catalog, combination, answer=generated["text_1"], variant="gpt")
+
+        assert plain(first) == plain(generated["user_0"])
+        assert plain(second) == plain(generated["user_1"])
+        assert plain(grader) == plain(graded["user_0"])
+
+
+GOOD = {"generate-1.txt": "{topic} {skills} {definitions}", "generate-2.txt": "{limit}"}
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"generate-2.txt": "{limit}"}, "generate-1.txt: the set needs this file"),
+        ({**GOOD, "generate-1.txt": ""}, "the file is empty"),
+        ({**GOOD, "generate-1.txt": "{topic} {skills}"}, "missing slot: definitions"),
+        ({**GOOD, "generate-2.txt": "{limit} {nonsense}"}, "unknown slot: nonsense"),
+        ({**GOOD, "generate-2.txt": "{limit} {answer}"}, "unknown slot: answer"),
+        ({**GOOD, "grade-gpt.txt": "{topic} {skills} {definitions} {limit} {answer}"}, "missing slot: criteria"),
+        ({**GOOD, "criteria.yaml": "skill: 'no slot'"}, "criteria.yaml: skill must have the slots"),
+        ({**GOOD, "criteria.yaml": "skil: '{skill}'"}, "skil must be one line"),
+        ({**GOOD, "criteria.yaml": "sense: '{sense}'"}, "criteria.yaml: sense must have the slots none"),
+    ],
+)
+def test_a_faulty_prompt_set_is_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+
+    with pytest.raises(UserError, match=message):
+        load_prompts(str(tmp_path))
+
+
+def test_a_missing_variant_is_named() -> None:
+    from skillmix.core.prompts import prompt_set
+
+    prompts = prompt_set("mine", GOOD)
+
+    with pytest.raises(UserError, match=r"no grade-gpt\.txt"):
+        prompts.grader_prompt(load_catalog("paper"), combination_of(["metaphor"], "Golf"), answer="a", variant="gpt")
+
+
+def test_an_unknown_prompt_set_names_the_shipped_ones() -> None:
+    with pytest.raises(UserError) as caught:
+        load_prompts("nowhere")
+
+    assert "standard" in (caught.value.hint or "")

@@ -1,0 +1,258 @@
+"""Checked against published implementations, and by how often intervals hold the truth."""
+
+import os
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from skillmix.core.statistics.agreement import cohen_kappa, flip_rate, krippendorff_alpha
+from skillmix.core.statistics.comparisons import combinations_needed, holm, paired_difference, permutation_p
+from skillmix.core.statistics.independence import TextOutcome, independence
+from skillmix.core.statistics.intervals import (
+    bootstrap_interval,
+    bootstrap_means,
+    expanded_tail,
+    mean_interval,
+    t_quantile,
+    wilson_interval,
+)
+from skillmix.core.statistics.pooling import pooled
+
+RNG = np.random.default_rng(11)
+TRIALS = 4000 if os.environ.get("SKILLMIX_LONG") else 1200
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 10), (1, 10), (5, 100), (37, 100), (100, 100), (1, 1)])
+def test_wilson_equals_scipy(successes: int, n: int) -> None:
+    expected = stats.binomtest(successes, n).proportion_ci(method="wilson")
+
+    assert wilson_interval(successes / n, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 10, 29, 99, 999])
+def test_t_quantiles_equal_scipy(degrees: int) -> None:
+    tolerance = 0.03 if degrees in (3, 4) else 0.002
+
+    assert t_quantile(0.975, degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=tolerance)
+
+
+def test_the_bootstrap_equals_scipys_at_the_same_tails() -> None:
+    values = RNG.choice([0.0, 1 / 3, 2 / 3, 1.0], size=80)
+    confidence = 1 - 2 * expanded_tail(80)
+
+    ours = bootstrap_interval(values.tolist())
+    theirs = stats.bootstrap(
+        (values,), np.mean, confidence_level=confidence, n_resamples=20_000, method="percentile", rng=RNG
+    ).confidence_interval
+
+    assert ours == pytest.approx((theirs.low, theirs.high), abs=0.01)
+
+
+def test_multinomial_resampling_has_the_moments_of_drawing_indices() -> None:
+    values = np.array([0.0, 0.0, 0.5, 1.0, 1.0, 0.25])
+
+    means = bootstrap_means(values, 200_000, RNG)
+
+    assert means.mean() == pytest.approx(values.mean(), abs=0.002)
+    assert means.var() == pytest.approx(values.var() / len(values), rel=0.02)
+
+
+def test_equal_values_get_wilsons_bound() -> None:
+    assert mean_interval([0.0] * 30) == wilson_interval(0.0, 30)
+    assert mean_interval([1.0] * 30) == wilson_interval(1.0, 30)
+    assert mean_interval([0.5]) == wilson_interval(0.5, 1)
+
+
+def test_the_same_values_give_the_same_interval_in_any_order() -> None:
+    values = [0.0, 1.0, 0.5, 1.0, 0.0, 1.0]
+
+    assert mean_interval(values) == mean_interval(values[::-1])
+
+
+def coverage(n: int, rate: float, *, best_of: int) -> float:
+    """How often the interval holds the truth when combinations differ in difficulty."""
+    generator = np.random.default_rng(n)
+    hits = 0
+    for _ in range(TRIALS):
+        difficulty = generator.beta(4 * rate, 4 * (1 - rate), size=n)
+        tries = generator.random((n, 3)) < difficulty[:, None]
+        if best_of == 3:
+            truth = 1 - np.prod([(4 * (1 - rate) + i) / (4 + i) for i in range(3)])
+            low, high = wilson_interval(float(tries.max(axis=1).mean()), n)
+        else:
+            truth = rate
+            low, high = mean_interval(tries.mean(axis=1).tolist())
+        hits += low <= truth <= high
+    return hits / TRIALS
+
+
+@pytest.mark.parametrize("best_of", [1, 3])
+def test_95_percent_intervals_hold_the_truth_in_93_to_97_percent(best_of: int) -> None:
+    shares = [coverage(100, rate, best_of=best_of) for rate in (0.1, 0.2, 0.35, 0.5, 0.7)]
+
+    assert 0.93 <= np.mean(shares) <= 0.97, shares
+
+
+def test_paired_intervals_hold_the_truth() -> None:
+    generator = np.random.default_rng(5)
+    hits = 0
+    for _ in range(TRIALS):
+        difficulty = generator.uniform(0.1, 0.6, size=100)
+        first = (generator.random((100, 3)) < difficulty[:, None]).mean(axis=1)
+        second = (generator.random((100, 3)) < difficulty[:, None] + 0.2).mean(axis=1)
+        result = paired_difference(by_id(first), by_id(second))
+        assert result is not None
+        hits += result.low <= 0.2 <= result.high
+
+    assert 0.93 <= hits / TRIALS <= 0.97
+
+
+def by_id(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> dict[str, float]:
+    return {str(i): float(value) for i, value in enumerate(values)}
+
+
+def test_pooled_intervals_hold_the_truth_over_seeds() -> None:
+    generator = np.random.default_rng(6)
+    hits = 0
+    trials = TRIALS // 8
+    for _ in range(trials):
+        rates = np.clip(generator.normal(0.4, 0.05, size=8), 0, 1)
+        runs = {seed: (generator.random(100) < rate).astype(float).tolist() for seed, rate in enumerate(rates)}
+        result = pooled({"category": runs})
+        hits += result.low <= 0.4 <= result.high
+
+    assert hits / trials >= 0.92
+
+
+def test_pooling_keeps_every_value_and_weighs_partitions_alike() -> None:
+    result = pooled({"a": {0: [1.0, 1.0], 1: [0.0, 0.0]}, "b": {0: [1.0]}})
+
+    assert result.values == {"a": {0: 1.0, 1: 0.0}, "b": {0: 1.0}}
+    assert result.mean == 0.75
+    assert result.low <= 0.75 <= result.high
+
+
+def test_pooling_one_seed_is_that_seed() -> None:
+    values = [0.0, 1.0, 1.0, 0.5] * 10
+
+    result = pooled({"a": {0: values}})
+
+    assert (result.low, result.high) == pytest.approx(tuple(mean_interval(values)), abs=0.02)
+
+
+def test_the_sign_test_is_exact_for_binary_scores() -> None:
+    differences = np.array([1.0] * 9 + [-1.0] * 2 + [0.0] * 20)
+
+    assert permutation_p(differences, RNG) == pytest.approx(stats.binomtest(9, 11).pvalue)
+
+
+def test_the_permutation_equals_scipys() -> None:
+    differences = RNG.choice([-1 / 3, 0, 1 / 3, 2 / 3], size=40)
+
+    ours = permutation_p(differences, RNG)
+    theirs = stats.permutation_test(
+        (differences,), np.sum, permutation_type="samples", n_resamples=20_000, alternative="two-sided", rng=RNG
+    ).pvalue
+
+    assert ours == pytest.approx(theirs, abs=0.01)
+
+
+def test_no_difference_has_p_one() -> None:
+    result = paired_difference({"a": 1.0, "b": 0.0}, {"a": 1.0, "b": 0.0, "c": 1.0})
+
+    assert result is not None
+    assert (result.difference, result.p, result.combinations, result.needed) == (0.0, 1.0, 2, None)
+
+
+def test_only_shared_combinations_are_compared() -> None:
+    assert paired_difference({"a": 1.0}, {"b": 1.0}) is None
+
+
+def test_holm_equals_the_published_procedure() -> None:
+    p_values = RNG.random(12)
+
+    ranked = np.sort(p_values)
+    expected = np.minimum(1, np.maximum.accumulate(ranked * np.arange(12, 0, -1)))
+    assert np.sort(holm(p_values.tolist())) == pytest.approx(expected)
+
+
+def test_the_combinations_needed_reach_80_percent_power() -> None:
+    generator = np.random.default_rng(3)
+    pilot = generator.choice([-1.0, 0.0, 1.0], p=[0.1, 0.65, 0.25], size=100_000)
+    needed = combinations_needed(pilot)
+    assert needed is not None
+
+    found = 0
+    for _ in range(1000):
+        sample = generator.choice([-1.0, 0.0, 1.0], p=[0.1, 0.65, 0.25], size=needed)
+        found += stats.ttest_1samp(sample, 0).pvalue < 0.05
+
+    assert 0.77 <= found / 1000 <= 0.83
+
+
+def test_alpha_equals_the_published_implementation() -> None:
+    import krippendorff
+
+    ratings = RNG.choice([0.0, 0.5, 1.0, np.nan], p=[0.3, 0.1, 0.5, 0.1], size=(60, 3))
+    units = [[None if np.isnan(v) else float(v) for v in unit] for unit in ratings]
+
+    for level in ("nominal", "interval"):
+        expected = krippendorff.alpha(reliability_data=ratings.T, level_of_measurement=level)
+        assert krippendorff_alpha(units, level) == pytest.approx(expected)  # type: ignore[arg-type]
+
+
+def test_kappa_equals_the_published_implementation() -> None:
+    from sklearn.metrics import cohen_kappa_score
+
+    first = RNG.integers(0, 2, size=80)
+    second = np.where(RNG.random(80) < 0.8, first, 1 - first)
+
+    ours = cohen_kappa(first.astype(float).tolist(), second.astype(float).tolist())
+
+    assert ours == pytest.approx(cohen_kappa_score(first, second))
+
+
+def test_agreement_without_anything_to_compare_is_unknown() -> None:
+    assert krippendorff_alpha([]) is None
+    assert krippendorff_alpha([[1.0, None], [None, 0.0]]) is None
+    assert krippendorff_alpha([[1.0, 1.0], [1.0, 1.0]]) is None
+    assert cohen_kappa([None], [1.0]) is None
+    assert cohen_kappa([1.0, 1.0], [1.0, 1.0]) is None
+    assert flip_rate([[1.0], [None, None]]) is None
+
+
+def test_the_flip_rate_counts_differing_pairs() -> None:
+    assert flip_rate([[1.0, 1.0, 0.0], [0.0, 0.0, None]]) == 0.5
+
+
+def outcome(others: bool, **skills: bool) -> TextOutcome:
+    return TextOutcome(skills, others)
+
+
+def test_independence_by_hand() -> None:
+    texts = [
+        outcome(True, a=True, b=True),
+        outcome(True, a=False, b=True),
+        outcome(False, a=True, b=False),
+        outcome(True, a=True, b=True),
+    ]
+    alone = [outcome(True, a=True), outcome(True, a=True), outcome(True, b=True), outcome(True, b=False)]
+
+    result = independence(texts, alone)
+
+    assert result.observed == 0.5
+    assert result.expected_same_k == pytest.approx(0.75 * 0.75 * 0.75)
+    assert result.expected_k1 == pytest.approx(0.75 * 1.0 * 0.5)
+    assert result.without_k1_rate == 0
+
+
+def test_independence_leaves_out_texts_whose_skills_were_never_tried_alone() -> None:
+    result = independence([outcome(True, a=True), outcome(True, c=True)], [outcome(True, a=True)])
+
+    assert result.expected_k1 == 1.0
+    assert result.without_k1_rate == 1
+
+
+def test_independence_of_nothing_is_unknown() -> None:
+    assert independence([], []).observed is None

@@ -1,0 +1,90 @@
+import pytest
+
+from skillmix.core.text_rules import count_sentences, extract_answer, names_skill
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "status"),
+    [
+        ("Answer: Time is a thief.\n\nExplanation: it steals.", "Time is a thief.", "fine"),
+        ("Answer: first\nExplanation: a\nAnswer: second\nExplanation: b", "second", "fine"),
+        ("**Answer:** Time flies. **Explanation:** so", "Time flies.", "fine"),
+        ("**Answer**: Time flies.\n\n**Explanation**: so", "Time flies.", "fine"),
+        ("### Answer:\nTime flies.\n\n### Explanation:\nso", "Time flies.", "fine"),
+        ('Answer: "Time flies," he said.', '"Time flies," he said.', "fine"),
+        ("Answer: **Time** flies. Explanation of it", "**Time** flies.", "fine"),
+        ("Time flies. Explanation: so", "Time flies.", "no marker"),
+        ("answer: Time flies.", "answer: Time flies.", "no marker"),
+        ("Answer:\n\nExplanation: nothing", "", "empty"),
+        ("Answer: ...", "", "empty"),
+        ("Explanation: only", "", "empty"),
+        ("", "", "empty"),
+        ("   \n", "", "empty"),
+    ],
+)
+def test_the_answer_stands_between_the_markers(reply: str, text: str, status: str) -> None:
+    answer = extract_answer(reply)
+
+    assert (answer.text, answer.status) == (text, status)
+
+
+@pytest.mark.parametrize(
+    ("text", "robust", "original"),
+    [
+        ("", 0, 1),
+        ("   ", 0, 1),
+        ("One.", 1, 1),
+        ("One. Two.", 2, 2),
+        ("One! Two? Three.", 3, 3),
+        ("No full stop", 1, 1),
+        ("Mr. Smith met Dr. Jones. They talked.", 2, 2),
+        ("Fruit, e.g. Apples, is good.", 1, 2),
+        ("Fruit, i.e. apples.", 1, 1),
+        ("At 5 p.m. The bell rang.", 2, 2),
+        ("J. K. Smith wrote it.", 1, 3),
+        ("The U.S. team won. It rained.", 2, 2),
+        ("Wait... what is that?", 1, 1),
+        ("Wait… what is that?", 1, 1),
+        ("Wait... What is that?", 2, 2),
+        ("It cost 3.50 dollars. 40 people came.", 2, 1),
+        ("It cost much. so he left.", 2, 1),
+        ("“Stop!” he said.", 1, 1),
+        ("“Stop!” He ran.", 2, 1),
+        ('"Stop!" He ran.', 2, 2),
+        ("'Why?' 'Because.'", 2, 2),
+        ("One line\nAnother line\n\nA third", 3, 1),
+        ("A line that goes\non here.", 1, 1),
+        ("Roses are red,\nViolets are blue.", 1, 1),
+        ("He left (at last). She stayed.", 2, 2),
+        ("Is it?! Yes!!!", 2, 2),
+        ("1. First. 2. Second.", 2, 3),
+        ("See No. 7. It is good.", 2, 2),
+        ("No. I will not.", 2, 2),
+        ("今天很好。我们走吧。", 2, 1),
+        ("He said: Go; then left — quickly.", 1, 1),
+        ("Visit example.com today.", 1, 1),
+    ],
+)
+def test_sentences_are_counted(text: str, robust: int, original: int) -> None:
+    assert count_sentences(text, "robust") == robust
+    assert count_sentences(text, "original") == original
+
+
+@pytest.mark.parametrize(
+    ("text", "skill", "substring", "word"),
+    [
+        ("This metaphor works.", "metaphor", True, True),
+        ("METAPHOR!", "metaphor", True, True),
+        ("Metaphorically speaking.", "metaphor", True, False),
+        ("A simile.", "metaphor", False, False),
+        ("An accident happened.", "accident (fallacy)", True, True),
+        ("A fallacy.", "accident (fallacy)", False, False),
+        ("The red\nherring.", "red herring", True, True),
+        ("One’s own", "one's own", True, True),
+        ("Such a cliché.", "cliché", True, True),
+        ("", "metaphor", False, False),
+    ],
+)
+def test_naming_a_skill(text: str, skill: str, substring: bool, word: bool) -> None:
+    assert names_skill(text, skill, "substring") is substring
+    assert names_skill(text, skill, "word") is word

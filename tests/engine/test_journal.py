@@ -1,0 +1,314 @@
+"""The journal: nothing lost, nothing doubled, nothing overwritten."""
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from skillmix.core.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Reply, Request
+from skillmix.core.combinations import combination_of
+from skillmix.core.errors import UserError
+from skillmix.engine import schema
+from skillmix.engine.journal import JournalReader, JournalWriter
+
+DECODING = Decoding()
+
+
+def request(turn: int = 1, *, generation: int = 0, prompt: str = "Hello", seed: int = 1) -> Request:
+    key = GenerateKey("base", "c0ffee", generation, turn)
+    return Request(key, "openai:m", (Message("user", prompt),), DECODING, seed)
+
+
+def grading(round_number: int, attempt: int = 0) -> Request:
+    key = GradeKey("base", "c0ffee", 0, "abcd", "gpt", round_number, attempt)
+    return Request(key, "openai:g", (Message("user", "Grade"),), DECODING, round_number)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    reply = Reply("Answer: hi \x00 ☃", "stop", 10, 5, 0.01, ("seed",))
+    combination = combination_of(["a, b", "c"], "Regatta, sailing")
+
+    with JournalWriter(tmp_path) as journal:
+        journal.add_combinations([combination])
+        assert journal.record(request(), reply)
+        assert journal.record(request(2), CallProblem("final", "refusal", "no"))
+
+    with JournalReader(tmp_path) as journal:
+        first, second = journal.calls("generate")
+        assert journal.combinations() == {combination.id: combination}
+        assert [m.content for m in journal.messages().values()] == ["Hello", "Answer: hi \x00 ☃"]
+    assert (first.key, first.outcome, first.seed, first.decoding) == (request().key, reply, 1, DECODING)
+    assert second.outcome == CallProblem("final", "refusal", "no")
+    assert first.request_hash == request().content_hash()
+
+
+def test_three_rounds_stay_three_records(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path) as journal:
+        for number in range(3):
+            journal.record(grading(number), Reply(f"reply {number}"))
+
+    with JournalReader(tmp_path) as journal:
+        texts = [call.outcome.text for call in journal.calls("grade") if isinstance(call.outcome, Reply)]
+    assert texts == ["reply 0", "reply 1", "reply 2"]
+
+
+def test_a_message_is_stored_once(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path) as journal:
+        for generation in range(50):
+            journal.record(request(generation=generation), Reply(f"{generation}"))
+
+    with JournalReader(tmp_path) as journal:
+        assert len(journal.messages()) == 51
+
+
+def test_a_reply_is_never_replaced(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path) as journal:
+        assert journal.record(request(), Reply("first"))
+        assert not journal.record(request(), Reply("second"))
+
+    with JournalReader(tmp_path) as journal:
+        assert [c.outcome for c in journal.calls("generate")] == [Reply("first")]
+
+
+def test_a_passing_problem_gives_way_to_a_reply_and_a_final_one_does_not(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path) as journal:
+        journal.record(request(1), CallProblem("passing", "429"))
+        journal.record(request(2), CallProblem("final", "filtered"))
+        assert journal.record(request(1), Reply("at last"))
+        assert not journal.record(request(2), Reply("too late"))
+
+    with JournalReader(tmp_path) as journal:
+        outcomes = [call.outcome for call in journal.calls("generate")]
+    assert outcomes == [Reply("at last"), CallProblem("final", "filtered")]
+
+
+@pytest.mark.parametrize(
+    ("changed", "setting"),
+    [
+        (request(prompt="Other"), "messages"),
+        (request(seed=2), "seed"),
+        (Request(request().key, "openai:n", request().messages, DECODING, 1), "model"),
+        (Request(request().key, "openai:m", request().messages, Decoding(temperature=0.0), 1), "decoding"),
+    ],
+)
+def test_a_key_with_another_request_is_an_error_that_names_the_setting(
+    tmp_path: Path, changed: Request, setting: str
+) -> None:
+    with JournalWriter(tmp_path) as journal:
+        journal.record(request(), Reply("first"))
+
+        with pytest.raises(UserError, match=f"another {setting}"):
+            journal.record(changed, Reply("second"))
+
+
+def test_a_failed_batch_leaves_nothing_behind(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path) as journal:
+        journal.record(request(1), Reply("first"))
+        with pytest.raises(UserError):
+            journal.record_all([(request(2), Reply("new")), (request(1, prompt="Other"), Reply("bad"))])
+
+    with JournalReader(tmp_path) as journal:
+        assert len(list(journal.calls("generate"))) == 1
+
+
+def test_an_import_with_another_reply_is_refused(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path) as journal:
+        journal.record(request(), Reply("one"), origin="imported")
+        assert not journal.record(request(), Reply("one"), origin="imported")
+        with pytest.raises(UserError, match="another reply"):
+            journal.record(request(), Reply("two"), origin="imported")
+
+
+def test_tries_are_append_only(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path) as journal:
+        journal.record_try(request(), CallProblem("passing", "HTTP 429"), 0.1)
+        journal.record_try(request(), Reply("hi", "stop"), 0.2)
+
+    with JournalReader(tmp_path) as journal:
+        assert [(outcome, reason) for _, outcome, reason in journal.tries()] == [
+            ("passing", "HTTP 429"),
+            ("reply", "stop"),
+        ]
+
+
+def test_only_one_process_writes(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path), pytest.raises(UserError, match="Another process is writing"):
+        subprocess_writer(tmp_path)
+
+
+def subprocess_writer(folder: Path) -> None:
+    """Open a second writer in another process and raise here what it raised there."""
+    program = (
+        "import sys\nfrom pathlib import Path\n"
+        "from skillmix.core.errors import UserError\nfrom skillmix.engine.journal import JournalWriter\n"
+        "try:\n    JournalWriter(Path(sys.argv[1]))\n"
+        "except UserError as error:\n    print(error.message)\n    sys.exit(2)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=False)
+    if result.returncode == 2:
+        raise UserError(result.stdout)
+
+
+def test_readers_work_while_a_writer_writes(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path) as journal:
+        journal.record(request(), Reply("first"))
+        with JournalReader(tmp_path) as reader:
+            assert len(list(reader.calls("generate"))) == 1
+
+
+def write_forever(folder: str, counter: "multiprocessing.sharedctypes.Synchronized[int]") -> None:
+    with JournalWriter(Path(folder)) as journal:
+        for generation in range(1_000_000):
+            journal.record(request(generation=generation), Reply(f"reply {generation}"))
+            counter.value = generation + 1
+
+
+@pytest.mark.parametrize("delay", [0.05, 0.2, 0.4])
+def test_kill_loses_no_row_that_was_recorded(tmp_path: Path, delay: float) -> None:
+    context = multiprocessing.get_context("spawn")
+    counter = context.Value("i", 0)
+    process = context.Process(target=write_forever, args=(str(tmp_path), counter))
+    process.start()
+    while counter.value == 0:
+        time.sleep(0.01)
+    time.sleep(delay)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    recorded = counter.value
+
+    with JournalReader(tmp_path) as reader:
+        kept = [call.key for call in reader.calls("generate")]
+
+    assert len(kept) in (recorded, recorded + 1)
+    with JournalWriter(tmp_path) as journal:
+        assert not journal.record(request(generation=0), Reply("reply 0"))
+
+
+def filled(folder: Path, rows: int = 300) -> Path:
+    with JournalWriter(folder) as journal:
+        journal.record_all((request(generation=g), Reply(f"reply {g} " * 40)) for g in range(rows))
+    return folder / "calls.sqlite"
+
+
+def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    before = path.read_bytes()
+
+    for opener in (JournalReader, JournalWriter):
+        with pytest.raises(UserError, match="version 99"):
+            opener(tmp_path)
+
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("share", [0.0005, 0.1, 0.5, 0.99])
+def test_a_torn_journal_is_refused_and_left_alone(tmp_path: Path, share: float) -> None:
+    path = filled(tmp_path)
+    content = path.read_bytes()[: max(1, int(path.stat().st_size * share))]
+    path.write_bytes(content)
+
+    for opener in (JournalReader, JournalWriter):
+        with pytest.raises(UserError, match=r"torn|not a journal"):
+            opener(tmp_path)
+
+    assert path.read_bytes() == content
+
+
+def test_a_hole_in_the_middle_is_never_read_as_data(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2 // 4096 * 4096
+    content[middle : middle + 8192] = bytes(8192)
+    path.write_bytes(content)
+
+    with pytest.raises(UserError) as caught, JournalReader(tmp_path) as reader:
+        list(reader.calls("generate"))
+
+    assert caught.value.hint
+
+
+def test_a_changed_letter_is_noticed(tmp_path: Path) -> None:
+    path = filled(tmp_path, rows=1)
+    path.write_bytes(path.read_bytes().replace(b"reply 0 reply 0", b"reply 0 reply 1", 1))
+
+    with pytest.raises(UserError, match="damaged"), JournalReader(tmp_path) as reader:
+        list(reader.calls("generate"))
+
+
+@pytest.mark.parametrize("content", [b"binary \xff\xfe garbage" * 100, b"x"])
+def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "calls.sqlite").write_bytes(content)
+
+    for opener in (JournalReader, JournalWriter):
+        with pytest.raises(UserError, match="not a journal"):
+            opener(tmp_path)
+
+    assert (tmp_path / "calls.sqlite").read_bytes() == content
+
+
+def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "calls.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE precious (x)")
+    connection.close()
+
+    with pytest.raises(UserError, match="not a journal"):
+        JournalWriter(tmp_path)
+
+
+def test_an_empty_journal_and_a_missing_one_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no journal"):
+        JournalReader(tmp_path)
+    (tmp_path / "calls.sqlite").touch()
+    with pytest.raises(UserError, match="empty"):
+        JournalReader(tmp_path)
+
+
+def test_an_older_file_migrates_after_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path, rows=3)
+    monkeypatch.setattr(schema, "VERSION", 2)
+    monkeypatch.setattr(schema, "MIGRATIONS", {1: "ALTER TABLE tries ADD COLUMN extra TEXT;"})
+
+    with JournalReader(tmp_path) as reader:
+        assert len(list(reader.calls("generate"))) == 3
+
+    connection = sqlite3.connect(tmp_path / "calls.sqlite")
+    assert connection.execute("PRAGMA user_version").fetchone()[0] == 2
+    assert "extra" in [row[1] for row in connection.execute("PRAGMA table_info(tries)")]
+    connection.close()
+    copy = sqlite3.connect(tmp_path / "calls.sqlite.version-1")
+    assert copy.execute("PRAGMA user_version").fetchone()[0] == 1
+    copy.close()
+
+
+def test_readers_take_the_union_of_several_files(tmp_path: Path) -> None:
+    for file, generations in (("a.sqlite", (0, 1)), ("b.sqlite", (1, 2))):
+        with JournalWriter(tmp_path, file=file) as journal:
+            for generation in generations:
+                journal.record(request(generation=generation), Reply(f"{generation}"))
+
+    with JournalReader(tmp_path) as reader:
+        assert sorted(str(call.key) for call in reader.calls("generate")) == [
+            f"generate/base/c0ffee/{g}/1" for g in range(3)
+        ]
+
+
+def test_a_read_only_folder_can_be_read(tmp_path: Path) -> None:
+    path = filled(tmp_path, rows=2)
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    try:
+        with JournalReader(tmp_path) as reader:
+            assert len(list(reader.calls("generate"))) == 2
+    finally:
+        tmp_path.chmod(0o755)

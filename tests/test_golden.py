@@ -1,0 +1,44 @@
+"""Golden files: what must not change by accident. `make golden` writes them anew."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from skillmix.config.catalogs import load_catalog
+from skillmix.config.prompt_sets import load_prompts
+from skillmix.core.combinations import combination_of
+from skillmix.core.prompts import GRADER_VARIANTS
+from skillmix.stages.catalog import CombinationsWanted, combination_json, draw
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def compare(name: str, content: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("SKILLMIX_GOLDEN") == "write":
+        path.write_text(content, encoding="utf-8")
+    assert content == path.read_text(encoding="utf-8")
+
+
+def test_combinations_are_those_of_the_committed_file() -> None:
+    wanted = CombinationsWanted(catalog="paper", setting="held-out", k=5, count=100, seed=0)
+
+    shown = json.dumps([combination_json(c) for c in draw(wanted)], ensure_ascii=False, indent=1)
+
+    compare("combinations-paper-held-out-k5-n100-seed0.json", shown + "\n")
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_prompts_as_sent(k: int) -> None:
+    catalog, prompts = load_catalog("paper"), load_prompts("standard")
+    combination = combination_of(["metaphor", "modus ponens", "accident (fallacy)"][:k], "Regatta, sailing")
+
+    turns = prompts.student_prompts(catalog, combination)
+    grading = [
+        prompts.grader_prompt(catalog, combination, answer="The wind keeps its own counsel.", variant=variant)
+        for variant in GRADER_VARIANTS
+    ]
+
+    compare(f"prompts-k{k}.txt", "\n\n════════\n\n".join([*turns, *grading]) + "\n")
