@@ -171,12 +171,9 @@ def test_scores_json_has_the_documented_form(capsys: pytest.CaptureFixture[str],
 
     _, out, _ = run(capsys, "scores", "demo", "--json")
 
-    assert (
-        list(json.loads(out)[0])
-        == (
-            "run student grader catalog partition prompts seed setting k metric value low high bound_low bound_high "
-            "combinations complete ungraded format_failures one_try one_try_low one_try_high"
-        ).split()
+    assert " ".join(json.loads(out)[0]) == (
+        "run student grader catalog partition prompts seed setting k metric value low high bound_low bound_high "
+        "combinations complete ungraded format_failures one_try one_try_low one_try_high"
     )
 
 

@@ -64,8 +64,8 @@ def test_prompts_are_our_own_too(shared: Path) -> None:
     for file in (shared / "paper/prompts").glob("*.txt"):
         theirs |= runs_of_six(file.read_text(encoding="utf-8"))
 
-    for file, template in load_prompts("standard").templates.items():
-        assert not runs_of_six(template) & theirs, file
+    for name, template in load_prompts("standard").templates.items():
+        assert not runs_of_six(template) & theirs, name
 
 
 def test_examples_show_the_skill_without_naming_it(paper: Catalog) -> None:
@@ -148,7 +148,9 @@ def test_the_papers_exact_wording_loads(shared: Path, tmp_path: Path) -> None:
 
 
 GOOD = {
-    "skills.yaml": "- {name: a, category: x, definition: d, example: e}\n- {name: b, category: y, definition: d, example: e}\n",
+    "skills.yaml": (
+        "- {name: a, category: x, definition: d, example: e}\n- {name: b, category: y, definition: d, example: e}\n"
+    ),
     "topics.yaml": "- Sewing\n- Knots\n",
     "partitions.yaml": (
         "default: p\npartitions:\n  p: {train: {categories: [x]}, held-out: {skills: [b]}}\n"

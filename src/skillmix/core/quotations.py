@@ -24,9 +24,9 @@ class Quotable:
     words: str
     fragments: frozenset[str]
 
-    def has_line(self, folded_line: str) -> bool:
-        """Whether a folded row or line stands in the text as a line, a row or a fragment of its own."""
-        return folded_line in self.fragments
+    def has_line(self, line: str) -> bool:
+        """Whether a row or line stands in the text as a line, a row or a fragment of its own."""
+        return fold(line) in self.fragments
 
     def has_quoted(self, before: str, statement: str) -> bool:
         """Whether a statement just after an opening quotation mark stands in the text."""

@@ -98,7 +98,7 @@ def _table_block(rubric: Rubric, table: Table, notes: list[str]) -> _Block | Non
         block.fault = column
     for number, label_column, place in labelled:
         row = table.rows[number]
-        line = fold(" ".join(row))
+        line = " ".join(row)
         if isinstance(column, str):
             block.marks.append(Mark(place, None, "", line))
             continue
@@ -143,7 +143,7 @@ def _injected(rubric: Rubric, text: str, student: Quotable) -> list[str]:
         if isinstance(part, Table):
             lines += [fold(" ".join(part.rows[row][column:])) for row, column, _ in _labelled_rows(rubric, part)]
         else:
-            lines += [mark.line for mark in reader.marks(part.text)]
+            lines += [fold(mark.line) for mark in reader.marks(part.text)]
     return lines
 
 
@@ -161,11 +161,13 @@ def _without_quotations(blocks: list[_Block], student: Quotable, injected: list[
 
 def _without_run(marks: list[Mark], lines: list[str]) -> list[Mark]:
     """Marks without a whole quotation that stands in one block with the grader's own grading of the same."""
+    if not lines:
+        return marks
     for start in range(len(marks) - len(lines) + 1):
         run = marks[start : start + len(lines)]
         others = marks[:start] + marks[start + len(lines) :]
         graded_too = {mark.place for mark in run} & {mark.place for mark in others}
-        if graded_too and [mark.line for mark in run] == lines:
+        if graded_too and [fold(mark.line) for mark in run] == lines:
             return others
     return marks
 
@@ -247,6 +249,9 @@ def _why_incomplete(rubric: Rubric, candidates: list[_Candidate], needed: frozen
 
 
 def _agreed(rubric: Rubric, covering: list[_Candidate]) -> tuple[tuple[float | None, ...] | None, str | None]:
+    if len(covering) == 1:
+        only = covering[0].points
+        return tuple(only.get(place) for place in range(len(rubric.criteria))), None
     points: list[float | None] = []
     for place, criterion in enumerate(rubric.criteria):
         values = {c.points[place] for c in covering if place in c.points}

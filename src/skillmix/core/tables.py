@@ -50,6 +50,8 @@ class TextLine:
 def _lines(text: str) -> list[str]:
     """Lines without mail quotation marks and exotic borders, with a break where a quotation or fence begins or ends."""
     text = text.translate(_OTHER_BORDERS) if not text.isascii() else text
+    if ">" not in text and "```" not in text and "~~~" not in text:
+        return text.splitlines()
     lines: list[str] = []
     was_quoted = False
     for line in text.splitlines():
@@ -73,17 +75,19 @@ def parts_of(text: str, *, blank_lines_end_tables: bool = False) -> Iterator[Tab
     table: Table | None = None
     lines = _lines(text)
     for number, line in enumerate(lines):
-        if _is_passed_over(line, in_table=table is not None, blank_counts=blank_lines_end_tables):
+        is_row = "|" in line
+        if _says_nothing(line, is_row=is_row, in_table=table is not None, blank_counts=blank_lines_end_tables):
             continue
-        starts_table = "|" in line and (table is None or _is_header(lines, number))
-        if table and (starts_table or "|" not in line):
+        cells = split_row(line) if is_row else []
+        is_header = is_row and _is_header(cells, lines, number)
+        if table and (is_header or not is_row):
             yield table
             table = None
-        if "|" not in line:
+        if not is_row:
             yield TextLine(line)
             continue
         table = table or Table(header=None)
-        table.add(split_row(line), is_header=starts_table and _is_header(lines, number))
+        table.add(cells, is_header=is_header)
         is_closed = line.rstrip().endswith("|")
         table.last_row_open = table.any_row_closed and not is_closed and number == len(lines) - 1
         table.any_row_closed |= is_closed
@@ -91,13 +95,15 @@ def parts_of(text: str, *, blank_lines_end_tables: bool = False) -> Iterator[Tab
         yield table
 
 
-def _is_passed_over(line: str, *, in_table: bool, blank_counts: bool) -> bool:
-    """Blank lines and rules, which say nothing themselves."""
+def _says_nothing(line: str, *, is_row: bool, in_table: bool, blank_counts: bool) -> bool:
+    """Whether a line is blank, a rule or a break that does not end a table."""
+    if is_row:
+        return _BORDER_LINE.match(line) is not None
+    if not in_table:
+        return line == _BREAK or not line.strip()
     if line == _BREAK:
-        return not in_table
-    if not line.strip():
-        return not (in_table and blank_counts)
-    return _BORDER_LINE.match(line) is not None and ("|" in line or in_table)
+        return False
+    return _BORDER_LINE.match(line) is not None and (line.strip() != "" or not blank_counts)
 
 
 def split_row(line: str) -> list[str]:
@@ -106,7 +112,10 @@ def split_row(line: str) -> list[str]:
     >>> split_row(r"| a | b\|c |"), split_row("a | 1")
     (['a', 'b|c'], ['a', '1'])
     """
-    cells = [cell.strip().replace("\\|", "|") for cell in _CELL_BORDER.split(line.strip())]
+    if "\\|" in line:
+        cells = [cell.strip().replace("\\|", "|") for cell in _CELL_BORDER.split(line.strip())]
+    else:
+        cells = [cell.strip() for cell in line.strip().split("|")]
     if len(cells) > 1 and not cells[0]:
         cells = cells[1:]
     if len(cells) > 1 and not cells[-1]:
@@ -150,9 +159,10 @@ def _column_by_header(header: list[str], label_column: int) -> int | str | None:
 NOT_A_GRADING: Final = "the table says what criteria are worth, not what was earned"
 
 
-def _is_header(lines: list[str], number: int) -> bool:
+def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
     """A row over a rule, or one whose cells are names of columns."""
-    cells = split_row(lines[number])
+    if len(cells) > 1 and read_value(cells[-1]) is not None:
+        return False
     following = lines[number + 1] if number + 1 < len(lines) else ""
     if "-" in following and _BORDER_LINE.match(following) and ("|" in following or following.count("-") > 2):
         return not any(read_value(cell) is not None for cell in cells[1:])

@@ -1,7 +1,7 @@
 """From stored calls to students' texts, and from grading calls to the points of each text."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from skillmix.core.calls import Call, CallProblem, GenerateKey, GradeKey, Reply, text_id
@@ -91,17 +91,15 @@ class ReadCall:
     """None if there is no reply to read."""
 
 
-def read_calls(texts: Iterable[StudentText], calls: Iterable[Call], *, phrases: Phrases) -> list[ReadCall]:
+def read_calls(texts: Iterable[StudentText], calls: Iterable[Call], *, phrases: Phrases) -> Iterator[ReadCall]:
     """Read every grading of these texts; gradings of other texts (of an older extraction, say) are passed over."""
     by_key = {(t.student, t.combination.id, t.generation, t.id): t for t in texts}
-    read = []
     for call in calls:
         if not isinstance(call.key, GradeKey):
             continue
         text = by_key.get((call.key.student, call.key.combination, call.key.generation, call.key.text))
         if text is not None:
-            read.append(ReadCall(call, text, _reading_of(call, text, phrases)))
-    return read
+            yield ReadCall(call, text, _reading_of(call, text, phrases))
 
 
 def _reading_of(call: Call, text: StudentText, phrases: Phrases) -> Reading | None:

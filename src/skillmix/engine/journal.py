@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
@@ -36,6 +37,10 @@ from skillmix.engine.schema import connect, telling_what_broke
 
 MAIN_FILE: Final = "calls.sqlite"
 _KEY_COLUMNS: Final = "student, combination, generation, turn, text, grader, round, attempt"
+_KEY_ORDER: Final = {
+    "generate": "student, combination, generation, turn",
+    "grade": "student, combination, generation, text, grader, round, attempt",
+}
 
 
 class JournalWriter(AbstractContextManager["JournalWriter"]):
@@ -196,14 +201,14 @@ class JournalReader(AbstractContextManager["JournalReader"]):
 
     def calls(self, stage: Literal["generate", "grade"]) -> Iterator[Call]:
         """The calls of a stage in the order of their keys; a key that several files have comes once."""
-        order = _KEY_COLUMNS
+        # A literal stage and the key's own order let SQLite walk that stage's index instead of sorting replies.
         query = f"""
             SELECT {_KEY_COLUMNS}, model, messages, decoding, seed, request_hash, origin, at, status, reply, finish,
                    problem_kind, problem, detail, input_tokens, output_tokens, cost_usd, not_sent, role, content
             FROM calls LEFT JOIN messages ON messages.hash = calls.reply
-            WHERE stage = ? ORDER BY {order}"""
+            WHERE stage = '{stage}' ORDER BY {_KEY_ORDER[stage]}"""
         seen: set[CallKey] = set()
-        for row in self._rows(query, (stage,)):
+        for row in self._rows(query):
             call = _call_of(row)
             if call.key not in seen:
                 yield call
@@ -221,10 +226,10 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         rows = self._rows("SELECT key, outcome, reason FROM tries ORDER BY id")
         return [(key, outcome, reason) for key, outcome, reason in rows]
 
-    def _rows(self, query: str, values: tuple[object, ...] = ()) -> Iterator[tuple[str, ...]]:
+    def _rows(self, query: str) -> Iterator[tuple[str, ...]]:
         for path, connection in self._files:
             with telling_what_broke(path):
-                yield from connection.execute(query, values)
+                yield from connection.execute(query)
 
 
 class _Transaction(AbstractContextManager[None]):
@@ -299,12 +304,17 @@ def _call_of(row: tuple[str, ...]) -> Call:
         outcome=_outcome_of(outcome),
         model=model,
         messages=tuple(json.loads(messages)),
-        decoding=Decoding(**json.loads(decoding)),
+        decoding=_decoding_of(decoding),
         seed=None if seed is None else int(seed),
         request_hash=request_hash,
         origin=origin,  # type: ignore[arg-type]  # the table's CHECK holds it to the literal
         at=at,
     )
+
+
+@lru_cache(maxsize=256)
+def _decoding_of(stored: str) -> Decoding:
+    return Decoding(**json.loads(stored))
 
 
 def _outcome_of(columns: list[str]) -> Outcome | None:
@@ -320,7 +330,7 @@ def _outcome_of(columns: list[str]) -> Outcome | None:
         input_tokens=None if tokens_in is None else int(tokens_in),
         output_tokens=None if tokens_out is None else int(tokens_out),
         cost_usd=None if cost is None else float(cost),
-        not_sent=tuple(json.loads(not_sent)),
+        not_sent=tuple(json.loads(not_sent)) if not_sent != "[]" else (),
     )
 
 

@@ -11,7 +11,7 @@ from skillmix.core.errors import UserError
 from skillmix.core.scoring import METRICS, text_score
 from skillmix.core.texts import Ballot, StudentText
 from skillmix.engine.run_folder import RunFolder, find_run
-from skillmix.stages.scores import RunRecords, rules_named, run_records
+from skillmix.stages.scores import RunRecords, rules_named, run_gradings, run_records
 
 What = Literal["texts", "votes", "calls"]
 Format = Literal["jsonl", "parquet"]
@@ -81,7 +81,7 @@ def _graded(ballot: Ballot, records: RunRecords, rules: str) -> Row:
 
 def _votes(run: RunFolder, records: RunRecords) -> Iterator[Row]:
     """One row for each grading call, with its reply and what was read from it."""
-    for item in records.read:
+    for item in run_gradings(run, records):
         key, reading = item.call.key, item.reading
         assert isinstance(key, GradeKey)  # read_calls keeps no other
         rubric = records.rubric_of(item.text)

@@ -29,7 +29,7 @@ from skillmix.core.errors import UserError
 from skillmix.core.text_rules import extract_answer
 from skillmix.engine.journal import JournalWriter
 from skillmix.engine.run_folder import new_run
-from skillmix.stages.scores import run_records
+from skillmix.stages.scores import run_gradings, run_records
 
 _GENERATION_FOLDER = re.compile(r"k(?P<k>\d+)_s(?P<seed>-?\d+)_v(?P<version>.+)_r(?P<round>\d+)")
 _GRADING_FOLDER = re.compile(r"by_(?P<grader>.+)_on_text_(?P<turn>\d+)_(?P<vote>\d+)_(?P<version>[^_]+)")
@@ -100,9 +100,8 @@ def import_reference(folder: Path, run_name: str) -> ImportedReference:
         for student, path in students:
             _import_student(progress, student, path)
     run.note_invocation({"command": "import-reference", "folder": folder.resolve().name})
-    problems = Counter(
-        item.reading.problem for item in run_records(run).unreadable() if item.reading and item.reading.problem
-    )
+    gradings = run_gradings(run, run_records(run))
+    problems = Counter(item.reading.problem for item in gradings if item.reading and item.reading.problem)
     return ImportedReference(
         run=run.path,
         conversations=progress.conversations,

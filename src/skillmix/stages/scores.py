@@ -1,6 +1,7 @@
 """`skillmix scores`: from a run's journal to the cells of its table, without a call."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from skillmix.core.errors import UserError
@@ -13,20 +14,15 @@ from skillmix.engine.run_folder import RunFolder, find_run
 
 @dataclass(frozen=True, slots=True)
 class RunRecords:
-    """Everything that a run's journal says, read anew."""
+    """What a run's journal says, read anew: texts, and every grader's ballot on each."""
 
     texts: list[StudentText]
-    read: list[ReadCall]
     ballots: list[Ballot]
     phrases: Phrases
 
     def rubric_of(self, text: StudentText) -> Rubric:
         """The rubric of one text."""
         return rubric_of(text.combination.skills, text.combination.topic, phrases=self.phrases)
-
-    def unreadable(self) -> list[ReadCall]:
-        """Gradings with a reply that could not be read."""
-        return [item for item in self.read if item.reading is not None and item.reading.points is None]
 
 
 def rules_named(name: str) -> Rules:
@@ -37,13 +33,18 @@ def rules_named(name: str) -> Rules:
 
 
 def run_records(run: RunFolder) -> RunRecords:
-    """Read a run: texts, gradings and ballots."""
+    """Read a run; replies are dropped once they are read, so that memory does not grow with their length."""
     phrases = Phrases()
     with run.read() as journal:
-        combinations = journal.combinations()
-        texts = student_texts(journal.calls("generate"), combinations, turns=None)
+        texts = student_texts(journal.calls("generate"), journal.combinations(), turns=None)
         read = read_calls(texts, journal.calls("grade"), phrases=phrases)
-    return RunRecords(texts, read, ballots(texts, read, rounds=None), phrases)
+        return RunRecords(texts, ballots(texts, read, rounds=None), phrases)
+
+
+def run_gradings(run: RunFolder, records: RunRecords) -> Iterator[ReadCall]:
+    """Every grading of a run with its reply and its reading, one at a time."""
+    with run.read() as journal:
+        yield from read_calls(records.texts, journal.calls("grade"), phrases=records.phrases)
 
 
 def run_scores(run_name: str, *, rules: str = "default") -> list[Score]:

@@ -1,0 +1,87 @@
+"""CPU time of reading and scoring stored gradings, by their number: `python bench/scoring.py [GRADINGS …]`.
+
+Makes a run with replies of a realistic length (a table, a total and an explanation, 1 in 25 unreadable), three
+votes a text, three texts a combination, and scores it from the journal as `skillmix scores` does.
+"""
+
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from skillmix.config.catalogs import load_catalog
+from skillmix.core.calls import Decoding, GenerateKey, GradeKey, Message, Reply, Request, text_id
+from skillmix.core.combinations import Combination, Draw, draw_combinations
+from skillmix.core.rubric import rubric_of
+from skillmix.engine.run_folder import RunFolder
+from skillmix.stages.scores import run_scores
+
+SIZES = (12_500, 25_000, 50_000, 100_000)
+VOTES, TEXTS = 3, 3
+EXPLANATION = (
+    "Explanation: the student's text keeps to the topic and can be understood without effort. {skill} is shown in the "
+    "first half of the sentence, where the speaker says one thing and means another; the point is earned. What is "
+    "asked for beside it is less clear: a reader would have to guess, and a guess is not a demonstration. The text "
+    "has no more sentences than it may have. Thus the total points earned are as the table says.\n\n"
+) * 3
+
+
+def reply(combination: Combination, rng: random.Random) -> str:
+    """What a grader might write about a text."""
+    if rng.random() < 0.04:
+        return "I am sorry, but there is not enough to grade in this text."
+    rubric = rubric_of(combination.skills, combination.topic)
+    points = [rng.random() < 0.85 for _ in rubric.criteria]
+    rows = "".join(f"| {c.phrase:<60} | {int(p)} |\n" for c, p in zip(rubric.criteria, points, strict=True))
+    head = "Here's the grading table:\n\n| Criteria | Points Earned |\n|---|---|\n"
+    return f"{head}{rows}| Total Points Earned | {sum(points)} |\n\n{EXPLANATION.format(skill=combination.skills[0])}"
+
+
+def calls(combinations: list[Combination], rng: random.Random) -> Iterator[tuple[Request, Reply]]:
+    """Texts and their gradings."""
+    decoding = Decoding()
+    for combination in combinations:
+        for generation in range(TEXTS):
+            text = f"The {combination.topic.lower()} hour has come, number {rng.random()}; who would not be glad of it?"
+            key = GenerateKey("student", combination.id, generation, 1)
+            yield (
+                Request(key, "m", (Message("user", "Write"),), decoding, 1),
+                Reply(f"Answer: {text}\n\nExplanation: x"),
+            )
+            for vote in range(VOTES):
+                grade = GradeKey("student", combination.id, generation, text_id(text), "grader", vote, 0)
+                yield Request(grade, "g", (Message("user", "Grade"),), decoding, 1), Reply(reply(combination, rng))
+
+
+def make_run(folder: Path, gradings: int) -> None:
+    """A run with that many gradings, over k = 1 to 5."""
+    rng = random.Random(0)
+    catalog = load_catalog("paper")
+    each = gradings // (VOTES * TEXTS) // 5 + 1
+    drawn: list[Combination] = []
+    for k in range(1, 6):
+        drawn += draw_combinations(Draw(catalog.pool("all"), "all", k, 0), each)
+    run = RunFolder(folder)
+    run.begin({"name": "bench", "catalog": "paper"})
+    with run.write() as journal:
+        journal.add_combinations(drawn)
+        journal.record_all(calls(drawn, rng))
+
+
+def main() -> None:
+    """Print a row for each size."""
+    sizes = [int(word) for word in sys.argv[1:]] or SIZES
+    print("| gradings | CPU s | µs a grading | cells |\n|---:|---:|---:|---:|")
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            make_run(Path(folder) / "bench", size)
+            start = time.process_time()
+            cells = len(run_scores(str(Path(folder) / "bench")))
+            spent = time.process_time() - start
+        print(f"| {size} | {spent:.2f} | {1e6 * spent / size:.0f} | {cells} |")
+
+
+if __name__ == "__main__":
+    main()
