@@ -27,8 +27,8 @@ format: $(TEST)
 golden: $(TEST)         ## regenerate golden files; say why in the commit
 	SKILLMIX_GOLDEN=write $(BIN)/pytest -q tests/test_golden.py
 
-long: $(TEST)           ## the long property run: a million mutated replies
-	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/core/test_reading_properties.py
+long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cell
+	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/core/test_reading_properties.py tests/test_interval_coverage.py
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache
