@@ -26,7 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     command: Command = options.command
     try:
-        return command(options)
+        status = command(options)
+        sys.stdout.flush()
+        return status
     except UserError as error:
         print(f"error: {error.message}", file=sys.stderr)
         if error.hint:
