@@ -16,6 +16,7 @@ from skillmix.core.calls import Decoding, GenerateKey, GradeKey, Message, Reply,
 from skillmix.core.combinations import Combination, Draw, draw_combinations
 from skillmix.core.rubric import rubric_of
 from skillmix.engine.run_folder import RunFolder
+from skillmix.stages.experiment import begin_run
 from skillmix.stages.scores import run_scores
 
 SIZES = (12_500, 25_000, 50_000, 100_000)
@@ -64,7 +65,7 @@ def make_run(folder: Path, gradings: int) -> None:
     for k in range(1, 6):
         drawn += draw_combinations(Draw(catalog.pool("all"), "all", k, 0), each)
     run = RunFolder(folder)
-    run.begin({"name": "bench", "catalog": "paper"})
+    begin_run(run, {"name": "bench", "catalog": "paper"})
     with run.write() as journal:
         journal.add_combinations(drawn)
         journal.record_all(calls(drawn, rng))

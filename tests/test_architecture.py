@@ -28,7 +28,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "transformers": ("models/local.py", "models/bundled.py", "training/"),
     "aiohttp": ("models/",),
     "pydantic": ("config/", "stages/import_texts.py"),
-    "yaml": ("config/", "engine/run_folder.py"),
+    "yaml": ("config/", "stages/experiment.py"),
     "sqlite3": ("engine/",),
     "numpy": ("core/statistics/",),
     "pyarrow": ("stages/",),

@@ -220,6 +220,14 @@ BAD = {
     "binary experiment": ["scores", "binary"],
     "no command": [],
     "unknown command": ["frobnicate"],
+    "run below a file": ["import-texts", str(EXAMPLE), "--run", "empty.jsonl/x"],
+    "run in the parent": ["import-texts", str(EXAMPLE), "--run", ".."],
+    "output of another kind": ["export", "demo", "--what", "texts", "--output", "runs/demo/journal/calls.sqlite"],
+    "no output": ["export", "demo", "--what", "texts", "--output", ""],
+    "export by unknown rules": ["export", "demo", "--what", "calls", "--rules", "kind"],
+    "novelty beyond numbers": ["novelty", "--k", "1" + "0" * 400, "--tokens", "1e12"],
+    "novelty beyond floats": ["novelty", "--k", "1", "--tokens", "1e308", "--sentences-per-token", "1e10"],
+    "seed beyond numbers": ["combinations", "--k", "1", "--partition", "random-skills:" + "1" * 5000],
     "bad run name": ["import-texts", str(EXAMPLE), "--run", "Bad Name"],
 }
 
@@ -273,6 +281,13 @@ def test_output_survives_a_plain_c_locale(in_folder: Path) -> None:
 
     assert result.returncode == 0
     assert "cliché" in result.stdout.decode("utf-8")
+
+
+def test_a_path_with_a_dot_is_taken_as_it_is(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
+    run(capsys, "import-texts", str(EXAMPLE), "--run", "./here")
+
+    assert (in_folder / "here/experiment.yaml").exists()
+    assert run(capsys, "scores", "./here")[0] == 0
 
 
 def test_another_catalogue_folder_can_be_named_either_way(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -38,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output is gone, as with `| head`; nothing is left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        print(f"error: {error.strerror or error}{place}", file=sys.stderr)
+        print("hint: Check the path, its permissions and the space on the disk.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         return 130
@@ -264,9 +269,12 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _standard_input() -> str:
-    raw = sys.stdin.buffer.read()
     try:
-        return raw.decode("utf-8")
+        raw = sys.stdin.buffer.read()
+    except (AttributeError, ValueError):
+        raise UserError("Standard input is closed.", hint="Give the grader's reply there.") from None
+    try:
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
             f"Standard input is not UTF-8 text (byte {error.start}).", hint="Give the grader's reply as text."

@@ -21,6 +21,16 @@ def test_the_vote_over_all_values_of_three_rounds(votes: tuple[float | None, ...
     assert decision == (worst if worst == best else None)
 
 
+def test_a_tie_of_an_even_number_of_votes_decides_nothing() -> None:
+    assert vote([1.0, 0.0], 2) is None
+    assert vote([1.0, 1.0], 2) is True
+    assert vote([0.0, 0.5], 2) is False
+
+
+def test_votes_in_any_order_decide_alike() -> None:
+    assert vote([0.8, 0.4, 0.3], 3) == vote([0.3, 0.4, 0.8], 3)
+
+
 def test_a_round_that_never_came_counts_as_missing() -> None:
     assert vote([1.0], 3) is None
     assert vote([1.0, 1.0], 3) is True

@@ -109,6 +109,27 @@ def test_no_difference_has_p_one() -> None:
     assert (result.difference, result.p, result.combinations, result.needed) == (0.0, 1.0, 2, None)
 
 
+def test_equal_differences_are_not_certain() -> None:
+    result = paired_difference({str(i): 0.0 for i in range(5)}, {str(i): 1.0 for i in range(5)})
+
+    assert result is not None
+    assert (result.difference, result.high, result.p, result.needed) == (1.0, 1.0, 0.0625, 6)
+    assert -1 < result.low < 0.5
+
+
+def test_rounding_noise_is_no_difference() -> None:
+    result = paired_difference({"a": 0.0, "b": 0.0, "c": 0.6}, {"a": 0.2, "b": 0.4, "c": 0.0})
+
+    assert result is not None
+    assert result.needed is None
+    assert mean_interval([0.1 + 0.2, 0.3]) == pytest.approx(tuple(wilson_interval(0.3, 2)))
+
+
+def test_pooling_needs_combinations_everywhere() -> None:
+    with pytest.raises(ValueError, match="at least one combination"):
+        pooled({"a": {0: [1.0]}, "b": {}})
+
+
 def test_only_shared_combinations_are_compared() -> None:
     assert paired_difference({"a": 1.0}, {"b": 1.0}) is None
 

@@ -1,6 +1,7 @@
 import pytest
 
-from skillmix.core.text_rules import count_sentences, extract_answer, names_skill
+from skillmix.core.sentences import count_sentences
+from skillmix.core.text_rules import extract_answer, names_skill
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,12 @@ from skillmix.core.text_rules import count_sentences, extract_answer, names_skil
         ("Answer: ...", "", "empty"),
         ("Explanation: only", "", "empty"),
         ("", "", "empty"),
+        ("1. Answer: I sew.\n2. Explanation: x", "I sew.", "fine"),
+        ("Answer: I sew.\n\n(b) Explanation: x", "I sew.", "fine"),
+        ("Improved Answer: I sew.\nBrief Explanation: x", "I sew.", "fine"),
+        ("### Answer\nI sew.\n### Explanation\nx", "I sew.", "fine"),
+        ("**Answer**\n\nI sew.", "I sew.", "fine"),
+        ("Answer: I sew\nTwo lines\nExplanation: x", "I sew\nTwo lines", "fine"),
         ("   \n", "", "empty"),
     ],
 )
@@ -63,6 +70,18 @@ def test_the_answer_stands_between_the_markers(reply: str, text: str, status: st
         ("今天很好。我们走吧。", 2, 1),
         ("He said: Go; then left — quickly.", 1, 1),
         ("Visit example.com today.", 1, 1),
+        ("She said no. Tom left.", 2, 2),
+        ("So am I. Tom agreed.", 2, 2),
+        ("I chose plan B. Nobody knew.", 2, 2),
+        ("The rate rose to 3.5. Mary paid.", 2, 2),
+        ("He ate a fig. Mary laughed.", 2, 2),
+        ("Come here, hon. I love you.", 2, 2),
+        ("Thanks, prof. The needle sings.", 2, 2),
+        ("Hear the engine rev. The crowd roars.", 2, 2),
+        ("George W. Smith sews. He knits.", 2, 3),
+        ("He knits, sews, etc. She paints.", 2, 2),
+        ("I sew.Then I knit.", 2, 1),
+        ("Smith et al. wrote it.", 1, 1),
     ],
 )
 def test_sentences_are_counted(text: str, robust: int, original: int) -> None:

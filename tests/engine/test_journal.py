@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.core.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Reply, Request
+from skillmix.core.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Outcome, Reply, Request
 from skillmix.core.combinations import combination_of
 from skillmix.core.errors import UserError
 from skillmix.engine import schema
@@ -301,6 +301,76 @@ def test_readers_take_the_union_of_several_files(tmp_path: Path) -> None:
         assert sorted(str(call.key) for call in reader.calls("generate")) == [
             f"generate/base/c0ffee/{g}/1" for g in range(3)
         ]
+
+
+def test_the_union_prefers_a_reply_and_keeps_the_order_of_attempts(tmp_path: Path) -> None:
+    files: dict[str, list[tuple[Request, Outcome]]] = {
+        "a.sqlite": [(grading(0, 1), Reply("second")), (grading(1), CallProblem("passing", "429"))],
+        "b.sqlite": [(grading(0, 0), Reply("first")), (grading(1), Reply("third"))],
+    }
+    for file, outcomes in files.items():
+        with JournalWriter(tmp_path, file=file) as journal:
+            journal.record_all(outcomes)
+
+    with JournalReader(tmp_path) as reader:
+        texts = [call.outcome.text for call in reader.calls("grade") if isinstance(call.outcome, Reply)]
+    assert texts == ["first", "second", "third"]
+
+
+def test_one_key_with_two_requests_in_two_files_is_an_error(tmp_path: Path) -> None:
+    for file, prompt in (("a.sqlite", "One"), ("b.sqlite", "Other")):
+        with JournalWriter(tmp_path, file=file) as journal:
+            journal.record(request(prompt=prompt), Reply("x"))
+
+    with pytest.raises(UserError, match="different requests"), JournalReader(tmp_path) as reader:
+        list(reader.calls("generate"))
+
+
+def test_a_writer_that_died_before_its_tables_were_made_does_not_block_the_run(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "calls.sqlite")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+
+    with pytest.raises(UserError, match="empty"):
+        JournalReader(tmp_path)
+    with JournalWriter(tmp_path) as journal:
+        assert journal.record(request(), Reply("hi"))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE calls SET messages = 'x'",
+        "UPDATE calls SET decoding = '{\"other\": 1}'",
+        "UPDATE combinations SET topic = 'Sewinf'",
+        "UPDATE combinations SET skills = 'x'",
+        "PRAGMA user_version = 0",
+    ],
+)
+def test_damaged_rows_are_told_not_read(tmp_path: Path, sql: str) -> None:
+    with JournalWriter(tmp_path) as journal:
+        journal.add_combinations([combination_of(["a"], "Sewing")])
+        journal.record(request(), Reply("hi"))
+    connection = sqlite3.connect(tmp_path / "calls.sqlite")
+    connection.execute(sql)
+    connection.commit()
+    connection.close()
+
+    with pytest.raises(UserError, match=r"damaged|no valid version"), JournalReader(tmp_path) as reader:
+        reader.combinations()
+        list(reader.calls("generate"))
+
+
+def test_a_temperature_of_1_is_one_of_1_0_and_half_characters_are_replaced(tmp_path: Path) -> None:
+    whole, real = (Request(request().key, "m", (), Decoding(temperature=t), 1) for t in (1, 1.0))
+
+    with JournalWriter(tmp_path) as journal:
+        assert journal.record(whole, Reply("half \ud800 character"))
+        assert not journal.record(real, Reply("half \ud800 character"))
+
+    with JournalReader(tmp_path) as reader:
+        (call,) = reader.calls("generate")
+    assert call.outcome == Reply("half \ufffd character")
 
 
 def test_a_read_only_folder_can_be_read(tmp_path: Path) -> None:

@@ -100,8 +100,8 @@ def test_different_votes_count_and_copies_do_not(in_folder: Path) -> None:
 
     assert (imported.gradings, imported.copies) == (3, 1)
     full = run_scores("r")[0]
-    # Two different votes are left, and one of two is no majority.
-    assert (full.value, full.ungraded) == (0.0, 0)
+    # Two different votes are left, one for and one against: a tie decides nothing.
+    assert (full.value, full.ungraded, full.bound_low, full.bound_high) == (None, 1, 0.0, 1.0)
 
 
 def test_generations_of_several_folders_belong_to_one_combination(in_folder: Path) -> None:
@@ -133,6 +133,40 @@ def test_a_grading_of_an_unknown_text_is_counted(in_folder: Path) -> None:
     write_csv(student / GRADED.format(vote=1), [graded(1, 1, 1, 1, 1) | {"topic": "Knots"}], COLUMNS)
 
     assert import_reference(in_folder / "o", "r").unmatched == 1
+
+
+def test_a_byte_order_mark_is_no_part_of_a_column(in_folder: Path) -> None:
+    student = in_folder / "o/k2_s1_vdefault_r1/m"
+    write_csv(student / "records.csv", [conversation()], COLUMNS)
+    path = student / "records.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+
+    assert import_reference(in_folder / "o", "r").conversations == 1
+
+
+def test_students_that_differ_by_case_only_are_refused(in_folder: Path) -> None:
+    for name in ("GPT-4", "gpt-4"):
+        write_csv(in_folder / f"o/k2_s1_vdefault_r1/{name}/records.csv", [conversation()], COLUMNS)
+
+    with pytest.raises(UserError, match="one name"):
+        import_reference(in_folder / "o", "r")
+
+
+def test_a_reserved_skill_name_is_refused(in_folder: Path) -> None:
+    rows = [conversation() | {"skills": "metaphor, \nTopic"}]
+    write_csv(in_folder / "o/k2_s1_vdefault_r1/m/records.csv", rows, COLUMNS)
+
+    with pytest.raises(UserError, match="reserved"):
+        import_reference(in_folder / "o", "r")
+
+
+def test_a_record_without_turns_is_refused(in_folder: Path) -> None:
+    columns = ["model_input_0", "skills", "topic"]
+    rows = [{"model_input_0": "i", "skills": "metaphor", "topic": "Sewing"}]
+    write_csv(in_folder / "o/k1_s1_vdefault_r1/m/records.csv", rows, columns)
+
+    with pytest.raises(UserError, match="no prompt and reply"):
+        import_reference(in_folder / "o", "r")
 
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b"\xff\xfe\x00", b'skills,topic,model_input_0\n"open'])

@@ -127,7 +127,44 @@ def test_a_file_that_is_no_jsonl_is_refused(in_folder: Path, content: bytes) -> 
         import_texts(in_folder / "bad.jsonl", "mine", catalog="paper")
 
 
-@pytest.mark.parametrize("name", ["Bad Name", "", "..", "a/B"])
+def test_a_conflict_in_the_middle_stores_nothing(in_folder: Path) -> None:
+    from skillmix.engine.run_folder import find_run
+
+    import_texts(write(in_folder, line()), "mine", catalog="paper")
+    two = [line(topic="Knots"), line(text="Changed.")]
+
+    with pytest.raises(UserError):
+        import_texts(write(in_folder, *two), "mine", catalog="paper")
+
+    with find_run("mine").read() as journal:
+        assert len(list(journal.calls("generate"))) == 1
+
+
+def test_other_line_separators_stay_inside_a_text(in_folder: Path) -> None:
+    file = in_folder / "t.jsonl"
+    file.write_text("\ufeff" + json.dumps(line(text="One\u2028Two\x85Three"), ensure_ascii=False), encoding="utf-8")
+
+    assert import_texts(file, "mine", catalog="paper").conversations == 1
+
+
+def test_a_key_given_twice_is_refused(in_folder: Path) -> None:
+    file = in_folder / "t.jsonl"
+    file.write_text(json.dumps(line()).replace('"text"', '"text": "x", "text"'), encoding="utf-8")
+
+    with pytest.raises(UserError, match="given twice"):
+        import_texts(file, "mine", catalog="paper")
+
+
+def test_a_student_with_empty_texts_only_scores_zero_under_every_grader(in_folder: Path) -> None:
+    lines = [line(gradings={"g": [ALL_ONES]}), line(student="mute", text="..."), line(student="mute", text="")]
+
+    import_texts(write(in_folder, *lines), "mine", catalog="paper")
+
+    scores = {s.student: s for s in run_scores("mine") if s.metric == "full_marks"}
+    assert (scores["mute"].grader, scores["mute"].value, scores["mute"].format_failures) == ("g", 0.0, 2)
+
+
+@pytest.mark.parametrize("name", ["Bad Name", "", "..", "a/B", "a/..", "."])
 def test_a_bad_run_name_is_refused(in_folder: Path, name: str) -> None:
     with pytest.raises(UserError):
         import_texts(write(in_folder, line()), name, catalog="paper")

@@ -8,6 +8,7 @@ from skillmix.core.calls import CallProblem, Decoding, GenerateKey, GradeKey, Me
 from skillmix.core.combinations import combination_of
 from skillmix.core.errors import UserError
 from skillmix.engine.run_folder import RunFolder
+from skillmix.stages.experiment import begin_run
 from skillmix.stages.export import export
 from skillmix.stages.scores import run_scores
 
@@ -29,7 +30,7 @@ def grade_call(
 
 def run_with(folder: Path, *calls: tuple[Request, Outcome]) -> str:
     run = RunFolder(folder / "r")
-    run.begin({"name": "r", "seed": 3, "catalog": "paper"})
+    begin_run(run, {"name": "r", "seed": 3, "catalog": "paper"})
     with run.write() as journal:
         journal.add_combinations([COMBINATION])
         journal.record_all(calls)
@@ -138,4 +139,4 @@ def test_an_export_to_nowhere_is_refused(tmp_path: Path) -> None:
     run = run_with(tmp_path, WRITTEN)
 
     with pytest.raises(UserError, match="cannot be written"):
-        export(run, what="texts", file_format="jsonl", rules="default", output=tmp_path / "no/such/file")
+        export(run, what="texts", file_format="jsonl", rules="default", output=tmp_path / "no/such/file.jsonl")

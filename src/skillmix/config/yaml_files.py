@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -32,7 +32,7 @@ class _StrictLoader(_Loader):  # type: ignore[misc]  # the C loader when libyaml
 def read_text(path: Path) -> str:
     """A UTF-8 text file."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.", hint="Check the path.") from None
     except UnicodeDecodeError as error:
@@ -47,19 +47,32 @@ def read_text(path: Path) -> str:
 
 def read_yaml(path: Path) -> object:
     """The plain data of a YAML file; an empty one is an error."""
+    text = read_text(path)
     try:
-        document: object = yaml.load(read_text(path), Loader=_StrictLoader)
+        _refuse_depth(text)
+        document: object = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
         raise UserError(
             f"{path} is not valid YAML: {_one_line(error)}.", hint="Check quotes, colons and indentation."
         ) from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path} holds a value that cannot be read: {error}.", hint="Quote dates and odd numbers."
-        ) from None
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        # PyYAML's constructors of tagged scalars fail in all these ways, `!!int ""` and `2024-13-45` among them.
+        raise UserError(f"{path} holds a value that cannot be read: {error}.", hint="Quote the value.") from None
     if document is None:
         raise UserError(f"{path} is empty.", hint="The shipped catalogues show what belongs there.")
     return document
+
+
+def _refuse_depth(text: str) -> None:
+    """The C loader recurses, and dies where Python would raise; its parser does not."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} deep")
+
+
+_DEEPEST: Final = 50
 
 
 def _one_line(error: yaml.YAMLError) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Literal, Protocol
 
@@ -20,6 +20,9 @@ class Message:
     role: Role
     content: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "content", clean_text(self.content))
+
     def content_hash(self) -> str:
         """The address under which a journal keeps the message."""
         # Not `digest`: every message is hashed again whenever a journal is read, and JSON would take most of it.
@@ -34,6 +37,14 @@ class Decoding:
     temperature: float | None = 0.7
     max_tokens: int | None = 512
     top_p: float | None = None
+
+    def settings(self) -> dict[str, float | int | None]:
+        """As hashed and stored: a temperature of 1 is one of 1.0."""
+        return {
+            "temperature": None if self.temperature is None else float(self.temperature),
+            "max_tokens": self.max_tokens,
+            "top_p": None if self.top_p is None else float(self.top_p),
+        }
 
 
 UNKNOWN_DECODING: Final = Decoding(temperature=None, max_tokens=None)
@@ -90,7 +101,7 @@ class Request:
         return {
             "model": self.model,
             "messages": [message.content_hash() for message in self.messages],
-            "decoding": asdict(self.decoding),
+            "decoding": self.decoding.settings(),
             "seed": self.seed,
         }
 
@@ -111,6 +122,9 @@ class Reply:
     cost_usd: float | None = None
     not_sent: tuple[str, ...] = ()
     """Parameters that the provider could not take."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", clean_text(self.text))
 
 
 @dataclass(frozen=True, slots=True)

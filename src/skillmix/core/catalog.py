@@ -96,7 +96,7 @@ class Catalog:
             if partition.name == wanted:
                 return partition
         kind, _, seed = wanted.partition(":")
-        if kind in _RANDOM_PARTITIONS and seed.isdecimal():
+        if kind in _RANDOM_PARTITIONS and seed.isdecimal() and len(seed) < 19:
             return _RANDOM_PARTITIONS[kind](self, int(seed))
         known = [p.name for p in self.partitions] + [f"{kind}:SEED" for kind in _RANDOM_PARTITIONS]
         raise UserError(

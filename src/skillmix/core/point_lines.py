@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from skillmix.core.quotations import Quotable
-from skillmix.core.rubric import Rubric
-from skillmix.core.values import read_leading_value
+from skillmix.core.rubric import Rubric, starts_like_a_criterion
+from skillmix.core.values import VALUE_SIGNS, VALUE_WORD, read_leading_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,15 @@ class Mark:
     place: int
     value: float | None
     cell: str
+    label: str
+    line: str
+
+
+class _Heading(NamedTuple):
+    """A criterion that a later 'Point earned' belongs to."""
+
+    place: int
+    label: str
     line: str
 
 
@@ -24,22 +33,21 @@ _EARNED = re.compile(r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b", 
 # In small letters, with a literal start, the same search skips through prose ten times as fast.
 _MAY_STATE = re.compile(r"points?\s+(?:earned|awarded|given|received|scored)\b[^\n]{0,260}?[:=]")
 _STATEMENT = re.compile(
-    r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b"
+    r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b(?:\s*\([^()]{0,12}\))?"
     r"(?:\s+for\s+(?P<label>[^\n]{1,250}?))?\s*[*_`\"]*\s*[:=]\s*[*_`\"]*\s*(?P<value>[^\n]*)",
     re.IGNORECASE,
 )
-_TOTAL: Final = re.compile(r"\b(?:total|overall|sum)\s*$", re.IGNORECASE)
+_TOTAL: Final = re.compile(r"\b(?:total|overall|sum|grade|final|score)\b[^.;]{0,20}$", re.IGNORECASE)
 _BULLET = re.compile(r"^[\s>#*\-•+·▪◦‣]+(?=\S)")
-_VALUE_WORD = r"(?:yes|no|true|false|met|not met|pass(?:ed)?|fail(?:ed)?)\b"
-_LABEL_THEN_VALUE = re.compile(
-    rf"(?:[:=→(]|\s[-–—]|[-–—]>|\t|\s\s|,)[\s*_`\"“]*(?:[-+−]?[.,]?[\d½✓✔✅☑✗✘❌✖☒❎]|{_VALUE_WORD})",
-    re.IGNORECASE,
-)
-_DELIMITER = re.compile(r"\s*(?:[:=→(,]|\s[-–—]>?(?=\s)|\t|\s{2,})\s*")
+_OPENS_VALUE: Final = r"(?:[:=→(\[]|\s[-–—]|[-–—]>|\t|\s\s|,)[\s*_`\"“]*"
+_LABEL_THEN_NUMBER = re.compile(rf"{_OPENS_VALUE}[-+−]?\.?[{VALUE_SIGNS}]")
+_LABEL_THEN_WORD = re.compile(rf"{_OPENS_VALUE}{VALUE_WORD}", re.IGNORECASE)
+_DELIMITER = re.compile(r"\s*(?:[:=→(\[,]|\s[-–—](?=\s)|[-–—]>|\t|\s{2,})\s*")
+_BRACKETED_VALUE = re.compile(r"([^()\[\]]+)[)\]]\W*$")
 _HEADING_END = re.compile(r"\s*(?::|\.(?=\s)|\s[-–—]\s|$)")
+_MARKED_HEADING = re.compile(r"^\s*(?:#+\s|\*\*[^*]+\*\*\W*$|\(?\d{1,2}[.)]\s)|:\s*$")
 _MOST_DELIMITERS: Final = 12
 _ROOM_FOR_VALUE: Final = 20
-_VALUE_SIGN = re.compile(r"[\d½✓✔✅☑✗✘❌✖☒❎]")
 
 
 class LineReader:
@@ -48,7 +56,7 @@ class LineReader:
     def __init__(self, rubric: Rubric, whole: str, *, student: Quotable) -> None:
         self._rubric = rubric
         self._student = student
-        self._heading: int | None = None
+        self._heading: _Heading | None = None
         # Headings matter only to a reply that has such statements: most replies are tables and skip this work.
         self._has_statements = _MAY_STATE.search(whole.lower()) is not None
 
@@ -59,64 +67,88 @@ class LineReader:
         elif self._may_give_a_value(line):
             yield from self._from_label(line)
         elif self._has_statements:
-            self._heading = self._label_at_start(line, self._heading)
+            self._take_heading(line)
 
     def _may_give_a_value(self, line: str) -> bool:
         """A quick look that spares prose the search for labels: a value must follow soon enough."""
         head = line[: self._rubric.longest_label + _ROOM_FOR_VALUE]
-        if not _VALUE_SIGN.search(head) and len(line) > len(head):
-            return False
-        return _LABEL_THEN_VALUE.search(head) is not None
+        if _LABEL_THEN_NUMBER.search(head):
+            return True
+        # Beside 'Point earned' lines, "Yes, …" is a remark and not a point.
+        return not self._has_statements and _LABEL_THEN_WORD.search(head) is not None
 
     def _from_statements(self, line: str) -> Iterator[Mark]:
         starts = [match.start() for match in _EARNED.finditer(line)]
-        own_label: int | None = None
+        own: _Heading | None = None
         for start, end in zip(starts, [*starts[1:], len(line)], strict=True):
             statement = _STATEMENT.match(line[start:end])
             before = line[:start]
-            if statement is None or _TOTAL.search(before) or self._student.has_quoted(before, statement[0]):
+            if statement is None or self._student.has_quoted(before, statement[0]):
                 continue
-            place = self._criterion_of_statement(statement["label"], before)
-            place = own_label if place is None else place
+            heading = self._heading_of(statement["label"], before, line) or own
             value = statement["value"].strip()
-            if place is not None and value:
-                yield Mark(place, read_leading_value(value), value[:40], line)
-                own_label, self._heading = place, None
+            if heading is not None and value:
+                yield Mark(heading.place, read_leading_value(value), value[:40], heading.label, heading.line)
+                own, self._heading = heading, None
 
-    def _criterion_of_statement(self, label: str | None, before: str) -> int | None:
+    def _heading_of(self, label: str | None, before: str, line: str) -> _Heading | None:
+        """Whose point a statement gives: it says so, or the start of its line does, or a heading above."""
         if label:
-            return self._rubric.criterion_of(label)
+            return self._heading_named(label, line)
         before = _BULLET.sub("", before).strip()
         if not before:
+            above = self._heading
+            return above and above._replace(line=f"{above.line} {line}")
+        tail = re.split(r"[;,.]\s+", before)[-1]
+        found = self._heading_named(tail.rstrip(" :.-–—(*_"), line) or self._heading_named(
+            before.rstrip(" :.-–—(*_"), line
+        )
+        found = found or self._label_at_start(before, line)
+        if found is None and not _TOTAL.search(before):
             return self._heading
-        whole = self._rubric.criterion_of(before.rstrip(" :.-–—(*_"))
-        return whole if whole is not None else self._label_at_start(before, self._heading)
+        return found
 
     def _from_label(self, line: str) -> Iterator[Mark]:
         bare = _BULLET.sub("", line).rstrip()
-        best: tuple[int, str] | None = None
+        best: tuple[_Heading, str, str] | None = None
         for delimiter in list(_DELIMITER.finditer(bare))[:_MOST_DELIMITERS]:
-            place = self._criterion_of(bare[: delimiter.start()])
-            if place is not None:
-                best = place, bare[delimiter.end() :]
+            heading = self._heading_named(bare[: delimiter.start()], line)
+            if heading is not None:
+                best = heading, delimiter[0].strip(), bare[delimiter.end() :]
         if best is None:
             return
-        place, rest = best
-        value = read_leading_value(rest.strip("\"“”'"))
+        heading, delimiter_text, rest = best
+        value = self._value_after(delimiter_text, rest)
         if value is None:
-            self._heading = place
+            self._heading = heading
         else:
-            yield Mark(place, value, rest[:40], line)
+            yield Mark(heading.place, value, rest[:40], heading.label, line)
 
-    def _label_at_start(self, line: str, otherwise: int | None) -> int | None:
-        bare = _BULLET.sub("", line).strip().rstrip("*_")
+    def _value_after(self, delimiter: str, rest: str) -> float | None:
+        words = not self._has_statements
+        if delimiter in ("(", "["):
+            # 'Metaphor (1)' gives a point, 'Metaphor (1 point)' says what it is worth.
+            bracketed = _BRACKETED_VALUE.match(rest)
+            if bracketed is None or "point" in bracketed[1].lower():
+                return None
+            rest = bracketed[1]
+        return read_leading_value(rest.strip("\"“”'"), words=words)
+
+    def _take_heading(self, line: str) -> None:
+        found = self._label_at_start(line, line)
+        if found is not None or _MARKED_HEADING.search(line) or starts_like_a_criterion(line):
+            self._heading = found
+
+    def _label_at_start(self, text: str, line: str) -> _Heading | None:
+        bare = _BULLET.sub("", text).strip().rstrip("*_")
         for end in list(_HEADING_END.finditer(bare))[:_MOST_DELIMITERS]:
-            place = self._criterion_of(bare[: end.start()])
-            if place is not None:
-                return place
-        return otherwise
+            found = self._heading_named(bare[: end.start()], line)
+            if found is not None:
+                return found
+        return None
 
-    def _criterion_of(self, label: str) -> int | None:
+    def _heading_named(self, label: str, line: str) -> _Heading | None:
         if not label or len(label) > self._rubric.longest_label:
             return None
-        return self._rubric.criterion_of(label)
+        place = self._rubric.criterion_of(label)
+        return None if place is None else _Heading(place, label, line)

@@ -4,14 +4,14 @@ A reply that cannot be read is a value with a reason, never a zero. Rows belong 
 names; totals decide nothing; what merely repeats the student's text is not a grade.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from skillmix.core.folding import fold
 from skillmix.core.point_lines import LineReader, Mark
-from skillmix.core.quotations import Quotable, quotable
+from skillmix.core.quotations import Quotable, pair_label, quotable
 from skillmix.core.rubric import Rubric
-from skillmix.core.tables import NOT_A_GRADING, Table, parts_of, value_column
+from skillmix.core.tables import NOT_A_GRADING, Table, label_column, parts_of, value_column
 from skillmix.core.values import read_value
 
 
@@ -39,18 +39,34 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
     """
     if not reply.strip():
         return Reading(None, "the reply is empty")
-    student = quotable(text)
+    student = quotable(text, rubric)
     blocks, notes = _blocks(rubric, reply, student)
-    own = _without_quotations(blocks, student, _injected(rubric, text or "", student))
+    own = _without_quotations(blocks, student)
     if len(own) < len(blocks):
         notes.append("a grading that stands in the student's own text was not counted")
     if not own:
-        why = "the reply only repeats the student's text" if blocks else "no table and no point lines were found"
-        return Reading(None, why, tuple(notes))
+        return Reading(None, _why_nothing(blocks, notes), tuple(notes))
     points, problem = _settle(rubric, own)
+    if points is not None and 0 not in points and _DECLINES.search(reply):
+        # A list of criteria with their worth looks like full marks; the sentence after it says that it is none.
+        points, problem = None, "the reply says that it does not grade, beside points that are all earned"
     if points is not None:
-        notes.extend(_total_note(blocks, points))
+        notes.extend(_total_note(own, points))
     return Reading(points, problem, tuple(notes))
+
+
+def _why_nothing(blocks: "list[_Block]", notes: list[str]) -> str:
+    if blocks:
+        return "the reply only repeats the student's text"
+    return NOT_A_GRADING if NOT_A_GRADING in notes else "no table and no point lines were found"
+
+
+_DECLINES = re.compile(
+    r"\b(?:cannot|can['’]t|unable to|not able to|not possible to|impossible to|won['’]t|will not|decline to)\s+"
+    r"(?:\w+\s+)?"
+    r"(?:grade|mark|assess|evaluate|score)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(slots=True)
@@ -69,7 +85,7 @@ def _blocks(rubric: Rubric, reply: str, student: Quotable) -> tuple[list[_Block]
     reader = LineReader(rubric, reply, student=student)
     lines: list[Mark] = []
     # Where a student's text holds a grade, a quotation of it may touch the grader's own table.
-    for part in parts_of(reply, blank_lines_end_tables=bool(student.fragments)):
+    for part in parts_of(reply, blank_lines_end_tables=bool(student.words)):
         found = [] if isinstance(part, Table) else list(reader.marks(part.text))
         if lines and not found:
             blocks.append(_Block(is_table=False, marks=lines))
@@ -96,24 +112,27 @@ def _table_block(rubric: Rubric, table: Table, notes: list[str]) -> _Block | Non
     block = _Block(is_table=True, marks=[])
     if isinstance(column, str):
         block.fault = column
-    for number, label_column, place in labelled:
+    for number, own_column, place in labelled:
         row = table.rows[number]
         line = " ".join(row)
         if isinstance(column, str):
-            block.marks.append(Mark(place, None, "", line))
+            block.marks.append(Mark(place, None, "", row[own_column], line))
             continue
-        cell = row[column] if column < len(row) and column != label_column else ""
+        cell = row[column] if column < len(row) and column != own_column else ""
         broken_off = table.last_row_open and number == len(table.rows) - 1
         if cell and not broken_off:
-            block.marks.append(Mark(place, read_value(cell), cell[:40], line))
+            block.marks.append(Mark(place, read_value(cell), cell[:40], row[own_column], line))
     block.total = _total_of(table, column, {number for number, _, _ in labelled}, notes)
     return block if block.marks else None
 
 
 def _labelled_rows(rubric: Rubric, table: Table) -> Iterator[tuple[int, int, int]]:
     """Row number, label column and criterion of the rows about a criterion."""
+    by_header = label_column(table)
     for number, row in enumerate(table.rows):
-        for column, cell in enumerate(row[:_MOST_LABEL_COLUMNS]):
+        columns = range(min(len(row), _MOST_LABEL_COLUMNS)) if by_header is None else range(by_header, by_header + 1)
+        for column in columns:
+            cell = row[column] if column < len(row) else ""
             place = rubric.criterion_of(cell) if cell and len(cell) <= rubric.longest_label else None
             if place is not None:
                 yield number, column, place
@@ -135,39 +154,26 @@ def _total_of(table: Table, column: int | str, labelled: set[int], notes: list[s
     return total
 
 
-def _injected(rubric: Rubric, text: str, student: Quotable) -> list[str]:
-    """The rows and lines of a student's text that give points, in order, folded."""
-    lines: list[str] = []
-    reader = LineReader(rubric, text, student=student)
-    for part in parts_of(text) if student.fragments else ():
-        if isinstance(part, Table):
-            lines += [fold(" ".join(part.rows[row][column:])) for row, column, _ in _labelled_rows(rubric, part)]
-        else:
-            lines += [fold(mark.line) for mark in reader.marks(part.text)]
-    return lines
-
-
-def _without_quotations(blocks: list[_Block], student: Quotable, injected: list[str]) -> list[_Block]:
+def _without_quotations(blocks: list[_Block], student: Quotable) -> list[_Block]:
     """The blocks without what merely repeats the student's text, line for line."""
-    if not student.fragments:
+    if not student.words:
         return blocks
     own = []
     for block in blocks:
-        marks = _without_run(block.marks, injected)
-        if not all(student.has_line(mark.line) for mark in marks):
+        marks = _without_run(block.marks, student)
+        if not all(student.has(mark.label, mark.value, mark.line) for mark in marks):
             own.append(replace(block, marks=marks))
     return own
 
 
-def _without_run(marks: list[Mark], lines: list[str]) -> list[Mark]:
+def _without_run(marks: list[Mark], student: Quotable) -> list[Mark]:
     """Marks without a whole quotation that stands in one block with the grader's own grading of the same."""
-    if not lines:
-        return marks
-    for start in range(len(marks) - len(lines) + 1):
-        run = marks[start : start + len(lines)]
-        others = marks[:start] + marks[start + len(lines) :]
+    count = len(student.pairs)
+    for start in range(len(marks) - count + 1 if count else 0):
+        run = marks[start : start + count]
+        others = marks[:start] + marks[start + count :]
         graded_too = {mark.place for mark in run} & {mark.place for mark in others}
-        if graded_too and [fold(mark.line) for mark in run] == lines:
+        if graded_too and tuple((pair_label(mark.label), mark.value) for mark in run) == student.pairs:
             return others
     return marks
 
@@ -200,6 +206,10 @@ def _settle(rubric: Rubric, blocks: list[_Block]) -> tuple[tuple[float | None, .
     for candidate in covering:
         if candidate.faults:
             return None, candidate.faults[0]
+    # What lines say cannot stand against the start of a table, though a remark may stand beside a whole one.
+    partial_tables = [c for c in candidates[: len(tables)] if c not in covering]
+    if covering[0] in candidates[len(tables) :]:
+        covering = [*covering, *partial_tables]
     return _agreed(rubric, covering)
 
 
@@ -256,7 +266,7 @@ def _agreed(rubric: Rubric, covering: list[_Candidate]) -> tuple[tuple[float | N
     for place, criterion in enumerate(rubric.criteria):
         values = {c.points[place] for c in covering if place in c.points}
         if len(values) > 1:
-            return None, f"two complete gradings disagree on: {criterion.name}"
+            return None, f"two gradings in the reply disagree on: {criterion.name}"
         points.append(values.pop() if values else None)
     return tuple(points), None
 

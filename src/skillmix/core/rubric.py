@@ -144,19 +144,27 @@ _NUMBER_WORDS: Final = (
 # fmt: on
 
 _NUMBERING = re.compile(
-    r"^\W*(?:(?:criterion|criteria|skill|item|requirement)\s*(?:no\.?\s*|\#)?\d*\s*[:.)\-–—]|\(?\d{1,2}[.):]|\#\d+\b)\s*",
+    r"^\W*(?:(?:criterion|criteria|skill|item|requirement)\s*(?:no\.?\s*|\#)?\d*\s*[:.)\-–—]"
+    r"|\(?(?:\d{1,2}|[a-zA-Z])[.)]|\d{1,2}:|\#\d+\b)\s*",
     re.IGNORECASE,
 )
-_WORTH = re.compile(r"\s*[\[(]\s*(?:max\w*\.?\s*)?(?:\d|one)\s*(?:points?|pts?\.?|marks?)\s*[\])]\W*$", re.IGNORECASE)
+# "(1 point)", "(0/1)", "(0-1)", "[max 1]": what a criterion is worth, not what was earned.
+_WORTH = re.compile(
+    r"\s*[\[(]\s*(?:(?:max\w*\.?|out of|of|worth)\s*)?(?:0\s*(?:/|-|–|,|or)\s*1|\d|one)"
+    r"\s*(?:points?|pts?\.?|marks?)?\s*[\])]\W*$",
+    re.IGNORECASE,
+)
 
+_WRITINGS: Final = ("text", "answer", "response", "piece")
 _SUBJECT = r"(?:(?:the |this |it )?(?:students? |student s )?(?:text |answer |response |piece |writing )?)"
 _ADVERB = r"(?:correctly |properly |clearly |accurately |effectively |successfully |appropriately |explicitly )"
 _VERB = (
-    r"(?:illustrat(?:es?|ed|ing|ion of)|demonstrat(?:es?|ed|ing|ion of)|show(?:s|n|ing)?|uses?|usage of|contains?"
-    r"|includes?|exhibits?|displays?|employs?|features?|incorporates?|presents?|presence of|inclusion of)"
+    r"(?:illustrat(?:es?|ed|ing|ion of)|demonstrat(?:es?|ed|ing|ion of)|show(?:s|n|ing)?|uses?|use of|usage of"
+    r"|contains?"
+    r"|includes?|exhibits?|displays?|employs?|features?|incorporates?|presents?)"
 )
 _SKILL_LEAD = re.compile(rf"^{_SUBJECT}{_ADVERB}?{_VERB} ")
-_AFTER_LEAD = re.compile(r"^(?:of |a |an |the |skill of |skill )")
+_AFTER_LEAD = re.compile(r"^(?:a |an |the |use of |skill of |skill )")
 
 
 class LabelForms(NamedTuple):
@@ -189,7 +197,7 @@ def label_forms(label: str) -> LabelForms:
 
 _SENSE_LABELS: Final = frozenset(
     f"{subject}{predicate}"
-    for subject in ("", "text ", "the text ", "answer ", "the answer ", "it ", "response ", "the response ")
+    for subject in ("", "it ", *(f"{a}{b}{c} " for a in ("", "the ") for b in ("", "students ") for c in _WRITINGS))
     for predicate in (
         "sense",
         "makes sense",
@@ -256,3 +264,8 @@ def _is_length_label(folded: str, limit: int) -> bool:
         return False
     number = match["number"]
     return number == _NUMBER_WORDS[limit] if limit < len(_NUMBER_WORDS) and number.isalpha() else number == str(limit)
+
+
+def starts_like_a_criterion(line: str) -> bool:
+    """Whether a short line reads like a criterion of some rubric, this one's or another's."""
+    return len(line) <= _ROOM_FOR_LEAD_IN and _SKILL_LEAD.match(fold(line)) is not None

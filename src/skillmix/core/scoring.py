@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum
 from statistics import fmean
 from typing import Final, Literal, get_args
 
 from skillmix.core.reading import Reading
 from skillmix.core.rubric import Rubric
+from skillmix.core.sentences import count_sentences
 from skillmix.core.statistics.intervals import mean_interval, wilson_interval
-from skillmix.core.text_rules import Answer, Rules, count_sentences, names_skill
+from skillmix.core.text_rules import Answer, Rules, names_skill
 
 Metric = Literal["full_marks", "all_skills", "skill_fraction"]
 METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
@@ -24,11 +26,13 @@ def vote(values: Sequence[float | None], rounds: int) -> bool | None:
     (True, False, None)
     """
     readable = [value for value in values if value is not None]
-    total = sum(readable)
+    total = fsum(readable)
     if 2 * total > rounds:
         return True
-    missing = rounds - len(readable)
-    return False if 2 * (total + missing) <= rounds else None
+    best = 2 * (total + rounds - len(readable))
+    if best == rounds and rounds % 2 == 0:
+        return None  # only an import can leave an even number of votes; a tie of them decides nothing
+    return False if best <= rounds else None
 
 
 def decide_points(

@@ -17,9 +17,18 @@ _FENCE = re.compile(r"^\s*(?:```|~~~)")
 _LABEL_HEADER = re.compile(
     r"^(?:(?:grading )?criteri(?:a|on)|skills?|rubric(?: items?)?|requirements?|items?|aspects?)\b"
 )
-_EARNED_HEADER = re.compile(r"\b(?:earned|awarded|given|obtained|received|achieved|scored)\b")
-_POINTS_HEADER = re.compile(r"^(?:points?|scores?|grades?|marks?|pts?|results?|ratings?|values?|met)(?: 0 1| 0 or 1)?$")
-_WORTH_HEADER = re.compile(r"\b(?:possible|max|maximum|available|worth|weight|out of|total)\b")
+_EARNED_HEADER = re.compile(
+    r"\b(?:earned|awarded)\b|\b(?:points?|scores?|marks?)\b.*\b(?:given|obtained|received|achieved|scored)\b"
+    r"|\bactual (?:points?|scores?|marks?)\b"
+)
+_POINTS_HEADER = re.compile(
+    r"^(?:total )?(?:points?|scores?|grades?|marks?|pts?|results?|ratings?|values?"
+    r"|met|satisfied|fulfilled|achieved|pass(?:ed)?|pass fail|yes no)(?: (?:0 1|0 or 1|(?:out of|max|maximum|of) 1))?$"
+)
+_WORTH_HEADER = re.compile(
+    r"\b(?:possible|max|maximum|available|worth|weight|out of|deducted|deductions?|lost|penalty)\b"
+)
+_NUMBER_HEADER = re.compile(r"^(?:no|nr|number|id|index|rank)?$")
 
 
 @dataclass(slots=True)
@@ -123,51 +132,66 @@ def split_row(line: str) -> list[str]:
     return cells
 
 
-def value_column(table: Table, label_column: int, labelled_rows: list[list[str]]) -> int | str:
+def label_column(table: Table) -> int | None:
+    """The column that the header calls criteria, if there is just one."""
+    found = [c for c, cell in enumerate(table.header or ()) if _LABEL_HEADER.match(fold(cell))]
+    return found[0] if len(found) == 1 else None
+
+
+def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> int | str:
     """The column with the points earned, or why there is none."""
-    if table.header is not None:
-        by_header = _column_by_header([fold(cell) for cell in table.header], label_column)
-        if by_header is not None:
-            return by_header
+    header = [fold(cell) for cell in table.header or ()]
+    by_header = _column_by_header(header, labels)
+    if by_header is not None:
+        return by_header
     width = max(len(row) for row in labelled_rows)
+    worth = {c for c, cell in enumerate(header) if _WORTH_HEADER.search(cell)}
+    numbering = {c for c, cell in enumerate(header) if c < labels and _NUMBER_HEADER.match(cell)}
     numeric = [
         column
         for column in range(width)
-        if column != label_column
+        if column not in {labels} | worth | numbering
         and any(len(row) > column and read_value(row[column]) is not None for row in labelled_rows)
     ]
     if len(numeric) == 1:
         return numeric[0]
     if numeric:
-        return "more than one column of the table could be the points"
-    return label_column + 1 if width == label_column + 2 else "the table has no column of points"
+        return _AMBIGUOUS
+    if worth:
+        return NOT_A_GRADING
+    return labels + 1 if width == labels + 2 else "the table has no column of points"
 
 
-def _column_by_header(header: list[str], label_column: int) -> int | str | None:
-    columns = [column for column in range(len(header)) if column != label_column]
+def _column_by_header(header: list[str], labels: int) -> int | str | None:
+    columns = [column for column in range(len(header)) if column != labels]
     earned = [c for c in columns if _EARNED_HEADER.search(header[c])]
     points = [c for c in columns if _POINTS_HEADER.match(header[c])]
-    worth = [c for c in columns if _WORTH_HEADER.search(header[c]) and c not in earned]
     for found in (earned, points):
         if len(found) == 1:
             return found[0]
         if found:
-            return "more than one column of the table could be the points"
-    return NOT_A_GRADING if worth and len(worth) == len(columns) else None
+            return _AMBIGUOUS
+    return None
 
 
+_AMBIGUOUS: Final = "more than one column of the table could be the points"
 NOT_A_GRADING: Final = "the table says what criteria are worth, not what was earned"
 
 
 def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
     """A row over a rule, or one whose cells are names of columns."""
-    if len(cells) > 1 and read_value(cells[-1]) is not None:
+    if any(_is_number(cell) for cell in cells[1:]):
         return False
-    following = lines[number + 1] if number + 1 < len(lines) else ""
+    following = next((line for line in lines[number + 1 : number + 3] if line.strip()), "")
     if "-" in following and _BORDER_LINE.match(following) and ("|" in following or following.count("-") > 2):
-        return not any(read_value(cell) is not None for cell in cells[1:])
+        return True
     folded = [fold(cell) for cell in cells]
     named = sum(
         bool(_LABEL_HEADER.match(cell) or _EARNED_HEADER.search(cell) or _POINTS_HEADER.match(cell)) for cell in folded
     )
     return len(cells) > 1 and named == len(cells)
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell is a value other than a word: "Met" may head a column."""
+    return not cell.isalpha() and read_value(cell) is not None

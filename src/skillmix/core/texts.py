@@ -1,15 +1,16 @@
 """From stored calls to students' texts, and from grading calls to the points of each text."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from skillmix.core.calls import Call, CallProblem, GenerateKey, GradeKey, Reply, text_id
 from skillmix.core.combinations import Combination
+from skillmix.core.errors import UserError
 from skillmix.core.reading import Reading, read_grades
 from skillmix.core.rubric import Phrases, Rubric, rubric_of
 from skillmix.core.scoring import Points, decide_points
-from skillmix.core.text_rules import Answer, Rules, extract_answer
+from skillmix.core.text_rules import Answer, Rules, extract_answer, plain_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,11 @@ def student_texts(
     for (student, combination, generation), call in last.items():
         answer = _answer_of(call, is_last=turns is None or _turn(call) == turns)
         if answer is not None:
+            if combination not in combinations:
+                raise UserError(
+                    f"The journal does not say what combination {combination} is.",
+                    hint="It is damaged. Restore it from a copy.",
+                )
             texts.append(StudentText(student, combinations[combination], generation, answer))
     return texts
 
@@ -76,8 +82,7 @@ def _answer_of(call: Call, *, is_last: bool) -> Answer | None:
     if call.outcome is None or not is_last:
         return None
     if call.origin == "imported-text":
-        text = call.outcome.text.strip()
-        return Answer(text, "fine" if text else "empty")
+        return plain_answer(call.outcome.text)
     return extract_answer(call.outcome.text)
 
 
@@ -109,8 +114,11 @@ def _reading_of(call: Call, text: StudentText, phrases: Phrases) -> Reading | No
     return None
 
 
-def ballots(texts: Iterable[StudentText], read: Iterable[ReadCall], *, rounds: int | None) -> list[Ballot]:
-    """Every text under every grader of its student; `rounds` None takes as many as there are, for imported runs."""
+def ballots(texts: Sequence[StudentText], read: Iterable[ReadCall], *, rounds: int | None) -> list[Ballot]:
+    """Every text under every grader of its student; `rounds` None takes as many as there are, for imported runs.
+
+    A student who earned nothing with every text was never given to a grader, and stands under each of them.
+    """
     readings: dict[tuple[str, str, str, int], dict[int, Reading | None]] = defaultdict(dict)
     graders: dict[str, set[str]] = defaultdict(set)
     for item in read:
@@ -122,9 +130,11 @@ def ballots(texts: Iterable[StudentText], read: Iterable[ReadCall], *, rounds: i
         earlier = readings[place].get(key.round)
         if earlier is None or earlier.points is None:
             readings[place][key.round] = item.reading or earlier
+    everyone = set[str]().union(*graders.values())
+    gradeable = {text.student for text in texts if text.answer.text}
     result = []
     for text in texts:
-        for grader in sorted(graders[text.student]):
+        for grader in sorted(graders[text.student] if text.student in gradeable else everyone):
             found = readings.get((grader, text.student, text.combination.id, text.generation), {})
             count = rounds or max(1, len(found))
             result.append(Ballot(text, grader, count, tuple(found.get(r) for r in sorted(found))))

@@ -5,7 +5,8 @@ import unicodedata
 from functools import lru_cache
 from typing import Final
 
-_MARKUP = re.compile(r"[*_`~\"“”«»]+")
+_MARKUP = re.compile(r"[*_`\"“”«»]+|</?\w+ ?/?>")
+_INVISIBLE = re.compile(r"[\ufe0e\ufe0f\u200b-\u200f\u2060\ufeff\u00ad]")
 _TICKS: Final = dict.fromkeys("✓✔✅☑🗸", 1.0) | dict.fromkeys("✗✘❌✖☒❎", 0.0)
 _WORDS: Final = {
     "yes": 1.0,
@@ -21,15 +22,23 @@ _WORDS: Final = {
     "failed": 0.0,
     "zero": 0.0,
 }
+VALUE_SIGNS: Final = "\\d½" + "".join(_TICKS)
+"""Characters that start a value which is not a word, for use inside a regular expression's brackets."""
+VALUE_WORD: Final = r"(?:yes|no|true|false|met|not met|pass(?:ed)?|fail(?:ed)?)\b"
+
+# A decimal comma only where it cannot separate two numbers: "0,5" and "1,0", not "0,1".
 _NUMBER = re.compile(
-    r"(?P<number>[-+−]?(?:\d+(?:[.,]\d+)?|[.,]\d+))"
-    r"(?:\s*(?:/|\bout of\b|\bof\b)\s*(?P<worth>\d+(?:[.,]\d+)?))?"
+    r"(?P<number>[-+−]?(?:\d+(?:\.\d+|,[05]0?(?!\d))?|\.\d+))"
+    r"(?:\s*\(?\s*(?:/|\bout of\b|\bof\b)\s*(?P<worth>\d+(?:\.\d+)?)\s*\)?)?"
     r"\s*(?:points?\b|pts?\b\.?|marks?\b)?\s*(?:earned|awarded)?",
     re.IGNORECASE,
 )
-_REMARK = re.compile(r"\s*(?:[.;]|\([^()\d]*\)|[-–—:,;.(]\s*[^\d]*)?\s*$")
-_WORD = re.compile(r"(yes|no|true|false|met|not met|pass(?:ed)?|fail(?:ed)?|zero|one)\b", re.IGNORECASE)
-_VARIATION_SELECTORS = re.compile(r"[\ufe0e\ufe0f\u200b-\u200d\u2060]")
+_WORD = re.compile(
+    r"(yes|no|true|false|met|not met|pass(?:ed)?|fail(?:ed)?|zero|one)\b(?:\s+points?\b)?(?!\.\s+[a-z])", re.IGNORECASE
+)
+_REMARK = re.compile(r"\s*(?:[.;]|\((?:[^()\d]|\d+(?= sentences?\b)|100(?=%))*\)|[-–—:,;.(]\s*[^\d]*)?\s*")
+_BRACKETED = re.compile(r"[(\[]\s*([^()\[\]]+?)\s*[)\]]")
+_SAME_AGAIN = re.compile(r"\s*[(\[]\s*([01])\s*(?:points?)?\s*[)\]]\s*")
 
 
 @lru_cache(maxsize=1 << 12)
@@ -39,29 +48,42 @@ def read_value(cell: str) -> float | None:
     >>> [read_value(c) for c in ("**1**", "0/1", "1 point", "½", "✅", "１", "2", "N/A", "1/2", "0 (see 1)")]
     [1.0, 0.0, 1.0, 0.5, 1.0, 1.0, 2.0, None, None, None]
     """
-    text = _MARKUP.sub("", _VARIATION_SELECTORS.sub("", cell)).strip()
-    ticked, text = _take_ticks(text)
+    text = _plain(cell)
+    bracketed = _BRACKETED.fullmatch(text)
+    ticked, text = _take_ticks(bracketed[1] if bracketed else text)
     if not text:
         return ticked
     number, rest = _leading_number(text)
-    if number is None or _REMARK.fullmatch(rest) is None:
+    if number is None and ticked is not None:
+        number, rest = ticked, text
+    again = _SAME_AGAIN.fullmatch(rest)
+    if number is None or (again is None and _REMARK.fullmatch(rest) is None):
         return None
-    return number if ticked is None or ticked == number else None
+    said = {number, *([ticked] if ticked is not None else []), *([float(again[1])] if again else [])}
+    return number if len(said) == 1 else None
 
 
-def read_leading_value(text: str) -> float | None:
+def read_leading_value(text: str, *, words: bool = True) -> float | None:
     """The number that a remark starts with, when what follows cannot be part of it.
 
-    >>> [read_leading_value(t) for t in ("1. Well done", "0/1, none seen", "1 example is there", "0.5")]
-    [1.0, 0.0, None, 0.5]
+    >>> [read_leading_value(t) for t in ("1. Well done", "0/1, none seen", "1 example is there", "0.5", "1-5")]
+    [1.0, 0.0, None, 0.5, None]
     """
-    text = _MARKUP.sub("", _VARIATION_SELECTORS.sub("", text)).strip()
+    text = _plain(text)
     if text[:1] in _TICKS:
         return _TICKS[text[0]]
     number, rest = _leading_number(text)
-    if number is None or not (rest.strip() == "" or rest.lstrip()[0] in ".,;:)(]-–—!"):
+    if number is None or (not words and text[:1].isalpha()):
         return None
-    return number
+    return number if _GOES_NO_FURTHER.match(rest) else None
+
+
+# Not into another number ("1-5", "0, 1"), an enumeration ("1) … 2) …") or a sentence ("1 example").
+_GOES_NO_FURTHER = re.compile(r"\s*(?:$|[.,;:!\]](?!\s*\d)|[-–—(](?!\s*(?:\d|out of|of \d))|\(100\s?%\))")
+
+
+def _plain(text: str) -> str:
+    return _MARKUP.sub("", _INVISIBLE.sub("", text)).strip()
 
 
 def _take_ticks(text: str) -> tuple[float | None, str]:
@@ -86,6 +108,6 @@ def _leading_number(text: str) -> tuple[float | None, str]:
     if match is None:
         return None, text
     worth = match["worth"]
-    if worth is not None and float(worth.replace(",", ".")) != 1:
+    if worth is not None and float(worth) != 1:
         return None, text  # out of two or ten: another scale than one point a criterion
     return float(match["number"].replace(",", ".").replace("−", "-")), text[match.end() :]

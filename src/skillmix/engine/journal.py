@@ -7,10 +7,11 @@ run misaligns nothing: whoever resumes asks which keys are missing.
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import lru_cache
+from heapq import merge
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
@@ -20,19 +21,16 @@ from filelock import FileLock, Timeout
 from skillmix.core.calls import (
     Call,
     CallKey,
-    CallProblem,
-    Decoding,
     GenerateKey,
-    GradeKey,
     Message,
     Origin,
     Outcome,
     Reply,
     Request,
-    Role,
 )
 from skillmix.core.combinations import Combination
 from skillmix.core.errors import UserError
+from skillmix.engine.rows import call_of_row, combination_of_row, key_order, union, verified_message
 from skillmix.engine.schema import connect, telling_what_broke
 
 MAIN_FILE: Final = "calls.sqlite"
@@ -78,7 +76,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
     def add_combinations(self, combinations: Iterable[Combination]) -> None:
         """Store what combination ids stand for."""
         rows = [(c.id, _json(c.skills), c.topic) for c in combinations]
-        with telling_what_broke(self.path), self._transaction():
+        with self.transaction():
             self._connection.executemany("INSERT OR IGNORE INTO combinations VALUES (?, ?, ?)", rows)
 
     def record(self, request: Request, outcome: Outcome, *, origin: Origin = "call") -> bool:
@@ -88,10 +86,25 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """
         return self.record_all([(request, outcome)], origin=origin) == 1
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of what is recorded inside, or nothing; transactions within are part of it."""
+        if self._connection.in_transaction:
+            yield
+            return
+        with telling_what_broke(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
     def record_all(self, outcomes: Iterable[tuple[Request, Outcome]], *, origin: Origin = "call") -> int:
         """Store outcomes in one transaction; how many were new."""
         new = 0
-        with telling_what_broke(self.path), self._transaction():
+        with self.transaction():
             for request, outcome in outcomes:
                 stored = self._stored(request)
                 if stored is None or stored.is_open:
@@ -109,9 +122,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 "INSERT INTO tries (key, request_hash, outcome, reason, seconds, at) VALUES (?, ?, ?, ?, ?, ?)",
                 (str(request.key), request.content_hash(), what, reason, seconds, _now()),
             )
-
-    def _transaction(self) -> "_Transaction":
-        return _Transaction(self._connection)
 
     def _stored(self, request: Request) -> "_Stored | None":
         where, values = _where(request.key)
@@ -139,7 +149,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             **_key_columns(request.key),
             "model": request.model,
             "messages": _json([m.content_hash() for m in messages]),
-            "decoding": _json(asdict(request.decoding)),
+            "decoding": _json(request.decoding.settings()),
             "seed": request.seed,
             "request_hash": request.content_hash(),
             "origin": origin,
@@ -197,7 +207,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
     def combinations(self) -> dict[str, Combination]:
         """What the combination ids stand for."""
         rows = self._rows("SELECT id, skills, topic FROM combinations ORDER BY rowid")
-        return {row[0]: Combination(row[0], tuple(json.loads(row[1])), row[2]) for row in rows}
+        return {row[0]: combination_of_row(row) for row in rows}
 
     def calls(self, stage: Literal["generate", "grade"]) -> Iterator[Call]:
         """The calls of a stage in the order of their keys; a key that several files have comes once."""
@@ -207,18 +217,18 @@ class JournalReader(AbstractContextManager["JournalReader"]):
                    problem_kind, problem, detail, input_tokens, output_tokens, cost_usd, not_sent, role, content
             FROM calls LEFT JOIN messages ON messages.hash = calls.reply
             WHERE stage = '{stage}' ORDER BY {_KEY_ORDER[stage]}"""
-        seen: set[CallKey] = set()
-        for row in self._rows(query):
-            call = _call_of(row)
-            if call.key not in seen:
-                yield call
-            if len(self._files) > 1:
-                seen.add(call.key)
+        files = [self._calls_of(path, connection, query) for path, connection in self._files]
+        if len(files) == 1:
+            yield from files[0]
+            return
+        for _, same_key in groupby(merge(*files, key=key_order), key=key_order):
+            yield union(list(same_key))
 
     def messages(self) -> dict[str, Message]:
         """Every message by its hash."""
         return {
-            row[0]: _verified(row[0], row[1], row[2]) for row in self._rows("SELECT hash, role, content FROM messages")
+            row[0]: verified_message(row[0], row[1], row[2])
+            for row in self._rows("SELECT hash, role, content FROM messages")
         }
 
     def tries(self) -> list[tuple[str, str, str]]:
@@ -226,25 +236,16 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         rows = self._rows("SELECT key, outcome, reason FROM tries ORDER BY id")
         return [(key, outcome, reason) for key, outcome, reason in rows]
 
+    def _calls_of(self, path: Path, connection: sqlite3.Connection, query: str) -> Iterator[Call]:
+        with telling_what_broke(path):
+            for row in connection.execute(query):
+                yield call_of_row(row)
+
     def _rows(self, query: str) -> Iterator[tuple[str, ...]]:
         for path, connection in self._files:
             with telling_what_broke(path):
-                yield from connection.execute(query)
-
-
-class _Transaction(AbstractContextManager[None]):
-    """All or nothing."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.execute("ROLLBACK" if kind else "COMMIT")
+                for row in connection.execute(query):  # not `yield from`: that would close a closed cursor again
+                    yield row
 
 
 class _Stored(NamedTuple):
@@ -289,64 +290,6 @@ def _changed_setting(request: Request, stored: tuple[str, str, str, int | None])
         f"{request.key} is in the journal with another {' and '.join(changed) or 'request'}.",
         hint="Set it back, or use another name for the student, the grader or the run.",
     )
-
-
-def _call_of(row: tuple[str, ...]) -> Call:
-    (student, combination, generation, turn, text, grader, round_number, attempt, *rest) = row
-    key: CallKey
-    if turn is not None:
-        key = GenerateKey(student, combination, int(generation), int(turn))
-    else:
-        key = GradeKey(student, combination, int(generation), text, grader, int(round_number), int(attempt))
-    model, messages, decoding, seed, request_hash, origin, at, *outcome = rest
-    return Call(
-        key=key,
-        outcome=_outcome_of(outcome),
-        model=model,
-        messages=tuple(json.loads(messages)),
-        decoding=_decoding_of(decoding),
-        seed=None if seed is None else int(seed),
-        request_hash=request_hash,
-        origin=origin,  # type: ignore[arg-type]  # the table's CHECK holds it to the literal
-        at=at,
-    )
-
-
-@lru_cache(maxsize=256)
-def _decoding_of(stored: str) -> Decoding:
-    return Decoding(**json.loads(stored))
-
-
-def _outcome_of(columns: list[str]) -> Outcome | None:
-    status, reply, finish, kind, problem, detail, *numbers, not_sent, role, content = columns
-    if status == "submitted":
-        return None
-    if status == "problem":
-        return CallProblem(kind, problem, detail or "")  # type: ignore[arg-type]  # as written
-    tokens_in, tokens_out, cost = numbers
-    return Reply(
-        text=_verified(reply, role, content).content,
-        finish=finish,
-        input_tokens=None if tokens_in is None else int(tokens_in),
-        output_tokens=None if tokens_out is None else int(tokens_out),
-        cost_usd=None if cost is None else float(cost),
-        not_sent=tuple(json.loads(not_sent)) if not_sent != "[]" else (),
-    )
-
-
-def _verified(address: str, role: str | None, content: str | None) -> Message:
-    """A message whose content still has the hash it is stored under."""
-    message = Message(_role(role), content or "")
-    if content is None or message.content_hash() != address:
-        raise UserError(
-            f"A message in the journal is damaged: its content no longer has the hash {address}.",
-            hint="Nothing was changed. Restore the journal from a copy.",
-        )
-    return message
-
-
-def _role(role: str | None) -> Role:
-    return role if role in ("system", "user") else "assistant"  # type: ignore[return-value]
 
 
 def _json(value: object) -> str:

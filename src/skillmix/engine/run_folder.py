@@ -1,13 +1,12 @@
 """A run's folder: its experiment as resolved, its manifest, its journal; everything else there can be remade."""
 
 import json
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-
-import yaml
 
 from skillmix import __version__
 from skillmix.core.calls import checked_name
@@ -39,32 +38,10 @@ class RunFolder:
         """Open the journal for writing; only one process can."""
         return JournalWriter(self.journal)
 
-    def experiment(self) -> dict[str, object]:
+    @property
+    def experiment_file(self) -> Path:
         """The experiment as it was resolved when the run was made."""
-        try:
-            document = yaml.safe_load((self.path / "experiment.yaml").read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise UserError(f"{self.path} has no experiment.yaml.", hint="Check the run's name.") from None
-        except (yaml.YAMLError, UnicodeDecodeError):
-            document = None
-        if not isinstance(document, dict):
-            raise UserError(f"{self.path / 'experiment.yaml'} is damaged.", hint="Restore it from a copy.")
-        return document
-
-    def begin(self, experiment: Mapping[str, object]) -> None:
-        """Make the folder, or check that it belongs to this experiment."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        file = self.path / "experiment.yaml"
-        if file.exists():
-            stored = self.experiment()
-            changed = sorted(k for k in experiment.keys() | stored.keys() if experiment.get(k) != stored.get(k))
-            if changed:
-                raise UserError(
-                    f"The run {self.path} exists with another {', '.join(changed)}.",
-                    hint="Use another run name, or set it back.",
-                )
-            return
-        _write_whole(file, yaml.safe_dump(dict(experiment), sort_keys=False, allow_unicode=True))
+        return self.path / "experiment.yaml"
 
     def note_invocation(self, facts: Mapping[str, object]) -> None:
         """Add an entry to the manifest: what ran, with which versions."""
@@ -72,17 +49,18 @@ class RunFolder:
         try:
             entries = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
         except ValueError:
+            file.rename(file.with_name("manifest.json.damaged"))
             entries = []
         at = datetime.now(UTC).isoformat(timespec="seconds")
         entries.append({"at": at, "skillmix": __version__, "python": platform.python_version(), **facts})
-        _write_whole(file, json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
+        write_whole(file, json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
 
 
 def new_run(name: str) -> RunFolder:
     """The folder of a run by name (under `runs/`) or by path."""
     path = Path(name)
     checked_name(path.name, "run")
-    return RunFolder(path if len(path.parts) > 1 else Path("runs") / path)
+    return RunFolder(path if "/" in name or os.sep in name else Path("runs") / path)
 
 
 def find_run(name: str) -> RunFolder:
@@ -97,7 +75,7 @@ def find_run(name: str) -> RunFolder:
     )
 
 
-def _write_whole(file: Path, content: str) -> None:
+def write_whole(file: Path, content: str) -> None:
     """All or nothing: a crash leaves the old file."""
     partial = file.with_name(file.name + ".partial")
     partial.write_text(content, encoding="utf-8")

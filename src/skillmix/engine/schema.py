@@ -81,7 +81,7 @@ def telling_what_broke(path: Path) -> Iterator[None]:
     """Turn SQLite's complaints about a file into one line that its user can act on."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
             raise
         raise UserError(
@@ -93,12 +93,11 @@ def telling_what_broke(path: Path) -> Iterator[None]:
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
     """A connection to a journal file of the current version; older files are migrated after a copy."""
     with telling_what_broke(path):
-        if path.exists() and path.stat().st_size:
-            _refuse_torn(path)
-            if _checked_version(path) < VERSION:
-                _migrate(path)
-        elif not write:
+        version = _checked_version(path) if path.exists() and path.stat().st_size else None
+        if version is None and not write:
             raise UserError(f"The journal {path} is empty.", hint="Run the experiment again to fill it.")
+        if version is not None and version < VERSION:
+            _migrate(path)
         return _writing(path) if write else _reading(path)
 
 
@@ -145,15 +144,24 @@ def _refuse_torn(path: Path) -> None:
         )
 
 
-def _checked_version(path: Path) -> int:
+def _checked_version(path: Path) -> int | None:
+    """The version of a whole journal; None for one whose first writer died before its tables were made."""
+    _refuse_torn(path)
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     try:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        is_blank = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
     finally:
         connection.close()
+    if application == 0 and version == 0 and is_blank:
+        return None
     if application != APPLICATION_ID:
         raise UserError(f"{path} is a database, but not a journal.", hint="Nothing was changed. Check the path.")
+    if version < 1:
+        raise UserError(
+            f"The journal {path} has no valid version.", hint="Nothing was changed. Restore it from a copy."
+        )
     if version > VERSION:
         raise UserError(
             f"The journal {path} has version {version}; this skillmix knows versions up to {VERSION}.",

@@ -21,6 +21,9 @@ Row = dict[str, Any]
 def export(run_name: str, *, what: What, file_format: Format, rules: str, output: Path | None) -> Path:
     """Write one kind of record; the file may be deleted and made again at any time."""
     run = find_run(run_name)
+    rules_named(rules)
+    if output is not None and output.suffix != f".{file_format}":
+        raise UserError(f"{str(output)!r} does not end in .{file_format}.", hint="Name the output by its format.")
     path = output or run.path / f"{what}.{file_format}"
     rows = _rows(run, what, rules)
     partial = path.with_name(path.name + ".partial")

@@ -21,14 +21,16 @@ from skillmix.core.calls import (
     Reply,
     Request,
     as_name,
-    clean_text,
     text_id,
 )
 from skillmix.core.combinations import Combination, combination_of
 from skillmix.core.errors import UserError
-from skillmix.core.text_rules import extract_answer
+from skillmix.core.folding import fold
+from skillmix.core.rubric import RESERVED_NAMES
+from skillmix.core.text_rules import extract_answer, plain_answer
 from skillmix.engine.journal import JournalWriter
 from skillmix.engine.run_folder import new_run
+from skillmix.stages.experiment import begin_run, imported_experiment
 from skillmix.stages.scores import run_gradings, run_records
 
 _GENERATION_FOLDER = re.compile(r"k(?P<k>\d+)_s(?P<seed>-?\d+)_v(?P<version>.+)_r(?P<round>\d+)")
@@ -85,17 +87,8 @@ def import_reference(folder: Path, run_name: str) -> ImportedReference:
     students = list(_student_folders(folder))
     if not students:
         raise UserError(f"No records of the original code lie in {folder}.", hint=_LAYOUT)
-    run.begin(
-        {
-            "name": run.name,
-            "seed": None,
-            "catalog": None,
-            "partition": None,
-            "prompts": None,
-            "steps": [{"name": "import", "stage": "import-reference"}],
-        }
-    )
-    with run.write() as journal:
+    begin_run(run, imported_experiment(run, stage="import-reference", catalog=None))
+    with run.write() as journal, journal.transaction():
         progress = _Import(journal)
         for student, path in students:
             _import_student(progress, student, path)
@@ -127,6 +120,9 @@ def _student_folders(folder: Path) -> Iterator[tuple[str, Path]]:
                 for student in path.iterdir()
                 if (student / "records.csv").is_file() or (student / "graded").is_dir()
             ]
+    folders = {path.name for _, path in found}
+    if len({as_name(name) for name in folders}) < len(folders):
+        raise UserError(f"Two students in {folder} have one name but for case and marks.", hint="Rename a folder.")
     versions = defaultdict(set)
     for (k, _, version, _), path in found:
         versions[path.name, k].add(version)
@@ -140,7 +136,7 @@ def _import_student(progress: _Import, student: str, path: Path) -> None:
     records = path / "records.csv"
     if records.is_file():
         for combination, occurrence, row in _rows_by_combination(records):
-            stored[combination.id, occurrence] = _store_conversation(progress, student, combination, row, records)
+            stored[combination.id, occurrence] = _store_conversation(progress, student, combination, row)
     for grader, files in _grading_files(path / "graded").items():
         for round_number, file in enumerate(_different(progress, files)):
             for combination, occurrence, row in _rows_by_combination(file):
@@ -171,17 +167,24 @@ def _rows_by_combination(file: Path) -> Iterator[tuple[Combination, int, Row]]:
     for number, row in enumerate(_csv_rows(file), start=1):
         skills = [" ".join(name.split()) for name in _BETWEEN_SKILLS.split(row["skills"])]
         try:
-            combination = combination_of([name for name in skills if name], clean_text(row["topic"].strip()))
+            combination = combination_of([name for name in skills if name], row["topic"].strip())
+            _refuse_reserved(combination)
         except UserError as error:
             raise UserError(f"{file}, record {number}: {error.message}", hint=error.hint) from None
         yield combination, seen[combination.id], row
         seen[combination.id] += 1
 
 
+def _refuse_reserved(combination: Combination) -> None:
+    for skill in combination.skills:
+        if fold(skill) in RESERVED_NAMES:
+            raise UserError(f"The skill name {skill!r} is reserved for a criterion.", hint="Rename it in the records.")
+
+
 def _csv_rows(file: Path) -> list[Row]:
     csv.field_size_limit(1 << 30)
     try:
-        with file.open(encoding="utf-8", newline="") as stream:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, strict=True)
             rows = [{key: value or "" for key, value in row.items() if key} for row in reader]
             columns = set(reader.fieldnames or ())
@@ -196,26 +199,26 @@ def _csv_rows(file: Path) -> list[Row]:
 def _turns(row: Row) -> list[tuple[str, str]]:
     """Prompt and reply of each turn: the two columns before each model input, whatever the roles are called."""
     columns = list(row)
-    turns = []
+    turns: list[tuple[str, str]] = []
     for number in range(len(columns)):
         name = f"model_input_{number}"
         if name in columns and columns.index(name) >= 2:
             place = columns.index(name)
-            turns.append((clean_text(row[columns[place - 2]]), clean_text(row[columns[place - 1]])))
+            turns.append((row[columns[place - 2]], row[columns[place - 1]]))
+    if not turns:
+        raise UserError(
+            "A record has no prompt and reply before its model_input_0.", hint="The original writes them there."
+        )
     return turns
 
 
 def _system(row: Row) -> tuple[Message, ...]:
-    prompt = clean_text(row.get("system prompt", ""))
+    prompt = row.get("system prompt", "")
     return (Message("system", prompt),) if prompt else ()
 
 
-def _store_conversation(
-    progress: _Import, student: str, combination: Combination, row: Row, file: Path
-) -> _Conversation:
+def _store_conversation(progress: _Import, student: str, combination: Combination, row: Row) -> _Conversation:
     turns = _turns(row)
-    if not turns:
-        raise UserError(f"{file} has no turns.", hint="Nothing of it was imported.")
     generation = _next_generation(progress, student, combination)
     messages = _system(row)
     outcomes = []
@@ -241,7 +244,7 @@ def _store_text(
     match = _ANSWER_IN_PROMPT.search(_turns(row)[0][0])
     if match is None:
         return
-    text = match[1].strip()
+    text = plain_answer(match[1]).text
     generation = _next_generation(progress, student, combination)
     key = GenerateKey(student, combination.id, generation, turn=1)
     progress.journal.record(_request(key), Reply(text), origin="imported-text")

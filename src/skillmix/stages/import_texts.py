@@ -1,5 +1,6 @@
 """`skillmix import-texts`: texts, and gradings where there are any, that were made elsewhere become a run."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,14 +21,14 @@ from skillmix.core.calls import (
     Request,
     Role,
     checked_name,
-    clean_text,
     text_id,
 )
 from skillmix.core.catalog import Catalog
 from skillmix.core.combinations import Combination, combination_of
 from skillmix.core.errors import UserError, faults_error
-from skillmix.core.text_rules import extract_answer
+from skillmix.core.text_rules import extract_answer, plain_answer
 from skillmix.engine.run_folder import new_run
+from skillmix.stages.experiment import begin_run, imported_experiment
 
 _MOST_FAULTS = 20
 
@@ -77,19 +78,10 @@ def import_texts(file: Path, run_name: str, *, catalog: str) -> Imported:
     """Store every line's conversation and gradings; the same file twice changes nothing, a longer one extends."""
     run = new_run(run_name)
     lines = _validated_lines(file, load_catalog(catalog))
-    run.begin(
-        {
-            "name": run.name,
-            "seed": None,
-            "catalog": catalog,
-            "partition": None,
-            "prompts": None,
-            "steps": [{"name": "import", "stage": "import-texts"}],
-        }
-    )
+    begin_run(run, imported_experiment(run, stage="import-texts", catalog=catalog))
     seen: Counter[tuple[str, str]] = Counter()
     gradings = new = 0
-    with run.write() as journal:
+    with run.write() as journal, journal.transaction():
         journal.add_combinations(combination for _, combination in lines)
         for line, combination in lines:
             generation = seen[line.student, combination.id]
@@ -106,7 +98,8 @@ def import_texts(file: Path, run_name: str, *, catalog: str) -> Imported:
 def _validated_lines(file: Path, catalog: Catalog) -> list[tuple[_Line, Combination]]:
     lines: list[tuple[_Line, Combination]] = []
     faults: list[str] = []
-    for number, raw in enumerate(read_text(file).splitlines(), start=1):
+    # Not splitlines: JSON strings may hold other line separators than the line feed.
+    for number, raw in enumerate(read_text(file).split("\n"), start=1):
         if not raw.strip():
             continue
         try:
@@ -126,11 +119,26 @@ def _validated_lines(file: Path, catalog: Catalog) -> list[tuple[_Line, Combinat
 
 
 def _line(raw: str, catalog: Catalog) -> tuple[_Line, Combination]:
-    line = _Line.model_validate_json(raw)
+    line = _Line.model_validate(_json(raw))
     for name, what in ((line.student, "student"), *((grader, "grader") for grader in line.gradings)):
         checked_name(name, what)
     skills = [catalog.skill(name).name for name in line.skills]
     return line, combination_of(skills, catalog.topic(line.topic))
+
+
+def _json(raw: str) -> object:
+    try:
+        return json.loads(raw, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"not valid JSON ({error})") from None
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ValueError(f"the key {key!r} is given twice")
+    return dict(pairs)
 
 
 def _first(error: ValidationError) -> str:
@@ -143,8 +151,8 @@ def _first(error: ValidationError) -> str:
 def _conversation(line: _Line, combination: Combination, generation: int) -> tuple[list[tuple[Request, Reply]], Origin]:
     if line.text is not None:
         key = GenerateKey(line.student, combination.id, generation, turn=1)
-        return [(_request(key), Reply(clean_text(line.text)))], "imported-text"
-    messages = [Message(turn.role, clean_text(turn.content)) for turn in line.messages or []]
+        return [(_request(key), Reply(line.text))], "imported-text"
+    messages = [Message(turn.role, turn.content) for turn in line.messages or []]
     outcomes: list[tuple[Request, Reply]] = []
     for place, message in enumerate(messages):
         if message.role == "assistant":
@@ -154,7 +162,7 @@ def _conversation(line: _Line, combination: Combination, generation: int) -> tup
 
 
 def _gradings(line: _Line, combination: Combination, generation: int, reply: str) -> Iterator[tuple[Request, Reply]]:
-    text = reply.strip() if line.text is not None else extract_answer(reply).text
+    text = (plain_answer(reply) if line.text is not None else extract_answer(reply)).text
     for grader, replies in line.gradings.items():
         for round_number, grading in enumerate(replies):
             key = GradeKey(
@@ -166,7 +174,7 @@ def _gradings(line: _Line, combination: Combination, generation: int, reply: str
                 round=round_number,
                 attempt=0,
             )
-            yield _request(key), Reply(clean_text(grading))
+            yield _request(key), Reply(grading)
 
 
 def _request(key: CallKey, messages: tuple[Message, ...] = ()) -> Request:

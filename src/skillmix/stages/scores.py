@@ -10,6 +10,7 @@ from skillmix.core.scoring import METRICS, Score, summarise, text_score
 from skillmix.core.text_rules import RULES, Rules
 from skillmix.core.texts import Ballot, ReadCall, StudentText, ballots, read_calls, student_texts
 from skillmix.engine.run_folder import RunFolder, find_run
+from skillmix.stages.experiment import read_experiment
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def run_scores(run_name: str, *, rules: str = "default") -> list[Score]:
     """Every cell of a run: student, grader, setting, k and metric."""
     chosen = rules_named(rules)
     run = find_run(run_name)
-    experiment = run.experiment()
+    experiment = read_experiment(run)
     records = run_records(run)
     cells: dict[tuple[str, str, int], dict[str, list[Ballot]]] = defaultdict(lambda: defaultdict(list))
     for ballot in records.ballots:

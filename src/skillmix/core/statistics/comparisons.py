@@ -11,15 +11,20 @@ import numpy as np
 
 from skillmix.core.statistics.intervals import (
     RESAMPLES,
+    ROUNDING,
     SEED,
     Floats,
+    Interval,
     bootstrap_means,
     percentile_interval,
     t_quantile,
+    wilson_interval,
 )
 
 POWER: Final = 0.8
 _MOST_DISCORDANT_EXACT: Final = 1000
+_FEWEST_SIGNIFICANT: Final = 6
+"""With five pairs or fewer no permutation of signs reaches p = .05."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -
         return None
     differences = np.array([second[c] - first[c] for c in shared], dtype=np.float64)
     generator = np.random.default_rng(SEED)
-    low, high = percentile_interval(bootstrap_means(differences, RESAMPLES, generator), len(shared))
+    low, high = _difference_interval(differences, generator)
     return Difference(
         difference=float(differences.mean()),
         low=low,
@@ -54,8 +59,17 @@ def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -
     )
 
 
+def _difference_interval(differences: Floats, generator: np.random.Generator) -> Interval:
+    if float(np.ptp(differences)) < ROUNDING:
+        # Nothing varies, so the bootstrap knows nothing; Wilson's bound does, on -1..1 laid over 0..1.
+        low, high = wilson_interval((float(differences[0]) + 1) / 2, len(differences))
+        return Interval(2 * low - 1, 2 * high - 1)
+    return percentile_interval(bootstrap_means(differences, RESAMPLES, generator), len(differences))
+
+
 def permutation_p(differences: Floats, generator: np.random.Generator) -> float:
     """Two-sided p of sign flips: exact when all nonzero differences are of one size, else 10,000 draws."""
+    differences = np.where(np.abs(differences) < ROUNDING, 0.0, differences)
     sizes = np.abs(differences[differences != 0])
     if len(sizes) == 0:
         return 1.0
@@ -95,14 +109,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def combinations_needed(differences: Floats, *, power: float = POWER, level: float = 0.05) -> int | None:
     """How many combinations a paired test needs to find the observed mean difference with that power."""
     mean = float(differences.mean())
-    if len(differences) < 2 or mean == 0:
+    if len(differences) < 2 or abs(mean) < ROUNDING:
         return None
     spread = float(differences.std(ddof=1))
-    if spread == 0:
-        return 2
     z = NormalDist().inv_cdf(1 - level / 2) + NormalDist().inv_cdf(power)
-    needed = max(2, ceil((z * spread / mean) ** 2))
+    needed = max(_FEWEST_SIGNIFICANT, ceil((z * spread / mean) ** 2))
     for _ in range(3):  # t instead of normal quantiles, which depend on the size sought
         t = t_quantile(1 - level / 2, needed - 1) + t_quantile(power, needed - 1)
-        needed = max(2, ceil((t * spread / mean) ** 2))
+        needed = max(_FEWEST_SIGNIFICANT, ceil((t * spread / mean) ** 2))
     return needed

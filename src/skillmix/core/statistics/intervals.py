@@ -14,6 +14,9 @@ RESAMPLES: Final = 10_000
 SEED: Final = 20240919
 """Of all bootstraps and permutations: a number is the same in every report."""
 
+ROUNDING: Final = 1e-12
+"""Scores are shares of small numbers: what differs by less is equal."""
+
 Floats = NDArray[np.float64]
 
 
@@ -40,8 +43,8 @@ def wilson_interval(share: float, n: int, confidence: float = CONFIDENCE) -> Int
 
 def mean_interval(values: Sequence[float]) -> Interval:
     """Bootstrap interval of the mean of values in 0..1; Wilson's when all are equal and nothing varies."""
-    if min(values) == max(values):
-        return wilson_interval(values[0], len(values))
+    if max(values) - min(values) < ROUNDING:
+        return wilson_interval(min(1.0, max(0.0, values[0])), len(values))
     return bootstrap_interval(values)
 
 

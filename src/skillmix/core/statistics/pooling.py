@@ -7,6 +7,7 @@ import numpy as np
 
 from skillmix.core.statistics.intervals import (
     RESAMPLES,
+    ROUNDING,
     SEED,
     Floats,
     bootstrap_means,
@@ -32,10 +33,10 @@ def pooled(nested: Nested) -> Pooled:
     """Bootstrap over partitions, then seeds within them, then combinations within those."""
     partitions = [[np.asarray(v, dtype=np.float64) for v in seeds.values()] for seeds in nested.values()]
     every = [value for seeds in partitions for values in seeds for value in values.tolist()]
-    if not partitions or not all(len(values) for seeds in partitions for values in seeds):
+    if not partitions or not all(seeds and all(len(values) for values in seeds) for seeds in partitions):
         raise ValueError("every partition and seed needs at least one combination")
     means = [float(np.mean([values.mean() for values in seeds])) for seeds in partitions]
-    if min(every) == max(every):
+    if max(every) - min(every) < ROUNDING:
         low, high = mean_interval(every)
     else:
         low, high = percentile_interval(_resampled(partitions), _top_level_size(partitions))

@@ -1,0 +1,122 @@
+"""From rows of a journal back to records, whole or told to be damaged."""
+
+import json
+from dataclasses import astuple
+from functools import lru_cache
+
+from skillmix.core.calls import (
+    Call,
+    CallKey,
+    CallProblem,
+    Decoding,
+    GenerateKey,
+    GradeKey,
+    Message,
+    Outcome,
+    Reply,
+    Role,
+)
+from skillmix.core.combinations import Combination, combination_of
+from skillmix.core.errors import UserError
+
+
+def key_order(call: Call) -> tuple[object, ...]:
+    """Where a call stands among others of its stage."""
+    return astuple(call.key)
+
+
+def union(calls: list[Call]) -> Call:
+    """What several files know of one key: a reply before a problem, a final problem before one that may pass."""
+    if len({call.request_hash for call in calls}) > 1:
+        raise UserError(
+            f"{calls[0].key} stands in two journal files with different requests.",
+            hint="Move one of the files away; they are of different experiments.",
+        )
+    return min(calls, key=lambda call: _rank(call.outcome))
+
+
+def _rank(outcome: Outcome | None) -> int:
+    if isinstance(outcome, Reply):
+        return 0
+    return 3 if outcome is None else (1 if outcome.kind == "final" else 2)
+
+
+def combination_of_row(row: tuple[str, ...]) -> Combination:
+    """A combination whose id is still the hash of its skills and topic."""
+    try:
+        combination = Combination(row[0], tuple(json.loads(row[1])), row[2])
+        is_whole = combination_of(combination.skills, combination.topic).id == combination.id
+    except (ValueError, TypeError, UserError):
+        is_whole = False
+    if not is_whole:
+        raise _damaged(f"what combination {row[0]} stands for")
+    return combination
+
+
+def _damaged(what: str) -> UserError:
+    return UserError(
+        f"The journal is damaged: {what} cannot be read.", hint="Nothing was changed. Restore it from a copy."
+    )
+
+
+def call_of_row(row: tuple[str, ...]) -> Call:
+    """A stored call."""
+    try:
+        return _call_of_whole(row)
+    except (ValueError, TypeError):
+        raise _damaged(f"a call of {row[0]}") from None
+
+
+def _call_of_whole(row: tuple[str, ...]) -> Call:
+    (student, combination, generation, turn, text, grader, round_number, attempt, *rest) = row
+    key: CallKey
+    if turn is not None:
+        key = GenerateKey(student, combination, int(generation), int(turn))
+    else:
+        key = GradeKey(student, combination, int(generation), text, grader, int(round_number), int(attempt))
+    model, messages, decoding, seed, request_hash, origin, at, *outcome = rest
+    return Call(
+        key=key,
+        outcome=_outcome_of(outcome),
+        model=model,
+        messages=tuple(json.loads(messages)),
+        decoding=_decoding_of(decoding),
+        seed=None if seed is None else int(seed),
+        request_hash=request_hash,
+        origin=origin,  # type: ignore[arg-type]  # the table's CHECK holds it to the literal
+        at=at,
+    )
+
+
+@lru_cache(maxsize=256)
+def _decoding_of(stored: str) -> Decoding:
+    return Decoding(**json.loads(stored))
+
+
+def _outcome_of(columns: list[str]) -> Outcome | None:
+    status, reply, finish, kind, problem, detail, *numbers, not_sent, role, content = columns
+    if status == "submitted":
+        return None
+    if status == "problem":
+        return CallProblem(kind, problem, detail or "")  # type: ignore[arg-type]  # as written
+    tokens_in, tokens_out, cost = numbers
+    return Reply(
+        text=verified_message(reply, role, content).content,
+        finish=finish,
+        input_tokens=None if tokens_in is None else int(tokens_in),
+        output_tokens=None if tokens_out is None else int(tokens_out),
+        cost_usd=None if cost is None else float(cost),
+        not_sent=tuple(json.loads(not_sent)) if not_sent != "[]" else (),
+    )
+
+
+def verified_message(address: str, role: str | None, content: str | None) -> Message:
+    """A message whose content still has the hash it is stored under."""
+    message = Message(_role(role), content or "")
+    if content is None or message.content_hash() != address:
+        raise _damaged(f"the message with the hash {address}")
+    return message
+
+
+def _role(role: str | None) -> Role:
+    return role if role in ("system", "user") else "assistant"  # type: ignore[return-value]

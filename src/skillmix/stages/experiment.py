@@ -1,0 +1,44 @@
+"""A run's own copy of its experiment: written once, compared ever after."""
+
+from collections.abc import Mapping
+
+import yaml
+
+from skillmix.config.yaml_files import read_yaml
+from skillmix.core.errors import UserError
+from skillmix.engine.run_folder import RunFolder, write_whole
+
+
+def read_experiment(run: RunFolder) -> dict[str, object]:
+    """The experiment as it was resolved when the run was made."""
+    document = read_yaml(run.experiment_file)
+    if not isinstance(document, dict):
+        raise UserError(f"{run.experiment_file} is damaged.", hint="Restore it from a copy.")
+    return document
+
+
+def begin_run(run: RunFolder, experiment: Mapping[str, object]) -> None:
+    """Make the folder, or check that it belongs to this experiment."""
+    run.path.mkdir(parents=True, exist_ok=True)
+    if not run.experiment_file.exists():
+        write_whole(run.experiment_file, yaml.safe_dump(dict(experiment), sort_keys=False, allow_unicode=True))
+        return
+    stored = read_experiment(run)
+    changed = sorted(k for k in experiment.keys() | stored.keys() if experiment.get(k) != stored.get(k))
+    if changed:
+        raise UserError(
+            f"The run {run.path} exists with another {', '.join(changed)}.",
+            hint="Use another run name, or set it back.",
+        )
+
+
+def imported_experiment(run: RunFolder, *, stage: str, catalog: str | None) -> dict[str, object]:
+    """The experiment of a run whose calls were made elsewhere."""
+    return {
+        "name": run.name,
+        "seed": None,
+        "catalog": catalog,
+        "partition": None,
+        "prompts": None,
+        "steps": [{"name": "import", "stage": stage}],
+    }
