@@ -58,7 +58,7 @@ REPLIES: dict[str, tuple[str, Points]] = {
     "a column of maxima": (same_rows("Criteria | Max Points | Remark", "{} | 1 | so"), None),
     "points and satisfaction that disagree": (same_rows("Criteria | Points | Satisfied?", "{} | 1 | No"), None),
     "evidence given before the points": (
-        same_rows("Criteria | Evidence given | Points", "{} | Yes, weak | 0"),
+        same_rows("Criteria | Evidence given | Points", "{} | Yes | 0"),
         (0, 0, 0),
     ),
     "points deducted": (same_rows("Criteria | Points Deducted | Why", "{} | 0 | so"), None),

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillmix.core.folding import before_parenthesis, fold
-from skillmix.core.reading import Reading, read_grades
+from skillmix.core.plain_table import read_plain_table
+from skillmix.core.quotations import quotable
+from skillmix.core.reading import Reading, read_any_form, read_grades
 from skillmix.core.rubric import Rubric, rubric_of
 from tests.core.test_reading import CASES, GOLDEN
 
@@ -118,7 +120,7 @@ def assert_sound(rubric: Rubric, reply: str, reading: Reading) -> None:
 def test_mutated_replies_are_read_soundly() -> None:
     rng = random.Random(7)
     assert GOLDEN.exists()
-    readable = 0
+    readable = plain = 0
     for number in range(MUTATIONS):
         case = CASES[number % len(CASES)]
         rubric = rubric_of(case["skills"], case["topic"])
@@ -128,7 +130,13 @@ def test_mutated_replies_are_read_soundly() -> None:
 
         assert_sound(rubric, reply, reading)
         readable += reading.points is not None
+        # The quick way for the plain form gives what the long way gives.
+        if read_plain_table(rubric, reply) is not None:
+            plain += 1
+            long_way = read_any_form(rubric, reply, quotable(case.get("text"), rubric))
+            assert reading == long_way
     assert MUTATIONS / 20 < readable < MUTATIONS
+    assert plain > MUTATIONS / 100
 
 
 def test_a_mutation_that_drops_a_criterion_is_never_read() -> None:

@@ -2,16 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from skillmix.core.quotations import Quotable
 from skillmix.core.rubric import Rubric, starts_like_a_criterion
-from skillmix.core.values import VALUE_SIGNS, VALUE_WORD, read_leading_value
+from skillmix.core.values import VALUE_SIGNS, VALUE_WORD, has_value_sign, read_leading_value
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """One criterion's point as some row or line gives it."""
 
     place: int
@@ -39,9 +37,11 @@ _STATEMENT = re.compile(
 )
 _TOTAL: Final = re.compile(r"\b(?:total|overall|sum|grade|final|score)\b[^.;]{0,20}$", re.IGNORECASE)
 _BULLET = re.compile(r"^[\s>#*\-•+·▪◦‣]+(?=\S)")
-_OPENS_VALUE: Final = r"(?:[:=→(\[]|\s[-–—]|[-–—]>|\t|\s\s|,)[\s*_`\"“]*"
+_OPENS_VALUE: Final = r"(?:[:=→(\[]|\s[-–—]|[-–—]>|\t|\s\s|,)[\s*_`\"“]{0,8}"
 _LABEL_THEN_NUMBER = re.compile(rf"{_OPENS_VALUE}[-+−]?\.?[{VALUE_SIGNS}]")
-_LABEL_THEN_WORD = re.compile(rf"{_OPENS_VALUE}{VALUE_WORD}", re.IGNORECASE)
+# Searched in small letters. Two blanks apart: a search that may start at every blank takes three times as long.
+_LABEL_THEN_WORD = re.compile(rf"[:=→(\[\t–—>-][\s*_`\"“]{{0,8}}{VALUE_WORD}")
+_BLANKS_THEN_WORD = re.compile(rf"  [\s*_`\"“]{{0,8}}{VALUE_WORD}")
 _DELIMITER = re.compile(r"\s*(?:[:=→(\[,]|\s[-–—](?=\s)|[-–—]>|\t|\s{2,})\s*")
 _BRACKETED_VALUE = re.compile(r"([^()\[\]]+)[)\]]\W*$")
 _HEADING_END = re.compile(r"\s*(?::|\.(?=\s)|\s[-–—]\s|$)")
@@ -50,32 +50,44 @@ _MOST_DELIMITERS: Final = 12
 _ROOM_FOR_VALUE: Final = 20
 
 
+def _gives_a_word(text: str) -> bool:
+    if _LABEL_THEN_WORD.search(text):
+        return True
+    return "  " in text and _BLANKS_THEN_WORD.search(text) is not None
+
+
 class LineReader:
     """Reads lines in order, remembering the heading that a later 'Point earned' belongs to."""
 
-    def __init__(self, rubric: Rubric, whole: str, *, student: Quotable) -> None:
+    def __init__(self, rubric: Rubric, lines: list[str], *, student: Quotable) -> None:
         self._rubric = rubric
         self._student = student
         self._heading: _Heading | None = None
-        # Headings matter only to a reply that has such statements: most replies are tables and skip this work.
-        self._has_statements = _MAY_STATE.search(whole.lower()) is not None
+        # Most replies are tables with prose around them. One look at all of it spares a look at each line.
+        prose = "\n".join(lines).lower()
+        self._has_statements = _MAY_STATE.search(prose) is not None
+        self._has_numbers = has_value_sign(prose)
+        self._has_words = not self._has_statements and _gives_a_word(prose)
 
-    def marks(self, line: str) -> Iterator[Mark]:
+    def marks(self, line: str) -> list[Mark]:
         """The points that one line gives; mostly none."""
+        if not (self._has_statements or self._has_numbers or self._has_words):
+            return []
         if self._has_statements and _EARNED.search(line):
-            yield from self._from_statements(line)
-        elif self._may_give_a_value(line):
-            yield from self._from_label(line)
-        elif self._has_statements:
+            return list(self._from_statements(line))
+        if self._may_give_a_value(line):
+            return list(self._from_label(line))
+        if self._has_statements:
             self._take_heading(line)
+        return []
 
     def _may_give_a_value(self, line: str) -> bool:
         """A quick look that spares prose the search for labels: a value must follow soon enough."""
         head = line[: self._rubric.longest_label + _ROOM_FOR_VALUE]
-        if _LABEL_THEN_NUMBER.search(head):
+        if self._has_numbers and has_value_sign(head) and _LABEL_THEN_NUMBER.search(head):
             return True
         # Beside 'Point earned' lines, "Yes, …" is a remark and not a point.
-        return not self._has_statements and _LABEL_THEN_WORD.search(head) is not None
+        return self._has_words and _gives_a_word(head.lower())
 
     def _from_statements(self, line: str) -> Iterator[Mark]:
         starts = [match.start() for match in _EARNED.finditer(line)]

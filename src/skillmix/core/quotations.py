@@ -3,21 +3,25 @@
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from skillmix.core.folding import fold
 from skillmix.core.rubric import Rubric, label_forms
-from skillmix.core.values import VALUE_SIGNS, VALUE_WORD, read_value
+from skillmix.core.values import VALUE_SIGNS, VALUE_WORD, has_value_sign, read_value
 
 Pair = tuple[str, float]
 """A label, folded and without numbering, and the value it is given."""
 
-_MAY_HOLD_A_GRADE = re.compile(rf"[{VALUE_SIGNS}|]|{VALUE_WORD}", re.IGNORECASE)
+_BORDER = re.compile(r"[｜│┃∣║]")
+_DELIMITER = re.compile(r"[:=→>\t(\[：-]")
+_VALUE_WORD = re.compile(rf"\b{VALUE_WORD}", re.IGNORECASE)
 _INVISIBLE = re.compile(r"[\u200b-\u200f\u2060\ufeff\u00ad]")
 _TOKEN = re.compile(
     rf"(?P<value>\d+(?:\.\d+)?(?:\s*/\s*1\b)?|[{VALUE_SIGNS[2:]}]|{VALUE_WORD})|(?P<word>[^\W\d_]+)", re.I
 )
 _APOSTROPHE = re.compile(r"['’‘ʼ′`´]")
+_STATEMENT = re.compile(r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b", re.IGNORECASE)
 _EARNED: Final = {"earned", "awarded", "given", "received", "scored"}
 _LONGEST_LABEL: Final = 16
 _LINES_TOGETHER: Final = 3
@@ -46,7 +50,7 @@ class Quotable:
         return f" {quoted} " in self.words
 
 
-_NOTHING: Final = Quotable("", frozenset(), ())
+NOTHING_TO_QUOTE: Final = Quotable("", frozenset(), ())
 
 
 def pair_label(label: str) -> str:
@@ -54,22 +58,32 @@ def pair_label(label: str) -> str:
     return label_forms(label).plain[-1]
 
 
+@lru_cache(maxsize=1024)  # the rounds of one text follow each other
 def quotable(text: str | None, rubric: Rubric) -> Quotable:
     """What a student's text could lend to a reply; nothing, for nearly every text."""
-    if not text or not _MAY_HOLD_A_GRADE.search(text):
-        return _NOTHING
+    if not text or not _may_hold_a_grade(text):
+        return NOTHING_TO_QUOTE
     text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text.replace("½", "0.5")))
     pairs = _pairs(text, rubric)
+    lines = _lines_together(text) if _STATEMENT.search(text) else frozenset[str]()
+    return Quotable(f" {fold(text)} ", lines, tuple(pairs)) if pairs or lines else NOTHING_TO_QUOTE
+
+
+def _lines_together(text: str) -> frozenset[str]:
+    """Lines, and up to three in a row: a statement belongs to a label that may stand above it."""
     lines = [line for line in text.splitlines() if line.strip()]
-    together = {
+    return frozenset(
         fold(" ".join(lines[start : start + count]))
         for start in range(len(lines))
         for count in range(1, _LINES_TOGETHER + 1)
-    }
-    gradelike = {line for line in together if any(character.isdigit() for character in line)}
-    if not pairs and not gradelike:
-        return _NOTHING
-    return Quotable(f" {fold(text)} ", frozenset(gradelike), tuple(pairs))
+    )
+
+
+def _may_hold_a_grade(text: str) -> bool:
+    """Numbers, ticks, borders; or a word such as "yes", which in prose stands without a colon before it."""
+    if has_value_sign(text) or "|" in text or (not text.isascii() and _BORDER.search(text)):
+        return True
+    return _DELIMITER.search(text) is not None and _VALUE_WORD.search(text) is not None
 
 
 def _pairs(text: str, rubric: Rubric) -> list[Pair]:
@@ -92,6 +106,8 @@ def _label_at_end(words: list[str], rubric: Rubric) -> str | None:
     end = len(words)
     if end >= 2 and words[-1].lower() in _EARNED and words[-2].lower() in ("point", "points"):
         end -= 2
+    if end == 0 or fold(words[end - 1]) not in rubric.label_ends:
+        return None
     for start in range(max(0, end - _LONGEST_LABEL), end):
         label = " ".join(words[start:end])
         if rubric.criterion_of(label) is not None:

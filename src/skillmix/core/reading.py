@@ -6,8 +6,10 @@ names; totals decide nothing; what merely repeats the student's text is not a gr
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Final
 
+from skillmix.core.plain_table import PlainTable, read_plain_table
 from skillmix.core.point_lines import LineReader, Mark
 from skillmix.core.quotations import Quotable, pair_label, quotable
 from skillmix.core.rubric import Rubric
@@ -40,6 +42,14 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
     if not reply.strip():
         return Reading(None, "the reply is empty")
     student = quotable(text, rubric)
+    plain = None if student.words else read_plain_table(rubric, reply)
+    if plain is not None:
+        return _reading_of_plain(rubric, reply, plain)
+    return read_any_form(rubric, reply, student)
+
+
+def read_any_form(rubric: Rubric, reply: str, student: Quotable) -> Reading:
+    """Read a reply of whatever form, the plain one included."""
     blocks, notes = _blocks(rubric, reply, student)
     own = _without_quotations(blocks, student)
     if len(own) < len(blocks):
@@ -47,12 +57,28 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
     if not own:
         return Reading(None, _why_nothing(blocks, notes), tuple(notes))
     points, problem = _settle(rubric, own)
-    if points is not None and 0 not in points and _DECLINES.search(reply):
+    if points is None:
+        return Reading(None, problem, tuple(notes))
+    return _whole_reading(reply, points, notes, [block.total for block in own])
+
+
+def _reading_of_plain(rubric: Rubric, reply: str, plain: PlainTable) -> Reading:
+    points = tuple(plain.points.get(place) for place in range(len(rubric.criteria)))
+    return _whole_reading(reply, points, [], [plain.total])
+
+
+def _whole_reading(
+    reply: str, points: tuple[float | None, ...], notes: list[str], totals: list[float | None]
+) -> Reading:
+    if 0 not in points and _declines(reply):
         # A list of criteria with their worth looks like full marks; the sentence after it says that it is none.
-        points, problem = None, "the reply says that it does not grade, beside points that are all earned"
-    if points is not None:
-        notes.extend(_total_note(own, points))
-    return Reading(points, problem, tuple(notes))
+        problem = "the reply says that it does not grade, beside points that are all earned"
+        return Reading(None, problem, tuple(notes))
+    earned = sum(point for point in points if point is not None)
+    for total in totals:
+        if total is not None and total != earned:
+            notes.append(f"the total {total:g} differs from the sum of the points {earned:g}")
+    return Reading(points, None, tuple(notes))
 
 
 def _why_nothing(blocks: "list[_Block]", notes: list[str]) -> str:
@@ -61,12 +87,22 @@ def _why_nothing(blocks: "list[_Block]", notes: list[str]) -> str:
     return NOT_A_GRADING if NOT_A_GRADING in notes else "no table and no point lines were found"
 
 
-_DECLINES = re.compile(
-    r"\b(?:cannot|can['’]t|unable to|not able to|not possible to|impossible to|won['’]t|will not|decline to)\s+"
-    r"(?:\w+\s+)?"
-    r"(?:grade|mark|assess|evaluate|score)\b",
-    re.IGNORECASE,
+def _declines(reply: str) -> bool:
+    said = reply.lower().replace("’", "'")
+    # Plain searches first: an alternation over a long reply would take as long as reading it.
+    for words in _UNWILLING:
+        if words in said:
+            return _DECLINES.search(said) is not None
+    return False
+
+
+# fmt: off
+_UNWILLING: Final = (
+    "cannot", "can't", "unable to", "not able to", "not possible to", "impossible to", "won't", "will not",
+    "decline to",
 )
+# fmt: on
+_DECLINES = re.compile(rf"\b(?:{'|'.join(_UNWILLING)})\s+(?:\w+\s+)?(?:grade|mark|assess|evaluate|score)\b")
 
 
 @dataclass(slots=True)
@@ -82,16 +118,18 @@ class _Block:
 def _blocks(rubric: Rubric, reply: str, student: Quotable) -> tuple[list[_Block], list[str]]:
     blocks: list[_Block] = []
     notes: list[str] = []
-    reader = LineReader(rubric, reply, student=student)
     lines: list[Mark] = []
     # Where a student's text holds a grade, a quotation of it may touch the grader's own table.
-    for part in parts_of(reply, blank_lines_end_tables=bool(student.words)):
-        found = [] if isinstance(part, Table) else list(reader.marks(part.text))
+    parts = list(parts_of(reply, blank_lines_end_tables=bool(student.words)))
+    reader = LineReader(rubric, [part for part in parts if isinstance(part, str)], student=student)
+    for part in parts:
+        found = [] if isinstance(part, Table) else reader.marks(part)
         if lines and not found:
             blocks.append(_Block(is_table=False, marks=lines))
             lines = []
-        lines.extend(found)
-        if isinstance(part, Table):
+        if found:
+            lines.extend(found)
+        elif isinstance(part, Table):
             block = _table_block(rubric, part, notes)
             if block is not None:
                 blocks.append(block)
@@ -160,9 +198,9 @@ def _without_quotations(blocks: list[_Block], student: Quotable) -> list[_Block]
         return blocks
     own = []
     for block in blocks:
-        marks = _without_run(block.marks, student)
-        if not all(student.has(mark.label, mark.value, mark.line) for mark in marks):
-            own.append(replace(block, marks=marks))
+        block.marks = _without_run(block.marks, student)
+        if not all(student.has(mark.label, mark.value, mark.line) for mark in block.marks):
+            own.append(block)
     return own
 
 
@@ -269,10 +307,3 @@ def _agreed(rubric: Rubric, covering: list[_Candidate]) -> tuple[tuple[float | N
             return None, f"two gradings in the reply disagree on: {criterion.name}"
         points.append(values.pop() if values else None)
     return tuple(points), None
-
-
-def _total_note(blocks: list[_Block], points: tuple[float | None, ...]) -> Iterator[str]:
-    earned = sum(p for p in points if p is not None)
-    for block in blocks:
-        if block.total is not None and block.total != earned:
-            yield f"the total {block.total:g} differs from the sum of the points {earned:g}"

@@ -42,7 +42,11 @@ class Rubric:
     """Folded, without a leading article."""
     longest_label: int
     """Characters beyond which a cell or line cannot be a label; spares the reader long paragraphs."""
+    label_ends: frozenset[str]
+    """Folded last words of all labels that are accepted."""
     _labels: dict[str, int] = field(repr=False, compare=False)
+    _known: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False)
+    """Labels looked up before: the rounds and generations of a combination repeat them."""
 
     @property
     def k(self) -> int:
@@ -58,6 +62,15 @@ class Rubric:
         >>> rubric.criterion_of("fallacy of") is None
         True
         """
+        try:
+            return self._known[label]
+        except KeyError:
+            place = self._find(label)
+            if len(self._known) < _MOST_KNOWN:
+                self._known[label] = place
+            return place
+
+    def _find(self, label: str) -> int | None:
         forms = label_forms(label)
         for form in forms.plain:
             place = self._labels.get(form)
@@ -77,6 +90,9 @@ class Rubric:
         if _is_topic_label(folded, self.topic):
             return self.k
         return self.k + 2 if _is_length_label(folded, self.limit) else None
+
+
+_MOST_KNOWN: Final = 64
 
 
 def sentence_limit(k: int) -> int:
@@ -116,8 +132,16 @@ def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
         limit=limit,
         topic=_without_the(fold(topic)),
         longest_label=_ROOM_FOR_LEAD_IN + max(len(topic), *(max(len(c.name), len(c.phrase)) for c in criteria)),
+        label_ends=_label_ends(criteria, topic),
         _labels=_labels(criteria),
     )
+
+
+def _label_ends(criteria: tuple[Criterion, ...], topic: str) -> frozenset[str]:
+    names = [c.name for c in criteria] + [before_parenthesis(c.name) for c in criteria]
+    texts = [*names, *(c.phrase for c in criteria), topic, *_SENSE_LABELS, *_TOPIC_WORDS, *_LENGTH_WORDS]
+    ends = {fold(text).rpartition(" ")[2] for text in texts}
+    return frozenset(ends | {"sentence", "sentences", "maximum", "max", "less", "fewer", "long"})
 
 
 _ROOM_FOR_LEAD_IN: Final = 80

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from skillmix.core.folding import fold
@@ -41,19 +42,13 @@ class Table:
     last_row_open: bool = False
     """Whether the text ends in a row without the closing border that others have: it may be cut off."""
 
-    def add(self, cells: list[str], *, is_header: bool) -> None:
-        """Take a row as the header or as one below it."""
-        if is_header:
-            self.header = cells
-        else:
+    def take(self, cells: list[str], line: str, *, is_header: bool, is_last: bool) -> None:
+        """Add a row below the header, noting whether it has its closing border."""
+        if not is_header:
             self.rows.append(cells)
-
-
-@dataclass(frozen=True, slots=True)
-class TextLine:
-    """A line outside all tables."""
-
-    text: str
+        is_closed = line.rstrip().endswith("|")
+        self.last_row_open = is_last and self.any_row_closed and not is_closed
+        self.any_row_closed |= is_closed
 
 
 def _lines(text: str) -> list[str]:
@@ -76,7 +71,7 @@ def _lines(text: str) -> list[str]:
 _BREAK: Final = "\x1e"
 
 
-def parts_of(text: str, *, blank_lines_end_tables: bool = False) -> Iterator[Table | TextLine]:
+def parts_of(text: str, *, blank_lines_end_tables: bool = False) -> Iterator[Table | str]:
     """The tables and the other lines of a text, in order.
 
     Blank lines need not end a table, since models put them between rows; a header or a line of text does.
@@ -84,29 +79,26 @@ def parts_of(text: str, *, blank_lines_end_tables: bool = False) -> Iterator[Tab
     table: Table | None = None
     lines = _lines(text)
     for number, line in enumerate(lines):
-        is_row = "|" in line
-        if _says_nothing(line, is_row=is_row, in_table=table is not None, blank_counts=blank_lines_end_tables):
+        if _says_nothing(line, in_table=table is not None, blank_counts=blank_lines_end_tables):
             continue
-        cells = split_row(line) if is_row else []
-        is_header = is_row and _is_header(cells, lines, number)
-        if table and (is_header or not is_row):
+        cells = split_row(line) if "|" in line else []
+        # Most rows end in a plain point, and no header does.
+        is_header = cells != [] and cells[-1] not in ("0", "1") and _is_header(cells, lines, number)
+        if table and (is_header or not cells):
             yield table
             table = None
-        if not is_row:
-            yield TextLine(line)
-            continue
-        table = table or Table(header=None)
-        table.add(cells, is_header=is_header)
-        is_closed = line.rstrip().endswith("|")
-        table.last_row_open = table.any_row_closed and not is_closed and number == len(lines) - 1
-        table.any_row_closed |= is_closed
+        if cells:
+            table = table or Table(header=cells if is_header else None)
+            table.take(cells, line, is_header=is_header, is_last=number == len(lines) - 1)
+        else:
+            yield line
     if table:
         yield table
 
 
-def _says_nothing(line: str, *, is_row: bool, in_table: bool, blank_counts: bool) -> bool:
+def _says_nothing(line: str, *, in_table: bool, blank_counts: bool) -> bool:
     """Whether a line is blank, a rule or a break that does not end a table."""
-    if is_row:
+    if "|" in line:
         return _BORDER_LINE.match(line) is not None
     if not in_table:
         return line == _BREAK or not line.strip()
@@ -134,16 +126,28 @@ def split_row(line: str) -> list[str]:
 
 def label_column(table: Table) -> int | None:
     """The column that the header calls criteria, if there is just one."""
-    found = [c for c, cell in enumerate(table.header or ()) if _LABEL_HEADER.match(fold(cell))]
+    return _label_column(tuple(table.header or ()))
+
+
+@lru_cache(maxsize=1024)
+def is_plain_header(first: str, second: str) -> bool:
+    """Whether a table of two columns says that the first has criteria and the second points earned."""
+    header = (first.strip(), second.strip())
+    return _label_column(header) == 0 and _column_by_header(header, 0) == 1
+
+
+@lru_cache(maxsize=1024)
+def _label_column(header: tuple[str, ...]) -> int | None:
+    found = [c for c, cell in enumerate(header) if _LABEL_HEADER.match(fold(cell))]
     return found[0] if len(found) == 1 else None
 
 
 def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> int | str:
     """The column with the points earned, or why there is none."""
-    header = [fold(cell) for cell in table.header or ()]
-    by_header = _column_by_header(header, labels)
+    by_header = _column_by_header(tuple(table.header or ()), labels)
     if by_header is not None:
         return by_header
+    header = [fold(cell) for cell in table.header or ()]
     width = max(len(row) for row in labelled_rows)
     worth = {c for c, cell in enumerate(header) if _WORTH_HEADER.search(cell)}
     numbering = {c for c, cell in enumerate(header) if c < labels and _NUMBER_HEADER.match(cell)}
@@ -162,7 +166,9 @@ def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> i
     return labels + 1 if width == labels + 2 else "the table has no column of points"
 
 
-def _column_by_header(header: list[str], labels: int) -> int | str | None:
+@lru_cache(maxsize=1024)
+def _column_by_header(cells: tuple[str, ...], labels: int) -> int | str | None:
+    header = [fold(cell) for cell in cells]
     columns = [column for column in range(len(header)) if column != labels]
     earned = [c for c in columns if _EARNED_HEADER.search(header[c])]
     points = [c for c in columns if _POINTS_HEADER.match(header[c])]

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from skillmix.core.folding import before_parenthesis
@@ -84,5 +85,6 @@ def names_skill(text: str, skill: str, rule: NameRule = "substring") -> bool:
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", _one_blank(text)) is not None
 
 
+@lru_cache(maxsize=4096)  # a text is asked about each of its skills, a skill of many texts
 def _one_blank(text: str) -> str:
     return " ".join(text.casefold().replace("’", "'").replace("‘", "'").split())

@@ -24,6 +24,7 @@ _WORDS: Final = {
 }
 VALUE_SIGNS: Final = "\\d½" + "".join(_TICKS)
 """Characters that start a value which is not a word, for use inside a regular expression's brackets."""
+_SIGN = re.compile(rf"[{VALUE_SIGNS}]")
 VALUE_WORD: Final = r"(?:yes|no|true|false|met|not met|pass(?:ed)?|fail(?:ed)?)\b"
 
 # A decimal comma only where it cannot separate two numbers: "0,5" and "1,0", not "0,1".
@@ -61,6 +62,13 @@ def read_value(cell: str) -> float | None:
         return None
     said = {number, *([ticked] if ticked is not None else []), *([float(again[1])] if again else [])}
     return number if len(said) == 1 else None
+
+
+def has_value_sign(text: str) -> bool:
+    """Whether a text holds a digit or tick at all; in plain ASCII that is ten quick looks."""
+    if text.isascii():
+        return any(digit in text for digit in "1023456789")
+    return _SIGN.search(text) is not None
 
 
 def read_leading_value(text: str, *, words: bool = True) -> float | None:

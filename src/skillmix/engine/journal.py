@@ -244,7 +244,8 @@ class JournalReader(AbstractContextManager["JournalReader"]):
     def _rows(self, query: str) -> Iterator[tuple[str, ...]]:
         for path, connection in self._files:
             with telling_what_broke(path):
-                for row in connection.execute(query):  # not `yield from`: that would close a closed cursor again
+                # Not `yield from`: a reader that stops early would close a cursor that is closed already.
+                for row in connection.execute(query):  # noqa: UP028
                     yield row
 
 
