@@ -77,7 +77,8 @@ class Imported:
 def import_texts(file: Path, run_name: str, *, catalog: str) -> Imported:
     """Store every line's conversation and gradings; the same file twice changes nothing, a longer one extends."""
     run = new_run(run_name)
-    lines = _validated_lines(file, load_catalog(catalog))
+    source = load_catalog(catalog)
+    lines = _validated_lines(file, source)
     begin_run(run, imported_experiment(run, stage="import-texts", catalog=catalog))
     seen: Counter[tuple[str, str]] = Counter()
     gradings = new = 0
@@ -91,7 +92,9 @@ def import_texts(file: Path, run_name: str, *, catalog: str) -> Imported:
             graded = list(_gradings(line, combination, generation, outcomes[-1][1].text))
             gradings += len(graded)
             new += journal.record_all(graded, origin="imported")
-    run.note_invocation({"command": "import-texts", "file": file.name})
+    run.note_invocation(
+        {"command": "import-texts", "file": file.name, "catalog": catalog, "catalog_hash": source.content_hash()}
+    )
     return Imported(run=run.path, conversations=len(lines), gradings=gradings, new=new)
 
 
