@@ -133,7 +133,7 @@ def label_column(table: Table) -> int | None:
 def is_plain_header(first: str, second: str) -> bool:
     """Whether a table of two columns says that the first has criteria and the second points earned."""
     header = (first.strip(), second.strip())
-    return _label_column(header) == 0 and _column_by_header(header, 0) == 1
+    return not _is_number(header[1]) and _label_column(header) == 0 and _column_by_header(header, 0) == 1
 
 
 @lru_cache(maxsize=1024)
