@@ -139,6 +139,32 @@ def test_prompts_are_shown_as_sent(capsys: pytest.CaptureFixture[str]) -> None:
     assert "My text" in rendered["grade-gpt.txt"]
 
 
+def test_grade_text_asks_one_grader(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from skillmix.models.scripted import code
+
+    give_input(monkeypatch, f"Scripted words {code('metaphor')} {code('Sewing')}.".encode())
+
+    status, out, _ = run(capsys, "grade-text", *NAMED, "--grader", "scripted:grader", "--json")
+
+    complex_question = "complex question (loaded question with implicit assumption)"
+    graded = json.loads(out)
+    assert status == 0
+    assert graded["points"] == {"metaphor": 1.0, complex_question: 0.0, "topic": 1.0, "sense": 1.0, "length": 1.0}
+    assert graded["scores"] == {"full_marks": 0.0, "all_skills": 0.0, "skill_fraction": 0.5}
+    assert graded["evidence"] == {"metaphor": None, complex_question: None}
+
+
+@pytest.mark.parametrize("variant", ["gpt", "claude", "llama2"])
+def test_every_variant_of_the_graders_prompt_is_answered_readably(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    give_input(monkeypatch, b"Nothing of it.")
+
+    _, out, _ = run(capsys, "grade-text", *NAMED, "--grader", "scripted:grader", "--variant", variant, "--json")
+
+    assert json.loads(out)["problem"] is None
+
+
 def test_the_example_run_from_import_to_export(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
     status, out, _ = run(capsys, "import-texts", str(EXAMPLE), "--run", "demo")
     assert status == 0
@@ -205,6 +231,16 @@ BAD = {
     "unknown exclude": ["combinations", "--k", "1", "--exclude", "nope"],
     "wrong k": ["combinations", "--k", "two"],
     "wrong setting": ["combinations", "--k", "2", "--setting", "test"],
+    "grader without a provider": ["grade-text", "--skills", "metaphor", "--topic", "Sewing", "--grader", "gpt-4"],
+    "grader that is not scripted": [
+        "grade-text",
+        "--skills",
+        "metaphor",
+        "--topic",
+        "Sewing",
+        "--grader",
+        "scripted:nobody",
+    ],
     "novelty without skills": ["novelty", "--k", "0", "--tokens", "1e12"],
     "novelty of no corpus": ["novelty", "--k", "2", "--tokens", "0"],
     "novelty of nan": ["novelty", "--k", "2", "--tokens", "nan"],

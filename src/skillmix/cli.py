@@ -78,6 +78,15 @@ def _parser() -> argparse.ArgumentParser:
     _named_combination(parse_reply)
     parse_reply.add_argument("--text", type=Path, help="file with the student's text, if known")
 
+    grade = _command(commands, "grade-text", _grade_text, "grade the text on standard input with one call")
+    _named_combination(grade)
+    grade.add_argument("--grader", required=True, metavar="SPEC", help="model that grades, such as openai:gpt-4o")
+    grade.add_argument("--variant", choices=("gpt", "claude", "llama2"), default="gpt", help="which grader's prompt")
+    grade.add_argument("--rules", default="default", help="default or paper")
+    grade.add_argument("--seed", type=int, default=0)
+
+    _command(commands, "models", _models, "the forms of model specs")
+
     novelty = _command(commands, "novelty", _novelty, "how often a combination can occur in a corpus")
     novelty.add_argument("--k", type=int, required=True, help="number of skills")
     novelty.add_argument("--tokens", type=float, required=True, help="size of the corpus, such as 2e12")
@@ -198,6 +207,38 @@ def _parse_reply(options: argparse.Namespace) -> int:
         print(f"unreadable: {parsed.reading.problem}")
     for note in parsed.reading.notes:
         print(f"note: {note}")
+    return 0
+
+
+def _grade_text(options: argparse.Namespace) -> int:
+    from skillmix.stages.grade_text import grade_text
+    from skillmix.stages.parse_reply import Named
+
+    named = Named(_catalog_name(options), options.skills, options.topic, options.prompts)
+    graded = grade_text(
+        named,
+        _standard_input(),
+        grader=options.grader,
+        variant=options.variant,
+        seed=options.seed,
+        rules=options.rules,
+    )
+    if options.json:
+        return _print_json(graded.as_json())
+    if graded.reading.problem:
+        print(f"unreadable: {graded.reading.problem}")
+    for criterion, point in zip(graded.rubric.criteria, graded.points, strict=True):
+        print(f"{criterion.name}: {'undecided' if point is None else int(point)}")
+    return 0
+
+
+def _models(options: argparse.Namespace) -> int:
+    from skillmix.core.specs import PROVIDERS
+
+    if options.json:
+        return _print_json(PROVIDERS)
+    for provider, about in PROVIDERS.items():
+        print(f"{provider:<10} {about}")
     return 0
 
 

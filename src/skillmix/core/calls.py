@@ -135,6 +135,8 @@ class CallProblem:
     """Stop the run; this call's own outcome (a refusal, a filter); try again later."""
     reason: str
     detail: str = ""
+    retry_after: float | None = None
+    """Seconds that the provider asks to wait; not stored."""
 
 
 Outcome = Reply | CallProblem
@@ -164,6 +166,10 @@ class Model(Protocol):
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests, in any order."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what it holds."""
         ...
 
 

@@ -1,0 +1,44 @@
+"""Model specs: `provider:name`, where a compatible server may be named behind an `@`."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from skillmix.core.errors import UserError
+
+PROVIDERS: Final = {
+    "openai": "any OpenAI-compatible endpoint: openai:gpt-4o, openai:my-model@http://localhost:8000/v1",
+    "anthropic": "Anthropic messages: anthropic:claude-model-name",
+    "local": "transformers in process: local:PATH or local:PATH+ADAPTER",
+    "bundled": "a small model from a package: bundled:smollm2-135m",
+    "scripted": "a deterministic fake: scripted:student?skill=0.8 or scripted:grader?noise=0.1",
+    "rules": "skills that code can check; graders only: rules:",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Where a model is found."""
+
+    provider: str
+    name: str
+    address: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.provider}:{self.name}" + (f"@{self.address}" if self.address else "")
+
+
+def parse_spec(text: str) -> ModelSpec:
+    """Read a spec.
+
+    >>> parse_spec("openai:my-model@http://localhost:8000/v1").address
+    'http://localhost:8000/v1'
+    """
+    provider, colon, rest = text.partition(":")
+    if not colon or provider not in PROVIDERS:
+        raise UserError(f"{text!r} is not a model.", hint=f"Specs start with one of: {', '.join(PROVIDERS)}.")
+    name, _, address = rest.partition("@") if provider in ("openai", "anthropic") else (rest, "", "")
+    if not name and provider != "rules":
+        raise UserError(f"{text!r} names no model.", hint=PROVIDERS[provider])
+    if address and not address.startswith(("http://", "https://")):
+        raise UserError(f"{address!r} is no address.", hint="It starts with http:// or https://.")
+    return ModelSpec(provider, name, address.rstrip("/") or None)

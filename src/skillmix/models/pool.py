@@ -1,0 +1,99 @@
+"""Many calls at once for a model that answers one at a time, with room that shrinks when the server says so."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from skillmix.core.calls import CallProblem, Outcome, Request
+
+Answer = Callable[[Request], Awaitable[Outcome]]
+_Result = tuple[Request, Outcome]
+
+_GROWTH_AFTER: Final = 20
+"""Calls in a row without a complaint before there is room for one more again."""
+
+
+class Pool:
+    """Keeps up to `most` calls in flight; a server that is overloaded halves that, good answers raise it again.
+
+    One worker for each place: a wait on the set of all calls in flight would cost time that grows with their number.
+    """
+
+    def __init__(self, answer: Answer, *, most: int) -> None:
+        self._answer = answer
+        self._most = most
+        self._good = 0
+        self.room = most
+
+    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
+        """Answer requests, in the order in which the answers come."""
+        results: asyncio.Queue[_Result | asyncio.Task[None]] = asyncio.Queue()
+        shift = _Shift(requests)
+        workers = [asyncio.create_task(self._work(place, shift, results)) for place in range(self._most)]
+        for worker in workers:
+            worker.add_done_callback(results.put_nowait)
+        try:
+            working = len(workers)
+            while working:
+                result = await results.get()
+                if isinstance(result, asyncio.Task):
+                    result.result()  # a fault of ours ends the serving
+                    working -= 1
+                else:
+                    yield result
+        finally:
+            for worker in workers:
+                worker.cancel()
+
+    async def _work(self, place: int, shift: "_Shift", results: "asyncio.Queue[_Result | asyncio.Task[None]]") -> None:
+        while True:
+            while place >= self.room and not shift.is_over:
+                await shift.wait_for_change()
+            request = await shift.pull()
+            if request is None:
+                return
+            outcome = await self._answer(request)
+            self._adapt(outcome, shift)
+            results.put_nowait((request, outcome))
+
+    def _adapt(self, outcome: Outcome, shift: "_Shift") -> None:
+        if isinstance(outcome, CallProblem) and outcome.reason in ("HTTP 429", "HTTP 503", "HTTP 529"):
+            self.room = max(1, self.room // 2)
+            self._good = 0
+            return
+        self._good += 1
+        if self._good >= _GROWTH_AFTER and self.room < self._most:
+            self.room += 1
+            self._good = 0
+            shift.changed()
+
+
+class _Shift:
+    """What the workers of one serving share: the stream, pulled by one at a time, and its end."""
+
+    def __init__(self, requests: AsyncIterator[Request]) -> None:
+        self._requests = requests
+        self._turn = asyncio.Lock()
+        self._change = asyncio.Event()
+        self.is_over = False
+
+    async def pull(self) -> Request | None:
+        """The next request, or None for ever after the last."""
+        async with self._turn:
+            if self.is_over:
+                return None
+            try:
+                return await anext(self._requests)
+            except StopAsyncIteration:
+                self.is_over = True
+                self.changed()
+                return None
+
+    def changed(self) -> None:
+        """Wake the workers that wait for room."""
+        self._change.set()
+
+    async def wait_for_change(self) -> None:
+        """Sleep until there may be room, or nothing is left to do."""
+        self._change.clear()
+        await self._change.wait()

@@ -1,0 +1,148 @@
+"""A deterministic student and grader for tests and demonstrations: no text to believe, all rates known.
+
+The student writes code words for what it shows; the grader finds them. Both draw from the request's seed alone, so the
+same call gives the same reply whatever else is asked. Rates are set in the spec: `scripted:student?skill=0.8`.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, fields
+from typing import Final, Literal
+from urllib.parse import parse_qsl
+
+from skillmix.core.calls import CallProblem, Outcome, Reply, Request
+from skillmix.core.errors import UserError
+from skillmix.core.folding import fold
+from skillmix.core.hashing import digest
+from skillmix.core.rubric import limit_in_words
+from skillmix.core.specs import ModelSpec
+
+_DEFINITION = re.compile(r"^(?:- |\*\*)(?P<name>[^\n]+?)(?:\*\*)?: ", re.MULTILINE)
+_CRITERION = re.compile(r"^- (?P<phrase>[^\n:]+)$", re.MULTILINE)
+_TOPIC = re.compile(r"about (?:this topic: |the topic \")(?P<topic>[^\n\"]+)")
+_LIMIT = re.compile(r"(?P<limit>\w+) sentences?\b")
+_LIMITS: Final = {limit_in_words(number).split()[0]: number for number in range(1, 21)}
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Chances, each drawn for every call."""
+
+    skill: float = 0.8
+    """That a student shows a skill it was asked for."""
+    topic: float = 0.95
+    sense: float = 0.95
+    length: float = 0.95
+    marker: float = 1.0
+    """That a student writes 'Answer:'."""
+    empty: float = 0.0
+    """That its answer is empty."""
+    noise: float = 0.0
+    """That a grader turns a point round."""
+    unreadable: float = 0.0
+    """That a grader forgets a row."""
+    refusal: float = 0.0
+    """That the call ends in a refusal."""
+
+
+class ScriptedModel:
+    """Answers at once."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        kind, _, query = spec.name.partition("?")
+        if kind not in ("student", "grader"):
+            raise UserError(
+                f"There is no scripted {kind!r}.", hint="scripted:student or scripted:grader, with ?rate=…."
+            )
+        self._kind: Literal["student", "grader"] = "student" if kind == "student" else "grader"
+        self._rates = _rates(query)
+
+    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+        """Answer requests in their order."""
+        async for request in requests:
+            yield request, self.answer(request)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def answer(self, request: Request) -> Outcome:
+        """What the script says to one request."""
+        chance = _Chance(request.seed)
+        if chance.falls("refusal", self._rates.refusal):
+            return CallProblem("final", "refusal")
+        text = self._write(request, chance) if self._kind == "student" else self._grade(request, chance)
+        words = sum(len(message.content.split()) for message in request.messages)
+        return Reply(text, finish="stop", input_tokens=words, output_tokens=len(text.split()))
+
+    def _write(self, request: Request, chance: "_Chance") -> str:
+        first = next(m.content for m in request.messages if m.role == "user")
+        names = [match["name"] for match in _DEFINITION.finditer(first)]
+        topic = _TOPIC.search(first)
+        shown = [code(name) for name in names if chance.falls(f"skill {name}", self._rates.skill)]
+        if topic and chance.falls("topic", self._rates.topic):
+            shown.append(code(topic["topic"]))
+        if not chance.falls("sense", self._rates.sense):
+            shown.append(_NONSENSE)
+        sentence = f"Scripted words {' '.join(shown)}."
+        count = 1 if chance.falls("length", self._rates.length) else len(names) + 2
+        text = " ".join([sentence, *["More of it."] * (count - 1)])
+        if chance.falls("empty", self._rates.empty):
+            text = ""
+        marker = "Answer: " if chance.falls("marker", self._rates.marker) else ""
+        return f"{marker}{text}\n\nExplanation: it is scripted."
+
+    def _grade(self, request: Request, chance: "_Chance") -> str:
+        prompt = request.messages[-1].content
+        names = [match["name"] for match in _DEFINITION.finditer(prompt)]
+        phrases = [match["phrase"] for match in _CRITERION.finditer(prompt)]
+        answer = prompt.partition("==========\n")[2].partition("\n==========")[0]
+        topic = _TOPIC.search(prompt)
+        limit = _LIMIT.search(phrases[-1]) if phrases else None
+        met = [code(name) in answer.split() or f"{code(name)}." in answer for name in names]
+        met.append(topic is not None and re.search(rf"\b{code(topic['topic'])}\b", answer) is not None)
+        met.append(_NONSENSE not in answer)
+        met.append(limit is not None and answer.count(".") <= _LIMITS.get(limit["limit"], 1))
+        points = [m != chance.falls(f"noise {i}", self._rates.noise) for i, m in enumerate(met)]
+        rows = list(zip(phrases, points, strict=False))
+        if chance.falls("unreadable", self._rates.unreadable):
+            rows = rows[1:]
+        if "Point earned" in prompt:
+            return "\n".join(f"{phrase}: seen. Point earned: {int(p)}" for phrase, p in rows)
+        table = "\n".join(f"| {phrase} | {int(p)} |" for phrase, p in rows)
+        return (
+            f"Here's the grading table:\n\n| Criteria | Points Earned |\n|---|---|\n{table}\n\nExplanation: scripted."
+        )
+
+
+_NONSENSE: Final = "zzz"
+
+
+def code(name: str) -> str:
+    """The word that stands for a skill or topic; no name is part of it."""
+    return "q" + digest("scripted", fold(name), size=4).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
+
+
+class _Chance:
+    """Draws that depend on the seed and on what they are for."""
+
+    def __init__(self, seed: int | None) -> None:
+        self._seed = seed
+
+    def falls(self, purpose: str, rate: float) -> bool:
+        """True with that probability."""
+        return int.from_bytes(digest("chance", self._seed, purpose, size=6)) / 2**48 < rate
+
+
+def _rates(query: str) -> Rates:
+    known = {field.name for field in fields(Rates)}
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    try:
+        rates = {name: float(value) for name, value in given.items()}
+    except ValueError:
+        raise UserError(f"{query!r} has a rate that is no number.", hint="Write skill=0.8&topic=0.9.") from None
+    wrong = sorted(name for name, rate in rates.items() if name not in known or not 0 <= rate <= 1)
+    if wrong:
+        raise UserError(
+            f"Scripted rates cannot be set: {', '.join(wrong)}.", hint=f"From 0 to 1: {', '.join(sorted(known))}."
+        )
+    return Rates(**rates)

@@ -1,0 +1,83 @@
+"""`skillmix grade-text`: one text, one grader, one call; what it earned and why."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from skillmix.config.prompt_sets import load_prompts
+from skillmix.core.calls import CallProblem, Decoding, GradeKey, Message, Outcome, Reply, Request, seed_for, text_id
+from skillmix.core.errors import UserError
+from skillmix.core.prompts import GraderVariant
+from skillmix.core.reading import Reading, read_grades
+from skillmix.core.rubric import Rubric, rubric_of
+from skillmix.core.scoring import METRICS, Points, decide_points, text_score
+from skillmix.core.specs import parse_spec
+from skillmix.core.text_rules import plain_answer
+from skillmix.models.opening import open_model
+from skillmix.stages.parse_reply import Named
+from skillmix.stages.scores import rules_named
+
+_GRADING = Decoding(max_tokens=1024)
+
+
+@dataclass(frozen=True, slots=True)
+class GradedText:
+    """A grader's reading, and the points after the rules that code decides."""
+
+    rubric: Rubric
+    reading: Reading
+    points: Points
+
+    def as_json(self) -> dict[str, object]:
+        """The documented form of `grade-text --json`."""
+        return {
+            "points": self.reading.by_name(self.rubric),
+            "problem": self.reading.problem,
+            "notes": list(self.reading.notes),
+            "scores": {metric: text_score(self.points, metric) for metric in METRICS},
+            "evidence": {criterion.name: None for criterion in self.rubric.criteria[: self.rubric.k]},
+        }
+
+
+def grade_text(named: Named, text: str, *, grader: str, variant: GraderVariant, seed: int, rules: str) -> GradedText:
+    """Ask a grader about a text that is the answer itself."""
+    chosen = rules_named(rules)
+    answer = plain_answer(text)
+    if answer.status == "empty":
+        raise UserError("There is no text to grade.", hint="Give the student's text on standard input.")
+    catalog, combination = named.resolve()
+    prompts = load_prompts(named.prompts)
+    rubric = rubric_of(combination.skills, combination.topic, phrases=prompts.phrases)
+    prompt = prompts.grader_prompt(catalog, combination, answer=answer.text, variant=variant)
+    key = GradeKey("text", combination.id, 0, text_id(answer.text), "grader", 0, 0)
+    request = Request(key, grader, (Message("user", prompt),), _GRADING, seed_for(seed, key))
+    outcome = asyncio.run(_ask(grader, request))
+    if isinstance(outcome, CallProblem):
+        raise UserError(
+            f"The grader did not answer: {outcome.reason}. {outcome.detail}".strip(), hint=_HINTS[outcome.kind]
+        )
+    reading = read_grades(rubric, outcome.text, text=answer.text)
+    points = decide_points(rubric, answer, [reading], rounds=1, rules=chosen)
+    return GradedText(rubric, reading, points)
+
+
+_HINTS = {
+    "fatal": "Check the model's name, its address and the key in the environment.",
+    "final": "This grader will not grade this text; try another.",
+    "passing": "This may pass; run the command again.",
+}
+
+
+async def _ask(spec: str, request: Request) -> Outcome:
+    model = open_model(parse_spec(spec), concurrency=1)
+
+    async def only() -> AsyncIterator[Request]:
+        yield request
+
+    outcome: Outcome = Reply("")
+    try:
+        async for _, answer in model.serve(only()):
+            outcome = answer
+    finally:
+        await model.close()
+    return outcome

@@ -1,0 +1,85 @@
+"""A server on loopback that speaks the chat protocols, well or badly."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from skillmix.core.calls import Decoding, GenerateKey, Message, Model, Outcome, Request
+
+Handler = Callable[[dict[str, Any]], Awaitable[web.StreamResponse] | web.StreamResponse]
+
+
+@dataclass
+class Stub:
+    """What was asked, and how to answer."""
+
+    handler: Handler
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    address: str = ""
+    most_at_once: int = 0
+    _now: int = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.bodies.append(body)
+        self.headers.append(dict(request.headers))
+        self._now += 1
+        self.most_at_once = max(self.most_at_once, self._now)
+        try:
+            answer = self.handler(body)
+            return await answer if isinstance(answer, Awaitable) else answer
+        finally:
+            self._now -= 1
+
+
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[Stub]:
+    stub = Stub(handler)
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", stub.handle)
+    application.router.add_post("/v1/messages", stub.handle)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    stub.address = f"http://127.0.0.1:{port}/v1"
+    try:
+        yield stub
+    finally:
+        await runner.cleanup()
+
+
+def chat(text: str | None, **changes: Any) -> web.Response:
+    """A good reply of the OpenAI kind."""
+    message = {"role": "assistant", "content": text} | changes.pop("message", {})
+    usage = {"usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+    return web.json_response({"choices": [{"message": message, "finish_reason": "stop"} | changes], **usage})
+
+
+def error(status: int, message: str, **more: str) -> web.Response:
+    return web.json_response({"error": {"message": message, **more}}, status=status)
+
+
+def request(number: int = 0, decoding: Decoding | None = None) -> Request:
+    key = GenerateKey("s", "c", number, 1)
+    return Request(
+        key, "m", (Message("system", "Be brief"), Message("user", f"Hi {number}")), decoding or Decoding(), 7
+    )
+
+
+async def ask(model: Model, *requests: Request) -> list[tuple[Request, Outcome]]:
+    async def stream() -> AsyncIterator[Request]:
+        for item in requests:
+            yield item
+            await asyncio.sleep(0)
+
+    try:
+        return [result async for result in model.serve(stream())]
+    finally:
+        await model.close()

@@ -1,0 +1,100 @@
+"""The scripted models: deterministic, at the rates set, and understood by the real reader."""
+
+from typing import Any
+
+import pytest
+
+from skillmix.config.catalogs import load_catalog
+from skillmix.config.prompt_sets import load_prompts
+from skillmix.core.calls import CallProblem, Decoding, GenerateKey, Message, Reply, Request
+from skillmix.core.combinations import Draw, draw_combinations
+from skillmix.core.errors import UserError
+from skillmix.core.reading import read_grades
+from skillmix.core.rubric import rubric_of
+from skillmix.core.sentences import count_sentences
+from skillmix.core.specs import parse_spec
+from skillmix.core.text_rules import extract_answer, names_skill
+from skillmix.models.scripted import ScriptedModel
+
+CATALOG, PROMPTS = load_catalog("paper"), load_prompts("standard")
+
+
+def model(spec: str) -> ScriptedModel:
+    return ScriptedModel(parse_spec(spec))
+
+
+def asked(seed: int, *prompts: str) -> Request:
+    messages = tuple(Message("user", prompt) for prompt in prompts)
+    return Request(GenerateKey("s", "c", 0, 1), "scripted", messages, Decoding(), seed)
+
+
+def reply(spec: str, seed: int, *prompts: str) -> str:
+    outcome = model(spec).answer(asked(seed, *prompts))
+    assert isinstance(outcome, Reply)
+    return outcome.text
+
+
+@pytest.mark.parametrize("variant", ["gpt", "claude", "llama2"])
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_what_the_student_shows_is_what_the_grader_sees(variant: Any, k: int) -> None:
+    student = "scripted:student?skill=0.6&topic=0.7&sense=0.7&length=0.7"
+    seen = set()
+    for seed, combination in enumerate(draw_combinations(Draw(CATALOG.pool("all"), "all", k, 0), 40)):
+        first, second = PROMPTS.student_prompts(CATALOG, combination)
+        text = extract_answer(reply(student, seed, first, second)).text
+        prompt = PROMPTS.grader_prompt(CATALOG, combination, answer=text, variant=variant)
+        rubric = rubric_of(combination.skills, combination.topic, phrases=PROMPTS.phrases)
+
+        reading = read_grades(rubric, reply("scripted:grader", seed, prompt), text=text)
+
+        assert reading.points is not None, reading.problem
+        assert reading.points[-1] == float(count_sentences(text) <= rubric.limit)
+        assert not any(names_skill(text, skill) for skill in combination.skills)
+        seen.add(reading.points)
+    assert len(seen) > 3
+
+
+def test_rates_are_met() -> None:
+    combination = draw_combinations(Draw(CATALOG.pool("all"), "all", 2, 0), 1)[0]
+    first, _ = PROMPTS.student_prompts(CATALOG, combination)
+    from skillmix.models.scripted import code
+
+    shown = sum(code(combination.skills[0]) in reply("scripted:student?skill=0.3", seed, first) for seed in range(2000))
+
+    assert 0.27 < shown / 2000 < 0.33
+
+
+def test_the_same_seed_gives_the_same_reply_and_another_seed_another() -> None:
+    combination = draw_combinations(Draw(CATALOG.pool("all"), "all", 5, 0), 1)[0]
+    first, _ = PROMPTS.student_prompts(CATALOG, combination)
+
+    replies = [reply("scripted:student?skill=0.5", seed % 20, first) for seed in range(40)]
+
+    assert replies[:20] == replies[20:]
+    assert len(set(replies)) > 5
+
+
+def test_format_failures_refusals_and_forgotten_rows_can_be_asked_for() -> None:
+    combination = draw_combinations(Draw(CATALOG.pool("all"), "all", 1, 0), 1)[0]
+    first, _ = PROMPTS.student_prompts(CATALOG, combination)
+    prompt = PROMPTS.grader_prompt(CATALOG, combination, answer="x.", variant="gpt")
+
+    assert extract_answer(reply("scripted:student?marker=0", 0, first)).status == "no marker"
+    assert extract_answer(reply("scripted:student?empty=1", 0, first)).status == "empty"
+    assert isinstance(model("scripted:student?refusal=1").answer(asked(0, first)), CallProblem)
+    rubric = rubric_of(combination.skills, combination.topic)
+    assert read_grades(rubric, reply("scripted:grader?unreadable=1", 0, prompt)).points is None
+
+
+@pytest.mark.parametrize(
+    "spec", ["scripted:nobody", "scripted:student?skil=1", "scripted:student?skill=2", "scripted:student?skill=x"]
+)
+def test_a_wrong_script_is_refused(spec: str) -> None:
+    with pytest.raises(UserError):
+        model(spec)
+
+
+@pytest.mark.parametrize("spec", ["gpt-4", "openai:", "nowhere:x", "openai:x@localhost:8000", ""])
+def test_a_wrong_spec_is_refused(spec: str) -> None:
+    with pytest.raises(UserError):
+        parse_spec(spec)
