@@ -31,7 +31,7 @@ long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cel
 	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/core/test_reading_properties.py tests/test_interval_coverage.py
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BASE): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -211,7 +211,7 @@ def test_a_run_without_gradings_says_so(capsys: pytest.CaptureFixture[str], in_f
     status, out, err = run(capsys, "scores", "r", "--json")
 
     assert (status, json.loads(out)) == (0, [])
-    assert "no gradings" in err
+    assert "the texts of s have no gradings yet" in err
 
 
 BAD = {

@@ -98,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     texts.add_argument("file", type=Path, metavar="FILE.jsonl")
     texts.add_argument("--run", required=True, help="name of the run, or a path to it")
     texts.add_argument("--catalog", default="paper", help="catalogue that the skills and topics are from")
+    texts.add_argument("--prompts", default="standard", metavar="DIR", help="prompt set whose words the graders used")
 
     reference = _command(
         commands, "import-reference", _import_reference, "records of the original SKILL-MIX code become a run"
@@ -260,7 +261,7 @@ def _novelty(options: argparse.Namespace) -> int:
 def _import_texts(options: argparse.Namespace) -> int:
     from skillmix.stages.import_texts import import_texts
 
-    imported = import_texts(options.file, options.run, catalog=options.catalog)
+    imported = import_texts(options.file, options.run, catalog=options.catalog, prompts=options.prompts)
     print(
         f"{imported.conversations} conversations and {imported.gradings} gradings are in {imported.run}; "
         f"{imported.new} calls are new."
@@ -284,11 +285,11 @@ def _import_reference(options: argparse.Namespace) -> int:
 
 
 def _scores(options: argparse.Namespace) -> int:
-    from skillmix.stages.scores import run_scores
+    from skillmix.stages.scores import run_scores, students_without_scores
 
     scores = run_scores(options.run, rules=options.rules)
-    if not scores:
-        print("note: this run has no gradings yet, so there is nothing to score", file=sys.stderr)
+    for student in students_without_scores(options.run, scores):
+        print(f"note: the texts of {student} have no gradings yet, and are in no row", file=sys.stderr)
     if options.json:
         return _print_json([asdict(score) for score in scores])
     from skillmix.render.score_table import NOTE, score_table
@@ -311,6 +312,8 @@ def _export(options: argparse.Namespace) -> int:
 
 def _standard_input() -> str:
     try:
+        if sys.stdin.isatty():
+            print("reading standard input; end it with Ctrl-D", file=sys.stderr)
         raw = sys.stdin.buffer.read()
     except (AttributeError, ValueError):
         raise UserError("Standard input is closed.", hint="Give the grader's reply there.") from None

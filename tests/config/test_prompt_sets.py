@@ -114,7 +114,8 @@ GOOD = {"generate-1.txt": "{topic} {skills} {definitions}", "generate-2.txt": "{
         ({**GOOD, "generate-2.txt": "{limit} {answer}"}, "unknown slot: answer"),
         ({**GOOD, "grade-gpt.txt": "{topic} {skills} {definitions} {limit} {answer}"}, "missing slot: criteria"),
         ({**GOOD, "criteria.yaml": "skill: 'no slot'"}, "criteria.yaml: skill must have the slots"),
-        ({**GOOD, "criteria.yaml": "skil: '{skill}'"}, "skil must be one line"),
+        ({**GOOD, "criteria.yaml": "skil: '{skill}'"}, "skil is not a known key"),
+        ({**GOOD, "grade-mine.txt": "x"}, "not known: grade-mine.txt"),
         ({**GOOD, "criteria.yaml": "sense: '{sense}'"}, "criteria.yaml: sense must have the slots none"),
     ],
 )

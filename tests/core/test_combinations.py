@@ -40,9 +40,10 @@ def test_draws_differ_by_seed_purpose_and_setting(tiny_catalog: Catalog) -> None
         draw_from(tiny_catalog, 2),
         draw_from(tiny_catalog, 2, seed=1),
         draw_from(tiny_catalog, 2, purpose="training"),
+        Draw(tiny_catalog.pool("all"), "train", 2, 0),
     ]
 
-    assert len({tuple(c.id for c in draw_combinations(draw, 20)) for draw in draws}) == 3
+    assert len({tuple(c.id for c in draw_combinations(draw, 20)) for draw in draws}) == 4
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -108,8 +109,12 @@ def test_a_ladder_is_prefix_stable(tiny_catalog: Catalog) -> None:
 
 
 def test_a_ladder_that_runs_out_says_how_long_it_can_be(tiny_catalog: Catalog) -> None:
-    with pytest.raises(UserError, match=r"exist|chains"):
+    with pytest.raises(UserError, match="only 4 exist"):
         draw_ladder(draw_from(tiny_catalog, 6), 5)
+    with pytest.raises(UserError, match="at most one chain for each skill and topic to start from: 24"):
+        draw_ladder(draw_from(tiny_catalog, 2), 25)
+    with pytest.raises(UserError, match="only 10 chains that stay different"):
+        draw_ladder(draw_from(tiny_catalog, 5), 12)
 
 
 def test_skills_are_drawn_evenly() -> None:

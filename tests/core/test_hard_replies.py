@@ -30,6 +30,10 @@ Points = tuple[float, ...] | None
 
 REPLIES: dict[str, tuple[str, Points]] = {
     "rubric with its worth, then a refusal": (listed("- {} (1 point)") + REFUSAL, None),
+    "leniency that is no refusal": (
+        same_rows("Criteria | Points Earned", "{} | 1") + "\nI won't mark it down.",
+        (1, 1, 1),
+    ),
     "worth after a colon, then a refusal": (listed("- {}: 1 point") + REFUSAL, None),
     "worth after a dash, then a refusal": (listed("- {} - 1 point") + REFUSAL, None),
     "worth, then the start of a table": (listed("- {}: 1 point") + "\n\n" + START, None),

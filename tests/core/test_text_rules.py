@@ -23,6 +23,8 @@ from skillmix.core.text_rules import extract_answer, names_skill
         ("1. Answer: I sew.\n2. Explanation: x", "I sew.", "fine"),
         ("Answer: I sew.\n\n(b) Explanation: x", "I sew.", "fine"),
         ("Improved Answer: I sew.\nBrief Explanation: x", "I sew.", "fine"),
+        ("Answer: She called out\nMother\nExplanation: x", "She called out\nMother", "fine"),
+        ("Time flies.\nGood Night\nExplanation: x", "Time flies.\nGood Night", "no marker"),
         ("### Answer\nI sew.\n### Explanation\nx", "I sew.", "fine"),
         ("**Answer**\n\nI sew.", "I sew.", "fine"),
         ("Answer: I sew\nTwo lines\nExplanation: x", "I sew\nTwo lines", "fine"),

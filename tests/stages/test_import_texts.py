@@ -70,6 +70,22 @@ def test_another_catalogue_is_another_run(in_folder: Path) -> None:
         import_texts(write(in_folder, line()), "mine", catalog="paper")
 
 
+def test_the_criteria_of_a_prompt_set_are_read_when_scoring(in_folder: Path) -> None:
+    prompts = in_folder / "mine"
+    prompts.mkdir()
+    (prompts / "generate-1.txt").write_text("{topic} {skills} {definitions}", encoding="utf-8")
+    (prompts / "generate-2.txt").write_text("{limit}", encoding="utf-8")
+    (prompts / "criteria.yaml").write_text("skill: 'Device present: {skill}'\nsense: Hangs together", encoding="utf-8")
+    reply = "| Device present: metaphor | 1 |\n| topic | 1 |\n| Hangs together | 1 |"
+    file = write(in_folder, line(gradings={"g": [reply]}))
+
+    import_texts(file, "mine-run", catalog="paper", prompts=str(prompts))
+    import_texts(file, "standard-run", catalog="paper")
+
+    assert run_scores("mine-run")[0].value == 1.0
+    assert run_scores("standard-run")[0].value is None
+
+
 def test_short_names_and_spelling_are_resolved(in_folder: Path) -> None:
     file = write(in_folder, line(skills=["Complex Question", "red-herring"], topic="sewing"))
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from skillmix.config.catalogs import SHIPPED
 from skillmix.config.yaml_files import read_text, read_yaml
-from skillmix.core.errors import UserError
+from skillmix.core.errors import UserError, faults_error
 from skillmix.core.prompts import KINDS, PromptSet, prompt_set
 from skillmix.core.rubric import Phrases
 
@@ -37,6 +37,12 @@ def load_prompts(name: str) -> PromptSet:
             f"There is no prompt set {name!r}.",
             hint=f"Shipped: {', '.join(shipped_prompt_sets())}. Or give a folder with generate-1.txt and so on.",
         )
+    strangers = sorted(file.name for file in folder.glob("*.txt") if file.name not in KINDS)
+    if strangers:
+        raise UserError(
+            f"Prompt set {name!r} has files that are not known: {', '.join(strangers)}.",
+            hint=f"Known: {', '.join(KINDS)}.",
+        )
     texts = {file: read_text(folder / file) for file in KINDS if (folder / file).is_file()}
     return prompt_set(name if is_shipped else folder.resolve().name, texts, phrases=_phrases(folder / "criteria.yaml"))
 
@@ -47,9 +53,10 @@ def _phrases(path: Path) -> Phrases:
     try:
         entries = _CriteriaFile.model_validate(read_yaml(path))
     except ValidationError as error:
-        places = sorted({str(e["loc"][0]) if e["loc"] else "the file" for e in error.errors()})
-        raise UserError(
-            f"{path}: {', '.join(places)} must be one line of text without '|'.",
-            hint="Keys: skill, topic, sense, length.",
-        ) from None
+        faults = []
+        for fault in error.errors():
+            place = str(fault["loc"][0]) if fault["loc"] else "the file"
+            known = fault["type"] != "extra_forbidden"
+            faults.append(f"{place} must be one line of text without '|'" if known else f"{place} is not a known key")
+        raise faults_error(str(path), faults, hint="Keys: skill, topic, sense, length.") from None
     return Phrases(skill=entries.skill, topic=entries.topic, sense=entries.sense, length=entries.length)

@@ -63,7 +63,7 @@ class Catalog:
         """Changes when anything that reaches a prompt or a draw changes."""
         skills = [[s.name, s.category, s.definition, s.example] for s in self.skills]
         sides = [[p.name, [[s.skills, s.topics] for s in (p.train, p.held_out)]] for p in self.partitions]
-        return short_id("catalog", skills, self.topics, sides)
+        return short_id("catalog", skills, self.topics, sides, self.default_partition, dict(self.exclude))
 
     def skill(self, name: str) -> Skill:
         """The skill of that name, or of that short form where only one has it."""

@@ -76,6 +76,12 @@ def draw_ladder(draw: Draw, count: int) -> list[Combination]:
     The rungs of a ladder share topics and skills, so scores along k differ by the added skill alone.
     """
     _check_size(draw, count)
+    chains = len(draw.side.skills) * len(draw.side.topics)
+    if count > chains:
+        raise UserError(
+            f"A ladder has at most one chain for each skill and topic to start from: {chains}, not {count}.",
+            hint=f"Ask for at most {chains}.",
+        )
     first = Draw(side=draw.side, setting=draw.setting, k=1, seed=draw.seed, purpose=draw.purpose)
     rung = draw_combinations(first, count)
     for _ in range(1, draw.k):

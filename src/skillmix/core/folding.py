@@ -4,9 +4,9 @@ import re
 import unicodedata
 from functools import lru_cache
 
-_APOSTROPHES = re.compile(r"['’‘ʼ′`´]")
+APOSTROPHES = re.compile(r"['’‘ʼ′`´]")
 _ACCENTS = re.compile(r"[\u0300-\u036f]")
-_INVISIBLE = re.compile(r"[\u200b-\u200f\u2060\ufeff\u00ad]")
+INVISIBLE = re.compile(r"[\u200b-\u200f\u2060\ufeff\u00ad]")
 _NOT_A_WORD = re.compile(r"[\W_]+")
 _BEFORE_PARENTHESIS = re.compile(r"\s*\(.*", re.DOTALL)
 
@@ -20,9 +20,9 @@ def fold(text: str) -> str:
     """
     if not text.isascii():
         # Only Latin accents are dropped: elsewhere combining marks are letters in their own right.
-        text = _ACCENTS.sub("", unicodedata.normalize("NFKD", _INVISIBLE.sub("", text)))
+        text = _ACCENTS.sub("", unicodedata.normalize("NFKD", INVISIBLE.sub("", text)))
         text = unicodedata.normalize("NFKC", text)
-    return _NOT_A_WORD.sub(" ", _APOSTROPHES.sub("", text.casefold())).strip()
+    return _NOT_A_WORD.sub(" ", APOSTROPHES.sub("", text.casefold())).strip()
 
 
 def before_parenthesis(name: str) -> str:

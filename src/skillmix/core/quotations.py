@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from skillmix.core.folding import fold
+from skillmix.core.folding import APOSTROPHES, INVISIBLE, fold
 from skillmix.core.rubric import Rubric, label_forms
 from skillmix.core.values import VALUE_SIGNS, VALUE_WORD, has_value_sign, read_value
 
@@ -16,11 +16,9 @@ Pair = tuple[str, float]
 _BORDER = re.compile(r"[｜│┃∣║]")
 _DELIMITER = re.compile(r"[:=→>\t(\[：-]")
 _VALUE_WORD = re.compile(rf"\b{VALUE_WORD}", re.IGNORECASE)
-_INVISIBLE = re.compile(r"[\u200b-\u200f\u2060\ufeff\u00ad]")
 _TOKEN = re.compile(
     rf"(?P<value>\d+(?:\.\d+)?(?:\s*/\s*1\b)?|[{VALUE_SIGNS[2:]}]|{VALUE_WORD})|(?P<word>[^\W\d_]+)", re.I
 )
-_APOSTROPHE = re.compile(r"['’‘ʼ′`´]")
 _STATEMENT = re.compile(r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b", re.IGNORECASE)
 _EARNED: Final = {"earned", "awarded", "given", "received", "scored"}
 _LONGEST_LABEL: Final = 16
@@ -63,7 +61,7 @@ def quotable(text: str | None, rubric: Rubric) -> Quotable:
     """What a student's text could lend to a reply; nothing, for nearly every text."""
     if not text or not _may_hold_a_grade(text):
         return NOTHING_TO_QUOTE
-    text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text.replace("½", "0.5")))
+    text = INVISIBLE.sub("", unicodedata.normalize("NFKC", text.replace("½", "0.5")))
     pairs = _pairs(text, rubric)
     lines = _lines_together(text) if _STATEMENT.search(text) else frozenset[str]()
     return Quotable(f" {fold(text)} ", lines, tuple(pairs)) if pairs or lines else NOTHING_TO_QUOTE
@@ -90,7 +88,7 @@ def _pairs(text: str, rubric: Rubric) -> list[Pair]:
     """For each value the longest run of words before it that is a criterion's label."""
     pairs: list[Pair] = []
     words: list[str] = []
-    for token in _TOKEN.finditer(_APOSTROPHE.sub("", text)):
+    for token in _TOKEN.finditer(APOSTROPHES.sub("", text)):
         if token["word"] is not None:
             words.append(token["word"])
             continue

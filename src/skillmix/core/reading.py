@@ -102,7 +102,10 @@ _UNWILLING: Final = (
     "decline to",
 )
 # fmt: on
-_DECLINES = re.compile(rf"\b(?:{'|'.join(_UNWILLING)})\s+(?:\w+\s+)?(?:grade|mark|assess|evaluate|score)\b")
+_DECLINES = re.compile(
+    rf"\b(?:{'|'.join(_UNWILLING)})\s+(?:\w+\s+)?(?:grade|mark|assess|evaluate|score)\b"
+    r"(?!\s+(?:\w+\s+){0,3}(?:down|off|lower|higher|less|more)\b)"
+)
 
 
 @dataclass(slots=True)

@@ -101,6 +101,7 @@ def _ends_sentence(sentence: str, terminator: re.Match[str], rest: str) -> bool:
 
 def _is_abbreviation(before: str, rest: str, next_letter: str) -> bool:
     """Whether the full stop after these words belongs to the last of them alone."""
+    before = before[-_LONGEST_ABBREVIATION:]
     if _NEVER_LAST.search(before):
         return True
     if _BEFORE_A_NUMBER.search(before):
@@ -110,6 +111,10 @@ def _is_abbreviation(before: str, rest: str, next_letter: str) -> bool:
     # 'at 5 p.m. The bell' but 'J. K. Rowling': only a word that often starts sentences starts one here.
     may_be = _MAY_BE_LAST.search(before) is not None or _is_initial(before)
     return may_be and _SENTENCE_START.match(rest) is None
+
+
+_LONGEST_ABBREVIATION: Final = 40
+"""Characters that matter before a full stop; without a limit the searches would grow with the text."""
 
 
 def _is_initial(before: str) -> bool:

@@ -1,4 +1,4 @@
-"""Rules about a student's text that code decides: the answer itself, its length, a skill named in it."""
+"""Rules about a student's text that code decides: the answer itself, and a skill named in it."""
 
 import re
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ _ANSWER = re.compile(
 )
 _EXPLANATION = re.compile(r"(?:[*_]+|#+ *)?Explanation")
 # What an explanation's own line starts with is no part of the answer: "2. Explanation", "Brief Explanation".
-_LABEL_ON_LAST_LINE = re.compile(r"\n[ \t]*[*_#>-]*[ \t]*(?:\(?\w{1,2}[.)]|(?:[A-Z][a-z]+[ \t]*){1,2})?[*_#]*[ \t]*$")
+_LABEL_ON_LAST_LINE = re.compile(r"\n[ \t]*[*_#>-]*[ \t]*(?:\(?\w{1,2}[.)]|(?:[A-Z][a-z]+[ \t]*){1,2})?[*_#]*[ \t]*\Z")
 
 
 def extract_answer(reply: str) -> Answer:

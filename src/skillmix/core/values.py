@@ -95,7 +95,7 @@ def _plain(text: str) -> str:
 
 
 def _take_ticks(text: str) -> tuple[float | None, str]:
-    """The value of ticks and crosses at either end, and the text without them."""
+    """The value of the ticks and crosses in a text, and the text without them."""
     if text.isascii():
         return None, text
     found = {_TICKS[c] for c in text if c in _TICKS}

@@ -30,11 +30,10 @@ from skillmix.core.calls import (
 )
 from skillmix.core.combinations import Combination
 from skillmix.core.errors import UserError
-from skillmix.engine.rows import call_of_row, combination_of_row, key_order, union, verified_message
-from skillmix.engine.schema import connect, telling_what_broke
+from skillmix.engine.rows import CALL_COLUMNS, call_of_row, combination_of_row, key_order, union, verified_message
+from skillmix.engine.schema import OlderJournal, connect, telling_what_broke
 
 MAIN_FILE: Final = "calls.sqlite"
-_KEY_COLUMNS: Final = "student, combination, generation, turn, text, grader, round, attempt"
 _KEY_ORDER: Final = {
     "generate": "student, combination, generation, turn",
     "grade": "student, combination, generation, text, grader, round, attempt",
@@ -114,6 +113,24 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                     _refuse_other_reply(request, outcome, stored.reply)
         return new
 
+    def find(self, request: Request) -> Outcome | None:
+        """The final outcome that the journal has for a request; None if it must be asked (again)."""
+        stored = self._stored(request)
+        if stored is None or stored.is_open:
+            return None
+        where, values = _where(request.key)
+        row = self._connection.execute(
+            f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply WHERE {where}", values
+        ).fetchone()
+        return call_of_row(row).outcome
+
+    def spent(self) -> tuple[int, float]:
+        """How many calls were ever sent, and what the answered ones cost."""
+        with telling_what_broke(self.path):
+            tries = self._connection.execute("SELECT count(*) FROM tries").fetchone()[0]
+            cost = self._connection.execute("SELECT total(cost_usd) FROM calls").fetchone()[0]
+        return int(tries), float(cost)
+
     def record_try(self, request: Request, outcome: Outcome, seconds: float) -> None:
         """Add a try to the append-only record of everything that was sent."""
         what, reason = ("reply", outcome.finish or "") if isinstance(outcome, Reply) else (outcome.kind, outcome.reason)
@@ -185,7 +202,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
 
 class JournalReader(AbstractContextManager["JournalReader"]):
-    """All journal files of a run together; reading changes nothing and needs no lock."""
+    """All journal files of a run together; reading needs no lock, but to migrate a file of an older version."""
 
     def __init__(self, folder: Path) -> None:
         paths = sorted(folder.glob("*.sqlite"))
@@ -193,7 +210,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             raise UserError(f"There is no journal in {folder}.", hint="Check the run's name.")
         self._files: list[tuple[Path, sqlite3.Connection]] = []
         for path in paths:
-            self._files.append((path, connect(path, write=False)))
+            self._files.append((path, _connected_for_reading(path)))
 
     def __enter__(self) -> Self:
         return self
@@ -212,17 +229,20 @@ class JournalReader(AbstractContextManager["JournalReader"]):
     def calls(self, stage: Literal["generate", "grade"]) -> Iterator[Call]:
         """The calls of a stage in the order of their keys; a key that several files have comes once."""
         # A literal stage and the key's own order let SQLite walk that stage's index instead of sorting replies.
-        query = f"""
-            SELECT {_KEY_COLUMNS}, model, messages, decoding, seed, request_hash, origin, at, status, reply, finish,
-                   problem_kind, problem, detail, input_tokens, output_tokens, cost_usd, not_sent, role, content
-            FROM calls LEFT JOIN messages ON messages.hash = calls.reply
-            WHERE stage = '{stage}' ORDER BY {_KEY_ORDER[stage]}"""
+        query = (
+            f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply "
+            f"WHERE stage = '{stage}' ORDER BY {_KEY_ORDER[stage]}"
+        )
         files = [self._calls_of(path, connection, query) for path, connection in self._files]
         if len(files) == 1:
             yield from files[0]
             return
         for _, same_key in groupby(merge(*files, key=key_order), key=key_order):
             yield union(list(same_key))
+
+    def students(self) -> set[str]:
+        """Everybody who wrote something."""
+        return {row[0] for row in self._rows("SELECT DISTINCT student FROM calls WHERE stage = 'generate'")}
 
     def messages(self) -> dict[str, Message]:
         """Every message by its hash."""
@@ -249,6 +269,14 @@ class JournalReader(AbstractContextManager["JournalReader"]):
                     yield row
 
 
+def _connected_for_reading(path: Path) -> sqlite3.Connection:
+    try:
+        return connect(path, write=False)
+    except OlderJournal:
+        JournalWriter(path.parent, file=path.name).close()  # opening it for writing, under the lock, migrates it
+        return connect(path, write=False)
+
+
 class _Stored(NamedTuple):
     """What the journal has under a key."""
 
@@ -262,7 +290,7 @@ def _refuse_other_reply(request: Request, outcome: Outcome, stored: str | None) 
     if reply != stored:
         raise UserError(
             f"{request.key} is in the journal with another reply.",
-            hint="Nothing of this import after it was stored. Use another run name for changed texts.",
+            hint="Nothing of this import was stored. Use another run name for changed texts.",
         )
 
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import astuple
 from functools import lru_cache
+from typing import Final
 
 from skillmix.core.calls import (
     Call,
@@ -18,6 +19,13 @@ from skillmix.core.calls import (
 )
 from skillmix.core.combinations import Combination, combination_of
 from skillmix.core.errors import UserError
+
+CALL_COLUMNS: Final = (
+    "student, combination, generation, turn, text, grader, round, attempt, model, messages, decoding, seed, "
+    "request_hash, origin, at, status, reply, finish, problem_kind, problem, detail, input_tokens, output_tokens, "
+    "cost_usd, not_sent, role, content"
+)
+"""What `call_of_row` expects, in this order, of calls joined with messages by the reply's hash."""
 
 
 def key_order(call: Call) -> tuple[object, ...]:

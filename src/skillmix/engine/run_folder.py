@@ -49,6 +49,8 @@ class RunFolder:
         try:
             entries = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
         except ValueError:
+            entries = None
+        if not isinstance(entries, list):
             file.rename(file.with_name("manifest.json.damaged"))
             entries = []
         at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -60,12 +62,17 @@ def new_run(name: str) -> RunFolder:
     """The folder of a run by name (under `runs/`) or by path."""
     path = Path(name)
     checked_name(path.name, "run")
-    return RunFolder(path if "/" in name or os.sep in name else Path("runs") / path)
+    return RunFolder(path if _is_path(name) else Path("runs") / path)
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or os.sep in name
 
 
 def find_run(name: str) -> RunFolder:
     """An existing run by name or by path."""
-    for path in (Path(name), Path("runs") / name):
+    places = [Path(name)] if _is_path(name) else [Path("runs") / name, Path(name)]
+    for path in places:
         if (path / "experiment.yaml").exists() or (path / "journal").is_dir():
             return RunFolder(path)
     known = sorted(p.parent.name for p in Path("runs").glob("*/experiment.yaml"))

@@ -76,6 +76,19 @@ MIGRATIONS: Final[dict[int, str]] = {}
 """SQL that turns a file of version n into one of version n + 1, by n."""
 
 
+class OlderJournal(Exception):
+    """A reader met a file that a writer, who holds the lock, must migrate first."""
+
+
+_OTHER_TROUBLES: Final = {
+    sqlite3.SQLITE_FULL: ("cannot be written: the disk is full", "Make room and run again; what is in it is kept."),
+    sqlite3.SQLITE_BUSY: ("is busy", "Another program has it open; run again when that is done."),
+    sqlite3.SQLITE_LOCKED: ("is busy", "Another program has it open; run again when that is done."),
+    sqlite3.SQLITE_READONLY: ("cannot be written", "Check the permissions of the file and its folder."),
+    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "Check the permissions of the file and its folder."),
+}
+
+
 @contextmanager
 def telling_what_broke(path: Path) -> Iterator[None]:
     """Turn SQLite's complaints about a file into one line that its user can act on."""
@@ -84,6 +97,9 @@ def telling_what_broke(path: Path) -> Iterator[None]:
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
             raise
+        trouble = _OTHER_TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        if trouble is not None:
+            raise UserError(f"The journal {path} {trouble[0]}.", hint=trouble[1]) from None
         raise UserError(
             f"The journal {path} cannot be read: {error}.",
             hint="Nothing was changed. Restore the file from a copy, or move it away to start it anew.",
@@ -97,6 +113,8 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
         if version is None and not write:
             raise UserError(f"The journal {path} is empty.", hint="Run the experiment again to fill it.")
         if version is not None and version < VERSION:
+            if not write:
+                raise OlderJournal
             _migrate(path)
         return _writing(path) if write else _reading(path)
 

@@ -21,7 +21,7 @@ _HEADER = (
 )
 NOTE = (
     "Best of the generations of a combination, mean over complete combinations, 95 % interval; "
-    "ungraded and format failures count texts."
+    "complete counts combinations, ungraded and format failures count texts, as full marks see them."
 )
 
 

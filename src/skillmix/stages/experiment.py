@@ -1,11 +1,15 @@
 """A run's own copy of its experiment: written once, compared ever after."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import yaml
 
 from skillmix.config.yaml_files import read_yaml
+from skillmix.core.catalog import Catalog
 from skillmix.core.errors import UserError
+from skillmix.core.prompts import PromptSet
+from skillmix.core.rubric import Phrases
 from skillmix.engine.run_folder import RunFolder, write_whole
 
 
@@ -15,6 +19,15 @@ def read_experiment(run: RunFolder) -> dict[str, object]:
     if not isinstance(document, dict):
         raise UserError(f"{run.experiment_file} is damaged.", hint="Restore it from a copy.")
     return document
+
+
+def criteria_of(experiment: Mapping[str, object]) -> Phrases:
+    """How the criteria of a run are worded."""
+    stored = experiment.get("criteria")
+    if not isinstance(stored, dict):
+        return Phrases()
+    known = {name: str(stored[name]) for name in ("skill", "topic", "sense", "length") if name in stored}
+    return Phrases(**known)
 
 
 def begin_run(run: RunFolder, experiment: Mapping[str, object]) -> None:
@@ -28,17 +41,21 @@ def begin_run(run: RunFolder, experiment: Mapping[str, object]) -> None:
     if changed:
         raise UserError(
             f"The run {run.path} exists with another {', '.join(changed)}.",
-            hint="Use another run name, or set it back.",
+            hint=f"It has {', '.join(f'{k}: {stored.get(k)!r}' for k in changed)}. Use another run name, or set it back.",
         )
 
 
-def imported_experiment(run: RunFolder, *, stage: str, catalog: str | None) -> dict[str, object]:
-    """The experiment of a run whose calls were made elsewhere."""
+def imported_experiment(
+    run: RunFolder, *, stage: str, catalog: Catalog | None = None, prompts: PromptSet | None = None
+) -> dict[str, object]:
+    """The experiment of a run whose calls were made elsewhere; its criteria are how the graders worded theirs."""
     return {
         "name": run.name,
         "seed": None,
-        "catalog": catalog,
+        "catalog": catalog.name if catalog else None,
+        "catalog_hash": catalog.content_hash() if catalog else None,
         "partition": None,
-        "prompts": None,
+        "prompts": prompts.name if prompts else None,
+        "criteria": asdict(prompts.phrases if prompts else Phrases()),
         "steps": [{"name": "import", "stage": stage}],
     }

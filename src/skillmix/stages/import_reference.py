@@ -87,7 +87,7 @@ def import_reference(folder: Path, run_name: str) -> ImportedReference:
     students = list(_student_folders(folder))
     if not students:
         raise UserError(f"No records of the original code lie in {folder}.", hint=_LAYOUT)
-    begin_run(run, imported_experiment(run, stage="import-reference", catalog=None))
+    begin_run(run, imported_experiment(run, stage="import-reference"))
     with run.write() as journal, journal.transaction():
         progress = _Import(journal)
         for student, path in students:
@@ -165,14 +165,19 @@ def _rows_by_combination(file: Path) -> Iterator[tuple[Combination, int, Row]]:
     """Rows with their combination and how often it came before: the original draws with replacement."""
     seen: Counter[str] = Counter()
     for number, row in enumerate(_csv_rows(file), start=1):
-        skills = [" ".join(name.split()) for name in _BETWEEN_SKILLS.split(row["skills"])]
+        skills = [_printable(name) for name in _BETWEEN_SKILLS.split(row["skills"])]
         try:
-            combination = combination_of([name for name in skills if name], row["topic"].strip())
+            combination = combination_of([name for name in skills if name], _printable(row["topic"]))
             _refuse_reserved(combination)
         except UserError as error:
             raise UserError(f"{file}, record {number}: {error.message}", hint=error.hint) from None
         yield combination, seen[combination.id], row
         seen[combination.id] += 1
+
+
+def _printable(name: str) -> str:
+    """A name on one line, without the control characters that a terminal would obey."""
+    return " ".join("".join(c if c.isprintable() else " " for c in name).split())
 
 
 def _refuse_reserved(combination: Combination) -> None:

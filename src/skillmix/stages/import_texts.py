@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from skillmix.config.catalogs import load_catalog
+from skillmix.config.prompt_sets import load_prompts
 from skillmix.config.yaml_files import read_text
 from skillmix.core.calls import (
     UNKNOWN_DECODING,
@@ -74,12 +75,12 @@ class Imported:
     """Calls that were not in the run before."""
 
 
-def import_texts(file: Path, run_name: str, *, catalog: str) -> Imported:
+def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "standard") -> Imported:
     """Store every line's conversation and gradings; the same file twice changes nothing, a longer one extends."""
     run = new_run(run_name)
     source = load_catalog(catalog)
     lines = _validated_lines(file, source)
-    begin_run(run, imported_experiment(run, stage="import-texts", catalog=catalog))
+    begin_run(run, imported_experiment(run, stage="import-texts", catalog=source, prompts=load_prompts(prompts)))
     seen: Counter[tuple[str, str]] = Counter()
     gradings = new = 0
     with run.write() as journal, journal.transaction():
@@ -116,7 +117,7 @@ def _validated_lines(file: Path, catalog: Catalog) -> list[tuple[_Line, Combinat
     if not faults and not lines:
         faults.append("the file is empty")
     if faults:
-        hint = 'A line is {"skills": […], "topic": …, "student": …, "text" or "messages": …}; nothing was imported.'
+        hint = 'A line is {"skills": […], "topic": …, "student": …, "text" or "messages": …, "gradings": {grader: [reply, …]}}; none was imported.'
         raise faults_error(str(file), faults, hint=hint)
     return lines
 
@@ -137,11 +138,12 @@ def _json(raw: str) -> object:
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    keys = [key for key, _ in pairs]
-    for key in keys:
-        if keys.count(key) > 1:
+    document: dict[str, object] = {}
+    for key, value in pairs:
+        if key in document:
             raise ValueError(f"the key {key!r} is given twice")
-    return dict(pairs)
+        document[key] = value
+    return document
 
 
 def _first(error: ValidationError) -> str:

@@ -60,7 +60,8 @@ def parse_reply(named: Named, reply: str, *, text: str | None) -> ParsedReply:
 
 def rendered_prompts(named: Named, *, answer: str) -> dict[str, str]:
     """Every prompt of a set as it would be sent, by file name."""
-    catalog, combination = named.resolve()
+    catalog, named_order = named.resolve()
+    combination = combination_of(named_order.skills, named_order.topic)  # in the order that a run would ask in
     prompts = load_prompts(named.prompts)
     first, second = prompts.student_prompts(catalog, combination)
     rendered = {"generate-1.txt": first, "generate-2.txt": second}

@@ -10,7 +10,7 @@ from skillmix.core.scoring import METRICS, Score, summarise, text_score
 from skillmix.core.text_rules import RULES, Rules
 from skillmix.core.texts import Ballot, ReadCall, StudentText, ballots, read_calls, student_texts
 from skillmix.engine.run_folder import RunFolder, find_run
-from skillmix.stages.experiment import read_experiment
+from skillmix.stages.experiment import criteria_of, read_experiment
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def rules_named(name: str) -> Rules:
 
 def run_records(run: RunFolder) -> RunRecords:
     """Read a run; replies are dropped once they are read, so that memory does not grow with their length."""
-    phrases = Phrases()
+    phrases = criteria_of(read_experiment(run))
     with run.read() as journal:
         texts = student_texts(journal.calls("generate"), journal.combinations(), turns=None)
         read = read_calls(texts, journal.calls("grade"), phrases=phrases)
@@ -81,6 +81,12 @@ def run_scores(run_name: str, *, rules: str = "default") -> list[Score]:
                 )
             )
     return scores
+
+
+def students_without_scores(run_name: str, scores: list[Score]) -> list[str]:
+    """Students of a run whose texts no grader has seen, and who are in no table for that."""
+    with find_run(run_name).read() as journal:
+        return sorted(journal.students() - {score.student for score in scores})
 
 
 def _text(value: object) -> str | None:

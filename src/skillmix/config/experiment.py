@@ -1,0 +1,253 @@
+"""The experiment file: YAML to frozen settings, all faults at once."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+
+from skillmix.config.yaml_files import read_yaml
+from skillmix.core.catalog import Setting
+from skillmix.core.errors import UserError, faults_error
+from skillmix.core.prompts import GraderVariant
+from skillmix.core.specs import parse_spec
+
+Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$")]
+ModelRef = Annotated[str, StringConstraints(min_length=1)]
+"""A name of the experiment, or `step:NAME` for what an earlier step made."""
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StudentSettings(_Section):
+    """A model that writes, with its prompts and decoding."""
+
+    model: str
+    """Spec, such as `openai:gpt-4o`."""
+    prompts: str | None = None
+    """Prompt set; the experiment's if not given."""
+    temperature: Annotated[float, Field(ge=0)] = 0.7
+    max_tokens: Positive = 512
+    top_p: Share | None = None
+    concurrency: Positive = 64
+    timeout: Annotated[float, Field(gt=0)] = 600
+
+    @model_validator(mode="after")
+    def _known_model(self) -> "StudentSettings":
+        _check_spec(self.model)
+        if self.model.startswith("rules:"):
+            raise ValueError("rules: is a grader and writes nothing")
+        return self
+
+
+class GraderSettings(_Section):
+    """A model that votes."""
+
+    model: str
+    rounds: Positive | None = None
+    """Independent gradings of a text; odd, so that a majority exists. 3, and 1 for `rules:`."""
+    prompts: GraderVariant = "gpt"
+    """Which of the prompt set's grader prompts it is asked with."""
+    temperature: Annotated[float, Field(ge=0)] = 0.7
+    max_tokens: Positive = 1024
+    top_p: Share | None = None
+    concurrency: Positive = 64
+    timeout: Annotated[float, Field(gt=0)] = 600
+    attempts: Positive = 3
+    """How often one round is asked until its reply can be read."""
+
+    @model_validator(mode="after")
+    def _votes_that_make_sense(self) -> "GraderSettings":
+        _check_spec(self.model)
+        if self.votes % 2 == 0:
+            raise ValueError(f"rounds must be odd, not {self.votes}")
+        if self.votes > 1 and self.model.startswith("rules:"):
+            raise ValueError("rules: votes once")
+        if self.votes > 1 and self.temperature == 0:
+            raise ValueError(
+                "several rounds at temperature 0 are one round, copied; raise temperature or set rounds: 1"
+            )
+        return self
+
+    @property
+    def votes(self) -> int:
+        """Rounds, with the default filled in."""
+        return self.rounds or (1 if self.model.startswith("rules:") else 3)
+
+
+class Budget(_Section):
+    """What a run may cost, over all its resumes."""
+
+    max_usd: Annotated[float, Field(ge=0)] | None = None
+    max_calls: Annotated[int, Field(ge=0)] | None = None
+
+
+class AnswerSettings(_Section):
+    """What is graded of a student's reply."""
+
+    missing_marker: Literal["whole", "zero"] = "whole"
+
+
+class _Step(_Section):
+    name: Name
+
+
+class EvaluateStep(_Step):
+    """Generate and grade: students × settings × k."""
+
+    stage: Literal["evaluate"]
+    students: list[ModelRef]
+    graders: list[Name]
+    settings: list[Setting] = ["train", "held-out", "all"]
+    k: list[Positive] = [1, 2, 3, 4, 5]
+    combinations: Positive = 100
+    generations: Positive = 3
+    ladder: bool = False
+    stop_below: Share | None = None
+    """Skip larger k once full marks fall below this; off by default."""
+
+
+class GenerateStep(_Step):
+    """Only the students' part of an evaluation."""
+
+    stage: Literal["generate"]
+    students: list[ModelRef]
+    settings: list[Setting] = ["all"]
+    k: list[Positive]
+    combinations: Positive = 100
+    generations: Positive = 3
+
+
+class GradeStep(_Step):
+    """Grade what earlier steps generated."""
+
+    stage: Literal["grade"]
+    of: list[Name]
+    graders: list[Name]
+
+
+class DatasetStep(_Step):
+    """Conversations with full marks."""
+
+    stage: Literal["dataset"]
+    writer: ModelRef
+    graders: list[Name]
+    k: list[Positive]
+    skills: Literal["train", "all"] = "train"
+    target: Positive
+    generations: Positive = 1
+
+
+class TrainStep(_Step):
+    """Fine-tune on data sets."""
+
+    stage: Literal["train"]
+    base: ModelRef
+    data: list[Name]
+    steps: Positive = 4000
+
+
+class ReportStep(_Step):
+    """Tables and figures of all that came before."""
+
+    stage: Literal["report"]
+
+
+Step = Annotated[
+    EvaluateStep | GenerateStep | GradeStep | DatasetStep | TrainStep | ReportStep, Field(discriminator="stage")
+]
+
+
+class Experiment(_Section):
+    """Everything that a run depends on."""
+
+    name: Name
+    seed: int = 0
+    catalog: str = "paper"
+    partition: str | None = None
+    prompts: str = "standard"
+    exclude: list[str] = []
+    rules: Literal["default", "paper"] = "default"
+    answer: AnswerSettings = AnswerSettings()
+    students: dict[Name, StudentSettings] = {}
+    graders: dict[Name, GraderSettings] = {}
+    budget: Budget = Budget()
+    steps: list[Step]
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Read and check an experiment file."""
+    return experiment_of(read_yaml(path), source=str(path))
+
+
+def experiment_of(document: object, *, source: str) -> Experiment:
+    """Check an experiment; every fault is reported, with where it is."""
+    try:
+        experiment = TypeAdapter(Experiment).validate_python(document)
+    except ValidationError as error:
+        faults = [f"{_place(e['loc'])}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
+        raise faults_error(source, faults, hint="docs/experiments.md lists what may stand there.") from None
+    faults = list(_reference_faults(experiment))
+    if faults:
+        raise faults_error(source, faults, hint="A step names students, graders and earlier steps of its own file.")
+    return experiment
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part + 1) if isinstance(part, int) else part for part in location) or "the file"
+
+
+def _check_spec(text: str) -> None:
+    try:
+        parse_spec(text)
+    except UserError as error:
+        raise ValueError(f"{error.message} {error.hint}") from None
+
+
+def _reference_faults(experiment: Experiment) -> list[str]:
+    """Names that steps use and nobody defines, and names that are used twice."""
+    faults: list[str] = []
+    made: dict[str, str] = {}
+    for step in experiment.steps:
+        where = f"steps.{step.name}"
+        if step.name in made:
+            faults.append(f"{where}: the name is that of an earlier step")
+        faults += [f"{where}: {fault}" for fault in _model_faults(step, experiment, made)]
+        faults += [
+            f"{where}: there is no grader {g!r}" for g in getattr(step, "graders", []) if g not in experiment.graders
+        ]
+        for data, stage in _inputs_of(step):
+            if made.get(data) not in stage:
+                faults.append(f"{where}: no earlier {' or '.join(stage)} step is called {data!r}")
+        made.setdefault(step.name, step.stage)
+    return faults
+
+
+def _model_faults(step: Step, experiment: Experiment, made: dict[str, str]) -> list[str]:
+    faults = []
+    for reference in _models_of(step):
+        if reference.startswith("step:"):
+            if made.get(reference.removeprefix("step:")) != "train":
+                faults.append(f"no earlier train step is called {reference.removeprefix('step:')!r}")
+        elif reference not in experiment.students:
+            faults.append(f"there is no student {reference!r}")
+    return faults
+
+
+def _models_of(step: Step) -> list[str]:
+    if isinstance(step, EvaluateStep | GenerateStep):
+        return list(step.students)
+    if isinstance(step, DatasetStep):
+        return [step.writer]
+    return [step.base] if isinstance(step, TrainStep) else []
+
+
+def _inputs_of(step: Step) -> list[tuple[str, tuple[str, ...]]]:
+    if isinstance(step, TrainStep):
+        return [(name, ("dataset",)) for name in step.data]
+    if isinstance(step, GradeStep):
+        return [(name, ("generate", "evaluate", "dataset")) for name in step.of]
+    return []

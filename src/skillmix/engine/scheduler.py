@@ -1,0 +1,261 @@
+"""Making calls: each outcome is journaled before it is used, and only what is missing is asked.
+
+A task whose key is in the journal is not called; its stored outcome releases what depends on it just the same, so
+resuming is running again.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, Protocol
+
+from skillmix.core.calls import CallKey, CallProblem, Model, Outcome, Reply, Request
+from skillmix.core.errors import UserError
+from skillmix.core.hashing import digest
+from skillmix.engine.journal import JournalWriter
+
+TRIES: Final = 12
+_FIRST_WAIT: Final = 0.5
+_LONGEST_WAIT: Final = 60.0
+
+
+class Task(NamedTuple):
+    """A request for one of the models by name."""
+
+    model: str
+    request: Request
+
+
+Follow = Callable[[Request, Outcome], Iterable[Task]]
+"""What an outcome releases: the second turn after the first, gradings after the second."""
+
+
+class Purse(Protocol):
+    """Decides whether a call may start, and learns what it cost."""
+
+    def may_start(self, task: Task) -> bool:
+        """Whether the limit holds even if all calls in flight and this one cost their worst."""
+        ...
+
+    def settle(self, task: Task, outcome: Outcome) -> Outcome:
+        """The outcome with its price, now that the call is over."""
+        ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """How a run is going."""
+
+    called: int = 0
+    found: int = 0
+    """Outcomes that the journal already had."""
+    failed: dict[CallKey, str] = field(default_factory=dict)
+    """Calls given up after all tries, and why."""
+    retried: int = 0
+    stopped: str | None = None
+    """Why no more calls were started, if so."""
+
+
+class Scheduler:
+    """Runs tasks and what follows from them, with a bounded number open at a time."""
+
+    def __init__(
+        self,
+        models: Mapping[str, Model],
+        journal: JournalWriter,
+        *,
+        purse: Purse,
+        most_open: int = 512,
+        tries: int = TRIES,
+        first_wait: float = _FIRST_WAIT,
+    ) -> None:
+        self._models = models
+        self._journal = journal
+        self._purse = purse
+        self._most_open = most_open
+        self._tries = tries
+        self._first_wait = first_wait
+        self._queues: dict[str, asyncio.Queue[Task | None]] = {}
+        self._open = 0
+        self._attempts: dict[CallKey, int] = {}
+        self._started: dict[CallKey, float] = {}
+        self._tasks: dict[CallKey, Task] = {}
+        self._room = asyncio.Event()
+        self.tally = Tally()
+
+    async def run(self, source: Iterator[Task], follow: Follow) -> Tally:
+        """Work until the source is empty and nothing is open, or the run must stop."""
+        self._queues = {name: asyncio.Queue() for name in self._models}
+        serving = [asyncio.create_task(self._serve(name, follow)) for name in self._models]
+        filling = asyncio.create_task(self._fill(source, follow))
+        try:
+            done, _ = await asyncio.wait({*serving, filling}, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        finally:
+            for task in (*serving, filling):
+                task.cancel()
+            await asyncio.gather(*serving, filling, return_exceptions=True)
+        return self.tally
+
+    async def _fill(self, source: Iterator[Task], follow: Follow) -> None:
+        """Start tasks while there is room, then wait for the open ones."""
+        for task in source:
+            while self._open >= self._most_open:
+                self._room.clear()
+                await self._room.wait()
+            if self.tally.stopped:
+                break
+            self._submit(task, follow)
+            await asyncio.sleep(0)
+        while self._open:
+            self._room.clear()
+            await self._room.wait()
+        for queue in self._queues.values():
+            queue.put_nowait(None)
+
+    def _submit(self, task: Task, follow: Follow) -> None:
+        """Queue what must be called; walk through what the journal has."""
+        waiting = deque([task])
+        while waiting:
+            task = waiting.popleft()
+            outcome = self._journal.find(task.request)
+            if outcome is not None:
+                self.tally.found += 1
+                waiting.extend(follow(task.request, outcome))
+            elif self._may_start(task):
+                self._open += 1
+                self._tasks[task.request.key] = task
+                self._queues[task.model].put_nowait(task)
+
+    def _may_start(self, task: Task) -> bool:
+        if self.tally.stopped is None and not self._purse.may_start(task):
+            self.tally.stopped = "the budget is spent"
+        return self.tally.stopped is None
+
+    async def _serve(self, name: str, follow: Follow) -> None:
+        async for request, outcome in self._models[name].serve(self._requests(name)):
+            task = self._tasks[request.key]
+            seconds = time.monotonic() - self._started.pop(request.key)
+            self._journal.record_try(request, outcome, seconds)
+            self.tally.called += 1
+            if isinstance(outcome, CallProblem) and outcome.kind == "fatal":
+                raise UserError(
+                    f"{task.request.model} cannot be used: {outcome.reason}. {outcome.detail}".rstrip(),
+                    hint="Check its name, its address and the key in the environment; what is done is kept.",
+                )
+            if isinstance(outcome, CallProblem) and outcome.kind == "passing" and self._try_again(task, outcome):
+                continue
+            self._finish(task, outcome, follow)
+
+    async def _requests(self, name: str) -> AsyncIterator[Request]:
+        while (task := await self._queues[name].get()) is not None:
+            self._started[task.request.key] = time.monotonic()
+            yield task.request
+
+    def _try_again(self, task: Task, problem: CallProblem) -> bool:
+        key = task.request.key
+        attempt = self._attempts[key] = self._attempts.get(key, 0) + 1
+        if attempt >= self._tries or self.tally.stopped:
+            return False
+        self.tally.retried += 1
+        wait = max(self._wait(key, attempt), problem.retry_after or 0.0)
+        asyncio.get_running_loop().call_later(wait, self._queues[task.model].put_nowait, task)
+        return True
+
+    def _wait(self, key: CallKey, attempt: int) -> float:
+        """Doubling, with jitter that is a function of the key, so that a crowd does not return together."""
+        jitter = int.from_bytes(digest("wait", str(key), attempt, size=2)) / 2**16
+        doubled = self._first_wait * float(2 ** (attempt - 1))
+        return min(_LONGEST_WAIT, doubled) * (0.5 + jitter)
+
+    def _finish(self, task: Task, outcome: Outcome, follow: Follow) -> None:
+        key = task.request.key
+        outcome = self._purse.settle(task, outcome)
+        self._journal.record(task.request, outcome)
+        self._attempts.pop(key, None)
+        self._tasks.pop(key, None)
+        if isinstance(outcome, CallProblem) and outcome.kind == "passing":
+            self.tally.failed[key] = outcome.reason
+        else:
+            for released in follow(task.request, outcome):
+                self._submit(released, follow)
+        self._open -= 1
+        self._room.set()
+
+
+class FreePurse:
+    """No limit and no prices."""
+
+    def may_start(self, task: Task) -> bool:
+        """Always."""
+        return True
+
+    def settle(self, task: Task, outcome: Outcome) -> Outcome:
+        """As it came."""
+        return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million tokens."""
+
+    input: float
+    output: float
+
+    def of(self, input_tokens: int, output_tokens: int) -> float:
+        """What that many tokens cost."""
+        return (input_tokens * self.input + output_tokens * self.output) / 1e6
+
+
+_CHARACTERS_A_TOKEN: Final = 3
+"""Few enough that an estimate of the worst case is one."""
+
+
+class LimitedPurse:
+    """Holds a run to its budget over all its resumes."""
+
+    def __init__(
+        self,
+        prices: Mapping[str, Price | None],
+        *,
+        spent: tuple[int, float],
+        max_calls: int | None,
+        max_usd: float | None,
+    ) -> None:
+        self._prices = prices
+        self.calls, self.usd = spent
+        self._max_calls = max_calls
+        self._max_usd = max_usd
+        self._flying: dict[CallKey, float] = {}
+
+    def may_start(self, task: Task) -> bool:
+        """Whether the limits hold even if all calls in flight and this one cost their worst."""
+        worst = self._worst(task)
+        too_many = self._max_calls is not None and self.calls + 1 > self._max_calls
+        committed = self.usd + sum(self._flying.values()) + worst
+        if too_many or (self._max_usd is not None and committed > self._max_usd):
+            return False
+        self.calls += 1
+        self._flying[task.request.key] = worst
+        return True
+
+    def settle(self, task: Task, outcome: Outcome) -> Outcome:
+        """The outcome with its price; tokens that nobody counted cost what they could have."""
+        worst = self._flying.pop(task.request.key, 0.0)
+        price = self._prices[task.model]
+        if not isinstance(outcome, Reply) or price is None:
+            return outcome
+        counted = outcome.input_tokens is not None and outcome.output_tokens is not None
+        cost = price.of(outcome.input_tokens or 0, outcome.output_tokens or 0) if counted else worst
+        self.usd += cost
+        return replace(outcome, cost_usd=cost)
+
+    def _worst(self, task: Task) -> float:
+        price = self._prices[task.model]
+        if price is None:
+            return 0.0
+        characters = sum(len(message.content) for message in task.request.messages)
+        return price.of(characters // _CHARACTERS_A_TOKEN + 1, task.request.decoding.max_tokens or 4096)

@@ -1,0 +1,99 @@
+"""The experiment file: the design's examples parse, and every fault is told."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from skillmix.config.experiment import EvaluateStep, experiment_of
+from skillmix.core.errors import UserError
+
+EVALUATION = """
+name: held-out-check
+seed: 0
+catalog: paper
+partition: category
+students:
+  base:  {model: "openai:mistral-7b@http://localhost:8000/v1"}
+  tuned: {model: "local:runs/tune/m123/model"}
+graders:
+  gpt: {model: "openai:gpt-4o", rounds: 3, prompts: gpt}
+budget: {max_usd: 40}
+steps:
+  - {name: eval, stage: evaluate, students: [base, tuned], graders: [gpt], k: [1, 2, 3]}
+  - {name: report, stage: report}
+"""
+
+ROUNDS = """
+name: rounds
+seed: 0
+catalog: verifiable
+students:
+  base:   {model: "bundled:smollm2-135m"}
+  writer: {model: "bundled:smollm2-135m", prompts: worked}
+graders: {rules: {model: "rules:"}}
+steps:
+  - {name: d1,   stage: dataset, writer: writer,     graders: [rules], k: [1], skills: all, target: 1000}
+  - {name: m1,   stage: train,   base: base, data: [d1], steps: 250}
+  - {name: d2,   stage: dataset, writer: "step:m1",  graders: [rules], k: [2], target: 1000}
+  - {name: m12,  stage: train,   base: base, data: [d1, d2], steps: 250}
+  - {name: eval, stage: evaluate, students: [base, "step:m1", "step:m12"], graders: [rules], k: [1, 2, 3, 4, 5]}
+  - {name: report, stage: report}
+"""
+
+
+def parsed(text: str, **changes: Any) -> Any:
+    return experiment_of(yaml.safe_load(text) | changes, source="test.yaml")
+
+
+def test_an_evaluation_parses() -> None:
+    experiment = parsed(EVALUATION)
+
+    step = experiment.steps[0]
+    assert isinstance(step, EvaluateStep)
+    assert (step.combinations, step.generations, step.k) == (100, 3, [1, 2, 3])
+    assert experiment.graders["gpt"].votes == 3
+    assert experiment.budget.max_usd == 40
+
+
+def test_rounds_of_data_and_training_parse() -> None:
+    experiment = parsed(ROUNDS)
+
+    assert [step.stage for step in experiment.steps] == ["dataset", "train", "dataset", "train", "evaluate", "report"]
+    assert experiment.graders["rules"].votes == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sed": 1}, "sed: Extra inputs"),
+        ({"name": "Bad Name"}, "name: String should match"),
+        ({"steps": [{"name": "x", "stage": "dance"}]}, "steps.1"),
+        ({"graders": {"gpt": {"model": "openai:x", "rounds": 2}}}, "rounds must be odd"),
+        ({"graders": {"gpt": {"model": "openai:x", "temperature": 0}}}, "temperature 0 are one round"),
+        ({"graders": {"gpt": {"model": "rules:", "rounds": 3}}}, "rules: votes once"),
+        ({"graders": {"gpt": {"model": "gpt-4"}}}, "'gpt-4' is not a model"),
+        ({"graders": {}}, "there is no grader 'gpt'"),
+        ({"students": {"base": {"model": "openai:x"}}}, "there is no student 'tuned'"),
+        ({"students": {"base": {"model": "rules:"}, "tuned": {"model": "openai:x"}}}, "writes nothing"),
+        ({"budget": {"max_usd": -1}}, "budget.max_usd"),
+    ],
+)
+def test_a_faulty_experiment_is_refused_with_its_place(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parsed(EVALUATION, **changes)
+
+
+def test_steps_may_only_use_what_came_before() -> None:
+    document = yaml.safe_load(ROUNDS)
+    document["steps"] = [document["steps"][2], *document["steps"][:2]]
+
+    with pytest.raises(UserError, match="no earlier train step is called 'm1'"):
+        experiment_of(document, source="test.yaml")
+
+
+def test_all_faults_are_reported_at_once() -> None:
+    with pytest.raises(UserError) as caught:
+        parsed(EVALUATION, sed=1, name="Bad Name", budget={"max_calls": "many"})
+
+    assert "3 faults" in caught.value.message
