@@ -39,9 +39,10 @@ def begin_run(run: RunFolder, experiment: Mapping[str, object]) -> None:
     stored = read_experiment(run)
     changed = sorted(k for k in experiment.keys() | stored.keys() if experiment.get(k) != stored.get(k))
     if changed:
+        has = ", ".join(f"{key}: {stored.get(key)!r}" for key in changed)
         raise UserError(
             f"The run {run.path} exists with another {', '.join(changed)}.",
-            hint=f"It has {', '.join(f'{k}: {stored.get(k)!r}' for k in changed)}. Use another run name, or set it back.",
+            hint=f"It has {has}. Use another run name, or set it back.",
         )
 
 

@@ -117,7 +117,10 @@ def _validated_lines(file: Path, catalog: Catalog) -> list[tuple[_Line, Combinat
     if not faults and not lines:
         faults.append("the file is empty")
     if faults:
-        hint = 'A line is {"skills": […], "topic": …, "student": …, "text" or "messages": …, "gradings": {grader: [reply, …]}}; none was imported.'
+        hint = (
+            'A line is {"skills": […], "topic": …, "student": …, "text" or "messages": …}, with '
+            '"gradings": {grader: [reply, …]} if there are any; nothing was imported.'
+        )
         raise faults_error(str(file), faults, hint=hint)
     return lines
 
