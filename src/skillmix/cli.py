@@ -56,6 +56,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"skillmix {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
+    run = _command(commands, "run", _run, "every step of an experiment; run it again to go on")
+    run.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml")
+
+    status = _command(commands, "status", _status, "what of a run is done, missing, failed or unreadable")
+    status.add_argument("run", metavar="RUN")
+
     catalog = _command(commands, "catalog", _catalog, "skills, topics and partitions of a catalogue")
     _catalog_choice(catalog)
 
@@ -108,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
 
     scores = _command(commands, "scores", _scores, "the score table of a run")
     scores.add_argument("run", metavar="RUN")
-    scores.add_argument("--rules", default="default", help="default or paper")
+    scores.add_argument("--rules", help="default or paper; the run's own if not given")
 
     export = _command(commands, "export", _export, "texts, votes or calls of a run as a file")
     export.add_argument("run", metavar="RUN")
@@ -145,6 +151,39 @@ def _catalog_name(options: argparse.Namespace) -> str:
     if options.name and options.catalog and options.name != options.catalog:
         raise UserError("Two catalogues were named.", hint="Give NAME or --catalog, not both.")
     return str(options.name or options.catalog or "paper")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from skillmix.stages.evaluate import run_experiment
+    from skillmix.stages.scores import run_scores
+
+    result = run_experiment(options.experiment)
+    for key, reason in result.failed.items():
+        print(f"failed: {key}: {reason}", file=sys.stderr)
+    if result.stopped:
+        print(f"stopped: {result.stopped}; raise it and run again to go on", file=sys.stderr)
+    print(f"{result.called} calls made, {result.found} found in {result.run.path}", file=sys.stderr)
+    scores = run_scores(str(result.run.path))
+    if options.json:
+        _print_json([asdict(score) for score in scores])
+    elif scores:
+        from skillmix.render.score_table import NOTE, score_table
+
+        print(score_table(scores))
+        print(f"\n{NOTE}")
+    return 0 if result.is_complete else 1
+
+
+def _status(options: argparse.Namespace) -> int:
+    from skillmix.stages.status import run_status
+
+    status = run_status(options.run)
+    if options.json:
+        return _print_json(status.as_json())
+    print(f"calls: {status.done} done, {status.missing} missing, {status.failed} failed")
+    print(f"unreadable gradings: {status.unreadable}")
+    print(f"cost: {status.cost_usd:.2f} US dollars" if status.cost_usd else "cost: unknown or none")
+    return 0
 
 
 def _catalog(options: argparse.Namespace) -> int:

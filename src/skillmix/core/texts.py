@@ -114,8 +114,10 @@ def _reading_of(call: Call, text: StudentText, phrases: Phrases) -> Reading | No
     return None
 
 
-def ballots(texts: Sequence[StudentText], read: Iterable[ReadCall], *, rounds: int | None) -> list[Ballot]:
-    """Every text under every grader of its student; `rounds` None takes as many as there are, for imported runs.
+def ballots(
+    texts: Sequence[StudentText], read: Iterable[ReadCall], *, rounds: Mapping[str, int] | None
+) -> list[Ballot]:
+    """Every text under every grader of its student; `rounds` by grader, None for as many as there are.
 
     A student who earned nothing with every text was never given to a grader, and stands under each of them.
     """
@@ -130,12 +132,13 @@ def ballots(texts: Sequence[StudentText], read: Iterable[ReadCall], *, rounds: i
         earlier = readings[place].get(key.round)
         if earlier is None or earlier.points is None:
             readings[place][key.round] = item.reading or earlier
-    everyone = set[str]().union(*graders.values())
+    everyone = set(rounds) if rounds is not None else set[str]().union(*graders.values())
     gradeable = {text.student for text in texts if text.answer.text}
     result = []
     for text in texts:
-        for grader in sorted(graders[text.student] if text.student in gradeable else everyone):
+        judges = everyone if rounds is not None or text.student not in gradeable else graders[text.student]
+        for grader in sorted(judges):
             found = readings.get((grader, text.student, text.combination.id, text.generation), {})
-            count = rounds or max(1, len(found))
+            count = max(1, len(found)) if rounds is None else rounds[grader]
             result.append(Ballot(text, grader, count, tuple(found.get(r) for r in sorted(found))))
     return result

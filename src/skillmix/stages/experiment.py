@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Final
 
 import yaml
 
+from skillmix.config.experiment import Experiment, experiment_of
 from skillmix.config.yaml_files import read_yaml
 from skillmix.core.catalog import Catalog
 from skillmix.core.errors import UserError
@@ -44,6 +46,34 @@ def begin_run(run: RunFolder, experiment: Mapping[str, object]) -> None:
             f"The run {run.path} exists with another {', '.join(changed)}.",
             hint=f"It has {has}. Use another run name, or set it back.",
         )
+
+
+_FIXED: Final = ("name", "seed", "catalog", "catalog_hash", "partition", "exclude")
+"""What a run cannot change; more combinations, generations, rounds, k, students and graders only extend it."""
+
+
+def continue_run(run: RunFolder, experiment: Experiment, catalog: Catalog) -> None:
+    """Make a run's folder, or go on with it; its copy of the experiment is the latest one."""
+    document: dict[str, object] = experiment.model_dump(mode="json")
+    document["catalog_hash"] = catalog.content_hash()
+    run.path.mkdir(parents=True, exist_ok=True)
+    stored = read_experiment(run) if run.experiment_file.exists() else document
+    changed = [key for key in _FIXED if stored.get(key) != document.get(key)]
+    if changed:
+        has = ", ".join(f"{key}: {stored.get(key)!r}" for key in changed)
+        raise UserError(
+            f"The run {run.path} exists with another {', '.join(changed)}.",
+            hint=f"It has {has}. Use another name for the experiment, or set it back.",
+        )
+    write_whole(run.experiment_file, yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+
+
+def experiment_of_run(document: Mapping[str, object]) -> Experiment | None:
+    """The experiment of a run that made its own calls; None for an imported one."""
+    if "students" not in document:
+        return None
+    settings = {key: value for key, value in document.items() if key != "catalog_hash"}
+    return experiment_of(settings, source="experiment.yaml")
 
 
 def imported_experiment(

@@ -2,15 +2,20 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
+from skillmix.config.catalogs import load_catalog
+from skillmix.config.experiment import Experiment
+from skillmix.config.prompt_sets import load_prompts
 from skillmix.core.errors import UserError
 from skillmix.core.rubric import Phrases, Rubric, rubric_of
 from skillmix.core.scoring import METRICS, Score, summarise, text_score
 from skillmix.core.text_rules import RULES, Rules
 from skillmix.core.texts import Ballot, ReadCall, StudentText, ballots, read_calls, student_texts
 from skillmix.engine.run_folder import RunFolder, find_run
-from skillmix.stages.experiment import criteria_of, read_experiment
+from skillmix.stages.conversations import TURNS
+from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
+from skillmix.stages.plan import cells_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +40,15 @@ def rules_named(name: str) -> Rules:
 
 def run_records(run: RunFolder) -> RunRecords:
     """Read a run; replies are dropped once they are read, so that memory does not grow with their length."""
-    phrases = criteria_of(read_experiment(run))
+    document = read_experiment(run)
+    experiment = experiment_of_run(document)
+    phrases = load_prompts(experiment.prompts).phrases if experiment else criteria_of(document)
+    rounds = {name: settings.votes for name, settings in experiment.graders.items()} if experiment else None
     with run.read() as journal:
-        texts = student_texts(journal.calls("generate"), journal.combinations(), turns=None)
+        calls = journal.calls("generate")
+        texts = student_texts(calls, journal.combinations(), turns=TURNS if experiment else None)
         read = read_calls(texts, journal.calls("grade"), phrases=phrases)
-        return RunRecords(texts, ballots(texts, read, rounds=None), phrases)
+        return RunRecords(texts, ballots(texts, read, rounds=rounds), phrases)
 
 
 def run_gradings(run: RunFolder, records: RunRecords) -> Iterator[ReadCall]:
@@ -48,39 +57,72 @@ def run_gradings(run: RunFolder, records: RunRecords) -> Iterator[ReadCall]:
         yield from read_calls(records.texts, journal.calls("grade"), phrases=records.phrases)
 
 
-def run_scores(run_name: str, *, rules: str = "default") -> list[Score]:
-    """Every cell of a run: student, grader, setting, k and metric."""
-    chosen = rules_named(rules)
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The texts behind one row of the table: for each combination its generations, None where one is missing."""
+
+    student: str
+    grader: str
+    setting: str
+    k: int
+    texts: list[list[Ballot | None]]
+
+
+def run_scores(run_name: str, *, rules: str | None = None) -> list[Score]:
+    """Every cell of a run: student, grader, setting, k and metric; the run's own rules unless others are named."""
     run = find_run(run_name)
-    experiment = read_experiment(run)
+    document = read_experiment(run)
+    experiment = experiment_of_run(document)
+    chosen = rules_named(rules or (experiment.rules if experiment else "default"))
+    if experiment:
+        chosen = replace(chosen, missing_marker=experiment.answer.missing_marker)
     records = run_records(run)
-    cells: dict[tuple[str, str, int], dict[str, list[Ballot]]] = defaultdict(lambda: defaultdict(list))
-    for ballot in records.ballots:
-        combination = ballot.text.combination
-        cells[ballot.text.student, ballot.grader, combination.k][combination.id].append(ballot)
+    groups = _planned_groups(experiment, records) if experiment else _found_groups(records)
     scores = []
-    for (student, grader, k), by_combination in sorted(cells.items()):
-        points = [[b.points(chosen, records.phrases) for b in group] for group in by_combination.values()]
-        statuses = Counter(b.text.answer.status for group in by_combination.values() for b in group)
+    for group in groups:
+        points = [[b.points(chosen, records.phrases) if b else None for b in texts] for texts in group.texts]
+        statuses = Counter(b.text.answer.status for texts in group.texts for b in texts if b)
         for metric in METRICS:
-            summary = summarise([[text_score(p, metric) for p in texts] for texts in points], metric)
+            values = [[text_score(p, metric) if p else None for p in texts] for texts in points]
             scores.append(
                 Score(
                     run=run.name,
-                    student=student,
-                    grader=grader,
-                    catalog=_text(experiment.get("catalog")),
-                    partition=_text(experiment.get("partition")),
-                    prompts=_text(experiment.get("prompts")),
-                    seed=_whole(experiment.get("seed")),
-                    setting="imported",
-                    k=k,
+                    student=group.student,
+                    grader=group.grader,
+                    catalog=_text(document.get("catalog")),
+                    partition=_text(document.get("partition")),
+                    prompts=_text(document.get("prompts")),
+                    seed=_whole(document.get("seed")),
+                    setting=group.setting,
+                    k=group.k,
                     metric=metric,
                     format_failures=statuses["no marker"] + statuses["empty"],
-                    **asdict(summary),
+                    **asdict(summarise(values, metric)),
                 )
             )
     return scores
+
+
+def _found_groups(records: RunRecords) -> Iterator[_Group]:
+    """The cells of an imported run: whatever is there, by k."""
+    cells: dict[tuple[str, str, int], dict[str, list[Ballot | None]]] = defaultdict(lambda: defaultdict(list))
+    for ballot in records.ballots:
+        combination = ballot.text.combination
+        cells[ballot.text.student, ballot.grader, combination.k][combination.id].append(ballot)
+    for (student, grader, k), by_combination in sorted(cells.items()):
+        yield _Group(student, grader, "imported", k, list(by_combination.values()))
+
+
+def _planned_groups(experiment: Experiment, records: RunRecords) -> Iterator[_Group]:
+    """The cells of an experiment: everything that was to be made, made or not."""
+    made = {(b.text.student, b.text.combination.id, b.text.generation, b.grader): b for b in records.ballots}
+    for cell in cells_of(experiment, load_catalog(experiment.catalog)):
+        for grader in cell.graders:
+            texts = [
+                [made.get((cell.student, c.id, generation, grader)) for generation in range(cell.generations)]
+                for c in cell.combinations
+            ]
+            yield _Group(cell.student, grader, cell.setting, cell.k, texts)
 
 
 def students_without_scores(run_name: str, scores: list[Score]) -> list[str]:

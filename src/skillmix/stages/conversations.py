@@ -1,0 +1,107 @@
+"""A conversation: two turns of a student, then the votes on what came of it. What follows what, and nothing else."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from skillmix.config.experiment import Experiment, GraderSettings, StudentSettings
+from skillmix.core.calls import (
+    CallKey,
+    Decoding,
+    GenerateKey,
+    GradeKey,
+    Message,
+    Outcome,
+    Reply,
+    Request,
+    seed_for,
+    text_id,
+)
+from skillmix.core.catalog import Catalog
+from skillmix.core.combinations import Combination
+from skillmix.core.prompts import PromptSet
+from skillmix.core.reading import read_grades
+from skillmix.core.rubric import rubric_of
+from skillmix.core.scoring import earns_nothing
+from skillmix.core.specs import parse_spec
+from skillmix.core.text_rules import RULES, extract_answer
+from skillmix.engine.scheduler import Task
+
+TURNS = 2
+
+
+class Conversations:
+    """Makes the requests of an experiment, each from its key and from what came before."""
+
+    def __init__(
+        self, experiment: Experiment, catalog: Catalog, prompts: Mapping[str, PromptSet], *, graders: Sequence[str]
+    ) -> None:
+        self._experiment = experiment
+        self._catalog = catalog
+        self._prompts = prompts
+        self._graders = graders
+        self._combinations: dict[str, Combination] = {}
+        self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
+
+    def first(self, student: str, combination: Combination, generation: int) -> Task:
+        """The first turn."""
+        self._combinations[combination.id] = combination
+        prompt, _ = self._student_prompts(student, combination)
+        key = GenerateKey(student, combination.id, generation, 1)
+        return self._student_task(key, (Message("user", prompt),))
+
+    def follow(self, request: Request, outcome: Outcome) -> Iterator[Task]:
+        """What an outcome releases."""
+        if not isinstance(outcome, Reply):
+            return
+        key = request.key
+        if isinstance(key, GradeKey):
+            yield from self._ask_again(key, request, outcome)
+        elif key.turn < TURNS:
+            combination = self._combinations[key.combination]
+            _, prompt = self._student_prompts(key.student, combination)
+            said = (*request.messages, Message("assistant", outcome.text), Message("user", prompt))
+            yield self._student_task(replace(key, turn=key.turn + 1), said)
+        else:
+            yield from self._votes(key, outcome)
+
+    def _votes(self, key: GenerateKey, outcome: Reply) -> Iterator[Task]:
+        answer = extract_answer(outcome.text)
+        if earns_nothing(answer, self._rules):
+            return
+        combination = self._combinations[key.combination]
+        for grader in self._graders:
+            settings = self._experiment.graders[grader]
+            prompt = self._prompts[self._experiment.prompts].grader_prompt(
+                self._catalog, combination, answer=answer.text, variant=settings.prompts
+            )
+            for vote in range(settings.votes):
+                grade = GradeKey(key.student, key.combination, key.generation, text_id(answer.text), grader, vote, 0)
+                yield self._grader_task(grade, (Message("user", prompt),))
+
+    def _ask_again(self, key: GradeKey, request: Request, outcome: Reply) -> Iterator[Task]:
+        """An unreadable grade is asked for anew, under a new key and seed."""
+        combination = self._combinations[key.combination]
+        phrases = self._prompts[self._experiment.prompts].phrases
+        rubric = rubric_of(combination.skills, combination.topic, phrases=phrases)
+        attempts = self._experiment.graders[key.grader].attempts
+        # The student's text is in the prompt; whether the reply repeats it is decided when scores are read.
+        if key.attempt + 1 < attempts and read_grades(rubric, outcome.text).points is None:
+            yield self._grader_task(replace(key, attempt=key.attempt + 1), request.messages)
+
+    def _student_prompts(self, student: str, combination: Combination) -> tuple[str, str]:
+        name = self._experiment.students[student].prompts or self._experiment.prompts
+        return self._prompts[name].student_prompts(self._catalog, combination)
+
+    def _student_task(self, key: GenerateKey, messages: tuple[Message, ...]) -> Task:
+        return self._task(f"student:{key.student}", self._experiment.students[key.student], key, messages)
+
+    def _grader_task(self, key: GradeKey, messages: tuple[Message, ...]) -> Task:
+        return self._task(f"grader:{key.grader}", self._experiment.graders[key.grader], key, messages)
+
+    def _task(
+        self, model: str, settings: StudentSettings | GraderSettings, key: CallKey, messages: tuple[Message, ...]
+    ) -> Task:
+        spec = parse_spec(settings.model)
+        decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p)
+        seed = seed_for(self._experiment.seed, key)
+        return Task(model, Request(key, f"{spec.provider}:{spec.name}", messages, decoding, seed))

@@ -1,0 +1,79 @@
+"""`skillmix status`: what of a run is done, missing, failed or unreadable, and what it cost."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+
+from skillmix.config.catalogs import load_catalog
+from skillmix.config.experiment import Experiment
+from skillmix.core.calls import CallProblem, Reply
+from skillmix.core.scoring import earns_nothing
+from skillmix.core.text_rules import RULES
+from skillmix.engine.run_folder import RunFolder, find_run
+from skillmix.stages.conversations import TURNS
+from skillmix.stages.experiment import experiment_of_run, read_experiment
+from skillmix.stages.plan import cells_of
+from skillmix.stages.scores import RunRecords, run_gradings, run_records
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Counts of calls, and their cost as far as it is known."""
+
+    done: int
+    missing: int
+    failed: int
+    unreadable: int
+    cost_usd: float
+
+    def as_json(self) -> dict[str, object]:
+        """The documented form of `status --json`."""
+        calls = {"done": self.done, "missing": self.missing, "failed": self.failed}
+        return {"calls": calls, "unreadable": self.unreadable, "cost_usd": self.cost_usd}
+
+
+def run_status(run_name: str) -> Status:
+    """Count what a run's journal has and what its experiment still asks for."""
+    run = find_run(run_name)
+    done = failed = 0
+    cost = 0.0
+    with run.read() as journal:
+        for call in (*journal.calls("generate"), *journal.calls("grade")):
+            failed += isinstance(call.outcome, CallProblem) and call.outcome.kind == "passing"
+            done += isinstance(call.outcome, Reply) or (
+                isinstance(call.outcome, CallProblem) and call.outcome.kind == "final"
+            )
+            cost += (call.outcome.cost_usd or 0.0) if isinstance(call.outcome, Reply) else 0.0
+    records = run_records(run)
+    unreadable = sum(item.reading is not None and item.reading.points is None for item in run_gradings(run, records))
+    experiment = experiment_of_run(read_experiment(run))
+    missing = _missing(run, experiment, records) if experiment else 0
+    return Status(done, missing, failed, unreadable, cost)
+
+
+def _missing(run: RunFolder, experiment: Experiment, records: RunRecords) -> int:
+    """Calls that are sure to be made: turns, and votes on texts that are there to be graded."""
+    written = {(t.student, t.combination.id, t.generation): t for t in records.texts}
+    votes = {(b.text.student, b.text.combination.id, b.text.generation, b.grader): b for b in records.ballots}
+    rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
+    with run.read() as journal:
+        spoken = Counter((c.key.student, c.key.combination, c.key.generation) for c in journal.calls("generate"))
+    missing = 0
+    for (student, combination, generation), graders in _conversations(experiment).items():
+        text = written.get((student, combination, generation))
+        if text is None:
+            missing += TURNS - spoken[student, combination, generation]
+        elif not earns_nothing(text.answer, rules):
+            for grader in graders:
+                ballot = votes.get((student, combination, generation, grader))
+                missing += experiment.graders[grader].votes - (len(ballot.readings) if ballot else 0)
+    return missing
+
+
+def _conversations(experiment: Experiment) -> dict[tuple[str, str, int], set[str]]:
+    """Every conversation that an experiment asks for, with its graders."""
+    graders: dict[tuple[str, str, int], set[str]] = defaultdict(set)
+    for cell in cells_of(experiment, load_catalog(experiment.catalog)):
+        for combination in cell.combinations:
+            for generation in range(cell.generations):
+                graders[cell.student, combination.id, generation] |= set(cell.graders)
+    return graders

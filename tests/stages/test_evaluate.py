@@ -1,0 +1,238 @@
+"""Whole experiments on scripted models and on a server on loopback: resumed, extended, killed, under faults."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from skillmix.core.calls import GradeKey, Reply
+from skillmix.core.errors import UserError
+from skillmix.core.scoring import Score
+from skillmix.engine.run_folder import find_run
+from skillmix.stages.evaluate import RunResult, run_experiment
+from skillmix.stages.scores import run_scores
+from skillmix.stages.status import run_status
+
+SMOKE = Path(__file__).parents[2] / "experiments/smoke.yaml"
+
+
+def experiment(folder: Path, **step: Any) -> Path:
+    document = {
+        "name": "tiny",
+        "students": {"base": {"model": "scripted:student?skill=0.7&marker=0.9&empty=0.05"}},
+        "graders": {"judge": {"model": "scripted:grader?noise=0.1&unreadable=0.2", "rounds": step.pop("rounds", 3)}},
+        "budget": step.pop("budget", {}),
+        "seed": step.pop("seed", 0),
+        "steps": [
+            {
+                "name": "eval",
+                "stage": "evaluate",
+                "students": ["base"],
+                "graders": ["judge"],
+                "settings": ["train", "all"],
+                "k": [1, 3],
+                "combinations": 6,
+                "generations": 2,
+            }
+            | step
+        ],
+    }
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+def run(folder: Path, **step: Any) -> RunResult:
+    return run_experiment(experiment(folder, **step))
+
+
+def full_marks(scores: list[Score]) -> dict[tuple[str, int], float | None]:
+    return {(s.setting, s.k): s.value for s in scores if s.metric == "full_marks"}
+
+
+def test_an_experiment_is_complete_and_scored(in_folder: Path) -> None:
+    result = run(in_folder)
+    scores = run_scores("tiny")
+
+    assert result.is_complete
+    assert set(full_marks(scores)) == {("train", 1), ("train", 3), ("all", 1), ("all", 3)}
+    assert all(s.combinations == 6 and s.complete + s.ungraded >= 6 for s in scores)
+    status = run_status("tiny")
+    assert (status.missing, status.failed) == (0, 0)
+    assert status.done == result.called
+
+
+def test_running_again_makes_no_call_and_the_same_scores(in_folder: Path) -> None:
+    first = run(in_folder)
+    scores = run_scores("tiny")
+
+    again = run(in_folder)
+
+    assert (again.called, again.found) == (0, first.called)
+    assert run_scores("tiny") == scores
+
+
+def test_more_combinations_make_only_the_new_calls(in_folder: Path) -> None:
+    small = run(in_folder)
+    large = run(in_folder, combinations=9)
+
+    fresh = in_folder / "fresh"
+    fresh.mkdir()
+    os.chdir(fresh)
+    alone = run(fresh, combinations=9)
+    assert large.found == small.called
+    assert large.called == alone.called - small.called
+
+
+def test_more_rounds_make_only_the_new_calls(in_folder: Path) -> None:
+    three = run(in_folder)
+    five = run(in_folder, rounds=5)
+
+    assert five.found == three.called
+    with find_run("tiny").read() as journal:
+        keys = [call.key for call in journal.calls("grade")]
+    assert {key.round for key in keys if isinstance(key, GradeKey)} == {0, 1, 2, 3, 4}
+
+
+def test_three_rounds_are_three_calls_with_three_seeds(in_folder: Path) -> None:
+    run(in_folder)
+
+    with find_run("tiny").read() as journal:
+        calls = list(journal.calls("grade"))
+    by_text: dict[tuple[str, int], list[Any]] = {}
+    for call in calls:
+        assert isinstance(call.key, GradeKey)
+        by_text.setdefault((call.key.combination, call.key.generation), []).append(call)
+    assert len({call.seed for call in calls}) == len(calls)
+    replies = [{c.outcome.text for c in group if isinstance(c.outcome, Reply)} for group in by_text.values()]
+    assert sum(len(texts) > 1 for texts in replies) > len(replies) / 3
+
+
+def test_only_an_unreadable_grade_is_asked_for_again(in_folder: Path) -> None:
+    run(in_folder)
+
+    with find_run("tiny").read() as journal:
+        attempts = [call.key.attempt for call in journal.calls("grade") if isinstance(call.key, GradeKey)]
+    first, second = attempts.count(0), attempts.count(1)
+    assert 0.08 < second / first < 0.35
+
+
+def test_settings_share_the_calls_of_combinations_they_have_in_common(in_folder: Path) -> None:
+    once = run(in_folder, settings=["train"])
+    twice = run(in_folder, settings=["train", "train"])
+
+    assert (twice.called, twice.found) == (0, once.called)
+
+
+def test_another_seed_is_another_run(in_folder: Path) -> None:
+    run(in_folder)
+
+    with pytest.raises(UserError, match="another seed"):
+        run(in_folder, seed=1)
+
+
+def test_a_budget_stops_the_run_and_raising_it_goes_on(in_folder: Path) -> None:
+    stopped = run(in_folder, budget={"max_calls": 20})
+    assert (stopped.called, stopped.stopped) == (20, "the budget is spent")
+    assert run_status("tiny").missing > 0
+
+    assert run(in_folder, budget={"max_calls": 10_000}).is_complete
+    assert run_status("tiny").missing == 0
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_scores(in_folder: Path) -> None:
+    path = experiment(in_folder, combinations=40, generations=3)
+    rng = random.Random(5)
+    command = [sys.executable, "-m", "skillmix", "run", str(path)]
+    for _ in range(4):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(0.7 + rng.random())
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    run_experiment(path)
+    killed = run_scores("tiny")
+
+    fresh = in_folder / "fresh"
+    fresh.mkdir()
+    os.chdir(fresh)
+    run_experiment(path)
+    assert run_scores("tiny") == killed
+
+
+def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that relays to the scripted models, and fails one call in four in a different way each time."""
+    from aiohttp import web
+
+    from skillmix.core.calls import Decoding, GenerateKey, Message, Request
+    from skillmix.core.specs import parse_spec
+    from skillmix.engine import scheduler
+    from skillmix.models.scripted import ScriptedModel
+    from tests.models.stub import chat, error, serving
+
+    monkeypatch.setattr(scheduler, "_FIRST_WAIT", 0.001)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    student, grader = (
+        ScriptedModel(parse_spec(s)) for s in ("scripted:student?skill=0.7", "scripted:grader?noise=0.1")
+    )
+    rng = random.Random(1)
+
+    def good(body: dict[str, Any]) -> web.Response:
+        messages = tuple(Message(m["role"], m["content"]) for m in body["messages"])
+        request = Request(GenerateKey("x", "x", 0, 1), "x", messages, Decoding(), body["seed"])
+        outcome = (student if body["model"] == "student" else grader).answer(request)
+        assert isinstance(outcome, Reply)
+        return chat(outcome.text)
+
+    def faulty(body: dict[str, Any]) -> web.Response:
+        faults = [
+            lambda: error(429, "slow down"),
+            lambda: error(500, "oops"),
+            lambda: web.Response(text='{"choices": [', content_type="application/json"),
+            lambda: web.json_response({"choices": []}),
+        ]
+        return rng.choice(faults)() if rng.random() < 0.25 else good(body)
+
+    def scores_with(handler: Any, name: str) -> list[tuple[Any, ...]]:
+        async def main() -> None:
+            async with serving(handler) as stub:
+                document = yaml.safe_load(experiment(in_folder).read_text(encoding="utf-8")) | {"name": name}
+                document["students"] = {"base": {"model": f"openai:student@{stub.address}", "concurrency": 4}}
+                document["graders"] = {"judge": {"model": f"openai:grader@{stub.address}", "concurrency": 4}}
+                path = in_folder / f"{name}.yaml"
+                path.write_text(yaml.safe_dump(document), encoding="utf-8")
+                await asyncio.to_thread(run_experiment, path)
+
+        asyncio.run(main())
+        return [(s.setting, s.k, s.metric, s.value, s.one_try, s.ungraded) for s in run_scores(name)]
+
+    assert scores_with(faulty, "faulty") == scores_with(good, "good")
+    with find_run("faulty").read() as journal:
+        outcomes = [outcome for _, outcome, _ in journal.tries()]
+    assert outcomes.count("passing") > 20
+
+
+def test_stages_that_are_not_here_yet_are_refused_before_the_first_call(in_folder: Path) -> None:
+    document = yaml.safe_load(experiment(in_folder).read_text(encoding="utf-8"))
+    document["steps"].append(
+        {"name": "d", "stage": "dataset", "writer": "base", "graders": ["judge"], "k": [1], "target": 5}
+    )
+    (in_folder / "d.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    with pytest.raises(UserError, match="not here yet"):
+        run_experiment(in_folder / "d.yaml")
+
+    assert not (in_folder / "runs").exists()
+
+
+def test_the_smoke_experiment_parses() -> None:
+    from skillmix.config.experiment import load_experiment
+
+    assert [step.stage for step in load_experiment(SMOKE).steps] == ["evaluate", "report"]
