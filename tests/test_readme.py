@@ -42,6 +42,14 @@ def test_the_table_is_what_make_run_prints(in_folder: Path, capsys: pytest.Captu
     assert blocks("text")[0].strip() in capsys.readouterr().out
 
 
+def test_the_python_example_runs(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks("python")
+
+    exec(example, {})
+
+    assert "| student" in capsys.readouterr().out
+
+
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
 

@@ -58,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
 
     run = _command(commands, "run", _run, "every step of an experiment; run it again to go on")
     run.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml")
+    run.add_argument("--dry-run", action="store_true", help="print calls, tokens and cost, and call nothing")
+    run.add_argument("--prices", type=Path, metavar="FILE", help="your own price file")
 
     status = _command(commands, "status", _status, "what of a run is done, missing, failed or unreadable")
     status.add_argument("run", metavar="RUN")
@@ -157,7 +159,9 @@ def _run(options: argparse.Namespace) -> int:
     from skillmix.stages.evaluate import run_experiment
     from skillmix.stages.scores import run_scores
 
-    result = run_experiment(options.experiment)
+    if options.dry_run:
+        return _dry_run(options)
+    result = run_experiment(options.experiment, prices=options.prices)
     for key, reason in result.failed.items():
         print(f"failed: {key}: {reason}", file=sys.stderr)
     if result.stopped:
@@ -172,6 +176,18 @@ def _run(options: argparse.Namespace) -> int:
         print(score_table(scores))
         print(f"\n{NOTE}")
     return 0 if result.is_complete else 1
+
+
+def _dry_run(options: argparse.Namespace) -> int:
+    from skillmix.render.estimate_table import estimate_table
+    from skillmix.stages.dry_run import estimates
+
+    found = estimates(options.experiment, prices=options.prices)
+    if options.json:
+        return _print_json([asdict(estimate) for estimate in found])
+    rows = [(e.step, e.model, e.calls, e.input_tokens, e.output_tokens, e.cost_usd) for e in found]
+    print(estimate_table(rows))
+    return 0
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -8,8 +8,9 @@ import pytest
 
 from skillmix.core.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
 from skillmix.core.errors import UserError
+from skillmix.core.prices import Price
 from skillmix.engine.journal import JournalReader, JournalWriter
-from skillmix.engine.scheduler import FreePurse, LimitedPurse, Price, Purse, Scheduler, Tally, Task
+from skillmix.engine.scheduler import FreePurse, LimitedPurse, Purse, Scheduler, Tally, Task
 
 
 class Fake:
@@ -23,6 +24,9 @@ class Fake:
         async for request in requests:
             self.asked.append(request)
             yield request, self._answer(request)
+
+    async def probe(self) -> CallProblem | None:
+        return None
 
     async def close(self) -> None:
         pass

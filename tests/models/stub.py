@@ -38,9 +38,16 @@ class Stub:
 
 
 @asynccontextmanager
-async def serving(handler: Handler) -> AsyncIterator[Stub]:
+async def serving(
+    handler: Handler, *, models: list[str] | None = None, models_status: int = 404
+) -> AsyncIterator[Stub]:
     stub = Stub(handler)
     application = web.Application()
+
+    async def listed(_: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": name} for name in models or []]}, status=models_status)
+
+    application.router.add_get("/v1/models", listed)
     application.router.add_post("/v1/chat/completions", stub.handle)
     application.router.add_post("/v1/messages", stub.handle)
     runner = web.AppRunner(application)

@@ -232,6 +232,121 @@ def test_stages_that_are_not_here_yet_are_refused_before_the_first_call(in_folde
     assert not (in_folder / "runs").exists()
 
 
+def on_server(folder: Path, address: str, **more: Any) -> Path:
+    document = yaml.safe_load(experiment(folder).read_text(encoding="utf-8")) | more
+    document["students"] = {"base": {"model": f"openai:student@{address}"}}
+    document["graders"] = {"judge": {"model": f"openai:{more.pop('grader', 'grader')}@{address}"}}
+    document.pop("grader", None)
+    path = folder / "server.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("status", "models", "grader", "message"),
+    [
+        (401, [], "grader", "HTTP 401"),
+        (200, ["student", "grader"], "nobody", "unknown model"),
+    ],
+)
+def test_a_wrong_key_or_name_of_any_model_is_found_before_the_first_call(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, status: int, models: list[str], grader: str, message: str
+) -> None:
+    from tests.models.stub import chat, serving
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-secret-secret")
+
+    async def main() -> tuple[str, int]:
+        async with serving(lambda body: chat("hi"), models=models, models_status=status) as stub:
+            path = on_server(in_folder, stub.address, grader=grader)
+            with pytest.raises(UserError) as caught:
+                await asyncio.to_thread(run_experiment, path)
+            return f"{caught.value.message} {caught.value.hint}", len(stub.bodies)
+
+    said, calls = asyncio.run(main())
+
+    assert message in said
+    assert "sk-secret" not in said
+    assert calls == 0
+
+
+def test_a_wrong_address_is_found_before_the_first_call(in_folder: Path) -> None:
+    with pytest.raises(UserError, match="no connection"):
+        run_experiment(on_server(in_folder, "http://127.0.0.1:9/v1"))
+
+
+def test_a_limit_in_dollars_needs_prices(in_folder: Path) -> None:
+    path = on_server(in_folder, "http://models.example/v1", budget={"max_usd": 5})
+
+    with pytest.raises(UserError, match="price of openai:grader@http"):
+        run_experiment(path)
+
+
+def test_prices_of_the_user_count(in_folder: Path) -> None:
+    from skillmix.stages.dry_run import estimates
+
+    prices = in_folder / "prices.yaml"
+    prices.write_text("'scripted:grader?noise=0.1&unreadable=0.2': {input: 0, output: 1000000}", encoding="utf-8")
+
+    student, grader = estimates(experiment(in_folder), prices=prices)
+
+    assert (student.calls, grader.calls) == (2 * 48, 3 * 48)
+    assert (student.cost_usd, grader.cost_usd) == (0.0, 3 * 48 * 1024.0)
+
+
+def test_a_faulty_price_file_is_refused(in_folder: Path) -> None:
+    from skillmix.config.price_file import load_prices
+
+    prices = in_folder / "prices.yaml"
+    prices.write_text("openai:x: {input: -1}", encoding="utf-8")
+
+    with pytest.raises(UserError, match="2 faults"):
+        load_prices(prices)
+
+
+def test_no_key_is_written_anywhere(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.models.stub import chat, error, serving
+
+    secret = "sk-secret-0123456789abcdef"
+    monkeypatch.setenv("OPENAI_API_KEY", secret)
+    answers = iter(
+        [error(500, f"key {secret} broke"), error(429, secret), chat("x", message={"refusal": f"no, {secret}"})]
+    )
+
+    async def main() -> None:
+        async with serving(lambda body: next(answers, None) or error(401, f"bad key {secret}")) as stub:
+            path = on_server(in_folder, stub.address)
+            with pytest.raises(UserError) as caught:
+                await asyncio.to_thread(run_experiment, path)
+            assert secret not in caught.value.message
+
+    asyncio.run(main())
+
+    for path in (in_folder / "runs").rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), path
+
+
+def test_the_python_interface_evaluates_in_a_running_event_loop(in_folder: Path) -> None:
+    import skillmix
+
+    async def notebook() -> skillmix.Evaluation:
+        return skillmix.evaluate(
+            name="note",
+            student="scripted:student?skill=0.9",
+            grader="scripted:grader",
+            k=[1, 2],
+            settings=["held-out"],
+            combinations=5,
+        )
+
+    evaluation = asyncio.run(notebook())
+
+    assert {(s.setting, s.k) for s in evaluation.scores} == {("held-out", 1), ("held-out", 2)}
+    assert "| student" in str(evaluation)
+    assert evaluation.run.name == "note"
+
+
 def test_the_smoke_experiment_parses() -> None:
     from skillmix.config.experiment import load_experiment
 

@@ -168,6 +168,10 @@ class Model(Protocol):
         """Answer requests, in any order."""
         ...
 
+    async def probe(self) -> CallProblem | None:
+        """What is wrong with its address, its name or the key, found out without a paid call; None if nothing is."""
+        ...
+
     async def close(self) -> None:
         """Give back what it holds."""
         ...

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from skillmix.core.calls import CallKey, CallProblem, Model, Outcome, Reply, Request
 from skillmix.core.errors import UserError
 from skillmix.core.hashing import digest
+from skillmix.core.prices import Price
 from skillmix.engine.journal import JournalWriter
 
 TRIES: Final = 12
@@ -198,22 +199,6 @@ class FreePurse:
         return outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """US dollars per million tokens."""
-
-    input: float
-    output: float
-
-    def of(self, input_tokens: int, output_tokens: int) -> float:
-        """What that many tokens cost."""
-        return (input_tokens * self.input + output_tokens * self.output) / 1e6
-
-
-_CHARACTERS_A_TOKEN: Final = 3
-"""Few enough that an estimate of the worst case is one."""
-
-
 class LimitedPurse:
     """Holds a run to its budget over all its resumes."""
 
@@ -233,7 +218,8 @@ class LimitedPurse:
 
     def may_start(self, task: Task) -> bool:
         """Whether the limits hold even if all calls in flight and this one cost their worst."""
-        worst = self._worst(task)
+        price = self._prices[task.model]
+        worst = price.worst(task.request) if price else 0.0
         too_many = self._max_calls is not None and self.calls + 1 > self._max_calls
         committed = self.usd + sum(self._flying.values()) + worst
         if too_many or (self._max_usd is not None and committed > self._max_usd):
@@ -252,10 +238,3 @@ class LimitedPurse:
         cost = price.of(outcome.input_tokens or 0, outcome.output_tokens or 0) if counted else worst
         self.usd += cost
         return replace(outcome, cost_usd=cost)
-
-    def _worst(self, task: Task) -> float:
-        price = self._prices[task.model]
-        if price is None:
-            return 0.0
-        characters = sum(len(message.content) for message in task.request.messages)
-        return price.of(characters // _CHARACTERS_A_TOKEN + 1, task.request.decoding.max_tokens or 4096)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator
 from typing import Any, Final
+from urllib.parse import quote
 
 from skillmix.core.calls import CallProblem, Outcome, Reply, Request
 from skillmix.core.specs import ModelSpec
@@ -22,8 +23,9 @@ class AnthropicModel:
     def __init__(self, spec: ModelSpec, *, concurrency: int = 64, timeout: float = 600) -> None:
         secret = key_from(dict(os.environ), KEY)
         self._name = spec.name
+        self._address = spec.address or ADDRESS
         self._endpoint = Endpoint(
-            f"{spec.address or ADDRESS}/messages",
+            f"{self._address}/messages",
             headers={"x-api-key": secret, "anthropic-version": VERSION},
             secret=secret,
             timeout=timeout,
@@ -33,6 +35,12 @@ class AnthropicModel:
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests, many at once."""
         return self._pool.serve(requests)
+
+    async def probe(self) -> CallProblem | None:
+        """Ask for the model's description."""
+        described = await self._endpoint.get(f"{self._address}/models/{quote(self._name, safe='')}")
+        is_fatal = isinstance(described, CallProblem) and described.kind == "fatal"
+        return described if is_fatal and isinstance(described, CallProblem) else None
 
     async def close(self) -> None:
         """Give the connections back."""

@@ -48,11 +48,20 @@ class Endpoint:
 
     async def post(self, body: dict[str, object]) -> dict[str, Any] | CallProblem | Refused:
         """The JSON object that comes back, or what went wrong."""
+        return await self._exchange("POST", self._url, body)
+
+    async def get(self, url: str) -> dict[str, Any] | CallProblem | Refused:
+        """The JSON object at another address of the same server."""
+        return await self._exchange("GET", url, None)
+
+    async def _exchange(
+        self, method: str, url: str, body: dict[str, object] | None
+    ) -> dict[str, Any] | CallProblem | Refused:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout, headers=self._headers)
         try:
-            async with self._session.post(self._url, json=body) as response:
+            async with self._session.request(method, url, json=body) as response:
                 raw = await response.read()
                 if response.status != 200:
                     return self._failure(response.status, raw, response.headers.get("Retry-After"))
@@ -61,7 +70,7 @@ class Endpoint:
         except aiohttp.ClientConnectionError as error:
             # An address that never answered is wrong; one that did has dropped a connection.
             kind: Any = "passing" if self._has_answered else "fatal"
-            return CallProblem(kind, "no connection", self.safe(f"{self._url}: {error}"))
+            return CallProblem(kind, "no connection", self.safe(f"{url}: {error}"))
         except aiohttp.ClientError as error:
             return CallProblem("passing", "broken reply", self.safe(str(error)))
         self._has_answered = True

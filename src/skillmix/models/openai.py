@@ -23,8 +23,9 @@ class OpenAIModel:
         environment = dict(os.environ)
         secret = environment.get(KEY) if spec.address else key_from(environment, KEY)
         self._name = spec.name
+        self._address = spec.address or ADDRESS
         self._endpoint = Endpoint(
-            f"{spec.address or ADDRESS}/chat/completions",
+            f"{self._address}/chat/completions",
             headers={"Authorization": f"Bearer {secret}"} if secret else {},
             secret=secret,
             timeout=timeout,
@@ -36,6 +37,18 @@ class OpenAIModel:
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests, many at once."""
         return self._pool.serve(requests)
+
+    async def probe(self) -> CallProblem | None:
+        """Ask for the list of models; a server that has none to show is taken at its word."""
+        listed = await self._endpoint.get(f"{self._address}/models")
+        if isinstance(listed, CallProblem):
+            missing = listed.reason == "HTTP 404"
+            return listed if listed.kind == "fatal" and not missing else None
+        entries = listed.get("data") if isinstance(listed, dict) else None
+        names = [str(entry.get("id")) for entry in entries or [] if isinstance(entry, dict)]
+        if not names or any(name in (self._name, f"{self._name}:latest") for name in names):
+            return None
+        return CallProblem("fatal", "unknown model", f"{self._name!r} is not among {', '.join(names[:8])}")
 
     async def close(self) -> None:
         """Give the connections back."""

@@ -62,6 +62,10 @@ class ScriptedModel:
         async for request in requests:
             yield request, self.answer(request)
 
+    async def probe(self) -> CallProblem | None:
+        """It is always there."""
+        return None
+
     async def close(self) -> None:
         """Nothing is held."""
 

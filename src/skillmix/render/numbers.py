@@ -31,3 +31,21 @@ def expectation(value: float) -> str:
     if value >= 0.1:
         return f"{value:.2f}"
     return f"{value:.3f}" if value >= 0.0005 else f"{value:.0e}"
+
+
+def whole(value: int) -> str:
+    """A count.
+
+    >>> whole(1234567)
+    '1,234,567'
+    """
+    return f"{value:,}"
+
+
+def dollars(value: float | None) -> str:
+    """An amount; a price that is not known is none.
+
+    >>> dollars(12.3456), dollars(0.0), dollars(None)
+    ('12.35', '0.00', 'unknown')
+    """
+    return "unknown" if value is None else f"{value:.2f}"

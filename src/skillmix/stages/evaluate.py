@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +17,16 @@ from skillmix.config.experiment import (
     StudentSettings,
     load_experiment,
 )
+from skillmix.config.price_file import load_prices
 from skillmix.config.prompt_sets import load_prompts
 from skillmix.core.calls import Model
 from skillmix.core.catalog import Catalog
 from skillmix.core.errors import UserError
+from skillmix.core.prices import Price, price_of
 from skillmix.core.specs import parse_spec
 from skillmix.engine.journal import JournalWriter
 from skillmix.engine.run_folder import RunFolder, new_run
-from skillmix.engine.scheduler import FreePurse, LimitedPurse, Purse, Scheduler, Tally, Task
+from skillmix.engine.scheduler import LimitedPurse, Purse, Scheduler, Tally, Task
 from skillmix.models.opening import open_model
 from skillmix.stages.conversations import Conversations
 from skillmix.stages.experiment import continue_run
@@ -49,9 +51,13 @@ class RunResult:
         return not self.failed and self.stopped is None
 
 
-def run_experiment(path: Path) -> RunResult:
+def run_experiment(path: Path, *, prices: Path | None = None) -> RunResult:
     """Every step of an experiment file that this version knows; the others are refused before the first call."""
-    experiment = load_experiment(path)
+    return run_checked(load_experiment(path), prices=prices)
+
+
+def run_checked(experiment: Experiment, *, prices: Path | None = None) -> RunResult:
+    """The same for an experiment that is in memory."""
     for step in experiment.steps:
         if not isinstance(step, EvaluateStep | GenerateStep | ReportStep):
             raise UserError(
@@ -61,16 +67,18 @@ def run_experiment(path: Path) -> RunResult:
     run = new_run(experiment.name)
     continue_run(run, experiment, catalog)
     with run.write() as journal:
-        tally = asyncio.run(_run_steps(experiment, catalog, journal))
+        purse = _purse(experiment, journal, load_prices(prices))
+        tally = asyncio.run(_run_steps(experiment, catalog, journal, purse))
     run.note_invocation({"command": "run", "called": tally.called, "catalog_hash": catalog.content_hash()})
     failed = {str(key): reason for key, reason in tally.failed.items()}
     return RunResult(run, tally.called, tally.found, failed, tally.stopped)
 
 
-async def _run_steps(experiment: Experiment, catalog: Catalog, journal: JournalWriter) -> Tally:
+async def _run_steps(experiment: Experiment, catalog: Catalog, journal: JournalWriter, purse: Purse) -> Tally:
     names = {experiment.prompts, *(s.prompts or experiment.prompts for s in experiment.students.values())}
     prompts = {name: load_prompts(name) for name in names}
     total = Tally()
+    await _probe(experiment)
     for step in experiment.steps:
         if not isinstance(step, EvaluateStep | GenerateStep):
             continue
@@ -81,7 +89,7 @@ async def _run_steps(experiment: Experiment, catalog: Catalog, journal: JournalW
             journal.add_combinations(cell.combinations)
         async with AsyncExitStack() as opened:
             models = _open_models(experiment, step.students, graders, opened)
-            scheduler = Scheduler(models, journal, purse=_purse(experiment, journal))
+            scheduler = Scheduler(models, journal, purse=purse)
             scheduler.tally = total
             watch = asyncio.create_task(_watch(step.name, total))
             try:
@@ -103,29 +111,52 @@ def _first_turns(cells: list[Cell], conversations: Conversations) -> Iterator[Ta
                     yield conversations.first(cell.student, combination, generation)
 
 
+def _entries(
+    experiment: Experiment, students: Iterable[str], graders: Iterable[str]
+) -> dict[str, StudentSettings | GraderSettings]:
+    """Settings by the names that tasks use."""
+    return {f"student:{name}": experiment.students[name] for name in students} | {
+        f"grader:{name}": experiment.graders[name] for name in graders
+    }
+
+
 def _open_models(
-    experiment: Experiment, students: list[str], graders: list[str], opened: AsyncExitStack
+    experiment: Experiment, students: Iterable[str], graders: Iterable[str], opened: AsyncExitStack
 ) -> dict[str, Model]:
     models: dict[str, Model] = {}
-    entries: list[tuple[str, StudentSettings | GraderSettings]] = [
-        *((f"student:{name}", experiment.students[name]) for name in students),
-        *((f"grader:{name}", experiment.graders[name]) for name in graders),
-    ]
-    for name, settings in entries:
+    for name, settings in _entries(experiment, students, graders).items():
         spec = parse_spec(settings.model)
         models[name] = open_model(spec, concurrency=settings.concurrency, timeout=settings.timeout)
         opened.push_async_callback(models[name].close)
     return models
 
 
-def _purse(experiment: Experiment, journal: JournalWriter) -> Purse:
+async def _probe(experiment: Experiment) -> None:
+    """Find a wrong key, address or name of any model before the first paid call."""
+    async with AsyncExitStack() as opened:
+        used = [step for step in experiment.steps if isinstance(step, EvaluateStep | GenerateStep)]
+        students = {name for step in used for name in step.students}
+        graders = {name for step in used if isinstance(step, EvaluateStep) for name in step.graders}
+        models = _open_models(experiment, students, graders, opened)
+        for name, problem in zip(models, await asyncio.gather(*(m.probe() for m in models.values())), strict=True):
+            if problem is not None:
+                raise UserError(
+                    f"{name.replace(':', ' ')} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
+                    hint="Check its name, its address and the key in the environment. No call was made.",
+                )
+
+
+def _purse(experiment: Experiment, journal: JournalWriter, prices: dict[str, Price]) -> Purse:
     budget = experiment.budget
-    if budget.max_usd is not None:
-        raise UserError("budget.max_usd needs prices, which are not here yet.", hint="Use budget.max_calls for now.")
-    if budget.max_calls is None:
-        return FreePurse()
-    names = [f"student:{name}" for name in experiment.students] + [f"grader:{name}" for name in experiment.graders]
-    return LimitedPurse(dict.fromkeys(names), spent=journal.spent(), max_calls=budget.max_calls, max_usd=None)
+    entries = _entries(experiment, experiment.students, experiment.graders)
+    known = {name: price_of(parse_spec(settings.model), prices) for name, settings in entries.items()}
+    unknown = sorted({entries[name].model for name, price in known.items() if price is None})
+    if budget.max_usd is not None and unknown:
+        raise UserError(
+            f"budget.max_usd cannot be kept: the price of {', '.join(unknown)} is not known.",
+            hint="Add it to a price file and give that with --prices.",
+        )
+    return LimitedPurse(known, spent=journal.spent(), max_calls=budget.max_calls, max_usd=budget.max_usd)
 
 
 async def _watch(step: str, tally: Tally) -> None:

@@ -1,0 +1,44 @@
+"""What tokens cost, and the worst that a call can."""
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from skillmix.core.calls import Request
+from skillmix.core.specs import ModelSpec
+
+_CHARACTERS_A_TOKEN: Final = 3
+"""Few enough that an estimate made with it is too high rather than too low."""
+_LONGEST_REPLY: Final = 4096
+_FREE_PROVIDERS: Final = ("scripted", "local", "bundled", "rules")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million tokens."""
+
+    input: float
+    output: float
+
+    def of(self, input_tokens: int, output_tokens: int) -> float:
+        """What that many tokens cost."""
+        return (input_tokens * self.input + output_tokens * self.output) / 1e6
+
+    def worst(self, request: Request) -> float:
+        """The most that a request can cost."""
+        characters = sum(len(message.content) for message in request.messages)
+        return self.of(tokens_in(characters), request.decoding.max_tokens or _LONGEST_REPLY)
+
+
+def tokens_in(characters: int) -> int:
+    """At most so many tokens in a text of that length."""
+    return characters // _CHARACTERS_A_TOKEN + 1
+
+
+def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
+    """The price of a model; None if nobody knows. What runs on this machine is free."""
+    listed = prices.get(f"{spec.provider}:{spec.name}")
+    host = urlsplit(spec.address).hostname if spec.address else None
+    if listed is None and (spec.provider in _FREE_PROVIDERS or host in ("localhost", "127.0.0.1", "::1")):
+        return Price(0.0, 0.0)
+    return listed

@@ -1,0 +1,77 @@
+"""The same from Python: `skillmix.evaluate(...)` returns records and a table, in a notebook too."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from skillmix.config.experiment import experiment_of
+from skillmix.core.catalog import SETTINGS, Setting
+from skillmix.core.scoring import Score
+from skillmix.engine.run_folder import RunFolder
+from skillmix.render.score_table import score_table
+from skillmix.stages.evaluate import run_checked
+from skillmix.stages.scores import run_scores
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What came of an evaluation; printing it shows the table."""
+
+    run: RunFolder
+    scores: list[Score]
+    is_complete: bool
+
+    def __str__(self) -> str:
+        return score_table(self.scores)
+
+
+def evaluate(
+    *,
+    name: str,
+    student: str,
+    grader: str,
+    k: Sequence[int] = (1, 2, 3, 4, 5),
+    settings: Sequence[Setting] = SETTINGS,
+    **more: Any,
+) -> Evaluation:
+    """Evaluate one student with one grader, both given as specs; running it again goes on where it stopped.
+
+    `combinations`, `generations`, `rounds`, `seed`, `catalog`, `partition` and `prompts` may be given too.
+    """
+    step_keys = ("combinations", "generations", "ladder")
+    step = {key: more.pop(key) for key in step_keys if key in more}
+    judge = {"model": grader} | ({"rounds": more.pop("rounds")} if "rounds" in more else {})
+    document = {
+        "name": name,
+        "students": {"student": {"model": student}},
+        "graders": {"grader": judge},
+        "steps": [
+            {
+                "name": "evaluate",
+                "stage": "evaluate",
+                "students": ["student"],
+                "graders": ["grader"],
+                "k": list(k),
+                "settings": list(settings),
+            }
+            | step
+        ],
+        **more,
+    }
+    experiment = experiment_of(document, source="skillmix.evaluate")
+    result = _beside_any_loop(lambda: run_checked(experiment))
+    return Evaluation(result.run, run_scores(str(result.run.path)), result.is_complete)
+
+
+def _beside_any_loop(work: Callable[[], _T]) -> _T:
+    """Work that starts an event loop of its own: in a thread where one is running already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(work).result()
