@@ -45,7 +45,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         assert [m.content for m in journal.messages().values()] == ["Hello", "Answer: hi \x00 ☃"]
     assert (first.key, first.outcome, first.seed, first.decoding) == (request().key, reply, 1, DECODING)
     assert second.outcome == CallProblem("final", "refusal", "no")
-    assert first.request_hash == request().content_hash()
+    assert first.request_hash == request().content_hash
 
 
 def test_three_rounds_stay_three_records(tmp_path: Path) -> None:

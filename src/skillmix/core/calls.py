@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Final, Literal, Protocol
 
@@ -13,7 +14,7 @@ Role = Literal["system", "user", "assistant"]
 _NAME = re.compile(r"[._-]*[a-z0-9][a-z0-9._-]*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Message:
     """One turn of a conversation."""
 
@@ -23,6 +24,7 @@ class Message:
     def __post_init__(self) -> None:
         object.__setattr__(self, "content", clean_text(self.content))
 
+    @cached_property
     def content_hash(self) -> str:
         """The address under which a journal keeps the message."""
         # Not `digest`: every message is hashed again whenever a journal is read, and JSON would take most of it.
@@ -86,7 +88,7 @@ class GradeKey:
 CallKey = GenerateKey | GradeKey
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Request:
     """One call to a model."""
 
@@ -100,11 +102,12 @@ class Request:
         """What the request hash covers, by name; not address, key, timeouts, concurrency or prices."""
         return {
             "model": self.model,
-            "messages": [message.content_hash() for message in self.messages],
+            "messages": [message.content_hash for message in self.messages],
             "decoding": self.decoding.settings(),
             "seed": self.seed,
         }
 
+    @cached_property
     def content_hash(self) -> str:
         """Changes when the same key would be asked something else."""
         return digest("request", self.settings()).hex()

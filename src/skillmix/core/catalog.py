@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Literal, get_args
 
 from skillmix.core.errors import UserError
@@ -48,7 +49,7 @@ class Partition:
         return Side(skills=self.train.skills + self.held_out.skills, topics=self.train.topics + self.held_out.topics)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Catalog:
     """A named set of skills and topics; valid once built."""
 
@@ -65,11 +66,17 @@ class Catalog:
         sides = [[p.name, [[s.skills, s.topics] for s in (p.train, p.held_out)]] for p in self.partitions]
         return short_id("catalog", skills, self.topics, sides, self.default_partition, dict(self.exclude))
 
+    @cached_property
+    def _by_name(self) -> dict[str, Skill]:
+        return {fold(skill.name): skill for skill in self.skills}
+
     def skill(self, name: str) -> Skill:
         """The skill of that name, or of that short form where only one has it."""
         folded = fold(name)
-        exact = [s for s in self.skills if fold(s.name) == folded]
-        found = exact or [s for s in self.skills if fold(before_parenthesis(s.name)) == folded]
+        exact = self._by_name.get(folded)
+        if exact is not None:
+            return exact
+        found = [s for s in self.skills if fold(before_parenthesis(s.name)) == folded]
         if len(found) == 1:
             return found[0]
         raise UserError(

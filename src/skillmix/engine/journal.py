@@ -8,7 +8,6 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from heapq import merge
 from itertools import groupby
@@ -137,7 +136,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         with telling_what_broke(self.path):
             self._connection.execute(
                 "INSERT INTO tries (key, request_hash, outcome, reason, seconds, at) VALUES (?, ?, ?, ?, ?, ?)",
-                (str(request.key), request.content_hash(), what, reason, seconds, _now()),
+                (str(request.key), request.content_hash, what, reason, seconds, _now()),
             )
 
     def _stored(self, request: Request) -> "_Stored | None":
@@ -149,7 +148,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         ).fetchone()
         if row is None:
             return None
-        if row[0] != request.content_hash():
+        if row[0] != request.content_hash:
             raise _changed_setting(request, row[4:])
         is_open = row[1] == "submitted" or (row[1] == "problem" and row[2] != "final")
         return _Stored(is_open, row[3])
@@ -165,10 +164,10 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         row: dict[str, object] = {
             **_key_columns(request.key),
             "model": request.model,
-            "messages": _json([m.content_hash() for m in messages]),
+            "messages": _json([m.content_hash for m in messages]),
             "decoding": _json(request.decoding.settings()),
             "seed": request.seed,
-            "request_hash": request.content_hash(),
+            "request_hash": request.content_hash,
             "origin": origin,
             "not_sent": "[]",
             "at": _now(),
@@ -178,7 +177,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             messages.append(reply)
             row |= {
                 "status": "done",
-                "reply": reply.content_hash(),
+                "reply": reply.content_hash,
                 "finish": outcome.finish,
                 "input_tokens": outcome.input_tokens,
                 "output_tokens": outcome.output_tokens,
@@ -194,7 +193,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             }
         self._connection.executemany(
             "INSERT OR IGNORE INTO messages VALUES (?, ?, ?)",
-            [(m.content_hash(), m.role, m.content) for m in messages],
+            [(m.content_hash, m.role, m.content) for m in messages],
         )
         columns = ", ".join(row)
         places = ", ".join("?" * len(row))
@@ -286,7 +285,7 @@ class _Stored(NamedTuple):
 
 def _refuse_other_reply(request: Request, outcome: Outcome, stored: str | None) -> None:
     """An import brings each key once; another reply under it means another source."""
-    reply = Message("assistant", outcome.text).content_hash() if isinstance(outcome, Reply) else None
+    reply = Message("assistant", outcome.text).content_hash if isinstance(outcome, Reply) else None
     if reply != stored:
         raise UserError(
             f"{request.key} is in the journal with another reply.",
@@ -295,7 +294,16 @@ def _refuse_other_reply(request: Request, outcome: Outcome, stored: str | None) 
 
 
 def _key_columns(key: CallKey) -> dict[str, object]:
-    return {"stage": "generate" if isinstance(key, GenerateKey) else "grade", **asdict(key)}
+    """Not `asdict`, which copies deeply and takes as long as the row takes to write."""
+    shared: dict[str, object] = {
+        "student": key.student,
+        "combination": key.combination,
+        "generation": key.generation,
+    }
+    if isinstance(key, GenerateKey):
+        return {"stage": "generate", **shared, "turn": key.turn}
+    votes = {"text": key.text, "grader": key.grader, "round": key.round, "attempt": key.attempt}
+    return {"stage": "grade", **shared, **votes}
 
 
 def _where(key: CallKey) -> tuple[str, list[object]]:

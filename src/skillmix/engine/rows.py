@@ -121,7 +121,7 @@ def _outcome_of(columns: list[str]) -> Outcome | None:
 def verified_message(address: str, role: str | None, content: str | None) -> Message:
     """A message whose content still has the hash it is stored under."""
     message = Message(_role(role), content or "")
-    if content is None or message.content_hash() != address:
+    if content is None or message.content_hash != address:
         raise _damaged(f"the message with the hash {address}")
     return message
 

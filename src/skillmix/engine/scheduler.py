@@ -140,8 +140,9 @@ class Scheduler:
         async for request, outcome in self._models[name].serve(self._requests(name)):
             task = self._tasks[request.key]
             seconds = time.monotonic() - self._started.pop(request.key)
-            self._journal.record_try(request, outcome, seconds)
             self.tally.called += 1
+            if isinstance(outcome, CallProblem):
+                self._journal.record_try(request, outcome, seconds)
             if isinstance(outcome, CallProblem) and outcome.kind == "fatal":
                 raise UserError(
                     f"{task.request.model} cannot be used: {outcome.reason}. {outcome.detail}".rstrip(),
@@ -149,7 +150,7 @@ class Scheduler:
                 )
             if isinstance(outcome, CallProblem) and outcome.kind == "passing" and self._try_again(task, outcome):
                 continue
-            self._finish(task, outcome, follow)
+            self._finish(task, outcome, follow, seconds)
 
     async def _requests(self, name: str) -> AsyncIterator[Request]:
         while (task := await self._queues[name].get()) is not None:
@@ -172,10 +173,13 @@ class Scheduler:
         doubled = self._first_wait * float(2 ** (attempt - 1))
         return min(_LONGEST_WAIT, doubled) * (0.5 + jitter)
 
-    def _finish(self, task: Task, outcome: Outcome, follow: Follow) -> None:
+    def _finish(self, task: Task, outcome: Outcome, follow: Follow, seconds: float) -> None:
         key = task.request.key
         outcome = self._purse.settle(task, outcome)
-        self._journal.record(task.request, outcome)
+        with self._journal.transaction():
+            if isinstance(outcome, Reply):
+                self._journal.record_try(task.request, outcome, seconds)
+            self._journal.record(task.request, outcome)
         self._attempts.pop(key, None)
         self._tasks.pop(key, None)
         if isinstance(outcome, CallProblem) and outcome.kind == "passing":
