@@ -123,6 +123,28 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         ).fetchone()
         return call_of_row(row).outcome
 
+    def conversation(self, student: str, combination: str, generation: int) -> list[Call]:
+        """Every call of one conversation: turns, then votes."""
+        calls = []
+        for stage in _KEY_ORDER:
+            rows = self._connection.execute(
+                f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply "
+                f"WHERE stage = '{stage}' AND student = ? AND combination = ? AND generation = ? "
+                f"ORDER BY {_KEY_ORDER[stage]}",
+                (student, combination, generation),
+            )
+            calls += [call_of_row(row) for row in rows]
+        return calls
+
+    def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
+        """How many calls of each conversation have their final outcome, re-asked votes counted once."""
+        rows = self._connection.execute(
+            "SELECT combination, generation, count(*) FROM calls WHERE student = ? AND coalesce(attempt, 0) = 0 "
+            "AND (status = 'done' OR problem_kind = 'final') GROUP BY combination, generation",
+            (student,),
+        )
+        return {(combination, generation): count for combination, generation, count in rows}
+
     def spent(self) -> tuple[int, float]:
         """How many calls were ever sent, and what the answered ones cost."""
         with telling_what_broke(self.path):

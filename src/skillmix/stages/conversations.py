@@ -5,7 +5,9 @@ from dataclasses import replace
 
 from skillmix.config.experiment import Experiment, GraderSettings, StudentSettings
 from skillmix.core.calls import (
+    Call,
     CallKey,
+    CallProblem,
     Decoding,
     GenerateKey,
     GradeKey,
@@ -63,6 +65,34 @@ class Conversations:
             yield self._student_task(replace(key, turn=key.turn + 1), said)
         else:
             yield from self._votes(key, outcome)
+
+    def is_settled(self, combination: Combination, calls: Sequence[Call]) -> bool:
+        """Whether a conversation's calls leave nothing to ask: both turns, and every vote read or given up."""
+        turns = [call for call in calls if isinstance(call.key, GenerateKey)]
+        last = turns[-1].outcome if len(turns) == TURNS else None
+        if not isinstance(last, Reply):
+            return False
+        answer = extract_answer(last.text)
+        wanted = {(grader, vote) for grader in self._graders for vote in range(self._experiment.graders[grader].votes)}
+        if earns_nothing(answer, self._rules):
+            return True
+        text = text_id(answer.text)
+        for call in calls:
+            key = call.key
+            if isinstance(key, GradeKey) and key.text == text and self._is_final(combination, call):
+                wanted.discard((key.grader, key.round))
+        return not wanted
+
+    def _is_final(self, combination: Combination, call: Call) -> bool:
+        if not isinstance(call.outcome, Reply):
+            return isinstance(call.outcome, CallProblem) and call.outcome.kind == "final"
+        phrases = self._prompts[self._experiment.prompts].phrases
+        rubric = rubric_of(combination.skills, combination.topic, phrases=phrases)
+        return read_grades(rubric, call.outcome.text).points is not None
+
+    def votes_wanted(self) -> int:
+        """How many votes a gradeable text gets."""
+        return sum(self._experiment.graders[grader].votes for grader in self._graders)
 
     def _votes(self, key: GenerateKey, outcome: Reply) -> Iterator[Task]:
         answer = extract_answer(outcome.text)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from skillmix.config.catalogs import load_catalog
@@ -21,6 +22,7 @@ from skillmix.config.price_file import load_prices
 from skillmix.config.prompt_sets import load_prompts
 from skillmix.core.calls import Model
 from skillmix.core.catalog import Catalog
+from skillmix.core.combinations import Combination
 from skillmix.core.errors import UserError
 from skillmix.core.prices import Price, price_of
 from skillmix.core.specs import parse_spec
@@ -28,7 +30,7 @@ from skillmix.engine.journal import JournalWriter
 from skillmix.engine.run_folder import RunFolder, new_run
 from skillmix.engine.scheduler import LimitedPurse, Purse, Scheduler, Tally, Task
 from skillmix.models.opening import open_model
-from skillmix.stages.conversations import Conversations
+from skillmix.stages.conversations import TURNS, Conversations
 from skillmix.stages.experiment import continue_run
 from skillmix.stages.plan import Cell, step_cells
 
@@ -93,22 +95,42 @@ async def _run_steps(experiment: Experiment, catalog: Catalog, journal: JournalW
             scheduler.tally = total
             watch = asyncio.create_task(_watch(step.name, total))
             try:
-                await scheduler.run(_first_turns(cells, conversations), conversations.follow)
+                tasks = _first_turns(cells, conversations, journal, total)
+                await scheduler.run(tasks, conversations.follow)
             finally:
                 watch.cancel()
     return total
 
 
-def _first_turns(cells: list[Cell], conversations: Conversations) -> Iterator[Task]:
-    """One first turn for each conversation; settings share those they have in common."""
+def _first_turns(
+    cells: list[Cell], conversations: Conversations, journal: JournalWriter, tally: Tally
+) -> Iterator[Task]:
+    """One first turn for each conversation that is not over; settings share those they have in common.
+
+    What is plainly unfinished comes first, so that a long run goes on at once. A conversation with all its calls is
+    looked at for votes that cannot be read; the first of each cell is walked through in full, where a changed setting
+    shows.
+    """
+    whole = TURNS + conversations.votes_wanted()
+    done = {student: journal.calls_by_conversation(student) for student in {cell.student for cell in cells}}
+    later: list[tuple[Cell, Combination, int]] = []
     seen: set[tuple[str, str, int]] = set()
     for cell in cells:
-        for combination in cell.combinations:
-            for generation in range(cell.generations):
-                conversation = (cell.student, combination.id, generation)
-                if conversation not in seen:
-                    seen.add(conversation)
-                    yield conversations.first(cell.student, combination, generation)
+        for place, (combination, generation) in enumerate(product(cell.combinations, range(cell.generations))):
+            conversation = (cell.student, combination.id, generation)
+            if conversation in seen:
+                continue
+            seen.add(conversation)
+            if place > 0 and done[cell.student].get((combination.id, generation), 0) >= whole:
+                later.append((cell, combination, generation))
+            else:
+                yield conversations.first(cell.student, combination, generation)
+    for cell, combination, generation in later:
+        calls = journal.conversation(cell.student, combination.id, generation)
+        if conversations.is_settled(combination, calls):
+            tally.found += len(calls)
+        else:
+            yield conversations.first(cell.student, combination, generation)
 
 
 def _entries(
