@@ -106,8 +106,6 @@ class EvaluateStep(_Step):
     combinations: Positive = 100
     generations: Positive = 3
     ladder: bool = False
-    stop_below: Share | None = None
-    """Skip larger k once full marks fall below this; off by default."""
 
 
 class GenerateStep(_Step):
