@@ -11,7 +11,7 @@ _NOT_A_WORD = re.compile(r"[\W_]+")
 _BEFORE_PARENTHESIS = re.compile(r"\s*\(.*", re.DOTALL)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 13)
 def fold(text: str) -> str:
     """Words in lower case with single blanks between; what is left of a name for comparing.
 

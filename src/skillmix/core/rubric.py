@@ -118,7 +118,7 @@ def rubric_of(skills: Sequence[str], topic: str, *, phrases: Phrases = _DEFAULT_
     return _rubric(tuple(skills), topic, phrases)
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 11)
 def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
     limit = sentence_limit(len(skills))
     criteria = (
@@ -200,7 +200,7 @@ class LabelForms(NamedTuple):
     """Further without "correctly illustrates" and the like; these can only name skills."""
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 13)
 def label_forms(label: str) -> LabelForms:
     """What a row's label may be compared by.
 
