@@ -10,6 +10,9 @@ from aiohttp import web
 
 from skillmix.core.calls import Decoding, GenerateKey, Message, Model, Outcome, Request
 
+DROP, HALF, SILENCE = web.Response(), web.Response(), web.Response()
+"""In place of an answer: the connection is dropped, half a body is sent, nothing is."""
+
 Handler = Callable[[dict[str, Any]], Awaitable[web.StreamResponse] | web.StreamResponse]
 
 
@@ -32,6 +35,19 @@ class Stub:
         self.most_at_once = max(self.most_at_once, self._now)
         try:
             answer = self.handler(body)
+            if answer is DROP:
+                assert request.transport is not None
+                request.transport.close()
+                return web.Response()
+            if answer is HALF:
+                response = web.StreamResponse(headers={"Content-Length": "1000", "Content-Type": "application/json"})
+                await response.prepare(request)
+                await response.write(b'{"choices": [')
+                assert request.transport is not None
+                request.transport.close()
+                return response
+            if answer is SILENCE:
+                await asyncio.sleep(60)
             return await answer if isinstance(answer, Awaitable) else answer
         finally:
             self._now -= 1

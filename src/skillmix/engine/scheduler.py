@@ -55,6 +55,9 @@ class Tally:
     failed: dict[CallKey, str] = field(default_factory=dict)
     """Calls given up after all tries, and why."""
     retried: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+    """Of this invocation, as far as providers say."""
     stopped: str | None = None
     """Why no more calls were started, if so."""
 
@@ -70,14 +73,14 @@ class Scheduler:
         purse: Purse,
         most_open: int = 512,
         tries: int = TRIES,
-        first_wait: float = _FIRST_WAIT,
+        first_wait: float | None = None,
     ) -> None:
         self._models = models
         self._journal = journal
         self._purse = purse
         self._most_open = most_open
         self._tries = tries
-        self._first_wait = first_wait
+        self._first_wait = _FIRST_WAIT if first_wait is None else first_wait
         self._queues: dict[str, asyncio.Queue[Task | None]] = {}
         self._open = 0
         self._attempts: dict[CallKey, int] = {}
@@ -176,6 +179,9 @@ class Scheduler:
     def _finish(self, task: Task, outcome: Outcome, follow: Follow, seconds: float) -> None:
         key = task.request.key
         outcome = self._purse.settle(task, outcome)
+        if isinstance(outcome, Reply):
+            self.tally.tokens += (outcome.input_tokens or 0) + (outcome.output_tokens or 0)
+            self.tally.cost_usd += outcome.cost_usd or 0.0
         with self._journal.transaction():
             if isinstance(outcome, Reply):
                 self._journal.record_try(task.request, outcome, seconds)

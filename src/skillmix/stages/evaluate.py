@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -93,13 +94,22 @@ async def _run_steps(experiment: Experiment, catalog: Catalog, journal: JournalW
             models = _open_models(experiment, step.students, graders, opened)
             scheduler = Scheduler(models, journal, purse=purse)
             scheduler.tally = total
-            watch = asyncio.create_task(_watch(step.name, total))
+            expected = total.called + total.found + _expected_calls(cells, conversations)
+            watch = asyncio.create_task(_watch(step.name, total, expected))
             try:
                 tasks = _first_turns(cells, conversations, journal, total)
                 await scheduler.run(tasks, conversations.follow)
             finally:
                 watch.cancel()
     return total
+
+
+def _expected_calls(cells: list[Cell], conversations: Conversations) -> int:
+    """Calls if every text can be graded and every vote be read."""
+    told = {
+        (c.student, combination.id, g) for c in cells for combination in c.combinations for g in range(c.generations)
+    }
+    return len(told) * (TURNS + conversations.votes_wanted())
 
 
 def _first_turns(
@@ -181,9 +191,19 @@ def _purse(experiment: Experiment, journal: JournalWriter, prices: dict[str, Pri
     return LimitedPurse(known, spent=journal.spent(), max_calls=budget.max_calls, max_usd=budget.max_usd)
 
 
-async def _watch(step: str, tally: Tally) -> None:
-    """A plain line now and then, on standard error."""
+async def _watch(step: str, tally: Tally, expected: int) -> None:
+    """How it goes, on standard error: one line that is written over on a terminal, a line now and then elsewhere."""
+    is_terminal = sys.stderr.isatty()
+    started, before = time.monotonic(), tally.called
     with suppress(asyncio.CancelledError):
         while True:
-            await asyncio.sleep(_PROGRESS_EVERY)
-            sys.stderr.write(f"{step}: {tally.called} calls, {tally.found} found, {tally.retried} tried again\n")
+            await asyncio.sleep(1.0 if is_terminal else _PROGRESS_EVERY)
+            rate = (tally.called - before) / (time.monotonic() - started)
+            left = max(0, expected - tally.called - tally.found)
+            minutes = f"about {left / rate / 60:.0f} min left" if rate else "time left unknown"
+            line = (
+                f"{step}: {tally.called} calls, {tally.found} found, about {left} to go, {rate:.0f}/s, {minutes}, "
+                f"{tally.tokens} tokens, {tally.cost_usd:.2f} US dollars, {tally.retried} tried again"
+            )
+            sys.stderr.write(f"\r{line}\x1b[K" if is_terminal else f"{line}\n")
+            sys.stderr.flush()
