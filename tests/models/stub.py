@@ -47,7 +47,7 @@ class Stub:
                 request.transport.close()
                 return response
             if answer is SILENCE:
-                await asyncio.sleep(60)
+                await asyncio.sleep(3)
             return await answer if isinstance(answer, Awaitable) else answer
         finally:
             self._now -= 1
@@ -66,7 +66,7 @@ async def serving(
     application.router.add_get("/v1/models", listed)
     application.router.add_post("/v1/chat/completions", stub.handle)
     application.router.add_post("/v1/messages", stub.handle)
-    runner = web.AppRunner(application)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
