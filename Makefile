@@ -28,7 +28,7 @@ golden: $(TEST)         ## regenerate golden files; say why in the commit
 	SKILLMIX_GOLDEN=write $(BIN)/pytest -q tests/test_golden.py
 
 long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cell
-	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/core/test_reading_properties.py tests/test_interval_coverage.py
+	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/core/test_reading_properties.py tests/test_interval_coverage.py tests/test_truth.py
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -10,7 +10,7 @@ from skillmix.core.calls import CallProblem, Decoding, GenerateKey, Message, Out
 from skillmix.core.errors import UserError
 from skillmix.core.prices import Price
 from skillmix.engine.journal import JournalReader, JournalWriter
-from skillmix.engine.scheduler import FreePurse, LimitedPurse, Purse, Scheduler, Tally, Task
+from skillmix.engine.scheduler import LimitedPurse, Purse, Scheduler, Tally, Task
 
 
 class Fake:
@@ -43,13 +43,17 @@ def second_turn(request: Request, outcome: Outcome) -> Iterator[Task]:
         yield task(int(key.combination[1:]), turn=2)
 
 
+def no_limit() -> LimitedPurse:
+    return LimitedPurse({"m": None}, spent=(0, 0.0), max_calls=None, max_usd=None)
+
+
 def run(
     folder: Path, model: Fake, count: int = 5, *, purse: Purse | None = None, tries: int = 4, most_open: int = 8
 ) -> Tally:
     async def main() -> Tally:
         with JournalWriter(folder) as journal:
             scheduler = Scheduler(
-                {"m": model}, journal, purse=purse or FreePurse(), tries=tries, first_wait=0.001, most_open=most_open
+                {"m": model}, journal, purse=purse or no_limit(), tries=tries, first_wait=0.001, most_open=most_open
             )
             return await scheduler.run(iter([task(n) for n in range(count)]), second_turn)
 
@@ -168,7 +172,7 @@ def test_memory_does_not_hold_the_whole_source(tmp_path: Path) -> None:
 
     async def main() -> None:
         with JournalWriter(tmp_path) as journal:
-            await Scheduler({"m": model}, journal, purse=FreePurse(), most_open=10).run(source(), lambda r, o: ())
+            await Scheduler({"m": model}, journal, purse=no_limit(), most_open=10).run(source(), lambda r, o: ())
 
     asyncio.run(main())
 

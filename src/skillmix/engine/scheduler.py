@@ -197,18 +197,6 @@ class Scheduler:
         self._room.set()
 
 
-class FreePurse:
-    """No limit and no prices."""
-
-    def may_start(self, task: Task) -> bool:
-        """Always."""
-        return True
-
-    def settle(self, task: Task, outcome: Outcome) -> Outcome:
-        """As it came."""
-        return outcome
-
-
 class LimitedPurse:
     """Holds a run to its budget over all its resumes."""
 
