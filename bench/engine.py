@@ -20,7 +20,6 @@ from pathlib import Path
 from aiohttp import web
 
 STUDENT = "Answer: The needle, that patient fish, swims on.\n\nExplanation: it is one."
-ROWS = "| Shows {} | 1 |\n"
 
 
 def serve(port_file: str, latency: float) -> None:

@@ -145,6 +145,14 @@ def test_a_limit_of_calls_holds_over_resumes(tmp_path: Path) -> None:
     assert (second.called, second.stopped) == (0, "the budget is spent")
 
 
+def test_tries_count_towards_the_limit_of_calls(tmp_path: Path) -> None:
+    purse = LimitedPurse({"m": None}, spent=(0, 0.0), max_calls=7, max_usd=None)
+
+    tally = run(tmp_path, Fake(lambda r: CallProblem("passing", "HTTP 500")), 10, purse=purse, tries=12)
+
+    assert (tally.called, tally.stopped) == (7, "the budget is spent")
+
+
 def test_a_limit_in_dollars_counts_the_worst_of_what_is_in_flight(tmp_path: Path) -> None:
     price = Price(input=0.0, output=1e6 / 10)  # a full reply of ten tokens costs one dollar
     purse = LimitedPurse({"m": price}, spent=(0, 0.0), max_calls=None, max_usd=3.0)

@@ -40,6 +40,10 @@ class Purse(Protocol):
         """Whether the limit holds even if all calls in flight and this one cost their worst."""
         ...
 
+    def may_repeat(self) -> bool:
+        """Whether one more try of a call in flight is within the limit."""
+        ...
+
     def settle(self, task: Task, outcome: Outcome) -> Outcome:
         """The outcome with its price, now that the call is over."""
         ...
@@ -165,6 +169,9 @@ class Scheduler:
         attempt = self._attempts[key] = self._attempts.get(key, 0) + 1
         if attempt >= self._tries or self.tally.stopped:
             return False
+        if not self._purse.may_repeat():
+            self.tally.stopped = "the budget is spent"
+            return False
         self.tally.retried += 1
         wait = max(self._wait(key, attempt), problem.retry_after or 0.0)
         asyncio.get_running_loop().call_later(wait, self._queues[task.model].put_nowait, task)
@@ -218,12 +225,17 @@ class LimitedPurse:
         """Whether the limits hold even if all calls in flight and this one cost their worst."""
         price = self._prices[task.model]
         worst = price.worst(task.request) if price else 0.0
-        too_many = self._max_calls is not None and self.calls + 1 > self._max_calls
         committed = self.usd + sum(self._flying.values()) + worst
-        if too_many or (self._max_usd is not None and committed > self._max_usd):
+        if (self._max_usd is not None and committed > self._max_usd) or not self.may_repeat():
+            return False
+        self._flying[task.request.key] = worst
+        return True
+
+    def may_repeat(self) -> bool:
+        """A try is a call whatever comes of it; its worst case is held back already."""
+        if self._max_calls is not None and self.calls + 1 > self._max_calls:
             return False
         self.calls += 1
-        self._flying[task.request.key] = worst
         return True
 
     def settle(self, task: Task, outcome: Outcome) -> Outcome:
