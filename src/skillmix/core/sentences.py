@@ -49,29 +49,48 @@ _SENTENCE_START = re.compile(
 
 
 def _count_robust(text: str) -> int:
-    """Sentence ends by mark, quote and what follows; line breaks count, abbreviations and ellipses do not."""
-    return sum(_count_in_line(line) for line in _joined_lines(text))
+    return len(sentence_spans(text))
 
 
-def _joined_lines(text: str) -> list[str]:
-    """Lines, with wrapped ones joined: after a comma or the like, or before a small letter."""
-    joined: list[str] = []
-    after_blank = True
-    for line in map(str.strip, text.splitlines()):
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Where each sentence starts and ends, by mark, quote and what follows; line breaks count, abbreviations do not.
+
+    >>> sentence_spans("Stop! It is e.g. Tom's.")
+    [(0, 5), (6, 23)]
+    """
+    return [span for start, line in _joined_lines(text) for span in _spans_in_line(line, start)]
+
+
+_LINE = re.compile(r"[^\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
+
+
+def _joined_lines(text: str) -> list[tuple[int, str]]:
+    """Lines and where they start, with wrapped ones joined: after a comma or the like, or before a small letter."""
+    joined: list[tuple[int, str]] = []
+    end = 0
+    for found in _LINE.finditer(text):
+        line = found[0].strip()
         if not _SOMETHING.search(line):
-            after_blank = after_blank or not line
             continue
-        wrapped = joined and not after_blank and (joined[-1].endswith(_CARRIES_ON) or line[0].islower())
-        if wrapped:
-            joined[-1] += " " + line
+        start = found.start() + len(found[0]) - len(found[0].lstrip())
+        if joined and _is_wrapped(joined[-1][1], text[end:start], line):
+            first, before = joined[-1]
+            joined[-1] = (first, f"{before}{' ' * (start - end)}{line}")
         else:
-            joined.append(line)
-        after_blank = False
+            joined.append((start, line))
+        end = start + len(line)
     return joined
 
 
-def _count_in_line(line: str) -> int:
-    ends = 0
+_BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
+
+
+def _is_wrapped(before: str, gap: str, line: str) -> bool:
+    return not _BLANK_LINE.search(gap) and (before.endswith(_CARRIES_ON) or line[0].islower())
+
+
+def _spans_in_line(line: str, offset: int) -> list[tuple[int, int]]:
+    spans = []
     last = 0
     for terminator in _TERMINATOR.finditer(line):
         rest = line[terminator.end() :].lstrip()
@@ -83,9 +102,9 @@ def _count_in_line(line: str) -> int:
             and not _LIST_NUMBER.match(sentence)
             and _ends_sentence(sentence, terminator, rest)
         ):
-            ends += 1
-            last = terminator.end()
-    return ends + 1
+            spans.append((offset + last, offset + terminator.end()))
+            last = terminator.end() + len(line) - terminator.end() - len(rest)
+    return [*spans, (offset + last, offset + len(line))]
 
 
 def _ends_sentence(sentence: str, terminator: re.Match[str], rest: str) -> bool:
