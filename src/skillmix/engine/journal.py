@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from functools import lru_cache
 from heapq import merge
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +21,7 @@ from filelock import FileLock, Timeout
 from skillmix.core.calls import (
     Call,
     CallKey,
+    Decoding,
     GenerateKey,
     Message,
     Origin,
@@ -52,6 +54,8 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             raise UserError(
                 f"Another process is writing to {self.path}.", hint="Wait for it, or stop it, and run again."
             ) from None
+        self._absent: set[CallKey] = set()
+        """Keys that were looked for in vain and not written since; nobody else can write while the lock is held."""
         try:
             self._connection = connect(self.path, write=True)
         except BaseException:
@@ -104,9 +108,10 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         new = 0
         with self.transaction():
             for request, outcome in outcomes:
-                stored = self._stored(request)
+                stored = None if request.key in self._absent else self._stored(request)
                 if stored is None or stored.is_open:
                     self._put(request, outcome, origin, replace=stored is not None)
+                    self._absent.discard(request.key)
                     new += 1
                 elif origin != "call":
                     _refuse_other_reply(request, outcome, stored.reply)
@@ -115,6 +120,8 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
     def find(self, request: Request) -> Outcome | None:
         """The final outcome that the journal has for a request; None if it must be asked (again)."""
         stored = self._stored(request)
+        if stored is None:
+            self._absent.add(request.key)
         if stored is None or stored.is_open:
             return None
         where, values = _where(request.key)
@@ -183,43 +190,27 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
     def _insert(self, request: Request, outcome: Outcome, origin: Origin) -> None:
         messages = list(request.messages)
-        row: dict[str, object] = {
-            **_key_columns(request.key),
-            "model": request.model,
-            "messages": _json([m.content_hash for m in messages]),
-            "decoding": _json(request.decoding.settings()),
-            "seed": request.seed,
-            "request_hash": request.content_hash,
-            "origin": origin,
-            "not_sent": "[]",
-            "at": _now(),
-        }
+        done: tuple[object, ...]
         if isinstance(outcome, Reply):
             reply = Message("assistant", outcome.text)
             messages.append(reply)
-            row |= {
-                "status": "done",
-                "reply": reply.content_hash,
-                "finish": outcome.finish,
-                "input_tokens": outcome.input_tokens,
-                "output_tokens": outcome.output_tokens,
-                "cost_usd": outcome.cost_usd,
-                "not_sent": _json(outcome.not_sent),
-            }
+            counts = (outcome.finish, outcome.input_tokens, outcome.output_tokens, outcome.cost_usd)
+            done = ("done", reply.content_hash, *counts, None, None, None, _json(outcome.not_sent))
         else:
-            row |= {
-                "status": "problem",
-                "problem_kind": outcome.kind,
-                "problem": outcome.reason,
-                "detail": outcome.detail,
-            }
+            problem = (outcome.kind, outcome.reason, outcome.detail)
+            done = ("problem", None, None, None, None, None, *problem, "[]")
         self._connection.executemany(
             "INSERT OR IGNORE INTO messages VALUES (?, ?, ?)",
             [(m.content_hash, m.role, m.content) for m in messages],
         )
-        columns = ", ".join(row)
-        places = ", ".join("?" * len(row))
-        self._connection.execute(f"INSERT INTO calls ({columns}) VALUES ({places})", list(row.values()))
+        asked = (
+            request.model,
+            _json([m.content_hash for m in request.messages]),
+            _decoding(request.decoding),
+            request.seed,
+            request.content_hash,
+        )
+        self._connection.execute(_INSERT_CALL, (*_key_values(request.key), *asked, *done, origin, _now()))
 
 
 class JournalReader(AbstractContextManager["JournalReader"]):
@@ -315,24 +306,42 @@ def _refuse_other_reply(request: Request, outcome: Outcome, stored: str | None) 
         )
 
 
-def _key_columns(key: CallKey) -> dict[str, object]:
-    """Not `asdict`, which copies deeply and takes as long as the row takes to write."""
-    shared: dict[str, object] = {
-        "student": key.student,
-        "combination": key.combination,
-        "generation": key.generation,
-    }
+_INSERT_COLUMNS: Final = (
+    "stage, student, combination, generation, turn, text, grader, round, attempt, model, messages, decoding, seed, "
+    "request_hash, status, reply, finish, input_tokens, output_tokens, cost_usd, problem_kind, problem, detail, "
+    "not_sent, origin, at"
+)
+_INSERT_CALL: Final = f"INSERT INTO calls ({_INSERT_COLUMNS}) VALUES ({', '.join('?' * 26)})"
+
+
+def _key_values(key: CallKey) -> tuple[object, ...]:
     if isinstance(key, GenerateKey):
-        return {"stage": "generate", **shared, "turn": key.turn}
-    votes = {"text": key.text, "grader": key.grader, "round": key.round, "attempt": key.attempt}
-    return {"stage": "grade", **shared, **votes}
+        votes: tuple[object, ...] = (key.turn, None, None, None, None)
+        return ("generate", key.student, key.combination, key.generation, *votes)
+    votes = (None, key.text, key.grader, key.round, key.attempt)
+    return ("grade", key.student, key.combination, key.generation, *votes)
 
 
-def _where(key: CallKey) -> tuple[str, list[object]]:
-    columns = _key_columns(key)
-    # A literal stage lets SQLite use the partial index of that stage.
-    stage = columns.pop("stage")
-    return f"stage = '{stage}' AND " + " AND ".join(f"{c} = ?" for c in columns), list(columns.values())
+# A literal stage lets SQLite use the partial index of that stage.
+_WHERE_GENERATE: Final = "stage = 'generate' AND student = ? AND combination = ? AND generation = ? AND turn = ?"
+_WHERE_GRADE: Final = (
+    "stage = 'grade' AND student = ? AND combination = ? AND generation = ? AND text = ? AND grader = ? "
+    "AND round = ? AND attempt = ?"
+)
+
+
+def _where(key: CallKey) -> tuple[str, tuple[object, ...]]:
+    if isinstance(key, GenerateKey):
+        return _WHERE_GENERATE, (key.student, key.combination, key.generation, key.turn)
+    return _WHERE_GRADE, (
+        key.student,
+        key.combination,
+        key.generation,
+        key.text,
+        key.grader,
+        key.round,
+        key.attempt,
+    )
 
 
 def _changed_setting(request: Request, stored: tuple[str, str, str, int | None]) -> UserError:
@@ -351,8 +360,13 @@ def _changed_setting(request: Request, stored: tuple[str, str, str, int | None])
     )
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+# `json.dumps` with settings of its own makes an encoder for each call, which takes longer than the encoding.
+_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+@lru_cache(maxsize=256)
+def _decoding(decoding: Decoding) -> str:
+    return _json(decoding.settings())
 
 
 def _now() -> str:
