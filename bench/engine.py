@@ -1,9 +1,11 @@
 """CPU time and rate of whole evaluations against a chat server on loopback, peers beside ours.
 
-    python bench/engine.py [--texts 400] [--latency 0.2] [--at-once 64] [--peers openai]
+    python bench/engine.py [--texts 1000] [--latency 0.2] [--at-once 64 256] [--best-of 5] [--peers openai inspect]
 
-Two student turns, three gradings and the vote for every text. The server runs in a process of its own and answers
-after the latency; CPU is that of the client process alone, journal included. `ideal` is at-once / latency.
+Two student turns, three gradings and the vote for every text. The server runs in a process of its own, answers after
+the latency and notes when each call came: the rate is that of the middle 60 % of the calls, so ramp-up and tail do not
+count; `of ideal` is that rate over at-once / latency. CPU is that of the client process alone, journal included, after
+a warm-up. `bare` is the floor: aiohttp and one SQLite row a call, nothing else. Peers need openai and inspect-ai.
 """
 
 import argparse
@@ -11,12 +13,17 @@ import asyncio
 import json
 import os
 import resource
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 from aiohttp import web
 
 STUDENT = "Answer: The needle, that patient fish, swims on.\n\nExplanation: it is one."
@@ -24,8 +31,17 @@ STUDENT = "Answer: The needle, that patient fish, swims on.\n\nExplanation: it i
 
 def serve(port_file: str, latency: float) -> None:
     """The server: grading tables to prompts with criteria, an answer to all others."""
+    came: list[float] = []
+
+    async def rate(_: web.Request) -> web.Response:
+        """Calls a second in the middle 60 %; forgets them."""
+        times = sorted(came)
+        came.clear()
+        first, last = times[len(times) // 5], times[4 * len(times) // 5]
+        return web.json_response({"rate": 0.6 * len(times) / (last - first), "calls": len(times)})
 
     async def handle(request: web.Request) -> web.Response:
+        came.append(time.monotonic())
         body = await request.json()
         prompt = body["messages"][-1]["content"]
         text = STUDENT
@@ -36,11 +52,15 @@ def serve(port_file: str, latency: float) -> None:
         if latency:
             await asyncio.sleep(latency)
         usage = {"prompt_tokens": 400, "completion_tokens": 60}
-        return web.json_response({"choices": [{"message": {"content": text}, "finish_reason": "stop"}], "usage": usage})
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        answer = {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+        return web.json_response(answer | {"usage": usage | {"total_tokens": 460}})
 
     async def main() -> None:
         application = web.Application()
         application.router.add_post("/v1/chat/completions", handle)
+        application.router.add_get("/rate", rate)
         runner = web.AppRunner(application, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, backlog=2048)
@@ -57,53 +77,129 @@ def ours(address: str, texts: int, at_once: int, folder: str) -> int:
     from skillmix.stages.evaluate import run_checked
 
     os.chdir(folder)
-    model = {"model": f"openai:m@{address}", "concurrency": at_once}
+    # Two calls of five are the student's; together the two models have as many in flight as the others.
+    student, grader = 2 * at_once // 5, at_once - 2 * at_once // 5
     step = {"name": "e", "stage": "evaluate", "students": ["s"], "graders": ["g"], "settings": ["all"], "k": [3]}
     document = {
-        "name": "bench",
-        "students": {"s": model},
-        "graders": {"g": model},
+        "name": f"bench-{texts}",
+        "students": {"s": {"model": f"openai:m@{address}", "concurrency": student}},
+        "graders": {"g": {"model": f"openai:m@{address}", "concurrency": grader}},
         "steps": [step | {"combinations": texts, "generations": 1}],
     }
     return run_checked(experiment_of(document, source="bench")).called
 
 
-def openai_sdk(address: str, texts: int, at_once: int, folder: str) -> int:
-    """The official client, no journal: two turns, three gradings."""
-    from openai import AsyncOpenAI
+Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
 
-    client = AsyncOpenAI(base_url=address, api_key="none", max_retries=0)
 
-    async def ask(messages: list[dict[str, str]]) -> str:
-        reply = await client.chat.completions.create(model="m", messages=messages)
-        return reply.choices[0].message.content or ""
+async def evaluate(ask: Ask, texts: int, at_once: int) -> int:
+    """The same evaluation by hand: as many texts under way as keep about that many calls in flight."""
+    room = asyncio.Semaphore(at_once)
+    numbers = iter(range(texts))
 
-    async def main() -> None:
-        room = asyncio.Semaphore(at_once // 2)
+    async def call(messages: list[dict[str, str]]) -> str:
+        async with room:
+            return await ask(messages)
 
-        async def text(number: int) -> None:
-            async with room:
-                messages = [{"role": "user", "content": f"Write {number} " + "x " * 400}]
-                first = await ask(messages)
-                messages += [{"role": "assistant", "content": first}, {"role": "user", "content": "Improve it"}]
-                await ask(messages)
-                grade = [{"role": "user", "content": "The criteria:\n- Shows metaphor\n" + "x " * 500}]
-                await asyncio.gather(*(ask(grade) for _ in range(3)))
+    async def worker() -> None:
+        for number in numbers:
+            messages = [{"role": "user", "content": f"Write {number} " + "x " * 400}]
+            first = await call(messages)
+            messages += [{"role": "assistant", "content": first}, {"role": "user", "content": "Improve it"}]
+            await call(messages)
+            grade = [{"role": "user", "content": "The criteria:\n- Shows metaphor\n" + "x " * 500}]
+            await asyncio.gather(*(call(grade) for _ in range(3)))
 
-        await asyncio.gather(*(text(number) for number in range(texts)))
-
-    asyncio.run(main())
+    await asyncio.gather(*(worker() for _ in range(at_once)))
     return 5 * texts
 
 
-CLIENTS = {"skillmix": ours, "openai": openai_sdk}
+def bare(address: str, texts: int, at_once: int, folder: str) -> int:
+    """The floor: aiohttp and a row for each call."""
+
+    async def main() -> int:
+        database = sqlite3.connect(f"{folder}/bare-{texts}.sqlite", isolation_level=None)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute("CREATE TABLE calls (request TEXT, reply TEXT)")
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+            async def ask(messages: list[dict[str, str]]) -> str:
+                async with session.post(f"{address}/chat/completions", json={"messages": messages}) as response:
+                    text = str((await response.json())["choices"][0]["message"]["content"])
+                database.execute("INSERT INTO calls VALUES (?, ?)", (json.dumps(messages), text))
+                return text
+
+            return await evaluate(ask, texts, at_once)
+
+    return asyncio.run(main())
+
+
+def openai_sdk(address: str, texts: int, at_once: int, folder: str) -> int:
+    """The official client, no journal."""
+    from openai import AsyncOpenAI
+
+    async def main() -> int:
+        client = AsyncOpenAI(base_url=address, api_key="none", max_retries=0)
+
+        async def ask(messages: list[dict[str, str]]) -> str:
+            reply = await client.chat.completions.create(model="m", messages=messages)
+            return reply.choices[0].message.content or ""
+
+        return await evaluate(ask, texts, at_once)
+
+    return asyncio.run(main())
+
+
+def inspect(address: str, texts: int, at_once: int, folder: str) -> int:
+    """Inspect AI: two turns as its solver, three gradings as its scorer, its own log."""
+    os.environ |= {"OPENAI_API_KEY": "none", "INSPECT_DISPLAY": "none"}
+    from inspect_ai import Task, eval
+    from inspect_ai.dataset import MemoryDataset, Sample
+    from inspect_ai.model import ChatMessageUser, GenerateConfig, get_model
+    from inspect_ai.scorer import Score, accuracy, scorer
+    from inspect_ai.solver import solver
+
+    @solver  # type: ignore[untyped-decorator]
+    def two_turns() -> Any:
+        async def solve(state: Any, generate: Any) -> Any:
+            state = await generate(state)
+            state.messages.append(ChatMessageUser(content="Improve it"))
+            return await generate(state)
+
+        return solve
+
+    @scorer(metrics=[accuracy()])  # type: ignore[untyped-decorator]
+    def three_votes() -> Any:
+        async def score(state: Any, target: Any) -> Any:
+            model = get_model()
+            prompt = "The criteria:\n- Shows metaphor\n" + "x " * 500
+            configs = [GenerateConfig(seed=number) for number in range(3)]
+            votes = await asyncio.gather(*(model.generate(prompt, config=config) for config in configs))
+            return Score(value=int(sum("| 1 |" in vote.completion for vote in votes) > 1))
+
+        return score
+
+    samples = [Sample(input=f"Write {number} " + "x " * 400, target="1") for number in range(texts)]
+    model = get_model(
+        "openai/m", base_url=address, config=GenerateConfig(max_connections=at_once), memoize=False, responses_api=False
+    )
+    task = Task(dataset=MemoryDataset(samples), solver=two_turns(), scorer=three_votes())
+    (log,) = eval(task, model=model, log_dir=f"{folder}/logs", display="none", max_samples=at_once)
+    assert log.status == "success", log.error
+    return 5 * texts
+
+
+CLIENTS = {"skillmix": ours, "bare": bare, "openai": openai_sdk, "inspect": inspect}
 
 
 def measure(client: str, address: str, texts: int, at_once: int) -> dict[str, float]:
     """Run one client in a process of its own."""
     command = [sys.executable, __file__, "--client", client, "--address", address]
     command += ["--texts", str(texts), "--at-once", str(at_once)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
 
@@ -111,20 +207,29 @@ def measure(client: str, address: str, texts: int, at_once: int) -> dict[str, fl
 def run_client(client: str, address: str, texts: int, at_once: int) -> None:
     """In the child: warm up, then time."""
     with tempfile.TemporaryDirectory() as folder:
-        wall, cpu = time.monotonic(), time.process_time()
+        CLIENTS[client](address, 20, at_once, folder)
+        _rate(address)
+        cpu = time.process_time()
         calls = CLIENTS[client](address, texts, at_once, folder)
-        wall, cpu = time.monotonic() - wall, time.process_time() - cpu
+        cpu = time.process_time() - cpu
         os.chdir("/")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"calls": calls, "wall": wall, "cpu": cpu, "peak_mb": peak}))
+    print(json.dumps({"calls": calls, "cpu": cpu, "peak_mb": peak, **_rate(address)}))
+
+
+def _rate(address: str) -> dict[str, float]:
+    with urllib.request.urlopen(address.removesuffix("/v1") + "/rate") as response:
+        rate: dict[str, float] = json.load(response)
+    return rate
 
 
 def main() -> None:
     """Serve, or run one client, or compare them."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--texts", type=int, default=400)
+    parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--latency", type=float, default=0.2)
-    parser.add_argument("--at-once", type=int, default=64)
+    parser.add_argument("--at-once", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--best-of", type=int, default=5)
     parser.add_argument("--peers", nargs="*", default=[])
     parser.add_argument("--serve")
     parser.add_argument("--client")
@@ -133,7 +238,7 @@ def main() -> None:
     if options.serve:
         return serve(options.serve, options.latency)
     if options.client:
-        return run_client(options.client, options.address, options.texts, options.at_once)
+        return run_client(options.client, options.address, options.texts, options.at_once[0])
     with tempfile.TemporaryDirectory() as folder:
         port_file = Path(folder) / "port"
         server = subprocess.Popen(
@@ -143,17 +248,26 @@ def main() -> None:
             while not port_file.exists() or not port_file.read_text(encoding="utf-8"):
                 time.sleep(0.05)
             address = f"http://127.0.0.1:{port_file.read_text(encoding='utf-8')}/v1"
-            print("| client | calls | CPU ms a call | calls/s | of ideal | peak MB |\n|---|---:|---:|---:|---:|---:|")
-            for client in ["skillmix", *options.peers]:
-                r = measure(client, address, options.texts, options.at_once)
-                rate = r["calls"] / r["wall"]
-                ideal = f"{rate * options.latency / options.at_once:.0%}" if options.latency else "–"
-                print(
-                    f"| {client} | {r['calls']:.0f} | {1000 * r['cpu'] / r['calls']:.2f} | {rate:.0f} | {ideal} "
-                    f"| {r['peak_mb']:.0f} |"
-                )
+            print("| client | at once | calls | CPU ms a call | calls/s | of ideal | peak MB |")
+            print("|---|---:|---:|---:|---:|---:|---:|")
+            for at_once in options.at_once:
+                rows: dict[str, list[dict[str, float]]] = {}
+                for _ in range(options.best_of):
+                    for client in ["skillmix", "bare", *options.peers]:
+                        rows.setdefault(client, []).append(measure(client, address, options.texts, at_once))
+                for client, results in rows.items():
+                    _print_best(client, results, at_once, options.latency)
         finally:
             server.terminate()
+
+
+def _print_best(client: str, results: list[dict[str, float]], at_once: int, latency: float) -> None:
+    cpu = min(1000 * result["cpu"] / result["calls"] for result in results)
+    rate = max(result["rate"] for result in results)
+    ideal = f"{rate * latency / at_once:.0%}" if latency else "–"
+    peak = max(result["peak_mb"] for result in results)
+    calls = results[0]["calls"]
+    print(f"| {client} | {at_once} | {calls:.0f} | {cpu:.2f} | {rate:.0f} | {ideal} | {peak:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

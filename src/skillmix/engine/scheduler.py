@@ -9,9 +9,10 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Final, NamedTuple, Protocol
 
-from skillmix.core.calls import CallKey, CallProblem, Model, Outcome, Reply, Request
+from skillmix.core.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request
 from skillmix.core.errors import UserError
 from skillmix.core.hashing import digest
 from skillmix.core.prices import Price
@@ -87,7 +88,8 @@ class Scheduler:
         self._most_open = most_open
         self._tries = tries
         self._first_wait = _FIRST_WAIT if first_wait is None else first_wait
-        self._queues: dict[str, asyncio.Queue[Task | None]] = {}
+        self._queues: dict[str, asyncio.PriorityQueue[_Place]] = {}
+        self._places = count()
         self._open = 0
         self._attempts: dict[CallKey, int] = {}
         self._started: dict[CallKey, float] = {}
@@ -101,7 +103,7 @@ class Scheduler:
 
     async def run(self, source: Iterator[Task], follow: Follow) -> Tally:
         """Work until the source is empty and nothing is open, or the run must stop."""
-        self._queues = {name: asyncio.Queue() for name in self._models}
+        self._queues = {name: asyncio.PriorityQueue() for name in self._models}
         tasks = [asyncio.create_task(self._serve(name)) for name in self._models]
         tasks += [asyncio.create_task(self._fill(source, follow)), asyncio.create_task(self._settle(follow))]
         try:
@@ -129,7 +131,7 @@ class Scheduler:
             self._room.clear()
             await self._room.wait()
         for queue in self._queues.values():
-            queue.put_nowait(None)
+            queue.put_nowait((_LAST, next(self._places), None))
         self._is_over = True
         self._arrival.set()
 
@@ -152,10 +154,16 @@ class Scheduler:
             task = self._held.popleft()
             self._open += 1
             self._tasks[task.request.key] = task
-            self._queues[task.model].put_nowait(task)
+            self._queue(task)
         if self._held and not self._open:
             self.tally.stopped = "the budget is spent"
             self._held.clear()
+
+    def _queue(self, task: Task) -> None:
+        """Later parts of a conversation go first: finished texts early, and work for all models at all times."""
+        key = task.request.key
+        is_first = isinstance(key, GenerateKey) and key.turn == 1
+        self._queues[task.model].put_nowait((_FIRST_TURN if is_first else _LATER, next(self._places), task))
 
     async def _serve(self, name: str) -> None:
         async for request, outcome in self._models[name].serve(self._requests(name)):
@@ -192,7 +200,7 @@ class Scheduler:
         return settled
 
     async def _requests(self, name: str) -> AsyncIterator[Request]:
-        while (task := await self._queues[name].get()) is not None:
+        while (task := (await self._queues[name].get())[-1]) is not None:
             self._started[task.request.key] = time.monotonic()
             yield task.request
 
@@ -208,7 +216,7 @@ class Scheduler:
             return False
         self.tally.retried += 1
         wait = max(self._wait(key, attempt), problem.retry_after or 0.0)
-        asyncio.get_running_loop().call_later(wait, self._queues[task.model].put_nowait, task)
+        asyncio.get_running_loop().call_later(wait, self._queue, task)
         return True
 
     def _wait(self, key: CallKey, attempt: int) -> float:
@@ -233,6 +241,11 @@ class Scheduler:
         self._open -= 1
         self._start_held()
         self._room.set()
+
+
+_Place = tuple[int, int, Task | None]
+"""How urgent, which came first, and what; None is the end of the queue."""
+_LATER, _FIRST_TURN, _LAST = range(3)
 
 
 class _Arrival(NamedTuple):
