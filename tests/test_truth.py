@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 
 from skillmix.config.experiment import experiment_of
 from skillmix.core.scoring import METRICS, Score, text_score
-from skillmix.stages.evaluate import run_checked
+from skillmix.stages.run import run_checked
 from skillmix.stages.scores import run_scores
 
 SMOKE = yaml.safe_load((Path(__file__).parents[1] / "experiments/smoke.yaml").read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ from skillmix.core.calls import GradeKey, Reply
 from skillmix.core.errors import UserError
 from skillmix.core.scoring import Score
 from skillmix.engine.run_folder import find_run
-from skillmix.stages.evaluate import RunResult, run_experiment
+from skillmix.stages.run import RunResult, Wanted, run_experiment
 from skillmix.stages.scores import run_scores
 from skillmix.stages.status import run_status
 
@@ -222,6 +222,113 @@ def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch:
         reasons = {reason for _, outcome, reason in journal.tries() if outcome == "passing"}
     assert reasons >= {"HTTP 429", "HTTP 500", "invalid JSON", "no choices", "timeout"}
     assert reasons & {"no connection", "broken reply"}
+
+
+def test_generate_then_grade_is_evaluate(in_folder: Path) -> None:
+    both = run(in_folder)
+    evaluated = run_scores("tiny")
+    document = yaml.safe_load(experiment(in_folder).read_text(encoding="utf-8")) | {"name": "apart"}
+    step = {key: value for key, value in document["steps"][0].items() if key != "graders"}
+    document["steps"] = [
+        step | {"name": "write", "stage": "generate"},
+        {"name": "judge", "stage": "grade", "of": ["write"], "graders": ["judge"]},
+    ]
+    path = in_folder / "apart.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    early = run_experiment(path, wanted=Wanted(stage="grade"))
+    assert early.called == 0
+    assert (early.left_out, early.is_complete) == (2 * 6 * 2 * 2, False)
+    written = run_experiment(path, wanted=Wanted(stage="generate"))
+    judged = run_experiment(path, wanted=Wanted(step="judge"))
+
+    assert written.is_complete
+    assert judged.is_complete
+    assert written.called + judged.called == both.called
+    numbers = [(s.setting, s.k, s.metric, s.value, s.one_try) for s in run_scores("apart")]
+    assert numbers == [(s.setting, s.k, s.metric, s.value, s.one_try) for s in evaluated]
+
+
+def test_a_second_grader_grades_what_the_first_did(in_folder: Path) -> None:
+    first = run(in_folder)
+    document = yaml.safe_load(experiment(in_folder).read_text(encoding="utf-8"))
+    document["graders"]["second"] = {"model": "scripted:grader?noise=0.3", "rounds": 1}
+    document["steps"].append({"name": "again", "stage": "grade", "of": ["eval"], "graders": ["second"]})
+    (in_folder / "tiny.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    result = run_experiment(in_folder / "tiny.yaml")
+
+    assert result.tallies["eval"].called == 0
+    assert 0 < result.tallies["again"].called <= first.called / 3
+    assert {s.grader for s in run_scores("tiny")} == {"judge", "second"}
+
+
+def test_a_step_that_is_not_there_is_said(in_folder: Path) -> None:
+    with pytest.raises(UserError, match="no grade step") as caught:
+        run_experiment(experiment(in_folder), wanted=Wanted(stage="grade"))
+
+    assert "eval (evaluate)" in str(caught.value.hint)
+
+
+def test_larger_k_are_left_out_once_a_score_is_below_the_limit(in_folder: Path) -> None:
+    weak = {"base": {"model": "scripted:student?skill=0.3"}}
+    document = yaml.safe_load(experiment(in_folder, k=[1, 2, 3, 4, 5], stop_below=0.2).read_text(encoding="utf-8"))
+    document["students"] = weak
+    path = in_folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    result = run_experiment(path)
+    scores = run_scores("tiny")
+
+    last = {setting: max(s.k for s in scores if s.setting == setting) for setting in ("train", "all")}
+    values = full_marks(scores)
+    for setting, k in last.items():
+        value = values[setting, k]
+        assert k < 5
+        assert value is not None
+        assert value < 0.2
+        earlier = [values[setting, smaller] for smaller in range(1, k)]
+        assert all(value is not None and value >= 0.2 for value in earlier)
+    assert result.is_complete
+    assert run_status("tiny").missing == 0
+    assert run_experiment(path).called == 0
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_keeps_what_was_answered_and_says_how_to_go_on(in_folder: Path, times: int) -> None:
+    path = experiment(in_folder, combinations=400, generations=3)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skillmix", "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 30
+    while not (in_folder / "runs/tiny/journal/calls.sqlite").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.0)
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.01)
+    _, said = process.communicate(timeout=30)
+
+    assert process.returncode == 130, said
+    assert "run the same command" in said
+    assert "Traceback" not in said
+    status = run_status("tiny")
+    assert status.done > 0
+    assert status.missing > 0
+    again = run_experiment(path)
+    assert again.is_complete
+    assert again.found == status.done
+
+
+def test_a_change_on_the_command_line_reaches_the_run(in_folder: Path) -> None:
+    changes = ["steps.eval.k=[2]", "steps.1.combinations=3", "budget.max_calls=1000", "graders.judge.rounds=1"]
+
+    result = run_experiment(experiment(in_folder), changes=changes)
+
+    assert {s.k for s in run_scores("tiny")} == {2}
+    assert result.called < 2 * 3 * 2 * 4
+    stored = yaml.safe_load((in_folder / "runs/tiny/experiment.yaml").read_text(encoding="utf-8"))
+    assert stored["budget"]["max_calls"] == 1000
 
 
 def test_stages_that_are_not_here_yet_are_refused_before_the_first_call(in_folder: Path) -> None:

@@ -1,10 +1,12 @@
 """The experiment file: YAML to frozen settings, all faults at once."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
+from skillmix.config.changes import changed
 from skillmix.config.yaml_files import read_yaml
 from skillmix.core.catalog import Setting
 from skillmix.core.errors import UserError, faults_error
@@ -106,6 +108,8 @@ class EvaluateStep(_Step):
     combinations: Positive = 100
     generations: Positive = 3
     ladder: bool = False
+    stop_below: Share | None = None
+    """Leave out a student's larger k in a setting once its full marks are below this, for every grader."""
 
 
 class GenerateStep(_Step):
@@ -176,9 +180,9 @@ class Experiment(_Section):
     steps: list[Step]
 
 
-def load_experiment(path: Path) -> Experiment:
-    """Read and check an experiment file."""
-    return experiment_of(read_yaml(path), source=str(path))
+def load_experiment(path: Path, *, changes: Sequence[str] = ()) -> Experiment:
+    """Read and check an experiment file, after changes of the form `a.b=c`."""
+    return experiment_of(changed(read_yaml(path), changes), source=str(path))
 
 
 def experiment_of(document: object, *, source: str) -> Experiment:

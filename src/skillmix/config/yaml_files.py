@@ -47,19 +47,24 @@ def read_text(path: Path) -> str:
 
 def read_yaml(path: Path) -> object:
     """The plain data of a YAML file; an empty one is an error."""
-    text = read_text(path)
+    document = yaml_of(read_text(path), source=str(path))
+    if document is None:
+        raise UserError(f"{path} is empty.", hint="The shipped catalogues show what belongs there.")
+    return document
+
+
+def yaml_of(text: str, *, source: str) -> object:
+    """The plain data of YAML text."""
     try:
         _refuse_depth(text)
         document: object = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
         raise UserError(
-            f"{path} is not valid YAML: {_one_line(error)}.", hint="Check quotes, colons and indentation."
+            f"{source} is not valid YAML: {_one_line(error)}.", hint="Check quotes, colons and indentation."
         ) from None
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         # PyYAML's constructors of tagged scalars fail in all these ways, `!!int ""` and `2024-13-45` among them.
-        raise UserError(f"{path} holds a value that cannot be read: {error}.", hint="Quote the value.") from None
-    if document is None:
-        raise UserError(f"{path} is empty.", hint="The shipped catalogues show what belongs there.")
+        raise UserError(f"{source} holds a value that cannot be read: {error}.", hint="Quote the value.") from None
     return document
 
 

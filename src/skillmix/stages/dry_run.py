@@ -1,11 +1,11 @@
 """`skillmix run --dry-run`: what an experiment would ask for, before anything is asked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import EvaluateStep, Experiment, GenerateStep, load_experiment
+from skillmix.config.experiment import Experiment, GenerateStep, GradeStep, load_experiment
 from skillmix.config.price_file import load_prices
 from skillmix.config.prompt_sets import load_prompts
 from skillmix.core.catalog import Catalog
@@ -13,7 +13,7 @@ from skillmix.core.combinations import Combination
 from skillmix.core.prices import Price, price_of, tokens_in
 from skillmix.core.prompts import PromptSet
 from skillmix.core.specs import parse_spec
-from skillmix.stages.plan import step_cells
+from skillmix.stages.plan import CALL_STEPS, CallStep, step_cells
 
 _ANSWER = "x" * 400
 """As long as answers are, for the length of a grader's prompt."""
@@ -32,28 +32,28 @@ class Estimate:
     """None if the price is not known."""
 
 
-def estimates(path: Path, *, prices: Path | None) -> list[Estimate]:
+def estimates(path: Path, *, prices: Path | None, changes: Sequence[str] = ()) -> list[Estimate]:
     """Calls, tokens and cost of every step that makes calls."""
-    experiment = load_experiment(path)
+    experiment = load_experiment(path, changes=changes)
     catalog = load_catalog(experiment.catalog)
     known = load_prices(prices)
     found = []
     for step in experiment.steps:
-        if isinstance(step, EvaluateStep | GenerateStep):
+        if isinstance(step, CALL_STEPS):
             found += _step_estimates(step, experiment, catalog, known)
     return found
 
 
 def _step_estimates(
-    step: EvaluateStep | GenerateStep, experiment: Experiment, catalog: Catalog, known: dict[str, Price]
+    step: CallStep, experiment: Experiment, catalog: Catalog, known: dict[str, Price]
 ) -> list[Estimate]:
-    conversations: dict[str, dict[str, tuple[Combination, int]]] = {student: {} for student in step.students}
+    conversations: dict[str, dict[str, tuple[Combination, int]]] = {}
     for cell in step_cells(step, experiment, catalog):
         for combination in cell.combinations:
-            conversations[cell.student][combination.id] = combination, cell.generations
+            conversations.setdefault(cell.student, {})[combination.id] = combination, cell.generations
     found = []
     graded = [pair for by_id in conversations.values() for pair in by_id.values()]
-    for student, by_id in conversations.items():
+    for student, by_id in conversations.items() if not isinstance(step, GradeStep) else ():
         settings = experiment.students[student]
         prompts = load_prompts(settings.prompts or experiment.prompts)
         count = sum(generations for _, generations in by_id.values())
@@ -62,7 +62,7 @@ def _step_estimates(
             for combination, generations in by_id.values()
         )
         found.append(_estimate(step.name, settings.model, 2 * count, tokens, 2 * count * settings.max_tokens, known))
-    for grader in step.graders if isinstance(step, EvaluateStep) else []:
+    for grader in step.graders if not isinstance(step, GenerateStep) else ():
         judge = experiment.graders[grader]
         prompts = load_prompts(experiment.prompts)
         calls = judge.votes * sum(generations for _, generations in graded)

@@ -1,17 +1,31 @@
-"""What an experiment's evaluations consist of: cells of a table, and the conversations behind them."""
+"""What an experiment's steps of calls consist of: cells of a table, and the conversations behind them."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from skillmix.config.experiment import EvaluateStep, Experiment, GenerateStep
+from skillmix.config.experiment import (
+    EvaluateStep,
+    Experiment,
+    GenerateStep,
+    GraderSettings,
+    GradeStep,
+    StudentSettings,
+)
 from skillmix.core.catalog import Catalog, Setting
 from skillmix.core.combinations import Combination, Draw, draw_combinations, draw_ladder
+from skillmix.core.scoring import Score
+
+CallStep = EvaluateStep | GenerateStep | GradeStep
+CALL_STEPS: Final = (EvaluateStep, GenerateStep, GradeStep)
+"""The steps that ask models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One student, setting and k, with everything that is drawn for it."""
 
+    step: str
     student: str
     graders: tuple[str, ...]
     setting: Setting
@@ -21,16 +35,19 @@ class Cell:
 
 
 def cells_of(experiment: Experiment, catalog: Catalog) -> list[Cell]:
-    """Every cell of every evaluation, in the order of the steps."""
-    cells = []
-    for step in experiment.steps:
-        if isinstance(step, EvaluateStep | GenerateStep):
-            cells += list(step_cells(step, experiment, catalog))
-    return cells
+    """Every cell of every step of calls, in the order of the steps."""
+    steps = [step for step in experiment.steps if isinstance(step, CALL_STEPS)]
+    return [cell for step in steps for cell in step_cells(step, experiment, catalog)]
 
 
-def step_cells(step: EvaluateStep | GenerateStep, experiment: Experiment, catalog: Catalog) -> Iterator[Cell]:
+def step_cells(step: CallStep, experiment: Experiment, catalog: Catalog) -> Iterator[Cell]:
     """The cells of one step; the same draw serves all its students."""
+    if isinstance(step, GradeStep):
+        for earlier in experiment.steps:
+            if earlier.name in step.of and isinstance(earlier, CALL_STEPS):
+                for cell in step_cells(earlier, experiment, catalog):
+                    yield replace(cell, step=step.name, graders=tuple(step.graders))
+        return
     for setting in step.settings:
         pool = catalog.pool(setting, partition=experiment.partition, exclude=experiment.exclude)
         for k in step.k:
@@ -39,6 +56,7 @@ def step_cells(step: EvaluateStep | GenerateStep, experiment: Experiment, catalo
             combinations = (draw_ladder if is_ladder else draw_combinations)(draw, step.combinations)
             for student in step.students:
                 yield Cell(
+                    step=step.name,
                     student=student,
                     graders=tuple(step.graders) if isinstance(step, EvaluateStep) else (),
                     setting=setting,
@@ -46,3 +64,41 @@ def step_cells(step: EvaluateStep | GenerateStep, experiment: Experiment, catalo
                     combinations=tuple(combinations),
                     generations=step.generations,
                 )
+
+
+def entries(
+    experiment: Experiment, students: Sequence[str], graders: Sequence[str]
+) -> dict[str, StudentSettings | GraderSettings]:
+    """Settings by the names that tasks use."""
+    return {f"student:{name}": experiment.students[name] for name in students} | {
+        f"grader:{name}": experiment.graders[name] for name in graders
+    }
+
+
+SkippedCell = tuple[str, str, str, int]
+"""Step, student, setting and k."""
+
+
+def skipped_cells(experiment: Experiment, scores: Sequence[Score]) -> set[SkippedCell]:
+    """Cells that an early stop leaves out: the student's full marks at a smaller k are below it for every grader."""
+    values = {
+        (s.student, s.grader, s.setting, s.k): s.value
+        for s in scores
+        if s.metric == "full_marks" and s.value is not None
+    }
+    skipped: set[SkippedCell] = set()
+    for step in experiment.steps:
+        if not isinstance(step, EvaluateStep) or step.stop_below is None:
+            continue
+        for student in step.students:
+            for setting in step.settings:
+                reached = [k for k in sorted(set(step.k)) if _is_below(step, student, setting, k, values)]
+                skipped |= {(step.name, student, setting, k) for k in step.k if reached and k > reached[0]}
+    return skipped
+
+
+def _is_below(
+    step: EvaluateStep, student: str, setting: str, k: int, values: Mapping[tuple[str, str, str, int], float | None]
+) -> bool:
+    found = [values.get((student, grader, setting, k)) for grader in step.graders]
+    return bool(found) and all(value is not None and value < (step.stop_below or 0.0) for value in found)

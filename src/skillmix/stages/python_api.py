@@ -11,7 +11,7 @@ from skillmix.core.catalog import SETTINGS, Setting
 from skillmix.core.scoring import Score
 from skillmix.engine.run_folder import RunFolder
 from skillmix.render.score_table import score_table
-from skillmix.stages.evaluate import run_checked
+from skillmix.stages.run import run_checked
 from skillmix.stages.scores import run_scores
 
 _T = TypeVar("_T")

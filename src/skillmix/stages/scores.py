@@ -15,7 +15,7 @@ from skillmix.core.texts import Ballot, ReadCall, StudentText, ballots, read_cal
 from skillmix.engine.run_folder import RunFolder, find_run
 from skillmix.stages.conversations import TURNS
 from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
-from skillmix.stages.plan import cells_of
+from skillmix.stages.plan import cells_of, skipped_cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,13 @@ def run_scores(run_name: str, *, rules: str | None = None) -> list[Score]:
                     **asdict(summarise(values, metric)),
                 )
             )
-    return scores
+    return _without_skipped(scores, experiment) if experiment else scores
+
+
+def _without_skipped(scores: list[Score], experiment: Experiment) -> list[Score]:
+    """An early stop's cells are not missing, they are not there; what was made of one all the same is shown."""
+    skipped = {cell[1:] for cell in skipped_cells(experiment, scores)}
+    return [s for s in scores if (s.student, s.setting, s.k) not in skipped or s.complete]
 
 
 def _found_groups(records: RunRecords) -> Iterator[_Group]:

@@ -4,15 +4,15 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
 from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import Experiment
+from skillmix.config.experiment import EvaluateStep, Experiment
 from skillmix.core.calls import CallProblem, Reply
 from skillmix.core.scoring import earns_nothing
 from skillmix.core.text_rules import RULES
 from skillmix.engine.run_folder import RunFolder, find_run
 from skillmix.stages.conversations import TURNS
 from skillmix.stages.experiment import experiment_of_run, read_experiment
-from skillmix.stages.plan import cells_of
-from skillmix.stages.scores import RunRecords, run_gradings, run_records
+from skillmix.stages.plan import SkippedCell, cells_of, skipped_cells
+from skillmix.stages.scores import RunRecords, run_gradings, run_records, run_scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ def _missing(run: RunFolder, experiment: Experiment, records: RunRecords) -> int
     with run.read() as journal:
         spoken = Counter((c.key.student, c.key.combination, c.key.generation) for c in journal.calls("generate"))
     missing = 0
-    for (student, combination, generation), graders in _conversations(experiment).items():
+    skipped = skipped_cells(experiment, run_scores(str(run.path))) if _may_stop_early(experiment) else set()
+    for (student, combination, generation), graders in _conversations(experiment, skipped).items():
         text = written.get((student, combination, generation))
         if text is None:
             missing += TURNS - spoken[student, combination, generation]
@@ -69,10 +70,16 @@ def _missing(run: RunFolder, experiment: Experiment, records: RunRecords) -> int
     return missing
 
 
-def _conversations(experiment: Experiment) -> dict[tuple[str, str, int], set[str]]:
+def _may_stop_early(experiment: Experiment) -> bool:
+    return any(isinstance(step, EvaluateStep) and step.stop_below is not None for step in experiment.steps)
+
+
+def _conversations(experiment: Experiment, skipped: set[SkippedCell]) -> dict[tuple[str, str, int], set[str]]:
     """Every conversation that an experiment asks for, with its graders."""
     graders: dict[tuple[str, str, int], set[str]] = defaultdict(set)
     for cell in cells_of(experiment, load_catalog(experiment.catalog)):
+        if (cell.step, cell.student, cell.setting, cell.k) in skipped:
+            continue
         for combination in cell.combinations:
             for generation in range(cell.generations):
                 graders[cell.student, combination.id, generation] |= set(cell.graders)

@@ -1,0 +1,42 @@
+"""The `skillmix` command: words in, results out; no logic.
+
+Standard output is for data, standard error for everything else. Exit status 0: done; 1: finished with missing or
+unreadable items; 2: the user must change something; 130: interrupted.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from skillmix.cli.parser import Command, parser_of_all
+from skillmix.core.errors import UserError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and say how it went."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    options = parser_of_all().parse_args(arguments)
+    command: Command = options.command
+    try:
+        status = command(options)
+        sys.stdout.flush()
+        return status
+    except UserError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader of our output is gone, as with `| head`; nothing is left to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        print(f"error: {error.strerror or error}{place}", file=sys.stderr)
+        print("hint: Check the path, its permissions and the space on the disk.", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to go on", file=sys.stderr)
+        return 130

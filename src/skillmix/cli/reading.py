@@ -1,0 +1,155 @@
+"""Commands that only read, or ask one question."""
+
+import argparse
+import sys
+from dataclasses import asdict
+
+from skillmix.cli.streams import catalog_name, print_json, standard_input
+
+
+def status(options: argparse.Namespace) -> int:
+    """What of a run is done and missing."""
+    from skillmix.stages.status import run_status
+
+    status = run_status(options.run)
+    if options.json:
+        return print_json(status.as_json())
+    print(f"calls: {status.done} done, {status.missing} missing, {status.failed} failed")
+    print(f"unreadable gradings: {status.unreadable}")
+    print(f"cost: {status.cost_usd:.2f} US dollars" if status.cost_usd else "cost: unknown or none")
+    return 0
+
+
+def catalog(options: argparse.Namespace) -> int:
+    """A catalogue."""
+    from skillmix.stages.catalog import show_catalog
+
+    view = show_catalog(catalog_name(options))
+    if options.json:
+        return print_json(view.as_json())
+    from skillmix.render.catalog_page import catalog_page
+
+    print(catalog_page(view.catalog, shipped=view.shipped))
+    return 0
+
+
+def combinations(options: argparse.Namespace) -> int:
+    """A draw."""
+    from skillmix.stages.catalog import CombinationsWanted, combination_json, draw
+
+    drawn = draw(
+        CombinationsWanted(
+            catalog=catalog_name(options),
+            setting=options.setting,
+            k=options.k,
+            count=options.n,
+            seed=options.seed,
+            partition=options.partition,
+            exclude=tuple(name.strip() for name in options.exclude.split(";") if name.strip()),
+            purpose=options.purpose,
+            ladder=options.ladder,
+        )
+    )
+    if options.json:
+        return print_json([combination_json(combination) for combination in drawn])
+    for combination in drawn:
+        print(f"{combination.id}  {combination.topic}: {'; '.join(combination.skills)}")
+    return 0
+
+
+def prompts(options: argparse.Namespace) -> int:
+    """Prompts as sent."""
+    from skillmix.stages.parse_reply import Named, rendered_prompts
+
+    named = Named(catalog_name(options), options.skills, options.topic, options.prompts)
+    rendered = rendered_prompts(named, answer=options.answer)
+    if options.json:
+        return print_json(rendered)
+    print("\n\n".join(f"──── {file}\n{prompt}" for file, prompt in rendered.items()))
+    return 0
+
+
+def parse_reply(options: argparse.Namespace) -> int:
+    """A grader's reply, read."""
+    from skillmix.config.yaml_files import read_text
+    from skillmix.stages.parse_reply import Named, parse_reply
+
+    named = Named(catalog_name(options), options.skills, options.topic, options.prompts)
+    text = read_text(options.text) if options.text else None
+    parsed = parse_reply(named, standard_input(), text=text)
+    if options.json:
+        return print_json(parsed.as_json())
+    for name, point in (parsed.reading.by_name(parsed.rubric) or {}).items():
+        print(f"{name}: {'not given' if point is None else f'{point:g}'}")
+    if parsed.reading.problem:
+        print(f"unreadable: {parsed.reading.problem}")
+    for note in parsed.reading.notes:
+        print(f"note: {note}")
+    return 0
+
+
+def grade_text(options: argparse.Namespace) -> int:
+    """One text, graded."""
+    from skillmix.stages.grade_text import grade_text
+    from skillmix.stages.parse_reply import Named
+
+    named = Named(catalog_name(options), options.skills, options.topic, options.prompts)
+    graded = grade_text(
+        named,
+        standard_input(),
+        grader=options.grader,
+        variant=options.variant,
+        seed=options.seed,
+        rules=options.rules,
+    )
+    if options.json:
+        return print_json(graded.as_json())
+    if graded.reading.problem:
+        print(f"unreadable: {graded.reading.problem}")
+    for criterion, point in zip(graded.rubric.criteria, graded.points, strict=True):
+        print(f"{criterion.name}: {'undecided' if point is None else int(point)}")
+    return 0
+
+
+def models(options: argparse.Namespace) -> int:
+    """Forms of model specs."""
+    from skillmix.core.specs import PROVIDERS
+
+    if options.json:
+        return print_json(PROVIDERS)
+    for provider, about in PROVIDERS.items():
+        print(f"{provider:<10} {about}")
+    return 0
+
+
+def novelty(options: argparse.Namespace) -> int:
+    """The novelty bound."""
+    from skillmix.core.novelty import ASSUMPTIONS, NoveltyInputs, novelty
+
+    names = ("skill_frequency", "topic_frequency", "sentences_per_token")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    inputs = NoveltyInputs(**given)
+    bound = novelty(options.k, options.tokens, inputs)
+    if options.json:
+        return print_json({**asdict(bound), "inputs": asdict(inputs), "assumptions": list(ASSUMPTIONS)})
+    from skillmix.render.novelty_page import novelty_page
+
+    print(novelty_page(bound, inputs, ASSUMPTIONS))
+    return 0
+
+
+def scores(options: argparse.Namespace) -> int:
+    """A run's table."""
+    from skillmix.stages.scores import run_scores, students_without_scores
+
+    scores = run_scores(options.run, rules=options.rules)
+    for student in students_without_scores(options.run, scores):
+        print(f"note: the texts of {student} have no gradings yet, and are in no row", file=sys.stderr)
+    if options.json:
+        return print_json([asdict(score) for score in scores])
+    from skillmix.render.score_table import NOTE, score_table
+
+    if scores:
+        print(score_table(scores))
+        print(f"\n{NOTE}")
+    return 0

@@ -1,0 +1,50 @@
+"""Commands that make an experiment's calls."""
+
+import argparse
+import sys
+from dataclasses import asdict
+
+from skillmix.cli.streams import print_json
+
+INTERRUPTED = 130
+
+
+def run(options: argparse.Namespace) -> int:
+    """Every step of an experiment, or those of one stage."""
+    from skillmix.stages.run import Wanted, run_experiment
+    from skillmix.stages.scores import run_scores
+
+    if options.dry_run:
+        return dry_run(options)
+    wanted = Wanted(stage=options.stage, step=options.step)
+    result = run_experiment(options.experiment, prices=options.prices, changes=options.set, wanted=wanted)
+    for key, reason in result.failed.items():
+        print(f"failed: {key}: {reason}", file=sys.stderr)
+    if result.is_interrupted:
+        print(f"interrupted; all answers are in {result.run.path}: run the same command to go on", file=sys.stderr)
+        return INTERRUPTED
+    if result.stopped:
+        print(f"stopped: {result.stopped}; raise it and run again to go on", file=sys.stderr)
+    print(f"{result.called} calls made, {result.found} found in {result.run.path}", file=sys.stderr)
+    scores = run_scores(str(result.run.path))
+    if options.json:
+        print_json([asdict(score) for score in scores])
+    elif scores:
+        from skillmix.render.score_table import NOTE, score_table
+
+        print(score_table(scores))
+        print(f"\n{NOTE}")
+    return 0 if result.is_complete else 1
+
+
+def dry_run(options: argparse.Namespace) -> int:
+    """What it would ask for."""
+    from skillmix.render.estimate_table import estimate_table
+    from skillmix.stages.dry_run import estimates
+
+    found = estimates(options.experiment, prices=options.prices, changes=options.set)
+    if options.json:
+        return print_json([asdict(estimate) for estimate in found])
+    rows = [(e.step, e.model, e.calls, e.input_tokens, e.output_tokens, e.cost_usd) for e in found]
+    print(estimate_table(rows))
+    return 0

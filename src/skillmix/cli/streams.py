@@ -1,0 +1,36 @@
+"""What the commands share: standard input, JSON out, the catalogue that is named."""
+
+import argparse
+import json
+import sys
+
+from skillmix.core.errors import UserError
+
+
+def catalog_name(options: argparse.Namespace) -> str:
+    """The one catalogue that was named, or the default."""
+    if options.name and options.catalog and options.name != options.catalog:
+        raise UserError("Two catalogues were named.", hint="Give NAME or --catalog, not both.")
+    return str(options.name or options.catalog or "paper")
+
+
+def standard_input() -> str:
+    """All of it, as text."""
+    try:
+        if sys.stdin.isatty():
+            print("reading standard input; end it with Ctrl-D", file=sys.stderr)
+        raw = sys.stdin.buffer.read()
+    except (AttributeError, ValueError):
+        raise UserError("Standard input is closed.", hint="Give the grader's reply there.") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"Standard input is not UTF-8 text (byte {error.start}).", hint="Give the grader's reply as text."
+        ) from None
+
+
+def print_json(value: object) -> int:
+    """Print a value; the exit status of having done so."""
+    print(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False))
+    return 0

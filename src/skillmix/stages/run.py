@@ -1,0 +1,167 @@
+"""`skillmix run`, and `generate`, `grade`, `evaluate` for the steps of one stage."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from skillmix.config.catalogs import load_catalog
+from skillmix.config.experiment import Experiment, GradeStep, ReportStep, Step, load_experiment
+from skillmix.config.price_file import load_prices
+from skillmix.core.errors import UserError
+from skillmix.core.prices import Price, price_of
+from skillmix.core.specs import parse_spec
+from skillmix.engine.run_folder import RunFolder, new_run
+from skillmix.engine.scheduler import LimitedPurse, Tally
+from skillmix.stages.evaluate import Workplace, open_models, work_on
+from skillmix.stages.experiment import continue_run
+from skillmix.stages.plan import CALL_STEPS, entries
+from skillmix.stages.progress import say
+from skillmix.stages.stopping import INTERRUPTED
+
+STAGES: Final = ("generate", "grade", "evaluate")
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How an experiment went."""
+
+    run: RunFolder
+    tallies: dict[str, Tally]
+    """By step."""
+
+    @property
+    def called(self) -> int:
+        """Calls of all steps."""
+        return sum(tally.called for tally in self.tallies.values())
+
+    @property
+    def found(self) -> int:
+        """Outcomes that the journal had."""
+        return sum(tally.found for tally in self.tallies.values())
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Calls given up after all tries, and why."""
+        return {str(key): why for tally in self.tallies.values() for key, why in tally.failed.items()}
+
+    @property
+    def left_out(self) -> int:
+        """Texts that a grading step waits for."""
+        return sum(tally.left_out for tally in self.tallies.values())
+
+    @property
+    def stopped(self) -> str | None:
+        """Why no more calls were started, if so."""
+        return next((tally.stopped for tally in self.tallies.values() if tally.stopped), None)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the user stopped it."""
+        return self.stopped == INTERRUPTED
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.failed and self.stopped is None and not self.left_out
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which steps of an experiment: all of them, those of a stage, or one by name."""
+
+    stage: str | None = None
+    step: str | None = None
+
+    def chosen(self, experiment: Experiment) -> list[Step]:
+        """The steps, in order; an error if there are none."""
+        steps = [
+            step for step in experiment.steps if self.stage in (None, step.stage) and self.step in (None, step.name)
+        ]
+        if steps:
+            return steps
+        names = ", ".join(f"{step.name} ({step.stage})" for step in experiment.steps)
+        stage = f" {self.stage}" if self.stage else ""
+        name = f" called {self.step!r}" if self.step else ""
+        raise UserError(f"The experiment has no{stage} step{name}.", hint=f"It has: {names}.")
+
+
+def run_experiment(
+    path: Path, *, prices: Path | None = None, changes: Sequence[str] = (), wanted: Wanted | None = None
+) -> RunResult:
+    """The steps of an experiment file; those that this version does not know are refused before the first call."""
+    return run_checked(load_experiment(path, changes=changes), prices=prices, wanted=wanted)
+
+
+def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: Wanted | None = None) -> RunResult:
+    """The same for an experiment that is in memory."""
+    steps = (wanted or Wanted()).chosen(experiment)
+    for step in steps:
+        if not isinstance(step, (*CALL_STEPS, ReportStep)):
+            raise UserError(
+                f"The stage {step.stage!r} of step {step.name!r} is not here yet.", hint="Leave the step out."
+            )
+    catalog = load_catalog(experiment.catalog)
+    run = new_run(experiment.name)
+    known = _prices(experiment, load_prices(prices))
+    asyncio.run(_probe(experiment, steps))
+    continue_run(run, experiment, catalog)
+    with run.write() as journal:
+        budget = experiment.budget
+        purse = LimitedPurse(known, spent=journal.spent(), max_calls=budget.max_calls, max_usd=budget.max_usd)
+        place = Workplace(experiment, catalog, run, journal, purse)
+        tallies: dict[str, Tally] = {}
+        try:
+            asyncio.run(_work(steps, place, tallies))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+        finally:
+            called = sum(tally.called for tally in tallies.values())
+            run.note_invocation({"command": "run", "called": called, "catalog_hash": catalog.content_hash()})
+    return RunResult(run, tallies)
+
+
+async def _work(steps: Sequence[Step], place: Workplace, tallies: dict[str, Tally]) -> None:
+    for step in steps:
+        if not isinstance(step, CALL_STEPS):
+            say(f"{step.name}: reports are not here yet; `skillmix scores {place.run.path}` prints the table")
+            continue
+        tally = tallies[step.name] = await work_on(step, place)
+        say(
+            f"{step.name}: {tally.called} calls made, {tally.found} found, {tally.retried} tried again, "
+            f"{tally.tokens} tokens, {tally.cost_usd:.2f} US dollars"
+        )
+        if tally.left_out:
+            say(f"{step.name}: {tally.left_out} texts are not written yet and so not graded")
+        if tally.stopped:
+            break
+
+
+async def _probe(experiment: Experiment, steps: Sequence[Step]) -> None:
+    """Find a wrong key, address or name of any model before the first paid call."""
+    used = [step for step in steps if isinstance(step, CALL_STEPS)]
+    students = sorted({name for step in used if not isinstance(step, GradeStep) for name in step.students})
+    graders = sorted({name for step in used for name in getattr(step, "graders", [])})
+    async with AsyncExitStack() as opened:
+        models = await open_models(experiment, students, graders, opened)
+        for name, problem in zip(models, await asyncio.gather(*(m.probe() for m in models.values())), strict=True):
+            if problem is not None:
+                raise UserError(
+                    f"{name.replace(':', ' ')} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
+                    hint="Check its name, its address and the key in the environment. No call was made.",
+                )
+
+
+def _prices(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
+    """What each model costs, None if unknown; a limit in dollars needs to know all."""
+    settings_of = entries(experiment, list(experiment.students), list(experiment.graders))
+    known = {name: price_of(parse_spec(settings.model), prices) for name, settings in settings_of.items()}
+    unknown = sorted({settings_of[name].model for name, price in known.items() if price is None})
+    if experiment.budget.max_usd is not None and unknown:
+        raise UserError(
+            f"budget.max_usd cannot be kept: the price of {', '.join(unknown)} is not known.",
+            hint="Add it to a price file and give that with --prices.",
+        )
+    return known
