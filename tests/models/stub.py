@@ -47,7 +47,7 @@ class Stub:
                 request.transport.close()
                 return response
             if answer is SILENCE:
-                await asyncio.sleep(3)
+                await asyncio.sleep(10)
             return await answer if isinstance(answer, Awaitable) else answer
         finally:
             self._now -= 1

@@ -1,12 +1,15 @@
 """Whole experiments on scripted models and on a server on loopback: resumed, extended, killed, under faults."""
 
 import asyncio
+import itertools
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +171,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_scores(in_folder: Path) 
 
 
 def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that relays to the scripted models, and fails one call in four in a different way each time."""
+    """A server that relays to the scripted models, and fails in seven ways, each at one call in twenty."""
     from aiohttp import web
 
     from skillmix.core.calls import Decoding, GenerateKey, Message, Request
@@ -195,19 +198,21 @@ def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch:
         faults = [
             lambda: error(429, "slow down"),
             lambda: error(500, "oops"),
-            lambda: web.Response(text='{"choices": [', content_type="application/json"),
-            lambda: web.json_response({"choices": []}),
             lambda: DROP,
             lambda: HALF,
+            lambda: web.Response(text='{"choices": [', content_type="application/json"),
+            lambda: web.json_response({"choices": []}),
             lambda: SILENCE,
         ]
-        return rng.choice(faults)() if rng.random() < 0.35 else good(body)
+        chosen = int(rng.random() / 0.05)
+        return faults[chosen]() if chosen < len(faults) else good(body)
 
     def scores_with(handler: Any, name: str) -> list[tuple[Any, ...]]:
         async def main() -> None:
             async with serving(handler) as stub:
-                document = yaml.safe_load(experiment(in_folder).read_text(encoding="utf-8")) | {"name": name}
-                few = {"concurrency": 16, "timeout": 0.5}
+                document = yaml.safe_load(experiment(in_folder, settings=["train"]).read_text(encoding="utf-8"))
+                document["name"] = name
+                few = {"concurrency": 64, "timeout": 5}
                 document["students"] = {"base": {"model": f"openai:student@{stub.address}"} | few}
                 document["graders"] = {"judge": {"model": f"openai:grader@{stub.address}"} | few}
                 path = in_folder / f"{name}.yaml"
@@ -219,9 +224,13 @@ def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch:
 
     assert scores_with(faulty, "faulty") == scores_with(good, "good")
     with find_run("faulty").read() as journal:
-        reasons = {reason for _, outcome, reason in journal.tries() if outcome == "passing"}
-    assert reasons >= {"HTTP 429", "HTTP 500", "invalid JSON", "no choices", "timeout"}
-    assert reasons & {"no connection", "broken reply"}
+        tries = journal.tries()
+    reasons = Counter(reason for _, outcome, reason in tries if outcome == "passing")
+    assert set(reasons) >= {"HTTP 429", "HTTP 500", "invalid JSON", "no choices", "timeout"}
+    assert set(reasons) & {"no connection", "broken reply"}
+    replies = [key for key, outcome, _ in tries if outcome == "reply"]
+    assert len(set(replies)) == len(replies)
+    assert 0.2 < sum(reasons.values()) / len(tries) < 0.5
 
 
 def test_generate_then_grade_is_evaluate(in_folder: Path) -> None:
@@ -387,6 +396,52 @@ def test_a_wrong_address_is_found_before_the_first_call(in_folder: Path) -> None
         run_experiment(on_server(in_folder, "http://127.0.0.1:9/v1"))
 
 
+@pytest.mark.parametrize("who", ["student", "grader"])
+@pytest.mark.parametrize("fault", ["wrong key", "wrong address", "silent address", "unknown model"])
+def test_a_model_that_cannot_be_used_ends_the_command_at_once(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], who: str, fault: str
+) -> None:
+    """Exit status 2 within ten seconds, one line and a hint, and not one paid call."""
+    from skillmix.cli import main as command
+    from tests.models.stub import chat, error, serving
+
+    secret = "sk-secret-0123456789abcdef"
+    monkeypatch.setenv("OPENAI_API_KEY", secret)
+    silence = socket.create_server(("127.0.0.1", 0))
+
+    async def main() -> tuple[int, int]:
+        async with serving(lambda body: chat("Answer: x"), models=["good"], models_status=200) as good:
+            refused = serving(lambda body: error(401, f"bad key {secret}"), models_status=401)
+            async with refused as bad:
+                broken = {
+                    "wrong key": f"openai:good@{bad.address}",
+                    "wrong address": "openai:good@http://127.0.0.1:9/v1",
+                    "silent address": f"openai:good@http://127.0.0.1:{silence.getsockname()[1]}/v1",
+                    "unknown model": f"openai:nobody@{good.address}",
+                }[fault]
+                models = {"student": f"openai:good@{good.address}", "grader": f"openai:good@{good.address}"}
+                models[who] = broken
+                document = yaml.safe_load(experiment(in_folder).read_text(encoding="utf-8"))
+                document["students"] = {"base": {"model": models["student"]}}
+                document["graders"] = {"judge": {"model": models["grader"]}}
+                path = in_folder / "broken.yaml"
+                path.write_text(yaml.safe_dump(document), encoding="utf-8")
+                status = await asyncio.to_thread(command, ["run", str(path)])
+                return status, len(good.bodies) + len(bad.bodies)
+
+    started = time.monotonic()
+    status, calls = asyncio.run(main())
+
+    assert time.monotonic() - started < 10
+    assert (status, calls) == (2, 0)
+    said = capsys.readouterr()
+    first, second = said.err.splitlines()
+    assert first.startswith(f"error: {who} ")
+    assert second.startswith("hint: ")
+    assert secret not in said.err + said.out
+    silence.close()
+
+
 def test_a_limit_in_dollars_needs_prices(in_folder: Path) -> None:
     path = on_server(in_folder, "http://models.example/v1", budget={"max_usd": 5})
 
@@ -416,27 +471,63 @@ def test_a_faulty_price_file_is_refused(in_folder: Path) -> None:
         load_prices(prices)
 
 
-def test_no_key_is_written_anywhere(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.models.stub import chat, error, serving
+@pytest.mark.parametrize("final", ["fatal", "interrupted by faults"])
+def test_no_key_is_written_anywhere(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], final: str
+) -> None:
+    """Servers that repeat the key in every kind of failure: none of it may reach a file or a line."""
+    from aiohttp import web
+
+    from skillmix.cli import main as command
+    from skillmix.engine import scheduler
+    from tests.models.stub import DROP, HALF, SILENCE, chat, error, serving
 
     secret = "sk-secret-0123456789abcdef"
     monkeypatch.setenv("OPENAI_API_KEY", secret)
-    answers = iter(
-        [error(500, f"key {secret} broke"), error(429, secret), chat("x", message={"refusal": f"no, {secret}"})]
-    )
+    monkeypatch.setattr(scheduler, "_FIRST_WAIT", 0.001)
+    faults = [
+        lambda: error(429, f"slow down, {secret}"),
+        lambda: error(500, f"key {secret} broke"),
+        lambda: web.Response(text=f'{{"choices": [{secret}', content_type="application/json"),
+        lambda: web.json_response({"choices": [], "key": secret}),
+        lambda: chat("x", message={"refusal": f"no, {secret}"}),
+        lambda: error(400, f"content filter: {secret}", code="content_filter"),
+        lambda: error(400, f"maximum context length, {secret}"),
+        lambda: DROP,
+        lambda: HALF,
+        lambda: SILENCE,
+    ]
+    count = itertools.count()
 
-    async def main() -> None:
-        async with serving(lambda body: next(answers, None) or error(401, f"bad key {secret}")) as stub:
+    def answer(body: dict[str, Any]) -> web.Response:
+        place = next(count)
+        if place < 3 * len(faults):
+            return faults[place % len(faults)]()
+        return error(401, f"bad key {secret}") if final == "fatal" else chat("Answer: a needle. Explanation: x")
+
+    async def main() -> int:
+        async with serving(answer) as stub:
             path = on_server(in_folder, stub.address)
-            with pytest.raises(UserError) as caught:
-                await asyncio.to_thread(run_experiment, path)
-            assert secret not in caught.value.message
+            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+            for models in (document["students"], document["graders"]):
+                for settings in models.values():
+                    settings |= {"timeout": 0.5, "concurrency": 8}
+            path.write_text(yaml.safe_dump(document), encoding="utf-8")
+            return await asyncio.to_thread(command, ["run", str(path)])
 
-    asyncio.run(main())
+    status = asyncio.run(main())
 
-    for path in (in_folder / "runs").rglob("*"):
-        if path.is_file():
-            assert secret.encode() not in path.read_bytes(), path
+    said = capsys.readouterr()
+    assert status == (2 if final == "fatal" else 0)
+    assert secret not in said.out + said.err
+    with find_run("tiny").read() as journal:
+        reasons = {reason for _, _, reason in journal.tries()}
+    wanted = {"HTTP 429", "HTTP 500", "invalid JSON", "no choices", "timeout", "refusal", "content filter"}
+    assert reasons >= {*wanted, "prompt too long"}
+    files = [path for path in (in_folder / "runs").rglob("*") if path.is_file()]
+    assert len(files) >= 2
+    for path in files:
+        assert secret.encode() not in path.read_bytes(), path
 
 
 def test_the_python_interface_evaluates_in_a_running_event_loop(in_folder: Path) -> None:

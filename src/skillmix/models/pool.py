@@ -9,12 +9,12 @@ from skillmix.core.calls import CallProblem, Outcome, Request
 Answer = Callable[[Request], Awaitable[Outcome]]
 _Result = tuple[Request, Outcome]
 
-_GROWTH_AFTER: Final = 20
-"""Calls in a row without a complaint before there is room for one more again."""
+_OVERLOAD: Final = ("HTTP 429", "HTTP 503", "HTTP 529")
+_SMALLEST_WINDOW: Final = 10
 
 
 class Pool:
-    """Keeps up to `most` calls in flight; a server that is overloaded halves that, good answers raise it again.
+    """Keeps up to `most` calls in flight; a server that turns many away halves that, good answers raise it again.
 
     One worker for each place: a wait on the set of all calls in flight would cost time that grows with their number.
     """
@@ -22,7 +22,7 @@ class Pool:
     def __init__(self, answer: Answer, *, most: int) -> None:
         self._answer = answer
         self._most = most
-        self._good = 0
+        self._answered = self._turned_away = 0
         self.room = most
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
@@ -57,15 +57,21 @@ class Pool:
             results.put_nowait((request, outcome))
 
     def _adapt(self, outcome: Outcome, shift: "_Shift") -> None:
-        if isinstance(outcome, CallProblem) and outcome.reason in ("HTTP 429", "HTTP 503", "HTTP 529"):
+        """Halve the room when a fifth of a window of calls is turned away, widen it after a window with less.
+
+        A stray 429 is no reason: a server that drops one call in twenty at random would be asked one at a time.
+        """
+        window = max(_SMALLEST_WINDOW, self.room)
+        self._answered += 1
+        self._turned_away += isinstance(outcome, CallProblem) and outcome.reason in _OVERLOAD
+        if 5 * self._turned_away >= window:
             self.room = max(1, self.room // 2)
-            self._good = 0
-            return
-        self._good += 1
-        if self._good >= _GROWTH_AFTER and self.room < self._most:
-            self.room += 1
-            self._good = 0
+        elif self._answered >= window:
+            self.room = min(self._most, self.room + max(1, self.room // 8))
             shift.changed()
+        else:
+            return
+        self._answered = self._turned_away = 0
 
 
 class _Shift:

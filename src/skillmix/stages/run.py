@@ -10,6 +10,7 @@ from typing import Final
 from skillmix.config.catalogs import load_catalog
 from skillmix.config.experiment import Experiment, GradeStep, ReportStep, Step, load_experiment
 from skillmix.config.price_file import load_prices
+from skillmix.core.calls import CallProblem, Model
 from skillmix.core.errors import UserError
 from skillmix.core.prices import Price, price_of
 from skillmix.core.specs import parse_spec
@@ -146,12 +147,24 @@ async def _probe(experiment: Experiment, steps: Sequence[Step]) -> None:
     graders = sorted({name for step in used for name in getattr(step, "graders", [])})
     async with AsyncExitStack() as opened:
         models = await open_models(experiment, students, graders, opened)
-        for name, problem in zip(models, await asyncio.gather(*(m.probe() for m in models.values())), strict=True):
+        problems = await asyncio.gather(*(_probed(model) for model in models.values()))
+        for name, problem in zip(models, problems, strict=True):
             if problem is not None:
                 raise UserError(
                     f"{name.replace(':', ' ')} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
                     hint="Check its name, its address and the key in the environment. No call was made.",
                 )
+
+
+_LONGEST_PROBE: Final = 8.0
+
+
+async def _probed(model: Model) -> CallProblem | None:
+    """An address that swallows everything must not take a whole call's timeout to be found out."""
+    try:
+        return await asyncio.wait_for(model.probe(), _LONGEST_PROBE)
+    except TimeoutError:
+        return CallProblem("fatal", "no connection", f"nothing came back in {_LONGEST_PROBE:g} s")
 
 
 def _prices(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
