@@ -305,7 +305,7 @@ def test_larger_k_are_left_out_once_a_score_is_below_the_limit(in_folder: Path) 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_keeps_what_was_answered_and_says_how_to_go_on(in_folder: Path, times: int) -> None:
-    path = experiment(in_folder, combinations=400, generations=3)
+    path = experiment(in_folder, combinations=150, generations=3)
     process = subprocess.Popen(
         [sys.executable, "-m", "skillmix", "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

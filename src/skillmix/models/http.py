@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import aiohttp
 
 from skillmix.core.calls import CallProblem
 from skillmix.core.errors import UserError
+from skillmix.models.rate_limits import wait_asked
 
 _TOO_LONG = re.compile(
     r"context.?length|maximum context|too many tokens|prompt is too long|input is too long", re.IGNORECASE
@@ -64,7 +66,7 @@ class Endpoint:
             async with self._session.request(method, url, json=body) as response:
                 raw = await response.read()
                 if response.status != 200:
-                    return self._failure(response.status, raw, response.headers.get("Retry-After"))
+                    return self._failure(response.status, raw, response.headers)
         except TimeoutError:
             return CallProblem("passing", "timeout")
         except aiohttp.ClientConnectionError as error:
@@ -89,7 +91,7 @@ class Endpoint:
             return CallProblem("passing", "invalid JSON", self.safe(raw[:200].decode("utf-8", "replace")))
         return document if isinstance(document, dict) else CallProblem("passing", "invalid JSON")
 
-    def _failure(self, status: int, raw: bytes, retry_after: str | None) -> CallProblem | Refused:
+    def _failure(self, status: int, raw: bytes, headers: Mapping[str, str]) -> CallProblem | Refused:
         message = _message_of(raw)
         detail = self.safe(message)
         if status in (401, 403):
@@ -102,7 +104,7 @@ class Endpoint:
             return CallProblem("final", "content filter", detail)
         if status in _PASSING or status >= 500:
             self._has_answered = True
-            return CallProblem("passing", f"HTTP {status}", detail, retry_after=_seconds(retry_after))
+            return CallProblem("passing", f"HTTP {status}", detail, retry_after=wait_asked(headers))
         return Refused(detail)
 
 
@@ -116,13 +118,6 @@ def _message_of(raw: bytes) -> str:
     if isinstance(error, dict):
         return " ".join(str(error[key]) for key in ("message", "code", "type", "param") if error.get(key))
     return str(error or text)
-
-
-def _seconds(header: str | None) -> float | None:
-    try:
-        return max(0.0, float(header)) if header else None
-    except ValueError:
-        return None
 
 
 def key_from(environment: dict[str, str], name: str) -> str:
