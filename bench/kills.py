@@ -1,10 +1,11 @@
-"""Kill a run over HTTP again and again: `python bench/kills.py [KILLS]`.
+"""Kill a run over HTTP again and again: `python bench/kills.py [--kills 50] [--texts 2800]`.
 
 A server on loopback relays to the scripted models and counts every question. One run is killed (SIGKILL) at random
 moments and run again each time, another is left alone. Scores must be equal to the byte, and what was asked twice can
 only be what was in flight at a kill.
 """
 
+import argparse
 import asyncio
 import json
 import os
@@ -23,7 +24,7 @@ from skillmix.core.calls import Decoding, GenerateKey, Message, Reply, Request
 from skillmix.core.specs import parse_spec
 from skillmix.models.scripted import ScriptedModel
 
-AT_ONCE = 16
+AT_ONCE = 32
 
 
 def serve(port_file: str) -> None:
@@ -59,10 +60,11 @@ def serve(port_file: str) -> None:
     asyncio.run(main())
 
 
-def scores_after(kills: int) -> tuple[str, dict[str, int], int]:
+def scores_after(kills: int, texts: int) -> tuple[str, dict[str, int], int]:
     """Scores as printed, the server's count, and how many kills hit."""
     environment = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
     rng = random.Random(3)
+    longest = texts / 2500  # so that all kills fall into the run
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         port_file = folder / "port"
@@ -77,7 +79,8 @@ def scores_after(kills: int) -> tuple[str, dict[str, int], int]:
             (folder / "e.yaml").write_text(
                 f"name: k\nstudents: {{s: {student}}}\ngraders: {{g: {grader}}}\n"
                 "steps: [{name: e, stage: evaluate, students: [s], graders: [g], settings: [all], k: [1, 3], "
-                "combinations: 700, generations: 2}]\n",
+                ""
+                f"combinations: {texts // 4}, generations: 2}}]\n",
                 encoding="utf-8",
             )
             command = [sys.executable, "-m", "skillmix", "run", "e.yaml", "--json"]
@@ -86,7 +89,7 @@ def scores_after(kills: int) -> tuple[str, dict[str, int], int]:
                 process = subprocess.Popen(
                     command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
                 )
-                time.sleep(1.0 + 1.2 * rng.random())
+                time.sleep(1.0 + longest * rng.random())
                 if process.poll() is None:
                     process.send_signal(signal.SIGKILL)
                     hit += 1
@@ -102,8 +105,12 @@ def main() -> None:
     """Compare a killed run with one left alone."""
     if sys.argv[1:2] == ["--serve"]:
         return serve(sys.argv[2])
-    killed, asked, hit = scores_after(int(sys.argv[1]) if len(sys.argv) > 1 else 50)
-    alone, plain, _ = scores_after(0)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--texts", type=int, default=2800)
+    options = parser.parse_args()
+    killed, asked, hit = scores_after(options.kills, options.texts)
+    alone, plain, _ = scores_after(0, options.texts)
     print(f"kills: {hit}; scores equal to the byte: {killed == alone}")
     print(f"questions: {asked['different']} different, {asked['asked']} asked; without a kill {plain['asked']}")
     again = (asked["asked"] - asked["different"]) / max(1, hit)

@@ -62,7 +62,7 @@ PROSE = {"data", "one", "it", "the", "many"}
 
 
 def test_the_tree_is_there() -> None:
-    (tree,) = (block for block in blocks("text") if "├── cli.py" in block)
+    (tree,) = (block for block in blocks("text") if "├── cli/" in block)
     names = re.findall(r"[├└]── ([\w.]+)/?", tree)
 
     for name in names:
