@@ -26,6 +26,9 @@ MAY_IMPORT = {  # layer -> layers it may import
 OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "torch": ("models/local.py", "models/bundled.py", "training/"),
     "transformers": ("models/local.py", "models/bundled.py", "training/"),
+    "gguf": ("models/gguf_checkpoint.py",),
+    "safetensors": ("models/local.py", "models/gguf_checkpoint.py", "training/"),
+    "tokenizers": ("models/local.py", "models/gguf_checkpoint.py", "training/"),
     "aiohttp": ("models/",),
     "pydantic": ("config/", "stages/import_texts.py"),
     "yaml": ("config/", "stages/experiment.py"),
@@ -86,7 +89,7 @@ def test_help_loads_nothing_heavy() -> None:
         "from skillmix.cli import main\n"
         "try:\n    main(['--help'])\n"
         "except SystemExit:\n    pass\n"
-        "print(sorted({'torch', 'transformers', 'aiohttp', 'numpy', 'pydantic', 'yaml'} & sys.modules.keys()))"
+        "print(sorted({'torch', 'transformers', 'gguf', 'aiohttp', 'numpy', 'pydantic', 'yaml'} & sys.modules.keys()))"
     )
 
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

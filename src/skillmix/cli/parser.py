@@ -62,7 +62,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     grade.add_argument("--rules", default="default", help="default or paper")
     grade.add_argument("--seed", type=int, default=0)
 
-    _command(commands, "models", reading.models, "the forms of model specs")
+    _command(commands, "models", reading.models, "the forms of model specs, and the bundled models")
 
     novelty = _command(commands, "novelty", reading.novelty, "how often a combination can occur in a corpus")
     novelty.add_argument("--k", type=int, required=True, help="number of skills")

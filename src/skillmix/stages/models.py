@@ -1,0 +1,23 @@
+"""`skillmix models`: what a spec can be, and which bundled models lie in the cache."""
+
+from dataclasses import asdict, dataclass
+
+from skillmix.core.specs import PROVIDERS
+from skillmix.models.bundled import BundledModel, bundled_models
+
+
+@dataclass(frozen=True, slots=True)
+class ModelList:
+    """The forms of specs, and the bundled models."""
+
+    providers: dict[str, str]
+    bundled: list[BundledModel]
+
+    def as_json(self) -> dict[str, object]:
+        """As printed with `--json`."""
+        return asdict(self)
+
+
+def list_models() -> ModelList:
+    """Everything that `model:` and `grader:` can name, found out without loading any of it."""
+    return ModelList(dict(PROVIDERS), bundled_models())
