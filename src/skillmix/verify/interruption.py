@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.verify.passage import Checker, Passage, Sentence, Span, Word, Words
-from skillmix.verify.plain_words import PERSONS, span_between
+from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.verify.plain_words import LITTLE, PERSONS, span_between, word_set
 
 _BRACKET = re.compile(r"\(([^()]{5,300})\)")
 _DASH = re.compile(r"[—–]|--+| - ")
@@ -41,14 +41,14 @@ _FEW: Final = 8
 
 _BREAK = re.compile(r"(?:\.\.+|…|[—–]|--+)[\"”'’)\]]*(?=\s|$)|(?: \.){3}| -$")
 _BREAKS: Final = ("..", "…", "—", "–", "--", ". .", " -")
-_CANNOT_BE_LAST: Final = frozenset(
-    "the a an my your our their its his every and but or nor if because when while until unless although though since"
-    " whether which who whose where as than to of with for from at into in by between without toward towards"
+_CANNOT_BE_LAST: Final = word_set(
+    "the a an my your our their its his every and but or nor if because when while until unless although though"
+    " since whether which who whose where as than to of with for from at into in by about between without toward"
     " under upon against is am are was were be been do does did have has had can could will would shall should may"
-    " might must ought i he she we they i'm i've i'll i'd you're you've you'll you'd he's he'll he'd she's she'll she'd"
-    " it's it'll it'd we're we've we'll we'd they're they've they'll they'd that's there's let's isn't aren't wasn't"
-    " weren't don't doesn't didn't haven't hasn't hadn't can't couldn't won't wouldn't shouldn't mustn't cannot not never"
-    " very just really only almost some any each such gonna wanna".split()
+    " might must ought i he she we they i'm i've i'll i'd you're you've you'll you'd he's he'll he'd she's she'll"
+    " she'd it's it'll it'd we're we've we'll we'd they're they've they'll they'd that's there's let's isn't"
+    " aren't wasn't weren't don't doesn't didn't haven't hasn't hadn't can't couldn't won't wouldn't shouldn't"
+    " mustn't cannot not never very just really only almost some any each such gonna wanna"
 )
 _SHORTEST_BROKEN: Final = 4
 
@@ -61,20 +61,31 @@ def aposiopesis(passage: Passage) -> Span | None:
         if len(sentence.words) < _SHORTEST_BROKEN:
             continue
         for mark in _BREAK.finditer(sentence.text):
-            word = _word_before(sentence, sentence.start + mark.start())
-            if word and word.lower in _CANNOT_BE_LAST and _is_over(sentence, mark):
+            last = bisect_right(sentence.words, sentence.start + mark.start(), key=lambda word: word.end)
+            if _is_over(sentence, mark) and _is_unfinished(sentence.words[max(0, last - 2) : last]):
                 return Span(sentence.start, sentence.start + mark.end())
     return None
 
 
-def _word_before(sentence: Sentence, place: int) -> Word | None:
-    number = bisect_right(sentence.words, place, key=lambda word: word.end)
-    return sentence.words[number - 1] if number else None
+def _is_unfinished(last_two: Words) -> bool:
+    """Whether no sentence ends in such words, as in "and you", "said that"."""
+    if not last_two:
+        return False
+    before, last = last_two[0].lower, last_two[-1].lower
+    if last == "that":
+        return before in _BEFORE_A_CLAUSE
+    return last in _CANNOT_BE_LAST or (last in ("you", "it", "there", "this") and before in _OPENS_A_CLAUSE)
+
+
+_BEFORE_A_CLAUSE: Final = word_set(
+    "said say says thought think know knew hope believe swear promise so sure me you except"
+)
+_OPENS_A_CLAUSE: Final = word_set("if when because and but that unless until while since although though whether")
 
 
 def _is_over(sentence: Sentence, mark: re.Match[str]) -> bool:
     """Whether nothing of the sentence, or of the quotation, comes after a mark."""
-    return mark[0][-1] in "\"”" or sentence.words[-1].start < sentence.start + mark.start()
+    return mark[0][-1] in '"”' or sentence.words[-1].start < sentence.start + mark.start()
 
 
 _HELPERS: Final = (
@@ -84,7 +95,7 @@ _TAG = re.compile(
     rf"[,—–-] ?(?P<tag>(?:{_HELPERS}|wo|ca|sha|ai)(?P<negative>n't)? (?:i|you|he|she|it|we|they|there|this|that|one))"
     r"(?=\?|,| ?[—–]|\)|\"|!)"
 )
-_NEGATION = re.compile(r"\b(?:not|never|no|nothing|nobody|none|cannot|nowhere|no one|hardly|without)\b|n't\b")
+_NEGATION = re.compile(r"\b(?:not|never|no|nothing|nobody|none|cannot|nowhere|neither)\b|n't\b")
 _REACH: Final = 300
 
 
@@ -112,10 +123,10 @@ def _opposed(tag: re.Match[str], sentence: str, clause: str) -> bool:
 _TAKEN_BACK = re.compile(
     r"(?:[,;…—–]|--|\.\.\.| -)\s?(?:(?:oh|well|er|um|uh|but|and|or),? )?"
     r"(?P<cue>no(?=,| ?[—–]| -)|no,? wait\b|wait\b(?=,| ?[—–]| -|,? no\b| \w+ \w*n't)|or,? rather\b"
-    r"|i mean\b(?! (?:to|it|that|what|business|well|no)\b)|or,? should i say\b|make that\b|or,? better,|or,? better yet\b"
-    r"|scratch that\b|correction\b)(?P<rest>.{0,40})"
+    r"|i mean\b(?! (?:to|it|that|what|business|well|no)\b)|or,? should i say\b|make that\b|scratch that\b|correction\b)"
+    r"(?P<rest>.{0,40})"
 )
-_SAYING: Final = frozenset("say says said saying answer answers answered reply replies replied think thought yes".split())
+_SAYING: Final = word_set("say says said saying answer answers answered reply replies replied think thought yes")
 _WORD = re.compile(r"\w")
 
 
@@ -124,11 +135,20 @@ def self_correction(passage: Passage) -> Span | None:
     for found in _TAKEN_BACK.finditer(passage.lower):
         before = passage.lower[max(0, found.start() - _REACH) : found.start()].rsplit("\n", 1)[-1]
         words = _SENTENCE_END.split(before)[-1].split()
-        if len(words) < 2 or not _WORD.search(found["rest"]):
-            continue
-        if found["cue"] != "no" or words[-1] not in _SAYING:
+        if len(words) > 1 and _corrects(words[-1], found["cue"], found["rest"]):
             return Span(found.start("cue"), found.end("cue"))
     return None
+
+
+_NOTHING_SAID_YET: Final = LITTLE - PERSONS - word_set("all some many most few more once never there here then")
+_GOES_ON = re.compile(r",? (?:and|then|no|thank|thanks)\b")
+"""What follows a cue word that corrects nothing: "stop, wait, and listen"; "no, thank you"."""
+
+
+def _corrects(before: str, cue: str, rest: str) -> bool:
+    if before in _NOTHING_SAID_YET or (cue == "no" and before in _SAYING):
+        return False
+    return _WORD.search(rest) is not None and not _GOES_ON.match(rest)
 
 
 _SPEECH = re.compile(
@@ -161,11 +181,12 @@ def split_quotation(passage: Passage) -> Span | None:
 
 
 _CALLS: Final = frozenset(("o", "oh", "dear"))
-_NO_ONE: Final = frozenset(
-    "no yes how what well if when come please i it he she we they is was that so why god lord goodness gosh heavens boy"
-    " but and yeah sure right really then there this for to look wait me in on of look look".split()
+_NO_ONE: Final = word_set(
+    "no yes how what well if when come please i it he she we they is was that so why but and yeah sure"
+    " right really then there this for to look wait me in on of"
 )
-_YOU: Final = frozenset("you your yours yourself you're you've you'll you'd thou thee thy thine".split())
+_OATHS: Final = word_set("god lord goodness gosh heavens boy")
+_YOU: Final = word_set("you your yours yourself you're you've you'll you'd thou thee thy thine")
 _LONGEST_NAME: Final = 5
 
 
@@ -185,8 +206,10 @@ def apostrophe(passage: Passage) -> Span | None:
 def _is_call(piece: Words) -> bool:
     if piece[0].lower not in _CALLS or not 2 <= len(piece) <= _LONGEST_NAME or piece[1].lower in _NO_ONE:
         return False
+    if piece[1].lower in _OATHS:
+        return piece[0].lower == "o"
     if piece[1].lower == "my":
-        return len(piece) > 2 and piece[2].lower not in _NO_ONE
+        return len(piece) > 2 and piece[2].lower not in _NO_ONE | _OATHS
     return piece[1].lower != "dear" or len(piece) > 2
 
 

@@ -6,30 +6,37 @@ from typing import Final
 
 from skillmix.verify.passage import Passage, Span, Word, Words
 
+
+def word_set(words: str) -> frozenset[str]:
+    """The words of a text with blanks between."""
+    return frozenset(words.split())
+
+
 CONJUNCTIONS: Final = frozenset(("and", "or", "but"))
 ARTICLES: Final = frozenset(("a", "an", "the"))
-PERSONS: Final = frozenset(
-    "i you he she it we they me him her us them my your his its our their mine yours hers ours theirs myself yourself"
-    " himself herself itself ourselves themselves thou thee thy".split()
+PERSONS: Final = word_set(
+    "i you he she it we they me him her us them my your his its our their mine yours hers ours theirs myself"
+    " yourself himself herself itself ourselves themselves thou thee thy"
 )
+SUBJECTS: Final = word_set("i he she we they")
 LITTLE: Final = (
     CONJUNCTIONS
     | ARTICLES
     | PERSONS
-    | frozenset(
-        "this that these those who whom whose which what where when why how there here then than as if so nor yet not no"
-        " to of in on at by for from with into onto over under up down out off about after before between through during"
-        " without within upon against among above below near since until till while because although though unless"
-        " whether is am are was were be been being do does did done doing have has had having can could will would"
-        " shall should may might must ought isn't aren't wasn't weren't don't doesn't didn't haven't hasn't hadn't can't"
-        " couldn't won't wouldn't shan't shouldn't mustn't i'm i've i'll i'd you're you've you'll you'd he's he'll he'd"
-        " she's she'll she'd it's it'll it'd we're we've we'll we'd they're they've they'll they'd that's there's what's"
-        " who's let's all any each every some such same own both few more most much many other another very too just only"
-        " also even still again ever never once thus hence therefore however mr mrs ms dr st".split()
+    | word_set(
+        "this that these those who whom whose which what where when why how there here then than as if so nor yet not"
+        " no to of in on at by for from with into onto over under up down out off about after before between through"
+        " during without within upon against among above below near since until till while because although though"
+        " unless whether is am are was were be been being do does did done doing have has had having can could will"
+        " would shall should may might must ought isn't aren't wasn't weren't don't doesn't didn't haven't hasn't"
+        " hadn't can't couldn't won't wouldn't shan't shouldn't mustn't i'm i've i'll i'd you're you've you'll you'd"
+        " he's he'll he'd she's she'll she'd it's it'll it'd we're we've we'll we'd they're they've they'll they'd"
+        " that's there's what's who's let's all any each every some such same own both few more most much many other"
+        " another very too just only also even still again ever never once thus hence therefore however mr mrs ms dr st"
     )
 )
 """Words that carry grammar rather than content."""
-GRAMMAR: Final = LITTLE - frozenset("all none never once more most much many few same other another again still".split())
+GRAMMAR: Final = LITTLE - word_set("all none never once more most much many few same other another again still")
 """Those of them that nobody repeats for effect."""
 
 _MARK = re.compile(r"[.,;:!?…()\[\]\"“”«»–—]|--| - ")
@@ -52,12 +59,12 @@ def only_comma(text: str, first: Words, second: Words) -> bool:
     return text[first[-1].end : second[0].start].strip() == ","
 
 
-OPENS_AN_ASIDE: Final = frozenset(
-    "to of in on at by for from with into over under about after before during without within upon against among since"
-    " until while because although though unless whether if when where who whom whose which what that than as so yet then"
-    " however indeed perhaps maybe too also please sir madam dear etc eg ie say well why yes no yeah oh ah now not once"
-    " therefore thus moreover furthermore finally especially particularly including namely both either neither mr mrs"
-    " there here respectively".split()
+OPENS_AN_ASIDE: Final = word_set(
+    "to of in on at by for from with into over under about after before during without within upon against among"
+    " since until while because although though unless whether if when where who whom whose which what that than"
+    " as so yet then however indeed perhaps maybe too also please sir madam dear etc eg ie say well why yes no"
+    " yeah oh ah now not once therefore thus moreover furthermore finally especially particularly including namely"
+    " both either neither mr mrs there here respectively"
 )
 """First words of what stands between commas without being a member of a list."""
 

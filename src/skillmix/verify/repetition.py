@@ -3,11 +3,10 @@
 import re
 from collections.abc import Mapping
 from itertools import combinations, pairwise
-from os.path import commonprefix
 from typing import Final
 
 from skillmix.verify.passage import Checker, Passage, Span, Word, Words, span_of
-from skillmix.verify.plain_words import ARTICLES, GRAMMAR, LITTLE, bare, can_echo, divisions, span_between
+from skillmix.verify.plain_words import ARTICLES, GRAMMAR, LITTLE, bare, can_echo, divisions, span_between, word_set
 
 _SHORTEST: Final = 3
 """Words of a part that can end or begin alike and still say something of its own."""
@@ -153,7 +152,11 @@ def diacope(passage: Passage) -> Span | None:
         last: dict[str, tuple[int, Word]] = {}
         for place, word in enumerate(sentence.words):
             before = last.get(word.lower)
-            if before and 1 < place - before[0] <= _INTERRUPTION and _PAUSE.search(passage.text, before[1].end, word.start):
+            if (
+                before
+                and 1 < place - before[0] <= _INTERRUPTION
+                and _PAUSE.search(passage.text, before[1].end, word.start)
+            ):
                 return span_between(before[1], word)
             if len(word.lower) > 1 and can_echo(word.lower):
                 last[word.lower] = place, word
@@ -163,11 +166,11 @@ def diacope(passage: Passage) -> Span | None:
 _INTERRUPTION: Final = 3
 """Places from a word to its return: two words between."""
 
-_ENDINGS: Final = frozenset(
-    " e s es d ed en n ing ings er ers r rs or ors est y ly ily ier iest ies ied iness ness ful fully fulness less"
+_ENDINGS: Final = frozenset({""}) | word_set(
+    "e s es ed en ing ings er ers or ors est y ly ily ier iest ies ied iness ness ful fully fulness less"
     " lessly lessness ish able ably ible ibly ion ions ation ations ational ive ively ist ists ism ment ments al"
-    " ally ic ical ous ously iful ifully ify ified ifies hood ship ships dom th age ance ence ant ent ity ate ated ize"
-    " ized izer ise ised ingly edly ledge ren like ian ians ery ry ful ness eer".split(" ")
+    " ally ic ical ous ously iful ifully ify ified ifies hood ship ships dom th age ance ence ant ent ity ate ated"
+    " ize ized izer ise ised ingly edly ledge ren like ian ians ery ry ful ness eer"
 )
 
 
@@ -188,20 +191,33 @@ def polyptoton(passage: Passage) -> Span | None:
 
 def _kin(family: dict[str, Word]) -> Span | None:
     forms = sorted(family)
-    triples = combinations(forms, 3) if len(forms) <= _FEW else zip(forms, forms[1:], forms[2:], strict=False)
+    triples = combinations(forms[:_FEW], 3)
     for triple in triples:
-        root = commonprefix(triple)
-        if all(_is_ending(root, form[len(root) :]) for form in triple):
+        root = _common_start(triple[0], triple[-1])
+        rests = [form[len(root) :] for form in triple]
+        # "care" is no form of "car": an e ends a word only where the root alone is none.
+        if all(_is_ending(root, rest) for rest in rests) and not ("" in rests and "e" in rests):
             words = sorted((family[form] for form in triple), key=lambda word: word.start)
             return span_between(words[0], words[-1])
     return None
 
 
-_FEW: Final = 6
+_FEW: Final = 8
+
+
+def _common_start(first: str, last: str) -> str:
+    """What the first and the last of words in alphabetical order begin with, and so all between them."""
+    length = 0
+    while length < min(len(first), len(last)) and first[length] == last[length]:
+        length += 1
+    return first[:length]
 
 
 def _is_ending(root: str, rest: str) -> bool:
-    return rest in _ENDINGS or (rest[0] == root[-1] and rest[1:] in _ENDINGS)
+    """Whether an ordinary ending follows a root, perhaps after its doubled last letter, an e or an i that was a y."""
+    if rest in ("d", "r", "rs", "n"):
+        return root[-1] in "ew"
+    return rest in _ENDINGS or (rest[0] in (root[-1], "e", "i") and rest[1:] in _ENDINGS)
 
 
 _OVERLOOKED: Final = ARTICLES | {"and", "but"}

@@ -4,16 +4,17 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
-from skillmix.verify.plain_words import PERSONS, has_mark, only_comma, span_between
+from skillmix.verify.passage import Checker, Passage, Span, Words
+from skillmix.verify.plain_words import PERSONS, has_mark, only_comma, span_between, word_set
 
 _AS_AS = re.compile(
-    r"\bas (?!soon|long|well|far|much|many|early|late|often|good as the|little|few)(?:[a-z'-]{2,20} ){1,3}?as (?:an?|the) [a-z]"
+    r"\bas (?!(?:soon|long|well|far|much|many|early|late|often|little|few) )"
+    r"(?:[a-z'-]{2,20} ){1,3}?as (?:an?|the) [a-z]"
 )
-_LIKE_A = re.compile(r"\b(?P<before>[a-z']{1,20})(?P<comma>,?) (?:just |almost |exactly |much )?like an? (?!lot\b)[a-z]")
-_NOT_LIKENED: Final = PERSONS - {"it", "him", "her", "me", "us", "them"} | frozenset(
-    "would i'd you'd he'd she'd we'd they'd to do does did don't doesn't didn't might may will something anything nothing"
-    " things also really who people always never".split()
+_LIKE_A = re.compile(r"\b(?P<before>[a-z']{1,20}),? (?:just |almost |exactly |much )?like an? (?!lot\b)[a-z]")
+_NOT_LIKENED: Final = PERSONS - {"it", "him", "her", "me", "us", "them"} | word_set(
+    "would i'd you'd he'd she'd we'd they'd to do does did don't doesn't didn't might may will something anything"
+    " nothing things also really who people always never"
 )
 
 
@@ -56,16 +57,16 @@ def _is_list(text: str, pieces: tuple[Words, ...]) -> bool:
     return False
 
 
-_NO_SUPERLATIVE: Final = frozenset(
-    "rest west test nest guest interest forest request harvest chest quest contest protest priest breast arrest northwest"
-    " southwest crest vest pest conquest tempest midwest manifest everest earnest digest jest zest".split()
+_NO_SUPERLATIVE: Final = word_set(
+    "rest west test nest guest interest forest request harvest chest quest contest protest priest breast arrest"
+    " northwest southwest crest vest pest conquest tempest midwest manifest everest earnest digest jest zest"
 )
-_FIELD: Final = frozenset("in of on ever i i've we we've that".split())
+_FIELD: Final = word_set("in of on ever i i've we we've that")
 _REACH: Final = 6
 
 
 def superlative_claim(passage: Passage) -> Span | None:
-    """"The" with a superlative, and the field of comparison within six words."""
+    """The article with a superlative, and the field of comparison within six words."""
     for sentence in passage.sentences:
         words = sentence.words
         for place in range(len(words) - 2):
@@ -92,7 +93,7 @@ def _is_superlative(word: str) -> bool:
     return word.endswith("est") and len(word) > 4 and word not in _NO_SUPERLATIVE
 
 
-_MARKS_OFF: Final = frozenset(("that", "which", "who", "whose", "where", "for", "with", "used", "made"))
+_MARKS_OFF: Final = word_set("that which who for with")
 
 
 def plain_definition(passage: Passage) -> Span | None:
@@ -101,53 +102,52 @@ def plain_definition(passage: Passage) -> Span | None:
         words = sentence.words
         for place in range(2, len(words) - 3):
             if words[place].lower == "is" and words[place + 1].lower in ("a", "an"):
-                start = _subject_start(sentence, place)
-                end = _mark_off(passage.text, words, place + 3)
+                start = _subject_start(passage.text, words, place)
+                end = _mark_off(words, place + 3)
                 if start >= 0 and end:
                     return span_between(words[start], words[end])
     return None
 
 
-def _subject_start(sentence: Sentence, verb: int) -> int:
-    """The place of an article that opens a piece one to three words before the verb; -1: there is none."""
+_LEADS_ON: Final = word_set("and but because since so as that if")
+
+
+def _subject_start(text: str, words: Words, verb: int) -> int:
+    """The place of an article that opens a clause one to three words before the verb; -1: there is none."""
     for start in range(verb - 2, max(-1, verb - 5), -1):
-        if sentence.words[start].lower in ("a", "an"):
-            opens = any(bare_start is sentence.words[start] for bare_start in _piece_starts(sentence))
+        if words[start].lower in ("a", "an"):
+            opens = start == 0 or words[start - 1].lower in _LEADS_ON or has_mark(text, words[start - 1], words[start])
             return start if opens else -1
     return -1
 
 
-def _piece_starts(sentence: Sentence) -> list[object]:
-    starts: list[object] = []
-    for piece in sentence.pieces:
-        starts.append(piece[0])
-        if piece[0].lower in ("and", "but", "because", "since", "so", "as") and len(piece) > 1:
-            starts.append(piece[1])
-    return starts
-
-
-def _mark_off(text: str, words: Words, start: int) -> int:
+def _mark_off(words: Words, start: int) -> int:
     for place in range(start, min(start + _REACH, len(words) - 1)):
         if words[place].lower in _MARKS_OFF:
             return place + 1
     return 0
 
 
-_WISH = re.compile(r"(?:^|[,;:—–(\"]|\b(?:and|but|oh|o)) ?(?P<only>if only) (?!if\b)|\b(?P<wish>(?:i|we) wish) (?!to\b)", re.M)
-_UNREAL: Final = frozenset(
-    "were was had could would did weren't wasn't hadn't couldn't wouldn't didn't knew went came came got took made ran"
-    " gave said kept felt left lived i'd you'd he'd she'd we'd they'd it'd".split()
+_WISH = re.compile(
+    r"(?:^|[.!?,;:—–(\"]|\b(?:and|but|oh|o)) ?(?P<only>if only) "
+    r"|\b(?P<wish>(?:i|we) (?:do |just |only |really )?wish) (?!to\b)",
+    re.MULTILINE,
+)
+_UNREAL: Final = word_set(
+    "were was had could would did weren't wasn't hadn't couldn't wouldn't didn't knew went came got took made ran"
+    " gave said kept felt left found saw ate drove wrote spoke understood thought told brought bought slept stood sat"
+    " lost won paid grew i'd you'd he'd she'd we'd they'd it'd"
 )
 
 
 def if_only_wish(passage: Passage) -> Span | None:
-    """"If only" or "I wish", a subject, and soon a verb of what is not so."""
+    """The words "if only" or "I wish", a subject, and soon a verb of what is not so."""
     text = passage.lower
     if "if only" not in text and "wish" not in text:
         return None
     for found in _WISH.finditer(text):
-        after = [word for word in text[found.end() : found.end() + 80].split()[: _REACH + 1]]
-        if any(_is_unreal(word.strip(".,;:!?\"()"), number) for number, word in enumerate(after)):
+        after = text[found.end() : found.end() + 80].split()[: _REACH + 1]
+        if any(_is_unreal(word.strip('.,;:!?"()'), number) for number, word in enumerate(after)):
             start = max(found.start("only"), found.start("wish"))
             return Span(start, found.end() - 1)
     return None

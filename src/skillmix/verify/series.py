@@ -5,7 +5,18 @@ from itertools import pairwise
 from typing import Final
 
 from skillmix.verify.passage import Checker, Passage, Span, Words
-from skillmix.verify.plain_words import CONJUNCTIONS, OPENS_AN_ASIDE, bare, has_mark, only_comma, span_between
+from skillmix.verify.plain_words import (
+    ARTICLES,
+    CONJUNCTIONS,
+    LITTLE,
+    OPENS_AN_ASIDE,
+    SUBJECTS,
+    bare,
+    has_mark,
+    only_comma,
+    span_between,
+    word_set,
+)
 
 _THREE: Final = 3
 _FAR: Final = 6
@@ -14,10 +25,10 @@ _FAR: Final = 6
 
 def polysyndeton(passage: Passage) -> Span | None:
     """The same conjunction three times in a sentence, with one to five words between."""
-    for sentence in passage.sentences:
-        for conjunction in ("and", "or", "nor"):
-            if sentence.text.count(conjunction) < _THREE:
-                continue
+    for conjunction in ("and", "or", "nor"):
+        if passage.lower.count(conjunction) < _THREE:
+            continue
+        for sentence in passage.sentences:
             places = [place for place, word in enumerate(sentence.words) if word.lower == conjunction]
             for first, second, third in zip(places, places[1:], places[2:], strict=False):
                 if 1 < second - first <= _FAR and 1 < third - second <= _FAR and third + 1 < len(sentence.words):
@@ -56,7 +67,17 @@ def _is_bare_series(first: Words, second: Words, third: Words) -> bool:
     if second[0].lower == third[0].lower and any(word.lower == third[0].lower for word in first[-longest - 1 :]):
         return True
     openers = {second[0].lower, third[0].lower} | ({first[0].lower} if len(first) == 1 else set())
-    return not openers & OPENS_AN_ASIDE
+    return not openers & OPENS_AN_ASIDE and not _is_insertion(second, third)
+
+
+_DETERMINERS: Final = ARTICLES | word_set("my your his her its our their")
+
+
+def _is_insertion(second: Words, third: Words) -> bool:
+    """Whether the second is a name or a call that breaks into a clause: "My brother, a baker, sings"."""
+    if len(second) == 1:
+        return third[0].lower in SUBJECTS or third[0].lower == "you"
+    return second[0].lower in _DETERMINERS and len(third) > 1 and third[0].lower not in _DETERMINERS
 
 
 def _commas(text: str, first: Words, second: Words, third: Words) -> bool:
@@ -67,7 +88,7 @@ _LONGEST_OF_THREE: Final = 10
 
 
 def tricolon(passage: Passage) -> Span | None:
-    """Three members of equally many words, with commas and a conjunction before the third."""
+    """Three members of equally many words before a mark, with commas and a conjunction before the third."""
     for sentence in passage.sentences:
         if sentence.text.count(",") < 2:
             continue
@@ -75,16 +96,28 @@ def tricolon(passage: Passage) -> Span | None:
             size = len(second)
             if third[0].lower not in ("and", "or") or not 2 <= size <= _LONGEST_OF_THREE:
                 continue
-            if second[0].lower in OPENS_AN_ASIDE and second[0].lower not in {word.lower for word in first}:
-                continue
-            if _match_at_an_end(len(first), size, len(third) - 1) and _commas(passage.text, first, second, third):
-                return span_between(first[-size], third[size])
+            if (
+                len(first) >= size == len(third) - 1
+                and _commas(passage.text, first, second, third)
+                and _could_match(first[-size:], second, third[1:])
+            ):
+                return span_between(first[-size], third[-1])
     return None
 
 
-def _match_at_an_end(first: int, second: int, third: int) -> bool:
-    """Whether three lengths are equal, but for what leads up to the first or what goes on after the third."""
-    return (first >= second == third) or (first == second <= third)
+def _could_match(first: Words, second: Words, third: Words) -> bool:
+    """Whether the end of a clause, as long as the two members after it, can be a member like them."""
+    heads = first[0].lower, second[0].lower, third[0].lower
+    if heads[1] == heads[2]:
+        return heads[0] == heads[1]
+    if heads[1] in OPENS_AN_ASIDE:
+        return False
+    # "she bought eggs" is no match for "fresh warm bread".
+    return not SUBJECTS & _lower(first) or bool(SUBJECTS & (_lower(second) | _lower(third)))
+
+
+def _lower(words: Words) -> frozenset[str]:
+    return frozenset(word.lower for word in words)
 
 
 _PAIRS: Final = {"either": "or", "neither": "nor", "only": "but"}
@@ -153,8 +186,11 @@ def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
     end = start
     while end + 1 < len(words) and end - start < _REACH and not has_mark(text, words[end], words[end + 1]):
         end += 1
-    same_start = words[denial + 1].lower == words[start].lower
-    return end if same_start or end - start + 1 == but - denial - 1 else 0
+    denied, instead = words[denial + 1], words[start]
+    same_size = end - start + 1 == but - denial - 1
+    # "not sad but angry about the bill": what belongs to both may follow a single word.
+    single = but - denial == 2 and instead.lower not in LITTLE and not has_mark(text, denied, words[but])
+    return end if same_size or single or denied.lower == instead.lower else 0
 
 
 _LONG_MEMBER: Final = 4

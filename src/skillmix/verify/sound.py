@@ -2,16 +2,17 @@
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Final
 
 from skillmix.verify.passage import Checker, Passage, Sentence, Span, Word
-from skillmix.verify.plain_words import LITTLE, span_between
+from skillmix.verify.plain_words import GRAMMAR, LITTLE, span_between
 
 _CONSONANTS: Final = frozenset("bcdfghjklmnpqrstvwxyz")
 _VOWEL = re.compile(r"[aeiouy]")
-_SUFFIXES: Final = tuple(
-    "ically ations ating ation ising izing ments ness ings ions ment able ible less ably ibly ance ence ingly fully"
-    " ing ion ers ies ity ous ive ful est ed er ly es al".split()
+_SUFFIXES: Final = re.compile(
+    r"(?:ically|ations|ation|ising|izing|ments?|ness|ings?|ions?|able|ible|less|[ai]bly|[ae]nce|ingly|fully|ers|ie[sd]|ity"
+    r"|ous|ful|est|(?<=[^aeiou])e[dr]|ly)$"
 )
 
 
@@ -21,7 +22,7 @@ def alliteration(passage: Passage) -> Span | None:
         initials = [
             (place, word.lower[0])
             for place, word in enumerate(sentence.words)
-            if word.lower[0] in _CONSONANTS and word.lower not in LITTLE
+            if word.lower[0] in _CONSONANTS and word.lower not in GRAMMAR
         ]
         found = _chain(sentence, initials, 2)
         if found:
@@ -68,8 +69,7 @@ _ENOUGH: Final = 3
 
 def end_rhyme(passage: Passage) -> Span | None:
     """Two neighboring pieces of three words or more, with last words alike in their last three letters."""
-    pieces = passage.pieces
-    for first, second in zip(pieces, pieces[1:], strict=False):
+    for first, second in pairwise(passage.pieces):
         if len(first) >= _ENOUGH and len(second) >= _ENOUGH and _rhymes(first[-1].lower, second[-1].lower):
             return span_between(first[0], second[-1])
     return None
@@ -80,11 +80,10 @@ def _rhymes(first: str, second: str) -> bool:
         return False
     if not first[-3:].isalpha():
         return False
-    for suffix in _SUFFIXES:
-        if first.endswith(suffix) and second.endswith(suffix):
-            rests = first[: -len(suffix)], second[: -len(suffix)]
-            if all(_VOWEL.search(rest) for rest in rests):
-                return rests[0][-2:] == rests[1][-2:]
+    suffix = _SUFFIXES.search(first)
+    rests = (first[: suffix.start()], second[: suffix.start() - len(first)]) if suffix else ("", "")
+    if suffix and second.endswith(suffix[0]) and all(_VOWEL.search(rest) for rest in rests):
+        return rests[0][-2:] == rests[1][-2:]
     return True
 
 
