@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
-from skillmix.verify.plain_words import LITTLE, PERSONS, span_between, word_set
+from skillmix.verify.plain_words import ARTICLES, LITTLE, PERSONS, span_between, word_set
 
 _BRACKET = re.compile(r"\(([^()]{5,300})\)")
 _DASH = re.compile(r"[—–]|--+| - ")
@@ -44,11 +44,13 @@ _BREAKS: Final = ("..", "…", "—", "–", "--", ". .", " -")
 _CANNOT_BE_LAST: Final = word_set(
     "the a an my your our their its his every and but or nor if because when while until unless although though"
     " since whether which who whose where as than to of with for from at into in by about between without toward"
-    " under upon against is am are was were be been do does did have has had can could will would shall should may"
-    " might must ought i he she we they i'm i've i'll i'd you're you've you'll you'd he's he'll he'd she's she'll"
+    " under upon against i he she we they i'm i've i'll i'd you're you've you'll you'd he's he'll he'd she's she'll"
     " she'd it's it'll it'd we're we've we'll we'd they're they've they'll they'd that's there's let's isn't"
     " aren't wasn't weren't don't doesn't didn't haven't hasn't hadn't can't couldn't won't wouldn't shouldn't"
     " mustn't cannot not never very just really only almost some any each such gonna wanna"
+)
+_HELPING: Final = word_set(
+    "is am are was were be been do does did have has had can could will would shall should may might must ought"
 )
 _SHORTEST_BROKEN: Final = 4
 
@@ -62,25 +64,44 @@ def aposiopesis(passage: Passage) -> Span | None:
             continue
         for mark in _BREAK.finditer(sentence.text):
             last = bisect_right(sentence.words, sentence.start + mark.start(), key=lambda word: word.end)
-            if _is_over(sentence, mark) and _is_unfinished(sentence.words[max(0, last - 2) : last]):
+            if _is_over(sentence, mark) and _is_unfinished(
+                [word.lower for word in sentence.words[max(0, last - 3) : last]]
+            ):
                 return Span(sentence.start, sentence.start + mark.end())
     return None
 
 
-def _is_unfinished(last_two: Words) -> bool:
-    """Whether no sentence ends in such words, as in "and you", "said that"."""
-    if not last_two:
+def _is_unfinished(last_three: list[str]) -> bool:
+    """Whether no sentence ends in such words."""
+    if len(last_three) < _LAST_WORDS:
         return False
-    before, last = last_two[0].lower, last_two[-1].lower
-    if last == "that":
-        return before in _BEFORE_A_CLAUSE
-    return last in _CANNOT_BE_LAST or (last in ("you", "it", "there", "this") and before in _OPENS_A_CLAUSE)
+    earlier, before, last = last_three
+    if last in _HELPING:
+        return earlier not in _HAS_A_LAST_HELPER
+    return last in _CANNOT_BE_LAST or before in _LEFT_HANGING.get(last, ())
 
 
+_LAST_WORDS: Final = 3
+_HAS_A_LAST_HELPER: Final = word_set(
+    "what all as than everything whatever whenever wherever how best like so nor yes no"
+)
+"""Before a subject they let a helping verb end the sentence: "all we could", "than she did"."""
+_OPENS_A_CLAUSE: Final = word_set("if when because and but that unless until while since although though whether")
+_BE: Final = word_set("is was are were am been it's he's she's i'm we're they're there's")
 _BEFORE_A_CLAUSE: Final = word_set(
     "said say says thought think know knew hope believe swear promise so sure me you except"
 )
-_OPENS_A_CLAUSE: Final = word_set("if when because and but that unless until while since although though whether")
+_LEFT_HANGING: Final = {
+    "that": _BEFORE_A_CLAUSE,
+    **dict.fromkeys(("you", "it", "there", "this"), _OPENS_A_CLAUSE),
+    **dict.fromkeys(
+        ("old", "new", "big", "little", "small", "great", "whole", "entire"), ARTICLES | word_set("my your his")
+    ),
+    "so": _BE,
+    "no": _BE | word_set("have has had with"),
+    "like": word_set("looked looks felt feels sounded sounds was seemed something smelled"),
+}
+"""Words that end no sentence after certain others."""
 
 
 def _is_over(sentence: Sentence, mark: re.Match[str]) -> bool:
@@ -155,6 +176,7 @@ _SPEECH = re.compile(
     r"\b(?:sa(?:y|ys|id|ying)|t(?:ell|ells|old)|repl(?:y|ies|ied)|cr(?:y|ies|ied)|(?:ask|whisper|shout|mutter|murmur|answer"
     r"|call|yell|add|explain|announce|insist|sigh|declare|warn|beg|snap|admit|remark|exclaim|continue|demand|suggest"
     r"|promise|agree|grumble|gasp|hiss|growl|groan|mumble|observe|joke|tease|wonder|plead|boast|complain|confess|repeat"
+    r"|chirp|drawl|offer|remind|quip|recall|interrupt|stammer|croak|purr|muse|venture|blurt|reply|inquire|assure|inform"
     r"|scream|laugh|chuckle|moan|state|note|urge|bark|roar|giggle|sob|protest|claim|order|advise|conclude|respond)"
     r"(?:s|d|ed|ged|ped|ted|ing|ging|ping|ting)?|went on|goes on|began|thought|thinks)\b"
 )

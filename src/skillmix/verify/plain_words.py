@@ -18,6 +18,10 @@ PERSONS: Final = word_set(
     "i you he she it we they me him her us them my your his its our their mine yours hers ours theirs myself"
     " yourself himself herself itself ourselves themselves thou thee thy"
 )
+PREPOSITIONS: Final = word_set(
+    "to of in on at by for from with into onto over under through across along behind beside beneath between beyond"
+    " above below near around after before during without within upon against among inside outside past toward"
+)
 SUBJECTS: Final = word_set("i he she we they")
 LITTLE: Final = (
     CONJUNCTIONS

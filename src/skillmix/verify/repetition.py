@@ -170,7 +170,7 @@ _ENDINGS: Final = frozenset({""}) | word_set(
     "e s es ed en ing ings er ers or ors est y ly ily ier iest ies ied iness ness ful fully fulness less"
     " lessly lessness ish able ably ible ibly ion ions ation ations ational ive ively ist ists ism ment ments al"
     " ally ic ical ous ously iful ifully ify ified ifies hood ship ships dom th age ance ence ant ent ity ate ated"
-    " ize ized izer ise ised ingly edly ledge ren like ian ians ery ry ful ness eer"
+    " ize ized izer ise ised ingly edly ledge ren like ian ians ery ry eer icity"
 )
 
 

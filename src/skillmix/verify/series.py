@@ -10,6 +10,7 @@ from skillmix.verify.plain_words import (
     CONJUNCTIONS,
     LITTLE,
     OPENS_AN_ASIDE,
+    PREPOSITIONS,
     SUBJECTS,
     bare,
     has_mark,
@@ -64,20 +65,24 @@ def _is_bare_series(first: Words, second: Words, third: Words) -> bool:
     if any(word.lower in _JOINS or word.lower[0].isdigit() for word in members):
         return False
     # "by bus, by boat, by bike" is a series; "he came, by then, by bike" is none.
-    if second[0].lower == third[0].lower and any(word.lower == third[0].lower for word in first[-longest - 1 :]):
-        return True
+    heads = {second[0].lower, third[0].lower}
+    if len(heads) == 1 or heads <= PREPOSITIONS:
+        like = heads if len(heads) == 1 else PREPOSITIONS
+        if any(word.lower in like for word in first[-longest - 1 :]):
+            return True
     openers = {second[0].lower, third[0].lower} | ({first[0].lower} if len(first) == 1 else set())
-    return not openers & OPENS_AN_ASIDE and not _is_insertion(second, third)
+    return not openers & OPENS_AN_ASIDE and not _is_insertion(first, second, third)
 
 
 _DETERMINERS: Final = ARTICLES | word_set("my your his her its our their")
 
 
-def _is_insertion(second: Words, third: Words) -> bool:
+def _is_insertion(first: Words, second: Words, third: Words) -> bool:
     """Whether the second is a name or a call that breaks into a clause: "My brother, a baker, sings"."""
     if len(second) == 1:
         return third[0].lower in SUBJECTS or third[0].lower == "you"
-    return second[0].lower in _DETERMINERS and len(third) > 1 and third[0].lower not in _DETERMINERS
+    is_name = len(first) == 1 or (first[0].lower in _DETERMINERS and len(first) <= _THREE)
+    return is_name and second[0].lower in _DETERMINERS and third[0].lower not in _DETERMINERS
 
 
 def _commas(text: str, first: Words, second: Words, third: Words) -> bool:
@@ -111,7 +116,7 @@ def _could_match(first: Words, second: Words, third: Words) -> bool:
     if heads[1] == heads[2]:
         return heads[0] == heads[1]
     if heads[1] in OPENS_AN_ASIDE:
-        return False
+        return PREPOSITIONS.issuperset(heads)
     # "she bought eggs" is no match for "fresh warm bread".
     return not SUBJECTS & _lower(first) or bool(SUBJECTS & (_lower(second) | _lower(third)))
 
