@@ -195,7 +195,8 @@ def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
     same_size = end - start + 1 == but - denial - 1
     # "not sad but angry about the bill": what belongs to both may follow a single word.
     single = but - denial == 2 and instead.lower not in LITTLE and not has_mark(text, denied, words[but])
-    return end if same_size or single or denied.lower == instead.lower else 0
+    same_start = denied.lower == instead.lower or PREPOSITIONS.issuperset((denied.lower, instead.lower))
+    return end if same_size or single or same_start else 0
 
 
 _LONG_MEMBER: Final = 4
