@@ -1,0 +1,245 @@
+"""Checkers of what breaks the even flow of a sentence: asides, breaks, corrections, voices, address."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Final
+
+from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.verify.plain_words import ARTICLES, LITTLE, PERSONS, span_between, word_set
+
+_BRACKET = re.compile(r"\(([^()]{5,300})\)")
+_DASH = re.compile(r"[—–]|--+| - ")
+_SHORTEST_ASIDE: Final = 3
+
+
+def parenthetical_aside(passage: Passage) -> Span | None:
+    """A remark of three words or more with a personal word, in parentheses or dashes amid a sentence."""
+    for sentence in passage.sentences:
+        for start, end in _insertions(sentence.text):
+            span = Span(sentence.start + start, sentence.start + end)
+            inside = [word.lower for word in sentence.words if span.start <= word.start < span.end]
+            if (
+                len(inside) >= _SHORTEST_ASIDE
+                and sentence.words[0].start < span.start
+                and sentence.words[-1].start >= span.end
+                and any(word.split("'")[0] in PERSONS for word in inside)
+            ):
+                return span
+    return None
+
+
+def _insertions(text: str) -> list[tuple[int, int]]:
+    """Where brackets or two dashes in a row enclose something, the marks included; the first few of each."""
+    brackets = [found.span() for found in _BRACKET.finditer(text)] if "(" in text else []
+    dashes = [found.span() for found in _DASH.finditer(text)]
+    return brackets[:_FEW] + [(first[0], second[1]) for first, second in pairwise(dashes)][:_FEW]
+
+
+_FEW: Final = 8
+
+_BREAK = re.compile(r"(?:\.\.+|…|[—–]|--+)[\"”'’)\]]*(?=\s|$)|(?: \.){3}| -$")
+_BREAKS: Final = ("..", "…", "—", "–", "--", ". .", " -")
+_CANNOT_BE_LAST: Final = word_set(
+    "the a an my your our their its his every and but or nor if because when while until unless although though"
+    " since whether which who whose where as than to of with for from at into in by about between without toward"
+    " under upon against i he she we they i'm i've i'll i'd you're you've you'll you'd he's he'll he'd she's she'll"
+    " she'd it's it'll it'd we're we've we'll we'd they're they've they'll they'd that's there's let's isn't"
+    " aren't wasn't weren't don't doesn't didn't haven't hasn't hadn't can't couldn't won't wouldn't shouldn't"
+    " mustn't cannot not never very just really only almost some any each such gonna wanna"
+)
+_HELPING: Final = word_set(
+    "is am are was were be been do does did have has had can could will would shall should may might must ought"
+)
+_SHORTEST_BROKEN: Final = 4
+
+
+def aposiopesis(passage: Passage) -> Span | None:
+    """A sentence or quotation breaks off after a word that cannot be its last."""
+    if not any(mark in passage.text for mark in _BREAKS):
+        return None
+    for sentence in passage.sentences:
+        if len(sentence.words) < _SHORTEST_BROKEN:
+            continue
+        for mark in _BREAK.finditer(sentence.text):
+            last = bisect_right(sentence.words, sentence.start + mark.start(), key=lambda word: word.end)
+            if _is_over(sentence, mark) and _is_unfinished(
+                [word.lower for word in sentence.words[max(0, last - 3) : last]]
+            ):
+                return Span(sentence.start, sentence.start + mark.end())
+    return None
+
+
+def _is_unfinished(last_three: list[str]) -> bool:
+    """Whether no sentence ends in such words."""
+    if len(last_three) < _LAST_WORDS:
+        return False
+    earlier, before, last = last_three
+    if last in _HELPING:
+        return earlier not in _HAS_A_LAST_HELPER
+    return last in _CANNOT_BE_LAST or before in _LEFT_HANGING.get(last, ())
+
+
+_LAST_WORDS: Final = 3
+_HAS_A_LAST_HELPER: Final = word_set(
+    "what all as than everything whatever whenever wherever how best like so nor yes no"
+)
+"""Before a subject they let a helping verb end the sentence: "all we could", "than she did"."""
+_OPENS_A_CLAUSE: Final = word_set("if when because and but that unless until while since although though whether")
+_BE: Final = word_set("is was are were am been it's he's she's i'm we're they're there's")
+_BEFORE_A_CLAUSE: Final = word_set(
+    "said say says thought think know knew hope believe swear promise so sure me you except"
+)
+_LEFT_HANGING: Final = {
+    "that": _BEFORE_A_CLAUSE,
+    **dict.fromkeys(("you", "it", "there", "this"), _OPENS_A_CLAUSE),
+    **dict.fromkeys(
+        ("old", "new", "big", "little", "small", "great", "whole", "entire"), ARTICLES | word_set("my your his")
+    ),
+    "so": _BE,
+    "no": _BE | word_set("have has had with"),
+    "like": word_set("looked looks felt feels sounded sounds was seemed something smelled"),
+}
+"""Words that end no sentence after certain others."""
+
+
+def _is_over(sentence: Sentence, mark: re.Match[str]) -> bool:
+    """Whether nothing of the sentence, or of the quotation, comes after a mark."""
+    return mark[0][-1] in '"”' or sentence.words[-1].start < sentence.start + mark.start()
+
+
+_HELPERS: Final = (
+    "is|are|was|were|do|does|did|have|has|had|can|could|will|would|shall|should|may|might|must|need|dare|ought|am"
+)
+_TAG = re.compile(
+    rf"[,—–-] ?(?P<tag>(?:{_HELPERS}|wo|ca|sha|ai)(?P<negative>n't)? (?:i|you|he|she|it|we|they|there|this|that|one))"
+    r"(?=\?|,| ?[—–]|\)|\"|!)"
+)
+_NEGATION = re.compile(r"\b(?:not|never|no|nothing|nobody|none|cannot|nowhere|neither)\b|n't\b")
+_REACH: Final = 300
+
+
+def tag_question(passage: Passage) -> Span | None:
+    """After a statement and a comma a helping verb and a pronoun, one of the two with a negation."""
+    for found in _TAG.finditer(passage.lower):
+        before = _SENTENCE_END.split(passage.lower[max(0, found.start() - _REACH) : found.start()])[-1]
+        clause = _CLAUSE_END.split(before)[-1]
+        if len(before.split()) >= 2 and _opposed(found, before, clause):
+            return Span(found.start("tag"), found.end("tag"))
+    return None
+
+
+_SENTENCE_END = re.compile(r"[.?!]\s")
+_CLAUSE_END = re.compile(r"[,;:]")
+
+
+def _opposed(tag: re.Match[str], sentence: str, clause: str) -> bool:
+    """Whether just one of tag and statement is negative; the negation of a statement may come early in it."""
+    if tag["negative"]:
+        return not _NEGATION.search(clause)
+    return _NEGATION.search(sentence) is not None
+
+
+_TAKEN_BACK = re.compile(
+    r"(?:[,;…—–]|--|\.\.\.| -)\s?(?:(?:oh|well|er|um|uh|but|and|or),? )?"
+    r"(?P<cue>no(?=,| ?[—–]| -)|no,? wait\b|wait\b(?=,| ?[—–]| -|,? no\b| \w+ \w*n't)|or,? rather\b"
+    r"|i mean\b(?! (?:to|it|that|what|business|well|no)\b)|or,? should i say\b|make that\b|scratch that\b|correction\b)"
+    r"(?P<rest>.{0,40})"
+)
+_SAYING: Final = word_set("say says said saying answer answers answered reply replies replied think thought yes")
+_WORD = re.compile(r"\w")
+
+
+def self_correction(passage: Passage) -> Span | None:
+    """After a comma or dash a cue takes back what was said, and something else follows."""
+    for found in _TAKEN_BACK.finditer(passage.lower):
+        before = passage.lower[max(0, found.start() - _REACH) : found.start()].rsplit("\n", 1)[-1]
+        words = _SENTENCE_END.split(before)[-1].split()
+        if len(words) > 1 and _corrects(words[-1], found["cue"], found["rest"]):
+            return Span(found.start("cue"), found.end("cue"))
+    return None
+
+
+_NOTHING_SAID_YET: Final = LITTLE - PERSONS - word_set("all some many most few more once never there here then")
+_GOES_ON = re.compile(r",? (?:and|then|no|thank|thanks)\b")
+"""What follows a cue word that corrects nothing: "stop, wait, and listen"; "no, thank you"."""
+
+
+def _corrects(before: str, cue: str, rest: str) -> bool:
+    if before in _NOTHING_SAID_YET or (cue == "no" and before in _SAYING):
+        return False
+    return _WORD.search(rest) is not None and not _GOES_ON.match(rest)
+
+
+_SPEECH = re.compile(
+    r"\b(?:sa(?:y|ys|id|ying)|t(?:ell|ells|old)|repl(?:y|ies|ied)|cr(?:y|ies|ied)|(?:ask|whisper|shout|mutter|murmur|answer"
+    r"|call|yell|add|explain|announce|insist|sigh|declare|warn|beg|snap|admit|remark|exclaim|continue|demand|suggest"
+    r"|promise|agree|grumble|gasp|hiss|growl|groan|mumble|observe|joke|tease|wonder|plead|boast|complain|confess|repeat"
+    r"|chirp|drawl|offer|remind|quip|recall|interrupt|stammer|croak|purr|muse|venture|blurt|reply|inquire|assure|inform"
+    r"|scream|laugh|chuckle|moan|state|note|urge|bark|roar|giggle|sob|protest|claim|order|advise|conclude|respond)"
+    r"(?:s|d|ed|ged|ped|ted|ing|ging|ping|ting)?|went on|goes on|began|thought|thinks)\b"
+)
+_SPLIT = re.compile(r"[\w,!?….—–-][\"']\s?(?P<between>[^\".!?;:]{5,90}?)(?P<open>\"|(?<=[\s—–-])')(?=[\w.…])")
+_LONGEST_BETWEEN: Final = 8
+
+
+def split_quotation(passage: Passage) -> Span | None:
+    """Between two quotations of one sentence two to eight words tell who speaks."""
+    text = passage.lower
+    if text.count('"') < 4 and text.count("'") < 4:
+        return None
+    for found in _SPLIT.finditer(text):
+        between = found["between"]
+        mark = found["open"]
+        if (
+            2 <= len(between.split()) <= _LONGEST_BETWEEN
+            and _SPEECH.search(between)
+            and mark in text[max(0, found.start() - _REACH) : found.start()]
+            and mark in text[found.end() : found.end() + 2 * _REACH]
+        ):
+            return Span(*found.span("between"))
+    return None
+
+
+_CALLS: Final = frozenset(("o", "oh", "dear"))
+_NO_ONE: Final = word_set(
+    "no yes how what well if when come please i it he she we they is was that so why but and yeah sure"
+    " right really then there this for to look wait me in on of"
+)
+_OATHS: Final = word_set("god lord goodness gosh heavens boy")
+_YOU: Final = word_set("you your yours yourself you're you've you'll you'd thou thee thy thine")
+_LONGEST_NAME: Final = 5
+
+
+def apostrophe(passage: Passage) -> Span | None:
+    """A piece of "O", "oh" or "dear" and a name, and elsewhere in its sentence a word for "you"."""
+    for sentence in passage.sentences:
+        if not any(word.lower in _CALLS for word in sentence.words):
+            continue
+        for place, piece in enumerate(sentence.pieces):
+            if _is_call(piece) and any(
+                word.lower in _YOU for other in sentence.pieces[:place] + sentence.pieces[place + 1 :] for word in other
+            ):
+                return span_between(piece[0], piece[-1])
+    return None
+
+
+def _is_call(piece: Words) -> bool:
+    if piece[0].lower not in _CALLS or not 2 <= len(piece) <= _LONGEST_NAME or piece[1].lower in _NO_ONE:
+        return False
+    if piece[1].lower in _OATHS:
+        return piece[0].lower == "o"
+    if piece[1].lower == "my":
+        return len(piece) > 2 and piece[2].lower not in _NO_ONE | _OATHS
+    return piece[1].lower != "dear" or len(piece) > 2
+
+
+CHECKERS: Final[Mapping[str, Checker]] = {
+    "parenthetical aside": parenthetical_aside,
+    "aposiopesis": aposiopesis,
+    "tag question": tag_question,
+    "self-correction": self_correction,
+    "split quotation": split_quotation,
+    "apostrophe (address to a thing)": apostrophe,
+}

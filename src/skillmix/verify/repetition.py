@@ -1,0 +1,258 @@
+"""Checkers of figures of repetition: which words come back, and where."""
+
+import re
+from collections.abc import Mapping
+from itertools import combinations, pairwise
+from typing import Final
+
+from skillmix.verify.passage import Checker, Passage, Span, Word, Words, span_of
+from skillmix.verify.plain_words import ARTICLES, GRAMMAR, LITTLE, bare, can_echo, divisions, span_between, word_set
+
+_SHORTEST: Final = 3
+"""Words of a part that can end or begin alike and still say something of its own."""
+
+
+def anaphora(passage: Passage) -> Span | None:
+    """Three neighboring parts of two words or more with the same first word, which is no article."""
+    for parts in divisions(passage):
+        run = 1
+        before = ""
+        for place, part in enumerate(parts):
+            core = bare(part)
+            word = core[0].lower if len(core) > 1 else ""
+            run = run + 1 if word and word == before else 1
+            before = "" if word in ARTICLES else word
+            if run == _SHORTEST:
+                return span_between(parts[place - 2][0], part[-1])
+    return None
+
+
+def epistrophe(passage: Passage) -> Span | None:
+    """Two neighboring parts of three to twelve words with the same last word."""
+    for parts in divisions(passage):
+        for first, second in pairwise(parts):
+            if (
+                first[-1].lower == second[-1].lower
+                and max(len(first), len(second)) <= _WITHIN_EARSHOT
+                and _alike_but_not_same(first, second)
+            ):
+                return span_between(first[0], second[-1])
+    return None
+
+
+_WITHIN_EARSHOT: Final = 12
+"""Words of a part whose end is still in the ear when the next part ends."""
+
+
+def symploce(passage: Passage) -> Span | None:
+    """Two neighboring parts with the same first and the same last word, and something else between."""
+    for parts in divisions(passage):
+        for first, second in pairwise(parts):
+            if first[-1].lower == second[-1].lower:
+                one, two = bare(first), bare(second)
+                if one[0].lower == two[0].lower and _alike_but_not_same(one, two):
+                    return span_between(first[0], second[-1])
+    return None
+
+
+def _alike_but_not_same(first: Words, second: Words) -> bool:
+    if len(first) < _SHORTEST or len(second) < _SHORTEST:
+        return False
+    return len(first) != len(second) or any(
+        one.lower != two.lower for one, two in zip(bare(first), bare(second), strict=False)
+    )
+
+
+def epizeuxis(passage: Passage) -> Span | None:
+    """The same word three times in a row, with at most an "and" between."""
+    words = passage.words
+    start = place = 0
+    run = 1
+    while place < len(words) - 1:
+        step = 2 if words[place + 1].lower == "and" and place + 2 < len(words) else 1
+        if words[place].lower == words[place + step].lower and words[place].lower[0].isalpha():
+            run += 1
+            place += step
+            if run == _SHORTEST:
+                return span_between(words[start], words[place])
+        else:
+            place += 1
+            start, run = place, 1
+    return None
+
+
+_BEFORE_THE_ECHO: Final = frozenset(("and", "but", "a", "an", "the", "this", "that"))
+_LONGEST_ECHO: Final = 4
+
+
+def anadiplosis(passage: Passage) -> Span | None:
+    """The last words of one piece begin the next; both have three words or more."""
+    for first, second in pairwise(passage.pieces):
+        if len(first) >= _SHORTEST and len(second) >= _SHORTEST and can_echo(first[-1].lower):
+            end = _echo(first, second)
+            if end:
+                return span_between(first[0], second[end - 1])
+    return None
+
+
+def _echo(first: Words, second: Words) -> int:
+    """Where in the second part the repeated end of the first is over; 0: it does not come."""
+    start = 0
+    while start < _SHORTEST:
+        for length in range(1, min(_LONGEST_ECHO, len(first), len(second) - start) + 1):
+            if second[start + length - 1].lower == first[-1].lower and all(
+                one.lower == two.lower for one, two in zip(first[-length:], second[start : start + length], strict=True)
+            ):
+                return start + length
+        if second[start].lower not in _BEFORE_THE_ECHO:
+            return 0
+        start += 1
+    return 0
+
+
+_CROSS_BY_CHANCE: Final = GRAMMAR - {"you", "me", "we", "us"}
+_NATURAL_LENGTH: Final = 100
+
+
+def antimetabole(passage: Passage) -> Span | None:
+    """Two words of content come again in reverse order within a sentence."""
+    for sentence in passage.sentences:
+        words = sentence.words[:_NATURAL_LENGTH]
+        places: dict[str, list[int]] = {}
+        for place, word in enumerate(words):
+            if word.lower not in _CROSS_BY_CHANCE and not word.lower[0].isdigit():
+                places.setdefault(word.lower, []).append(place)
+        repeated = [found for found in places.values() if len(found) > 1]
+        if len(repeated) > 1:
+            crossed = _crossing(repeated)
+            if crossed:
+                return span_between(words[crossed[0]], words[crossed[1]])
+    return None
+
+
+_ARM: Final = 5
+"""Places from one crossed word to the other: four words between; farther apart nobody hears them cross."""
+
+
+def _crossing(repeated: list[list[int]]) -> tuple[int, int] | None:
+    """The first and last place of an A ... B ... B ... A."""
+    inner = [pair for places in repeated for pair in pairwise(places)]
+    for first, last in (pair for places in repeated for pair in combinations(places[:_ARM], 2)):
+        if any(0 < start - first <= _ARM and 0 < last - end <= _ARM for start, end in inner):
+            return first, last
+    return None
+
+
+_PAUSE = re.compile(r"[,;:!?…—–]|--| - ")
+
+
+def diacope(passage: Passage) -> Span | None:
+    """A word of content comes back after one or two words and a mark."""
+    for sentence in passage.sentences:
+        last: dict[str, tuple[int, Word]] = {}
+        for place, word in enumerate(sentence.words):
+            before = last.get(word.lower)
+            if (
+                before
+                and 1 < place - before[0] <= _INTERRUPTION
+                and _PAUSE.search(passage.text, before[1].end, word.start)
+            ):
+                return span_between(before[1], word)
+            if len(word.lower) > 1 and can_echo(word.lower):
+                last[word.lower] = place, word
+    return None
+
+
+_INTERRUPTION: Final = 3
+"""Places from a word to its return: two words between."""
+
+_ENDINGS: Final = frozenset({""}) | word_set(
+    "e s es ed en ing ings er ers or ors est y ly ily ier iest ies ied iness ness ful fully fulness less"
+    " lessly lessness ish able ably ible ibly ion ions ation ations ational ive ively ist ists ism ment ments al"
+    " ally ic ical ous ously iful ifully ify ified ifies hood ship ships dom th age ance ence ant ent ity ate ated"
+    " ize ized izer ise ised ingly edly ledge ren like ian ians ery ry eer icity"
+)
+
+
+def polyptoton(passage: Passage) -> Span | None:
+    """Three different words of one sentence that have a beginning of three letters or more in common."""
+    for sentence in passage.sentences:
+        families: dict[str, dict[str, Word]] = {}
+        for word in sentence.words:
+            lower = word.lower.removesuffix("'s")
+            if len(lower) >= _SHORTEST and lower not in LITTLE:
+                families.setdefault(lower[:3], {}).setdefault(lower, word)
+        for family in families.values():
+            found = len(family) >= _SHORTEST and _kin(family)
+            if found:
+                return found
+    return None
+
+
+def _kin(family: dict[str, Word]) -> Span | None:
+    forms = sorted(family)
+    triples = combinations(forms[:_FEW], 3)
+    for triple in triples:
+        root = _common_start(triple[0], triple[-1])
+        rests = [form[len(root) :] for form in triple]
+        # "care" is no form of "car": an e ends a word only where the root alone is none.
+        if all(_is_ending(root, rest) for rest in rests) and not ("" in rests and "e" in rests):
+            words = sorted((family[form] for form in triple), key=lambda word: word.start)
+            return span_between(words[0], words[-1])
+    return None
+
+
+_FEW: Final = 8
+
+
+def _common_start(first: str, last: str) -> str:
+    """What the first and the last of words in alphabetical order begin with, and so all between them."""
+    length = 0
+    while length < min(len(first), len(last)) and first[length] == last[length]:
+        length += 1
+    return first[:length]
+
+
+def _is_ending(root: str, rest: str) -> bool:
+    """Whether an ordinary ending follows a root, perhaps after its doubled last letter, an e or an i that was a y."""
+    if rest in ("d", "r", "rs", "n"):
+        return root[-1] in "ew"
+    return rest in _ENDINGS or (rest[0] in (root[-1], "e", "i") and rest[1:] in _ENDINGS)
+
+
+_OVERLOOKED: Final = ARTICLES | {"and", "but"}
+_SENTENCE: Final = 4
+
+
+def epanalepsis(passage: Passage) -> Span | None:
+    """A sentence or part of four words or more that begins and ends with the same word."""
+    for parts in divisions(passage):
+        for part in parts:
+            if _comes_round(part):
+                return span_of(part)
+    if len(passage.sentences) == 1 and _comes_round(passage.words):
+        return span_of(passage.words)
+    return None
+
+
+def _comes_round(part: Words) -> bool:
+    if len(part) < _SENTENCE:
+        return False
+    last = part[-1].lower
+    start = 0
+    while part[start].lower in _OVERLOOKED and start < 2:
+        start += 1
+    return part[start].lower == last and len(part) - start >= _SHORTEST and can_echo(last)
+
+
+CHECKERS: Final[Mapping[str, Checker]] = {
+    "anaphora": anaphora,
+    "epistrophe": epistrophe,
+    "epizeuxis": epizeuxis,
+    "anadiplosis": anadiplosis,
+    "antimetabole": antimetabole,
+    "diacope": diacope,
+    "symploce": symploce,
+    "polyptoton": polyptoton,
+    "epanalepsis": epanalepsis,
+}

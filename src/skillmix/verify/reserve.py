@@ -1,0 +1,167 @@
+"""Checkers of the skills that only worked examples show."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from skillmix.verify.passage import Checker, Passage, Span, Words
+from skillmix.verify.plain_words import PERSONS, has_mark, only_comma, span_between, word_set
+
+_AS_AS = re.compile(
+    r"\bas (?!(?:soon|long|well|far|much|many|early|late|often|little|few) )"
+    r"(?:[a-z'-]{2,20} ){1,3}?as (?:an?|the) [a-z]"
+)
+_LIKE_A = re.compile(r"\b(?P<before>[a-z']{1,20}),? (?:just |almost |exactly |much )?like an? (?!lot\b)[a-z]")
+_NOT_LIKENED: Final = PERSONS - {"it", "him", "her", "me", "us", "them"} | word_set(
+    "would i'd you'd he'd she'd we'd they'd to do does did don't doesn't didn't might may will something anything"
+    " nothing things also really who people always never"
+)
+
+
+def simile(passage: Passage) -> Span | None:
+    """One thing is as something as a thing, or does something like a thing."""
+    text = passage.lower
+    found = _AS_AS.search(text) if text.count("as ") > 1 else None
+    if found:
+        return Span(*found.span())
+    for like in _LIKE_A.finditer(text) if "like a" in text else ():
+        if like["before"] not in _NOT_LIKENED:
+            return Span(*like.span())
+    return None
+
+
+def list_after_a_colon(passage: Passage) -> Span | None:
+    """Three words or more, a colon, and three members with a conjunction before the last."""
+    for sentence in passage.sentences:
+        colon = sentence.text.find(": ")
+        if colon < 0:
+            continue
+        place = sentence.start + colon
+        before = [word for word in sentence.words if word.end <= place]
+        after = tuple(piece for piece in sentence.pieces if piece[0].start > place)
+        if len(before) >= 3 and _is_list(passage.text, after):
+            return span_between(before[0], after[-1][-1])
+    return None
+
+
+def _is_list(text: str, pieces: tuple[Words, ...]) -> bool:
+    for place in range(1, len(pieces)):
+        if not only_comma(text, pieces[place - 1], pieces[place]):
+            return False
+        members = place + 1
+        last = [word.lower for word in pieces[place]]
+        if last[0] in ("and", "or"):
+            return members >= 3 and len(last) > 1
+        if ("and" in last[1:-1] or "or" in last[1:-1]) and members >= 2:
+            return True
+    return False
+
+
+_NO_SUPERLATIVE: Final = word_set(
+    "rest west test nest guest interest forest request harvest chest quest contest protest priest breast arrest"
+    " northwest southwest crest vest pest conquest tempest midwest manifest everest earnest digest jest zest"
+)
+_FIELD: Final = word_set("in of on ever i i've we we've that")
+_REACH: Final = 6
+
+
+def superlative_claim(passage: Passage) -> Span | None:
+    """The article with a superlative, and the field of comparison within six words."""
+    for sentence in passage.sentences:
+        words = sentence.words
+        for place in range(len(words) - 2):
+            if words[place].lower == "the" and _is_superlative(words[place + 1].lower):
+                end = _field_of_comparison(passage.text, words, place + 2)
+                if end:
+                    return span_between(words[place], words[end])
+    return None
+
+
+def _field_of_comparison(text: str, words: Words, start: int) -> int:
+    """Where the field of comparison begins, before any mark but one between two superlatives; 0: nowhere near."""
+    for place in range(start, min(start + _REACH + 1, len(words))):
+        if has_mark(text, words[place - 1], words[place]) and not _is_superlative(words[place].lower):
+            return 0
+        if words[place].lower in _FIELD:
+            return place
+    return 0
+
+
+def _is_superlative(word: str) -> bool:
+    if word in ("most", "least", "best", "worst"):
+        return True
+    return word.endswith("est") and len(word) > 4 and word not in _NO_SUPERLATIVE
+
+
+_MARKS_OFF: Final = word_set("that which who for with")
+
+
+def plain_definition(passage: Passage) -> Span | None:
+    """A thing with its article, "is a", its kind and what marks it off."""
+    for sentence in passage.sentences:
+        words = sentence.words
+        for place in range(2, len(words) - 3):
+            if words[place].lower == "is" and words[place + 1].lower in ("a", "an"):
+                start = _subject_start(passage.text, words, place)
+                end = _mark_off(words, place + 3)
+                if start >= 0 and end:
+                    return span_between(words[start], words[end])
+    return None
+
+
+_LEADS_ON: Final = word_set("and but because since so as that if")
+
+
+def _subject_start(text: str, words: Words, verb: int) -> int:
+    """The place of an article that opens a clause one to three words before the verb; -1: there is none."""
+    for start in range(verb - 2, max(-1, verb - 5), -1):
+        if words[start].lower in ("a", "an"):
+            opens = start == 0 or words[start - 1].lower in _LEADS_ON or has_mark(text, words[start - 1], words[start])
+            return start if opens else -1
+    return -1
+
+
+def _mark_off(words: Words, start: int) -> int:
+    for place in range(start, min(start + _REACH, len(words) - 1)):
+        if words[place].lower in _MARKS_OFF:
+            return place + 1
+    return 0
+
+
+_WISH = re.compile(
+    r"(?:^|[.!?,;:—–(\"]|\b(?:and|but|oh|o)) ?(?P<only>if only) "
+    r"|\b(?P<wish>(?:i|we) (?:do |just |only |really )?wish) (?!to\b)",
+    re.MULTILINE,
+)
+_UNREAL: Final = word_set(
+    "were was had could would did weren't wasn't hadn't couldn't wouldn't didn't knew went came got took made ran"
+    " gave said kept felt left found saw ate drove wrote spoke understood thought told brought bought slept stood sat"
+    " lost won paid grew i'd you'd he'd she'd we'd they'd it'd"
+)
+
+
+def if_only_wish(passage: Passage) -> Span | None:
+    """The words "if only" or "I wish", a subject, and soon a verb of what is not so."""
+    text = passage.lower
+    if "if only" not in text and "wish" not in text:
+        return None
+    for found in _WISH.finditer(text):
+        after = text[found.end() : found.end() + 80].split()[: _REACH + 1]
+        if any(_is_unreal(word.strip('.,;:!?"()'), number) for number, word in enumerate(after)):
+            start = max(found.start("only"), found.start("wish"))
+            return Span(start, found.end() - 1)
+    return None
+
+
+def _is_unreal(word: str, number: int) -> bool:
+    contracted = "'d" in word
+    return (number > 0 or contracted) and (word in _UNREAL or (word.endswith("ed") and len(word) > 4))
+
+
+CHECKERS: Final[Mapping[str, Checker]] = {
+    "simile": simile,
+    "list after a colon": list_after_a_colon,
+    "superlative claim": superlative_claim,
+    "plain definition": plain_definition,
+    "if-only wish": if_only_wish,
+}

@@ -1,0 +1,227 @@
+"""Checkers of series and pairs: how members are joined, and whether they match."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Final
+
+from skillmix.verify.passage import Checker, Passage, Span, Words
+from skillmix.verify.plain_words import (
+    ARTICLES,
+    CONJUNCTIONS,
+    LITTLE,
+    OPENS_AN_ASIDE,
+    PREPOSITIONS,
+    SUBJECTS,
+    bare,
+    has_mark,
+    only_comma,
+    span_between,
+    word_set,
+)
+
+_THREE: Final = 3
+_FAR: Final = 6
+"""Places from one conjunction to the next: five words between."""
+
+
+def polysyndeton(passage: Passage) -> Span | None:
+    """The same conjunction three times in a sentence, with one to five words between."""
+    for conjunction in ("and", "or", "nor"):
+        if passage.lower.count(conjunction) < _THREE:
+            continue
+        for sentence in passage.sentences:
+            places = [place for place, word in enumerate(sentence.words) if word.lower == conjunction]
+            for first, second, third in zip(places, places[1:], places[2:], strict=False):
+                if 1 < second - first <= _FAR and 1 < third - second <= _FAR and third + 1 < len(sentence.words):
+                    return span_between(sentence.words[max(first - 1, 0)], sentence.words[third + 1])
+    return None
+
+
+_JOINS: Final = CONJUNCTIONS | {"nor"}
+_LONGEST_MEMBER: Final = 5
+
+
+def asyndeton(passage: Passage) -> Span | None:
+    """Three short members of nearly equal length at a clause's end, with commas alone between."""
+    for sentence in passage.sentences:
+        if sentence.text.count(",") < 2:
+            continue
+        pieces = sentence.pieces
+        for place in range(2, len(pieces)):
+            first, second, third = pieces[place - 2 : place + 1]
+            closes = place + 1 == len(pieces) or not only_comma(passage.text, third, pieces[place + 1])
+            if closes and _is_bare_series(first, second, third) and _commas(passage.text, first, second, third):
+                return span_between(first[-min(len(first), len(second))], third[-1])
+    return None
+
+
+def _is_bare_series(first: Words, second: Words, third: Words) -> bool:
+    if len(second) > _LONGEST_MEMBER or len(third) > _LONGEST_MEMBER or abs(len(second) - len(third)) > 1:
+        return False
+    longest = max(len(second), len(third))
+    if len(first) < longest - 1:
+        return False
+    members = (*first[-longest:], *second, *third)
+    if any(word.lower in _JOINS or word.lower[0].isdigit() for word in members):
+        return False
+    # "by bus, by boat, by bike" is a series; "he came, by then, by bike" is none.
+    heads = {second[0].lower, third[0].lower}
+    if len(heads) == 1 or heads <= PREPOSITIONS:
+        like = heads if len(heads) == 1 else PREPOSITIONS
+        if any(word.lower in like for word in first[-longest - 1 :]):
+            return True
+    openers = {second[0].lower, third[0].lower} | ({first[0].lower} if len(first) == 1 else set())
+    return not openers & OPENS_AN_ASIDE and not _is_insertion(first, second, third)
+
+
+_DETERMINERS: Final = ARTICLES | word_set("my your his her its our their")
+
+
+def _is_insertion(first: Words, second: Words, third: Words) -> bool:
+    """Whether the second is a name or a call that breaks into a clause: "My brother, a baker, sings"."""
+    if len(second) == 1:
+        return third[0].lower in SUBJECTS or third[0].lower == "you"
+    is_name = len(first) == 1 or (first[0].lower in _DETERMINERS and len(first) <= _THREE)
+    return is_name and second[0].lower in _DETERMINERS and third[0].lower not in _DETERMINERS
+
+
+def _commas(text: str, first: Words, second: Words, third: Words) -> bool:
+    return only_comma(text, first, second) and only_comma(text, second, third)
+
+
+_LONGEST_OF_THREE: Final = 10
+
+
+def tricolon(passage: Passage) -> Span | None:
+    """Three members of equally many words before a mark, with commas and a conjunction before the third."""
+    for sentence in passage.sentences:
+        if sentence.text.count(",") < 2:
+            continue
+        for first, second, third in zip(sentence.pieces, sentence.pieces[1:], sentence.pieces[2:], strict=False):
+            size = len(second)
+            if third[0].lower not in ("and", "or") or not 2 <= size <= _LONGEST_OF_THREE:
+                continue
+            if (
+                len(first) >= size == len(third) - 1
+                and _commas(passage.text, first, second, third)
+                and _could_match(first[-size:], second, third[1:])
+            ):
+                return span_between(first[-size], third[-1])
+    return None
+
+
+def _could_match(first: Words, second: Words, third: Words) -> bool:
+    """Whether the end of a clause, as long as the two members after it, can be a member like them."""
+    heads = first[0].lower, second[0].lower, third[0].lower
+    if heads[1] == heads[2]:
+        return heads[0] == heads[1]
+    if heads[1] in OPENS_AN_ASIDE:
+        return PREPOSITIONS.issuperset(heads)
+    # "she bought eggs" is no match for "fresh warm bread".
+    return not SUBJECTS & _lower(first) or bool(SUBJECTS & (_lower(second) | _lower(third)))
+
+
+def _lower(words: Words) -> frozenset[str]:
+    return frozenset(word.lower for word in words)
+
+
+_PAIRS: Final = {"either": "or", "neither": "nor", "only": "but"}
+_NO_MEMBER: Final = frozenset(("way", "case"))
+_REACH: Final = 20
+
+
+def correlative_pair(passage: Passage) -> Span | None:
+    """A matched pair of words, each directly before its member."""
+    for sentence in passage.sentences:
+        words = sentence.words
+        for place, word in enumerate(words[:-1]):
+            closing = _PAIRS.get(word.lower)
+            if closing and _opens_pair(passage.text, words, place):
+                end = _after(words, place + 2, closing)
+                if end:
+                    return span_between(word, words[end])
+    return None
+
+
+def _opens_pair(text: str, words: Words, place: int) -> bool:
+    if words[place].lower == "only" and (place == 0 or words[place - 1].lower != "not"):
+        return False
+    return words[place + 1].lower not in _NO_MEMBER and not has_mark(text, words[place], words[place + 1])
+
+
+def _after(words: Words, start: int, closing: str) -> int:
+    """The place of the word after a closing one; 0: there is none near enough."""
+    for place in range(start, min(start + _REACH, len(words) - 1)):
+        if words[place].lower == closing:
+            return place + 1
+    return 0
+
+
+_NOT_A_DENIAL: Final = frozenset(("only", "just", "merely", "simply", "solely"))
+_INSTEAD: Final = frozenset(("rather", "instead"))
+_LONGEST_DENIED: Final = 10
+
+
+def antithesis(passage: Passage) -> Span | None:
+    """What "not" denies and what "but" puts in its place begin alike or have equally many words."""
+    for sentence in passage.sentences:
+        words = sentence.words
+        buts = [place for place, word in enumerate(words) if word.lower == "but"]
+        for but in buts:
+            denial = _denial_before(words, but)
+            end = _matching_end(passage.text, words, denial, but) if denial >= 0 else 0
+            if end:
+                return span_between(words[denial], words[end])
+    return None
+
+
+def _denial_before(words: Words, but: int) -> int:
+    """The place of the nearest "not" that denies what stands between it and "but"; -1: there is none."""
+    for place in range(but - 2, max(-1, but - 2 - _LONGEST_DENIED), -1):
+        if words[place].lower == "not" or words[place].lower.endswith("n't"):
+            return -1 if words[place + 1].lower in _NOT_A_DENIAL else place
+    return -1
+
+
+def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
+    """The last place of the member after "but" if it matches the one after "not"; 0: it does not."""
+    start = but + 2 if but + 1 < len(words) and words[but + 1].lower in _INSTEAD else but + 1
+    if start >= len(words):
+        return 0
+    end = start
+    while end + 1 < len(words) and end - start < _REACH and not has_mark(text, words[end], words[end + 1]):
+        end += 1
+    denied, instead = words[denial + 1], words[start]
+    same_size = end - start + 1 == but - denial - 1
+    # "not sad but angry about the bill": what belongs to both may follow a single word.
+    single = but - denial == 2 and instead.lower not in LITTLE and not has_mark(text, denied, words[but])
+    same_start = denied.lower == instead.lower or PREPOSITIONS.issuperset((denied.lower, instead.lower))
+    return end if same_size or single or same_start else 0
+
+
+_LONG_MEMBER: Final = 4
+_SHARED: Final = 2
+
+
+def isocolon(passage: Passage) -> Span | None:
+    """Two neighboring pieces of equally many words, four or more, that share two words at the same places."""
+    for first, second in pairwise(passage.pieces):
+        two = bare(second)
+        one = bare(first) if len(first) > len(two) else first
+        if len(one) == len(two) >= _LONG_MEMBER and _shared_places(one, two) >= _SHARED:
+            return span_between(first[0], second[-1])
+    return None
+
+
+def _shared_places(first: Words, second: Words) -> int:
+    return sum(one.lower == two.lower for one, two in zip(first, second, strict=True))
+
+
+CHECKERS: Final[Mapping[str, Checker]] = {
+    "polysyndeton": polysyndeton,
+    "asyndeton": asyndeton,
+    "tricolon": tricolon,
+    "correlative pair": correlative_pair,
+    "antithesis (not this but that)": antithesis,
+    "isocolon": isocolon,
+}

@@ -1,0 +1,114 @@
+"""Checkers of figures of sound: what words begin and end with."""
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Final
+
+from skillmix.verify.passage import Checker, Passage, Sentence, Span, Word
+from skillmix.verify.plain_words import GRAMMAR, LITTLE, span_between
+
+_CONSONANTS: Final = frozenset("bcdfghjklmnpqrstvwxyz")
+_VOWEL = re.compile(r"[aeiouy]")
+_SUFFIXES: Final = re.compile(
+    r"(?:ically|ations|ation|ising|izing|ments?|ness|ings?|ions?|able|ible|less|[ai]bly|[ae]nce|ingly|fully|ers|ie[sd]|ity"
+    r"|ous|ful|est|(?<=[^aeiou])e[dr]|ly)$"
+)
+
+
+def alliteration(passage: Passage) -> Span | None:
+    """Three different words of content with the same first consonant, at most one word apart."""
+    for sentence in passage.sentences:
+        initials = [
+            (place, word.lower[0])
+            for place, word in enumerate(sentence.words)
+            if word.lower[0] in _CONSONANTS and word.lower not in GRAMMAR
+        ]
+        found = _chain(sentence, initials, 2)
+        if found:
+            return found
+    return None
+
+
+def homoioteleuton(passage: Passage) -> Span | None:
+    """Three different words of five or more letters with the same last three, at most two words apart."""
+    for sentence in passage.sentences:
+        endings = [
+            (place, word.lower[-3:])
+            for place, word in enumerate(sentence.words)
+            if word.end - word.start >= _LONG and word.lower not in LITTLE and word.lower[-3:].isalpha()
+        ]
+        found = _chain(sentence, endings, 3)
+        if found:
+            return found
+    return None
+
+
+_LONG: Final = 5
+
+
+def _chain(sentence: Sentence, keyed: list[tuple[int, str]], step: int) -> Span | None:
+    """Three different words with the same key, each at most so many places after the one before."""
+    chains: dict[str, list[Word]] = {}
+    last: dict[str, int] = {}
+    for place, key in keyed:
+        word = sentence.words[place]
+        if key in chains and place - last[key] <= step:
+            if all(word.lower != other.lower for other in chains[key]):
+                chains[key].append(word)
+            if len(chains[key]) == _ENOUGH:
+                return span_between(chains[key][0], word)
+        else:
+            chains[key] = [word]
+        last[key] = place
+    return None
+
+
+_ENOUGH: Final = 3
+
+
+def end_rhyme(passage: Passage) -> Span | None:
+    """Two neighboring pieces of three words or more, with last words alike in their last three letters."""
+    for first, second in pairwise(passage.pieces):
+        if len(first) >= _ENOUGH and len(second) >= _ENOUGH and _rhymes(first[-1].lower, second[-1].lower):
+            return span_between(first[0], second[-1])
+    return None
+
+
+def _rhymes(first: str, second: str) -> bool:
+    if first[-3:] != second[-3:] or first == second or min(len(first), len(second)) < _ENOUGH:
+        return False
+    if not first[-3:].isalpha():
+        return False
+    suffix = _SUFFIXES.search(first)
+    rests = (first[: suffix.start()], second[: suffix.start() - len(first)]) if suffix else ("", "")
+    if suffix and second.endswith(suffix[0]) and all(_VOWEL.search(rest) for rest in rests):
+        return rests[0][-2:] == rests[1][-2:]
+    return True
+
+
+def abecedarian_run(passage: Passage) -> Span | None:
+    """Four words in a row whose first letters follow each other in the alphabet."""
+    for sentence in passage.sentences:
+        words = sentence.words
+        run = 1
+        before = 0
+        for place, word in enumerate(words):
+            initial = ord(word.lower[0])
+            run = run + 1 if initial == before + 1 and word.lower[0] in _LETTERS else 1
+            before = initial
+            if run == _RUN:
+                return span_between(words[place - _RUN + 1], word)
+    return None
+
+
+_RUN: Final = 4
+_LETTERS: Final = frozenset("bcdefghijklmnopqrstuvwxyz")
+"""Those that can follow another; a word before "a" is a mark or a figure."""
+
+CHECKERS: Final[Mapping[str, Checker]] = {
+    "alliteration": alliteration,
+    "end rhyme": end_rhyme,
+    "homoioteleuton": homoioteleuton,
+    "abecedarian run": abecedarian_run,
+}

@@ -1,0 +1,147 @@
+"""Each checker finds its skill where a reader does, and not where only the cue words stand."""
+
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import skillmix
+from skillmix.core.sentences import count_sentences
+from skillmix.core.text_rules import names_skill
+from skillmix.verify import interruption, repetition, reserve, series, sound
+from skillmix.verify.passage import Checker, Passage, passage_of
+
+TEXTS = Path(__file__).parent / "texts"
+CATALOG = Path(skillmix.__file__).parent / "catalogs" / "verifiable" / "skills-figures.yaml"
+CHECKERS: Mapping[str, Checker] = {
+    name: checker
+    for module in (sound, repetition, series, interruption, reserve)
+    for name, checker in module.CHECKERS.items()
+}
+SKILLS: list[dict[str, str]] = yaml.safe_load(CATALOG.read_text(encoding="utf-8"))
+
+
+@cache
+def texts() -> dict[str, dict[str, list[Any]]]:
+    """Skill -> its texts, from all files."""
+    merged: dict[str, dict[str, list[Any]]] = {}
+    for path in sorted(TEXTS.glob("*.yaml")):
+        merged |= yaml.safe_load(path.read_text(encoding="utf-8"))
+    return merged
+
+
+def text_of(entry: str | dict[str, Any]) -> str:
+    return entry if isinstance(entry, str) else str(entry["text"])
+
+
+SHOWN = [(skill, text_of(entry)) for skill, both in texts().items() for entry in both["shown"]]
+NOT_SHOWN = [(skill, text_of(entry)) for skill, both in texts().items() for entry in both["not_shown"]]
+
+
+def assert_within(passage: Passage, skill: str) -> None:
+    span = CHECKERS[skill](passage)
+    assert span is None or 0 <= span.start < span.end <= len(passage.text)
+
+
+@pytest.mark.parametrize(("skill", "text"), SHOWN)
+def test_shown_is_found(skill: str, text: str) -> None:
+    passage = passage_of(text)
+    span = CHECKERS[skill](passage)
+
+    assert span is not None
+    assert text[span.start : span.end].strip()
+    assert_within(passage, skill)
+    assert not names_skill(text, skill)
+
+
+@pytest.mark.parametrize(("skill", "text"), NOT_SHOWN)
+def test_near_miss_is_refused(skill: str, text: str) -> None:
+    assert CHECKERS[skill](passage_of(text)) is None
+
+
+@pytest.mark.parametrize("skill", texts())
+def test_there_are_enough_texts(skill: str) -> None:
+    both = texts()[skill]
+    cues = [entry for entry in both["not_shown"] if isinstance(entry, dict) and entry.get("cue")]
+
+    assert len(set(both["shown"])) >= 6
+    assert len({text_of(entry) for entry in both["not_shown"]}) >= 6
+    assert len(cues) >= 3
+
+
+def test_every_skill_has_a_checker_and_texts() -> None:
+    assert {skill["name"] for skill in SKILLS} == set(CHECKERS) == set(texts())
+
+
+@pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill["name"])
+def test_example_shows_its_skill_in_one_sentence_without_naming_it(skill: dict[str, str]) -> None:
+    example = skill["example"].strip()
+
+    assert CHECKERS[skill["name"]](passage_of(example)) is not None
+    assert count_sentences(example) == 1
+    assert len(example.split()) <= 30
+    assert not names_skill(example, skill["name"])
+
+
+PARTS = (
+    "\" “ ” ' ‘ ’ ( ) . , ; : ! ? … — – - -- ... and or the not but as a like if only isn't it no said paint painter"
+    " painting I'll ＡＢ İ ß é 7 😀 is \n either neither dear you I wish were"
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(st.text(max_size=200), st.lists(st.sampled_from(PARTS.split(" ")), max_size=60).map(" ".join)))
+def test_no_text_breaks_a_checker(text: str) -> None:
+    passage = passage_of(text)
+
+    for skill in CHECKERS:
+        assert_within(passage, skill)
+
+
+HOSTILE = {
+    "one word": "a" * 100_000,
+    "letters": "a b " * 25_000,
+    "different words": " ".join(
+        f"w{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676 % 26)}" for n in range(20_000)
+    ),
+    "commas": "a," * 50_000,
+    "members": "and one two, " * 7_700,
+    "brackets": "(" * 100_000,
+    "closed brackets": "(it is so)" * 10_000,
+    "quotes": '"a," he said "' * 7_000,
+    "single quotes": "'a,' he said '" * 7_000,
+    "dashes": "-- it is so " * 8_000,
+    "ellipses": "..." * 33_000,
+    "blanks": " " * 100_000,
+    "as": "as as as " * 11_000,
+    "as long words": "as " + "abc " * 25_000,
+    "not but": "not but " * 12_500,
+    "not a but": "not a x y but a " * 6_000,
+    "either": "either one " * 9_000,
+    "same family": "".join(f"paint{'abcdefghijklmnopqrstuvwxyz'[n % 26]}{n % 7 * 'x'} " for n in range(12_000)),
+    "sentences": "A b. " * 20_000,
+    "no": ", no, " * 16_000,
+    "tags": ", is it " * 12_000,
+    "the best": "the best " * 11_000,
+    "is a": "a is a " * 14_000,
+    "if only": "if only " * 12_000,
+    "colons": "a b c: d, e " * 8_000,
+    "oh": "oh dear, " * 11_000,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_text_takes_no_longer_than_a_second(kind: str) -> None:
+    passage = passage_of(HOSTILE[kind])
+    _ = passage.pieces, passage.words, passage.lower
+
+    for skill, checker in CHECKERS.items():
+        start = time.perf_counter()
+        checker(passage)
+        assert time.perf_counter() - start < 1, skill
