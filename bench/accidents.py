@@ -1,0 +1,75 @@
+"""How often each checker fires in ordinary prose: `python bench/accidents.py FOLDER [FOLDER …]`.
+
+Each folder holds plain text, a paragraph a line. Windows of 1 to 4 sentences that follow each other are taken at even
+distances; the table gives the share of windows in which a skill is found though nobody meant to show it, worst first.
+Below it: how many single sentences of 5 to 40 words make sense in the eyes of the code.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from skillmix.verify.checkers import CHECKERS
+from skillmix.verify.passage import Passage, passage_of
+from skillmix.verify.sense import sense_problem
+
+SIZES = (1, 2, 3, 4)
+WINDOWS = 1500  # of each size in each folder
+LIMITS = {1: 0.05, 4: 0.15}
+
+
+def main(folders: list[Path]) -> None:
+    """Print the table."""
+    prose = {folder: list(_paragraphs(folder)) for folder in folders}
+    shares: dict[str, list[float]] = {name: [] for name in CHECKERS}
+    taken = 0
+    for paragraphs in prose.values():
+        for size in SIZES:
+            windows = [passage_of(text) for text in _windows(paragraphs, size)]
+            taken += len(windows)
+            for name, checker in CHECKERS.items():
+                shares[name].append(sum(checker(window) is not None for window in windows) / max(len(windows), 1))
+    heads = [f"{folder.name} {size}" for folder in prose for size in SIZES]
+    print(f"{taken} windows; the heads give the folder and the sentences in a window; percent.\n")
+    print("| skill | " + " | ".join(heads) + " |\n|---|" + "---:|" * len(heads))
+    for name in sorted(shares, key=lambda name: -_worst(shares[name])):
+        print(f"| {name} | " + " | ".join(f"{100 * share:.1f}" for share in shares[name]) + " |")
+    print()
+    for folder, paragraphs in prose.items():
+        print(_sense(folder, paragraphs))
+
+
+def _paragraphs(folder: Path) -> Iterator[Passage]:
+    for path in sorted(folder.glob("*.txt")):
+        for line in path.read_text("utf-8").splitlines():
+            yield passage_of(line)
+
+
+def _windows(paragraphs: list[Passage], size: int) -> list[str]:
+    """Windows within paragraphs, at even distances over all that there are."""
+    windows = [
+        paragraph.text[paragraph.sentences[first].start : paragraph.sentences[first + size - 1].end]
+        for paragraph in paragraphs
+        for first in range(len(paragraph.sentences) - size + 1)
+    ]
+    step = max(len(windows) / WINDOWS, 1)
+    return [windows[int(number * step)] for number in range(min(WINDOWS, len(windows)))]
+
+
+def _worst(shares: list[float]) -> float:
+    """The largest share, measured by its limit."""
+    by_size = [(SIZES[place % len(SIZES)], share) for place, share in enumerate(shares)]
+    return max(share / LIMITS[size] for size, share in by_size if size in LIMITS)
+
+
+def _sense(folder: Path, paragraphs: list[Passage]) -> str:
+    texts = [passage_of(text) for text in _windows(paragraphs, 1)]
+    fitting = [text for text in texts if 5 <= len(text.words) <= 40]
+    passed = sum(sense_problem(text) is None for text in fitting)
+    return (
+        f"{folder.name}: {passed} of {len(fitting)} sentences of 5 to 40 words make sense ({passed / len(fitting):.1%})"
+    )
+
+
+if __name__ == "__main__":
+    main([Path(name) for name in sys.argv[1:]])

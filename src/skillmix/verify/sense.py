@@ -1,0 +1,150 @@
+"""Why a text does not make sense as a piece of prose, as far as form can tell: verbs, order, loops, copies."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Final
+
+from skillmix.verify.passage import Passage, Sentence, Words, passage_of
+from skillmix.verify.task_talk import speaks_of_task
+from skillmix.verify.verbs import has_main_clause
+from skillmix.verify.word_order import order_score
+
+MOST_WORDS: Final = 40
+"""In one sentence."""
+FEWEST_WORDS: Final = 4
+COPIED_RUN: Final = 8
+"""So many words in a row as in the prompt are a copy."""
+LEAST_ORDER: Final = -0.15
+"""Of neighbouring words in a whole text (`word_order`); shuffled texts have less."""
+LEAST_ORDER_OF_SENTENCE: Final = -0.25
+LEAST_NEW: Final = 0.55
+"""The share of a text's runs of three words that differ from each other: a syllogism says its premises twice."""
+LEAST_NEW_OF_THRICE: Final = 0.68
+MOST_THRICE: Final = 0.12
+"""The share of runs said a third time or more; where it is larger, more must be new."""
+
+_NOTHING: Final = frozenset[str]()
+
+
+def sense_problem(passage: Passage, prompt_runs: frozenset[str] = _NOTHING) -> str | None:
+    """Say why a text makes no sense, or nothing.
+
+    >>> sense_problem(passage_of("The baker sleeps by day, for the bread is baked at night."))
+    >>> sense_problem(passage_of("Bread the of is baker to warm the and a."))
+    'its words are in no usual order'
+    """
+    for problem in _PROBLEMS:
+        found = problem(passage)
+        if found:
+            return found
+    return _copy(passage, prompt_runs)
+
+
+def runs_of(texts: Iterable[str]) -> frozenset[str]:
+    """All runs of words in a prompt's definitions and examples that a text must not copy."""
+    return frozenset(run for text in texts for run in _runs(passage_of(text).words))
+
+
+def _runs(words: Words) -> list[str]:
+    lower = [word.lower for word in words]
+    return [" ".join(lower[place : place + COPIED_RUN]) for place in range(len(lower) - COPIED_RUN + 1)]
+
+
+def _copy(passage: Passage, prompt_runs: frozenset[str]) -> str | None:
+    if prompt_runs and any(run in prompt_runs for run in _runs(passage.words)):
+        return f"it copies {COPIED_RUN} words in a row from the prompt"
+    return None
+
+
+def _length(passage: Passage) -> str | None:
+    if len(passage.words) < FEWEST_WORDS:
+        return f"it has fewer than {FEWEST_WORDS} words"
+    if any(len(sentence.words) > MOST_WORDS for sentence in passage.sentences):
+        return f"a sentence has more than {MOST_WORDS} words"
+    return None
+
+
+_MARKUP = re.compile(
+    r"^[ \t]*(?:[-*•#|>]|\(?\d{1,2}[.)]\s|\(?[a-d]\)\s)|[{}|`\\]|\*\*|</?\w+>|https?:"
+    r"|(?:^|[.!?]\s)(?:Step|Option|Sentence|Line|Part) [\dA-D]:",
+    re.MULTILINE,
+)
+_FIRST_ITEM = re.compile(r"(?:^|\s)\(?[1a][.)]\s+\w")
+_SECOND_ITEM = re.compile(r"\s\(?[2b][.)]\s+\w")
+
+
+def _markup(passage: Passage) -> str | None:
+    numbered = _SECOND_ITEM.search(passage.text) and _FIRST_ITEM.search(passage.text)
+    return "it is a list, a table or code, not prose" if numbered or _MARKUP.search(passage.text) else None
+
+
+def _task_talk(passage: Passage) -> str | None:
+    return "it speaks of the task, not of the topic" if speaks_of_task(passage) else None
+
+
+_END = re.compile(r"(?:[.!?…]|--|[—–])[\"'”’»)\]]*$")
+
+
+def _end(passage: Passage) -> str | None:
+    if not _END.search(passage.text.rstrip()[-9:]):
+        return "it breaks off: its last sentence has no end mark"
+    return None
+
+
+def _loop(passage: Passage) -> str | None:
+    words = [word.lower for word in passage.words]
+    if _longest_stutter(words) > 4:
+        return "a word is repeated more than four times running"
+    sentences = [sentence.text.lower() for sentence in passage.sentences if len(sentence.words) > 4]
+    if len(set(sentences)) < len(sentences):
+        return "a sentence is repeated"
+    triples = Counter(zip(words, words[1:], words[2:], strict=False))
+    thrice = sum(count - 2 for count in triples.values() if count > 2)
+    total = len(words) - 2
+    least = LEAST_NEW_OF_THRICE if thrice > MOST_THRICE * total else LEAST_NEW
+    if len(words) >= 8 and len(triples) < least * total:
+        return "it runs in circles: too many of its phrases are repeated"
+    return None
+
+
+def _longest_stutter(words: list[str]) -> int:
+    longest = run = 1
+    for before, word in pairwise(words):
+        run = run + 1 if word == before else 1
+        longest = max(longest, run)
+    return longest
+
+
+def _verbs(passage: Passage) -> str | None:
+    without = sum(len(sentence.words) for sentence in passage.sentences if not _has_clause(sentence))
+    # In a dialogue an answer may be a word or two.
+    most = len(passage.words) * (0.5 if '"' not in passage.lower else 0.99)
+    if without > most:
+        return "most of it has no finite verb"
+    return None
+
+
+def _has_clause(sentence: Sentence) -> bool:
+    question = "?" in sentence.text
+    return has_main_clause(sentence.pieces, question)
+
+
+def _order(passage: Passage) -> str | None:
+    scores = [(order_score(sentence), len(sentence.words)) for sentence in passage.sentences]
+    mean = sum(score * size for score, size in scores) / len(passage.words)
+    if mean < LEAST_ORDER or any(score < LEAST_ORDER_OF_SENTENCE and size >= 7 for score, size in scores):
+        return "its words are in no usual order"
+    return None
+
+
+_PROBLEMS: Final[tuple[Callable[[Passage], str | None], ...]] = (
+    _length,
+    _markup,
+    _end,
+    _task_talk,
+    _loop,
+    _verbs,
+    _order,
+)

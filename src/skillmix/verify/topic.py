@@ -1,0 +1,120 @@
+"""Whether a text is on its topic: it uses the words of the topic's name, or of the vocabulary that goes with it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from skillmix.verify.passage import Passage, Span, Word
+
+ENOUGH: Final = 2
+"""So many different words of a topic make a text on that topic."""
+
+_SMALL: Final = frozenset(["a", "an", "and", "at", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"])
+_VOWELS: Final = "aeiou"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicWords:
+    """The words of a topic, in all their forms."""
+
+    name: frozenset[str]
+    """The words of its name that carry meaning."""
+    alone: frozenset[str]
+    """Words each of which is enough."""
+    forms: dict[str, str]
+    """Each form in which a word of the name or of the vocabulary may come, and that word."""
+
+
+def topic_words(name: str, alone: Iterable[str], together: Iterable[str]) -> TopicWords:
+    """What to look for in a text on a topic.
+
+    >>> words = topic_words("Old buses", ["bus"], ["ride"])
+    >>> sorted(words.name), words.forms["buses"], words.forms["riding"]
+    (['bus', 'old'], 'bus', 'ride')
+    """
+    of_name = [word for word in name.lower().replace("-", " ").split() if word not in _SMALL]
+    forms: dict[str, str] = {}
+    for word in (*alone, *together):
+        for form in _forms(word):
+            forms.setdefault(form, word)
+    roots = [next((forms[root] for root in _roots(word) if root in forms), word) for word in of_name]
+    for word, base in zip(of_name, roots, strict=True):
+        for root in _roots(word):
+            for form in _forms(root):
+                forms.setdefault(form, base)
+    return TopicWords(frozenset(roots), frozenset(alone), forms)
+
+
+def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
+    """Find what puts a text on its topic: a word that is enough alone, all of the name, or two different words."""
+    found: dict[str, Word] = {}
+    for word in passage.words:
+        for form in _parts(word.lower):
+            base = topic.forms.get(form)
+            if base is None or base in found:
+                continue
+            if base in topic.alone:
+                return Span(word.start, word.end)
+            found[base] = word
+            if len(found) >= ENOUGH or topic.name <= found.keys():
+                return Span(min(word.start for word in found.values()), word.end)
+    return None
+
+
+def _parts(word: str) -> Iterator[str]:
+    """A word without its possessive, and the parts of a compound with hyphens."""
+    word = word.removesuffix("'s").removesuffix("'")
+    yield word
+    if "-" in word:
+        yield from word.split("-")
+
+
+def _roots(word: str) -> set[str]:
+    """A word of a name, and the plain forms of which it may be an inflection."""
+    roots = {word}
+    if word.endswith("ies"):
+        roots.add(word[:-3] + "y")
+    elif word.endswith(("ches", "shes", "ses", "xes")):
+        roots.update((word[:-1], word[:-2]))
+    elif word.endswith("s") and not word.endswith("ss"):
+        roots.add(word[:-1])
+    elif word.endswith("ing") and len(word) > 5:
+        stem = word[:-3]
+        roots.update({stem, stem + "e"} if stem[-1] != stem[-2] else {stem, stem[:-1]})
+    return roots
+
+
+def _forms(root: str) -> Iterator[str]:
+    """The plain form, plurals, and the forms in -ed, -ing and -er that a regular word would have."""
+    yield root
+    yield root + "s"
+    yield from _PLURALS.get(root, ())
+    if root.endswith(("s", "x", "z", "ch", "sh", "o")):
+        yield root + "es"
+    elif root.endswith("y"):
+        yield root[:-1] + "ies"
+    elif root.endswith(("f", "fe")):
+        yield root.removesuffix("e")[:-1] + "ves"
+    elif root.endswith("man"):
+        yield root[:-3] + "men"
+    for stem in _stems(root):
+        yield from (stem + "ed", stem + "ing")
+        if len(root) > 3 and stem + "er" not in _NOT_DOERS:
+            yield from (stem + "er", stem + "ers")
+
+
+_PLURALS: Final = {"mouse": ("mice",), "goose": ("geese",), "calf": ("calves",)}
+_NOT_DOERS: Final = frozenset(["banker", "boarder", "brother", "corner", "flower", "shower", "tower"])
+
+
+def _stems(root: str) -> Iterator[str]:
+    """A word as it is before -ed, -ing and -er: without its last e, with i for y, with its last letter doubled."""
+    if root.endswith("e"):
+        if not root.endswith("ee"):
+            yield root[:-1]
+        return
+    yield root
+    if root.endswith("y"):
+        yield root[:-1] + "i"
+    if len(root) > 2 and root[-1] not in "aeiouwxy" and root[-2] in _VOWELS and root[-3] not in _VOWELS:
+        yield root + root[-1]

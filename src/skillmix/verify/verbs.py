@@ -1,0 +1,252 @@
+"""Whether words hold a finite verb of a main clause, by lists of common verbs and by what stands beside a word."""
+
+from typing import Final
+
+from skillmix.verify.passage import Words
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_AUXILIARY: Final = _set(
+    "am is are was were has have had do does did will would can could shall should may might must cannot ain't "
+    "let's let isn't aren't wasn't weren't hasn't haven't hadn't don't doesn't didn't won't wouldn't can't couldn't "
+    "shan't shouldn't mustn't needn't i'm you're we're they're i've you've we've they've i'll you'll he'll she'll "
+    "it'll we'll they'll that'll there'll i'd you'd he'd she'd it'd we'd they'd he's she's it's that's there's "
+    "what's who's where's here's how's thank thanks sorry please beware welcome"
+)
+_SUBJECT: Final = _set("i you he she it we they who there nobody somebody everybody everyone someone nothing")
+_PAST: Final = _set(
+    "came went saw said made took gave got knew thought found told became left felt brought began kept held wrote "
+    "stood heard meant met ran paid sat spoke lay led grew lost fell sent built spent drew broke wore ate drove "
+    "chose rose flew threw caught taught bought sold fought won woke rang sang drank swam sank blew froze stole "
+    "shook tore bent hung slept swept wept crept dealt dug fed fled hid rode shone shot slid spun stuck struck "
+    "swore swung bore bit forgot forgave understood lit leapt overslept stank sprang shrank knelt dreamt spilt "
+    "burnt smelt spelt trod sought bound wound withdrew overcame foresaw laid strode shed cut put hit shut beat "
+    "cost set hurt read quit spread thrust"
+)
+# Rarely anything but verbs in their plain form; a form in -s counts too.
+_SURE: Final = _set(
+    "abandon absorb accelerate accept accompany accomplish achieve acquire act add address admire admit adopt adore "
+    "affirm afford agree allow amuse anchor announce annoy answer anticipate apologize appear apply appreciate "
+    "approve argue arise arrive ask assert assist assume assure attend attract avoid babble bake bargain bark bathe "
+    "be bear beat become beep beg begin behave believe belong bend bequeath betray beware bind bite blame blend "
+    "bless blink block bloom blow bluff board boil bolt bore borrow bother bounce bow break breathe brew bribe "
+    "bring bruise brush build burn burst bury buy buzz call cancel carry carve cast catch cause cease celebrate "
+    "change chase cheat check cheer cherish chew chime chirp choose chop chuckle claim clap clean climb close cluck "
+    "collapse collect comb come comfort commit communicate compare compete complain concentrate conclude conduct "
+    "confront congratulate connect conquer consider consist construct contain continue contribute convert convey "
+    "convince cook cooperate cope cost count cover crack cradle cram crawl creak create creep cross crumble crunch "
+    "cry cure curl curse cut dance dare deal decay decide declare defeat defend define delight deliver demand "
+    "demonstrate deny depart depend describe deserve despise destroy detect determine develop devour die dig dip "
+    "disagree disappear disappoint discover discuss dismiss distinguish dive divide dominate doubt doze drain draw "
+    "dream dribble drift drink drip drive drool drop drown drum dry dust earn eat echo eliminate emerge enable "
+    "encourage end enforce engage enhance enjoy ensure enter entertain envy equal escape establish execute exist "
+    "expand expect expire explain express extend face fade fail fall fasten fear feed feel fetch fight figure fill "
+    "find finish fire fish fit fix flee flirt float flood flow flunk fly focus fold follow force forge forget "
+    "forgive form freeze frighten frown fry fulfill gain gallop garnish gather gaze generate get giggle give glance "
+    "glaze glow go gobble govern grade grant grasp grate greet grieve grin grind groan grow growl guarantee guard "
+    "guess gulp haggle hammer hand handle hang happen harvest hatch hate haul head hear help hide highlight hire "
+    "hiss hit hoard hold honk hoot hop hope host hover howl hug hum hunt hurry hurt ignore imagine implement impose "
+    "impress improve incorporate increase indicate inform inherit insist inspire integrate intend interact "
+    "interfere interrupt introduce invest investigate invite involve iron join judge jump justify keep kick kill "
+    "kiss knead kneel knit knock know land last laugh launch lay lead leak lean leap learn leave lend lick lie lift "
+    "light lighten like limp linger listen live loathe locate lock look loosen lose love mail maintain make manage "
+    "march mark marry match matter mean measure meet melt mend mention mind minimize miss mix moan mold mop mourn "
+    "move mumble mutter nail name near need negotiate nest nibble nod notice obey obtain occur offer open oppose "
+    "organize overcome owe own pack paddle paint participate pass pay peel peer pepper perch perform permit "
+    "persuade pick pile place plant play please pluck plug point polish possess post pounce pour practice pray "
+    "predict prefer prepare preserve press presume pretend prevail prevent produce promise promote propose protect "
+    "prove provide prune pull punish purr pursue push put quack qualify question quit raise rake rattle reach react "
+    "read realize reap rebuild receive recognize recommend reconcile recover reduce refer reflect refuse regain "
+    "regret regulate reign reinforce reject relate relax rely remain remember remove renew rent repair repeat "
+    "replace require rescue resemble resist resolve respect respond rest restore retain retire return reverse "
+    "reward ride ring rinse ripen rise roam roast rock roll rot row ruin rule run rust sail satisfy save say scare "
+    "scatter score scrape scratch scream scrub sculpt seal season see seem seize sell send sense serve set settle "
+    "sew shake shape share shatter shave shed shelter shine shoot shout show shrink shuffle shut sigh sign signal "
+    "simmer sing sink sip sit skate sketch sleep slice slip smell smile smoke snap snooze snore soak soar sob solve "
+    "soothe sort sound sow spare spark speak spell spend spill spin splash split spread sprinkle sprout squeeze "
+    "stack stagger stamp stand stare start stay steal steam steer stir stitch stop store strengthen stretch stroll "
+    "strum study stumble submit substitute sue suffer suggest suppose surf surprise surrender survive sustain "
+    "swaddle swallow swear sweep swell swim swing tackle take talk taste teach tear tease tell thank thaw think "
+    "throw tick tie tighten toast touch tow train transform translate travel treasure trim trip trust try tuck "
+    "tumble tune turn twist understand undertake unfold untie upset urge use vanish vary verify view visit vote "
+    "wait wake walk wander want warm warn wash waste watch water wave wear weave weep weigh whine whisk whisper "
+    "whistle wilt win wink wish withdraw witness wonder work worry wrap write yawn yell"
+)
+_NOUN_TOO: Final = _set(
+    "act address anchor answer bargain bark bear beat beep bend bite blame blend block bloom blow board bolt bore "
+    "bounce bow break brew bruise brush burn buzz call cast catch cause change chase cheat check cheer chime chirp "
+    "chop claim clean close comb comfort conduct cook cost count cover crack cradle crawl cross cry cure curl curse "
+    "cut dance deal decay defeat dip dive doubt drain dream drift drink drive drop drum dry dust echo end envy "
+    "equal express face fade fall fear fight figure fill finish fire fish fit float flood flow fly focus fold force "
+    "forge form freeze frown gain garnish giggle glaze glow grade grant grasp grin grind groan growl guarantee "
+    "guard guess gulp hammer hand handle harvest hatch haul head help highlight hiss hit hoot hope host howl hug "
+    "hum hunt hurt increase iron judge jump kick kiss land last laugh launch lead leak lean leap leave lick lie "
+    "lift light like limp lock look love mail march mark match mind miss mix moan mold mop mourn move nail name "
+    "need nest nibble nod offer open pack paint pass pay pepper perch pick pile place plant play plug point polish "
+    "post practice pull push question rake rattle regret reign rent repair rest return reverse reward ride ring "
+    "rise roast rock roll rot row ruin rule run rust sail save score scratch scream seal season sense set shake "
+    "shape share shatter shed shelter shine shoot shout show sigh sign signal sip skate sketch sleep slice slip "
+    "smell smile smoke snap sob sort sound spare spark spell spill spin split spread sprinkle stack stamp stand "
+    "stare start stay steam stir stop store stretch stroll study substitute surprise swim swing talk taste tear "
+    "tick tie toast touch train travel treasure trim trip trust try tumble tune turn twist urge use view visit vote "
+    "wait wake walk warm wash waste watch water wave whine whisper whistle win wink wish witness wonder work worry "
+    "yawn"
+)
+_DETERMINER: Final = _set(
+    "the a an my your his her its our their this that these those some any no every each me him them us it you what "
+    "how nothing everything something anything everyone both all another two three four five six seven eight nine "
+    "ten"
+)
+_SINGLE: Final = _set("a an this that every each another one")
+_ARTICLE: Final = _SINGLE | _set("the my your his her its our their no")
+_NOT_BEFORE_VERB: Final = _DETERMINER | _set(
+    "of in on at for with from by under over into onto about between through during without and or but nor as than "
+    "like to very so too more most such two three four five six seven eight nine ten many few several"
+)
+_ADVERB: Final = _set(
+    "never always often still also only just even already not soon then now once again rarely seldom sometimes "
+    "almost really all both ever"
+)
+_AFTER_VERB: Final = _DETERMINER | _set(
+    "in on at for with from by under over into onto about between through to up down away back out off and as like "
+    "so too again more very when until because if that alone still here there home well not than better slowly "
+    "quietly"
+)
+_SEVERAL: Final = _set("some others many most people children men women both all few")
+_ADJECTIVE_ENDINGS: Final = ("less", "ful", "ous", "ive", "al", "ish", "ic", "py", "ny", "ty", "ed")
+_SUBORDINATOR: Final = _set(
+    "that which who whom whose where when while if because although though unless until whether whenever wherever"
+)
+
+
+_RELATIVE: Final = _set("that which who whom whose where")
+_OPENER: Final = _set("please never always just then first now so and but or only also don't")
+
+
+def has_main_clause(pieces: tuple[Words, ...], question: bool) -> bool:
+    """Whether a piece of a sentence has more finite verbs than it has words that open a subordinate clause."""
+    opened = 0
+    for number, piece in enumerate(pieces):
+        if number and not question and piece[0].lower in _RELATIVE and not _points(piece):
+            continue
+        if _has_main_verb(piece, question, opened):
+            return True
+        # "a bridge that, in its way, should be ..."
+        if piece[-1].lower in _RELATIVE and piece[-2:][0].lower not in _NOT_BEFORE_VERB:
+            opened = 1
+    return False
+
+
+def _has_main_verb(piece: Words, question: bool, opened: int) -> bool:
+    verbs = 0
+    for place, word in enumerate(piece):
+        if is_finite(piece, place):
+            verbs += 1
+            if verbs > opened:
+                return True
+        elif word.lower in _SUBORDINATOR and _opens(piece, place, question):
+            opened += 1
+    return False
+
+
+def _opens(piece: Words, place: int, question: bool) -> bool:
+    """Not where a question begins with it, and not where "that" only points."""
+    if place:
+        return piece[place - 1].lower not in ("little", "a", "long", "like")  # "for a while", "a night like that"
+    return not question and not _points(piece)
+
+
+def _points(piece: Words) -> bool:
+    """Whether a piece begins as in "That is", "Who would" or "If only"."""
+    if len(piece) < 2:
+        return False
+    return piece[1].lower == "only" or (piece[0].lower in ("that", "who") and piece[1].lower in _AUXILIARY)
+
+
+def is_finite(piece: Words, place: int) -> bool:
+    """Whether the word at a place is, as far as its neighbours tell, a finite verb."""
+    word = piece[place].lower
+    if word in _AUXILIARY:
+        return True
+    before = piece[place - 1].lower if place else ""
+    if word in _PAST:
+        return before not in _ARTICLE or before == "one"
+    if before in _ADVERB and place > 1:
+        before = piece[place - 2].lower
+    after = piece[place + 1].lower if place + 1 < len(piece) else ""
+    if before in _SUBJECT and (word == "like" or (word not in _NOT_BEFORE_VERB and word not in _ADVERB)):
+        return True
+    if word.endswith("ed") and len(word) > 3:
+        return before not in _NOT_BEFORE_VERB or before == "them" if place else _takes_object(piece, after)
+    if word.endswith("s"):
+        return _is_third_person(piece, place, before, after)
+    plain = word in _SURE and word != "like" and before not in _AUXILIARY
+    return plain and _is_plain_form(piece, place, before, after)
+
+
+def _is_plain_form(piece: Words, place: int, before: str, after: str) -> bool:
+    """An order, which comes first, or what several do, which comes after them."""
+    word = piece[place].lower
+    if before in ("that", "which"):
+        return True
+    if place == 0 or before in _OPENER:
+        if word in _NOUN_TOO:
+            return after in _AFTER_VERB and after not in ("in", "on", "and", "with")
+        return bool(after)
+    if before in _SEVERAL or (word not in _NOUN_TOO and len(piece) > 2 and before not in _NOT_BEFORE_VERB):
+        return True
+    if before in _NOT_BEFORE_VERB:
+        return False
+    # "Bakers work", "nine out of ten children in my class walk to school"
+    several = before if after not in _AFTER_VERB else max((word.lower for word in piece[:place]), key=_is_plural)
+    return _is_plural(several)
+
+
+def _is_plural(word: str) -> bool:
+    return (word.endswith("s") and not word.endswith(("ss", "'s", "us", "is"))) or word in _SEVERAL
+
+
+def _is_third_person(piece: Words, place: int, before: str, after: str) -> bool:
+    word = piece[place].lower
+    stem = _stem(word)
+    if word.endswith(("ss", "us", "'s")) or place == 0:
+        return False
+    if stem in _SURE and stem not in _NOUN_TOO:
+        return before not in _NOT_BEFORE_VERB or before in _OPENER or before in ("this", "that", "it")
+    if before in _NOT_BEFORE_VERB or before.endswith(_ADJECTIVE_ENDINGS) or _is_plural(before):
+        return False
+    # "The baker kneads the dough": a noun in the singular before, an object or the like after.
+    if stem not in _SURE:
+        return after in _DETERMINER and _follows(piece, place, _SINGLE | {"the"})
+    if place == 1:
+        return not after or after in _DETERMINER or (piece[0].text[0].isupper() and after in _AFTER_VERB)
+    goes_on = after not in ("of", "or", "and") or (after == "of" and stem in ("talk", "smell", "taste", "dream"))
+    return goes_on and (piece[place - 1].text[0].isupper() or _follows(piece, place, _ARTICLE))
+
+
+def _follows(piece: Words, place: int, articles: frozenset[str]) -> bool:
+    """Whether a noun with its article, and perhaps an adjective or two, stands right before a place."""
+    for distance, word in enumerate(reversed(piece[max(place - 4, 0) : place - 1])):
+        if word.lower in (articles if distance < 2 else _SINGLE):
+            return True
+        if word.lower in _NOT_BEFORE_VERB:
+            return False
+    return False
+
+
+def _takes_object(piece: Words, after: str) -> bool:
+    """Whether the first word of a piece, in -ed, goes on as a verb: "..., cried Tom", "..., decided that ..."."""
+    if after in _DETERMINER or after in ("when", "that", "to", "not"):
+        return True
+    return len(piece) > 1 and piece[1].text[0].isupper()
+
+
+def _stem(word: str) -> str:
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    if word.endswith(("ches", "shes", "sses", "xes", "oes", "zes")):
+        return word[:-2]
+    return word[:-1]

@@ -1,0 +1,100 @@
+"""How usual the order of a text's words is: log-odds of neighbouring word classes, counted in prose.
+
+Frequent words are classes of their own, other known words belong to one of a few classes of words that stand in the
+same places, and unknown words go by their endings. `bench/word_order.py` makes the table.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from skillmix.verify.passage import Sentence, Words
+
+DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+"""A log-odds in the data file is one of these: the first is the lowest."""
+STEP: Final = 0.125
+LOWEST: Final = -len(DIGITS) // 2 * STEP
+
+ENDINGS: Final = ("ing", "ed", "ly", "tion", "ness", "ment", "ful", "ous", "able", "ive", "ity", "al", "er", "s", "y")
+OTHER_CLASSES: Final = (".", ",", ";", '"', "number", "name", "other", *(f"-{ending}" for ending in ENDINGS))
+"""Classes of what is not in the list of words: marks (a full stop also stands for both ends), numbers, endings."""
+
+_HARDLY: Final = -2.0
+_DOUBT: Final = 5
+"""So many pairs neither usual nor unusual are added: a few words prove little."""
+
+
+class WordOrder(NamedTuple):
+    """The classes of words and the log-odds of each pair of neighbours."""
+
+    classes: dict[str, int]
+    """Of a word in small letters, and of each of the other classes by its name."""
+    log_odds: tuple[tuple[float, ...], ...]
+
+
+@cache
+def word_order() -> WordOrder:
+    """The table that comes with the package."""
+    stored = json.loads((files("skillmix.verify") / "word_order.json").read_text(encoding="utf-8"))
+    classes = {word: number for number, words in enumerate(stored["classes"]) for word in words.split()}
+    values = {digit: _weighed(LOWEST + STEP * place) for place, digit in enumerate(DIGITS)}
+    return WordOrder(classes, tuple(tuple(values[digit] for digit in row) for row in stored["log_odds"]))
+
+
+def _weighed(log_odds: float) -> float:
+    """What can hardly stand side by side ("the of") counts for more than what is merely unusual."""
+    return log_odds + min(log_odds - _HARDLY, 0)
+
+
+def order_score(sentence: Sentence) -> float:
+    """The mean log-odds of a sentence's neighbours: above 0 for prose, below 0 for shuffled words."""
+    classes, log_odds = word_order()
+    order = [classes["."], *symbols(sentence, classes)]
+    # A pair counts once, however often it comes: a figure that repeats an unusual phrase is not the more unusual.
+    pairs = set(pairwise(order))
+    return sum(log_odds[before][after] for before, after in pairs) / (len(pairs) + _DOUBT)
+
+
+def symbols(sentence: Sentence, classes: dict[str, int]) -> Iterator[int]:
+    """The classes of a sentence's words and marks, in order, with a full stop at the end."""
+    end = sentence.start
+    text = sentence.text
+    for place, word in enumerate(sentence.words):
+        if place and word.start - end > 1:
+            mark = mark_class(text[end - sentence.start : word.start - sentence.start])
+            if mark:
+                yield classes[mark]
+        known = classes.get(word.lower)
+        yield classes[_unknown(sentence.words, place)] if known is None else known
+        end = word.end
+    yield classes["."]
+
+
+def mark_class(gap: str) -> str:
+    """Which mark counts of those between two words: the strongest; none for mere space."""
+    if any(mark in gap for mark in ".!?…"):
+        return "."
+    if any(mark in gap for mark in ";:—–-"):
+        return ";"
+    if "," in gap:
+        return ","
+    return "" if gap.isspace() else '"'
+
+
+def _unknown(words: Words, place: int) -> str:
+    word = words[place]
+    if word.text[0].isdigit():
+        return "number"
+    if place and word.text[0].isupper():
+        return "name"
+    return _by_ending(word.lower)
+
+
+def _by_ending(word: str) -> str:
+    for ending in ENDINGS:
+        if word.endswith(ending) and len(word) > len(ending) + 2:
+            return f"-{ending}"
+    return "other"
