@@ -1,0 +1,105 @@
+"""Keys and values of many conversations at once: one fixed row of memory, a slot, for each."""
+
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+ATTENTION = "skillmix_slots"
+"""The name under which `slot_attention` is known to transformers."""
+
+
+class SlotCache:
+    """What transformers calls a cache, laid out so that rows come and go while the tensors stay where they are.
+
+    Every slot has `length` places and one more, where padding is written and nobody looks.
+    """
+
+    is_compileable = False
+
+    def __init__(self, shape: "CacheShape", *, slots: int, length: int) -> None:
+        self.slots, self.length = slots, length
+        size = (slots, shape.heads, length + 1, shape.head_size)
+        self.keys = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
+        self.values = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
+        self._all_rows = torch.arange(slots, device=shape.device)
+        self._rows: torch.Tensor | None = None
+        self._places = self._all_rows
+        self._seen = 0
+
+    def one_token_each(self, places: torch.Tensor, *, seen: int) -> None:
+        """The next update brings one token for each of the first slots, to be written at these places."""
+        self._rows, self._places, self._seen = None, places, seen
+
+    def tokens_of(self, rows: torch.Tensor, places: torch.Tensor, *, seen: int) -> None:
+        """The next update brings several tokens for each of these slots."""
+        self._rows, self._places, self._seen = rows, places, seen
+
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write what a layer has computed; give it everything it may look at."""
+        stored = self.keys[layer_idx], self.values[layer_idx]
+        if self._rows is None:
+            count = keys.shape[0]
+            rows = self._all_rows[:count]
+            for store, new in zip(stored, (keys, values), strict=True):
+                store[rows, :, self._places] = new[:, :, 0]
+            return stored[0][:count, :, : self._seen], stored[1][:count, :, : self._seen]
+        rows = self._rows
+        for store, new in zip(stored, (keys, values), strict=True):
+            store[rows[:, None], :, self._places] = new.transpose(1, 2)
+        return stored[0][rows, :, : self._seen], stored[1][rows, :, : self._seen]
+
+    def copy(self, sources: torch.Tensor, targets: torch.Tensor, *, length: int) -> None:
+        """Copy the first places of some slots to others; what is copied beyond a row's own part is never looked at."""
+        for store in (*self.keys, *self.values):
+            store[targets, :, :length] = store[sources, :, :length]
+
+    def get_seq_length(self, *_: Any, **__: Any) -> int:
+        """Asked for by models that number positions themselves; ours are always given."""
+        return self._seen
+
+
+class CacheShape:
+    """What a model's cache needs to know of it."""
+
+    def __init__(self, model: Any) -> None:
+        config = model.config.get_text_config()
+        heads = config.num_attention_heads
+        self.layers: int = config.num_hidden_layers
+        self.heads: int = getattr(config, "num_key_value_heads", None) or heads
+        self.groups = heads // self.heads
+        self.head_size: int = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self.dtype: torch.dtype = model.dtype
+        self.device: torch.device = model.device
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Memory for one token of one conversation."""
+        return 2 * self.layers * self.heads * self.head_size * int(self.dtype.itemsize)
+
+
+def slot_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention in which the queries that share a key head stand in one row, so that keys are never repeated."""
+    rows, heads, length, size = query.shape
+    key_heads = key.shape[1]
+    grouped = query.reshape(rows, key_heads, heads // key_heads * length, size)
+    found = scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
+    return found.reshape(rows, heads, length, size).transpose(1, 2), None
+
+
+def mask_of(places: torch.Tensor, *, seen: int, shape: CacheShape) -> torch.Tensor:
+    """What each query may look at: everything up to its own place. Laid out for `slot_attention`."""
+    allowed = torch.arange(seen, device=places.device) <= places[:, :, None]
+    mask = torch.zeros(allowed.shape, dtype=shape.dtype, device=places.device)
+    mask.masked_fill_(~allowed, float("-inf"))
+    return mask.repeat(1, shape.groups, 1)[:, None]

@@ -1,0 +1,195 @@
+"""The device's part of generation: rows that read their prompt and then write, each at its own place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from skillmix.models.local.cache import CacheShape, SlotCache, mask_of
+from skillmix.models.local.sampling import choose
+
+_LENGTH_STEP: Final = 128
+"""Captured steps look at a multiple of this many places."""
+_LIMIT_OF_PREFILL: Final = {"cuda": 65536, "cpu": 2048}
+"""Padded tokens that are read in one go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A row to be started: what it has still to read, and how it writes."""
+
+    slot: int
+    tokens: Sequence[int]
+    """The whole prompt."""
+    known: int
+    """How many of them the slot has already."""
+    numbers: np.ndarray
+    """One uniform for each token it may write."""
+    temperature: float
+    top_p: float | None
+    limit: int
+
+
+class Decoder:
+    """Slots of one model, and the steps that fill them."""
+
+    def __init__(self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int]) -> None:
+        self.shape = CacheShape(model)
+        self.slots, self.length, self.longest = slots, length, longest
+        self.cache = SlotCache(self.shape, slots=slots, length=length)
+        self.is_captured = self.shape.device.type == "cuda"
+        self._model = model
+        device = self.shape.device
+        self._ends = torch.tensor(list(ends), device=device)
+        self._rows = torch.arange(slots, device=device)
+        self._token = torch.zeros(slots, dtype=torch.long, device=device)
+        self._place = torch.zeros(slots, dtype=torch.long, device=device)
+        self._count = torch.zeros(slots, dtype=torch.long, device=device)
+        self._limit = torch.ones(slots, dtype=torch.long, device=device)
+        self._temperature = torch.ones(slots, device=device)
+        self._top_p = torch.ones(slots, device=device)
+        self._numbers = torch.zeros(slots, longest, device=device)
+        self._written = torch.zeros(slots, longest, dtype=torch.long, device=device)
+        self._is_active = torch.zeros(slots, dtype=torch.bool, device=device)
+        self._graphs: dict[tuple[int, int, bool], Any] = {}
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def start(self, starts: Sequence[Start]) -> None:
+        """Read the rest of each prompt, and write each row's first token."""
+        for batch in _batches(starts, most=_LIMIT_OF_PREFILL[self.shape.device.type]):
+            self._set_up(batch)
+            self._accept(self._slots_of(batch), self._read(batch), any(s.top_p is not None for s in batch))
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def run(self, steps: int, *, rows: int, longest_row: int, with_top_p: bool) -> None:
+        """Write that many tokens in each active row of the first slots; rows that end stop by themselves."""
+        seen = min(self.length, longest_row + steps)
+        if not self.is_captured:
+            for _ in range(steps):
+                self._step(rows, seen, with_top_p)
+            return
+        seen = min(self.length, -(-seen // _LENGTH_STEP) * _LENGTH_STEP)
+        key = (rows, seen, with_top_p)
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(*key)
+        for _ in range(steps):
+            self._graphs[key].replay()
+
+    def progress(self) -> tuple[np.ndarray, np.ndarray]:
+        """How many tokens each slot has written, and which are still writing."""
+        both = torch.stack((self._count, self._is_active.long())).cpu().numpy()
+        return both[0], both[1].astype(bool)
+
+    def written(self, slots: Sequence[int]) -> np.ndarray:
+        """The tokens of some slots."""
+        rows: np.ndarray = self._written[torch.tensor(slots, device=self.shape.device)].cpu().numpy()
+        return rows
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def copy(self, sources: Sequence[int], targets: Sequence[int], *, length: int) -> None:
+        """Give slots the beginning of others."""
+        device = self.shape.device
+        self.cache.copy(torch.tensor(sources, device=device), torch.tensor(targets, device=device), length=length)
+
+    def _set_up(self, starts: Sequence[Start]) -> None:
+        slots = self._slots_of(starts)
+        device = self.shape.device
+        numbers = np.zeros((len(starts), self.longest), dtype=np.float32)
+        for row, start in enumerate(starts):
+            numbers[row, : start.limit] = start.numbers[: start.limit]
+        self._numbers[slots] = torch.from_numpy(numbers).to(device)
+        self._limit[slots] = torch.tensor([s.limit for s in starts], device=device)
+        self._temperature[slots] = torch.tensor([s.temperature for s in starts], device=device, dtype=torch.float)
+        top_p = [1.0 if s.top_p is None else s.top_p for s in starts]
+        self._top_p[slots] = torch.tensor(top_p, device=device, dtype=torch.float)
+        self._place[slots] = torch.tensor([len(s.tokens) - 1 for s in starts], device=device)
+        self._count[slots] = 0
+        self._is_active[slots] = True
+
+    def _slots_of(self, starts: Sequence[Start]) -> torch.Tensor:
+        return torch.tensor([s.slot for s in starts], device=self.shape.device)
+
+    def _read(self, starts: Sequence[Start]) -> torch.Tensor:
+        """Logits after the last token of each prompt."""
+        longest = max(len(s.tokens) - s.known for s in starts)
+        seen = max(len(s.tokens) for s in starts)
+        tokens = np.zeros((len(starts), longest), dtype=np.int64)
+        # Padding is written where nobody looks, and looks at what is there so that it stays a number.
+        places = np.full((len(starts), longest), self.length, dtype=np.int64)
+        for row, start in enumerate(starts):
+            new = len(start.tokens) - start.known
+            tokens[row, :new] = start.tokens[start.known :]
+            places[row, :new] = np.arange(start.known, len(start.tokens))
+        device = self.shape.device
+        where = torch.from_numpy(places).to(device)
+        seen = min(self.length, -(-seen // 8) * 8)
+        self.cache.tokens_of(self._slots_of(starts), where, seen=seen)
+        hidden = self._forward(torch.from_numpy(tokens).to(device), where, mask_of(where, seen=seen, shape=self.shape))
+        last = torch.tensor([len(s.tokens) - s.known - 1 for s in starts], device=device)
+        return self._logits(hidden[torch.arange(len(starts), device=device), last])
+
+    def _step(self, rows: int, seen: int, with_top_p: bool) -> None:
+        places = self._place[:rows]
+        self.cache.one_token_each(places, seen=seen)
+        mask = mask_of(places[:, None], seen=seen, shape=self.shape)
+        hidden = self._forward(self._token[:rows, None], places[:, None], mask)
+        self._accept(self._rows[:rows], self._logits(hidden[:, 0]), with_top_p)
+
+    def _forward(self, tokens: torch.Tensor, places: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        decoder = self._model.get_decoder()
+        hidden: torch.Tensor = decoder(
+            input_ids=tokens, attention_mask=mask, position_ids=places, past_key_values=self.cache, use_cache=True
+        ).last_hidden_state
+        return hidden
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._model.get_output_embeddings()(hidden)
+        return logits
+
+    def _accept(self, rows: torch.Tensor, logits: torch.Tensor, with_top_p: bool) -> None:
+        """Choose each row's next token; one that ends, or is the last it may write, ends the row."""
+        active, count = self._is_active[rows], self._count[rows]
+        place = count.clamp(max=self.longest - 1)
+        top_p = self._top_p[rows] if with_top_p else None
+        token = choose(logits, self._numbers[rows, place], self._temperature[rows], top_p)
+        self._written[rows, place] = torch.where(active, token, self._written[rows, place])
+        count = count + active
+        self._count[rows] = count
+        self._token[rows] = torch.where(active, token, self._token[rows])
+        self._place[rows] = torch.where(active, self._place[rows] + 1, self._place[rows])
+        is_end = (token[:, None] == self._ends).any(-1)
+        self._is_active[rows] = active & ~is_end & (count < self._limit[rows])
+
+    def _capture(self, rows: int, seen: int, with_top_p: bool) -> Any:
+        """Record a step once, so that the processor only has to say 'again'."""
+        kept = [t.clone() for t in self._state()]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                self._step(rows, seen, with_top_p)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step(rows, seen, with_top_p)
+        for tensor, before in zip(self._state(), kept, strict=True):
+            tensor.copy_(before)
+        return graph
+
+    def _state(self) -> list[torch.Tensor]:
+        return [self._token, self._place, self._count, self._written, self._is_active]
+
+
+def _batches(starts: Sequence[Start], *, most: int) -> list[list[Start]]:
+    """Rows of like length together, so that little is padding."""
+    batches: list[list[Start]] = []
+    longest = 0
+    for start in sorted(starts, key=lambda s: len(s.tokens) - s.known):
+        longest = max(longest, len(start.tokens) - start.known)
+        if not batches or longest * (len(batches[-1]) + 1) > most:
+            batches.append([])
+            longest = len(start.tokens) - start.known
+        batches[-1].append(start)
+    return batches

@@ -1,0 +1,145 @@
+"""`local:PATH` and `bundled:NAME`: a model in this process, in a thread of its own."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from skillmix.core.calls import CallProblem, Outcome, Request
+from skillmix.core.errors import UserError
+from skillmix.core.specs import ModelSpec
+
+_CPU_SLOTS: Final = 8
+_SHARE_OF_MEMORY: Final = 0.6
+_MOST_SLOTS: Final = 2048
+_TYPICAL_LENGTH: Final = 1024
+
+_Result = tuple[Request, Outcome]
+
+
+class LocalModel:
+    """Loads at the first request; batches whatever waits; ends with its thread."""
+
+    def __init__(self, spec: ModelSpec, *, concurrency: int | None = None) -> None:
+        self._spec = spec
+        self._concurrency = concurrency
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    async def probe(self) -> CallProblem | None:
+        """Whether the checkpoint is there; a bundled one is fetched now."""
+        await asyncio.to_thread(_folder_of, self._spec)
+        return None
+
+    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
+        """Answer requests, in the order in which rows end."""
+        loop = asyncio.get_running_loop()
+        incoming: SimpleQueue[Request] = SimpleQueue()
+        results: asyncio.Queue[_Result | BaseException | None] = asyncio.Queue()
+        is_over = threading.Event()
+
+        def put(item: "_Result | BaseException | None") -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits for it any more
+                loop.call_soon_threadsafe(results.put_nowait, item)
+
+        async def feed() -> None:
+            async for request in requests:
+                incoming.put(request)
+            is_over.set()
+
+        feeding = asyncio.create_task(feed())
+        self._thread = threading.Thread(target=self._work, args=(incoming, is_over, put), daemon=True)
+        self._thread.start()
+        try:
+            while (item := await results.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            self._stop.set()
+            feeding.cancel()
+
+    async def close(self) -> None:
+        """Wait for the round that runs, and give the memory back."""
+        self._stop.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+
+    def _work(self, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
+        try:
+            first = _wait_for_one(incoming, is_over, self._stop)
+            if first is not None:
+                self._generate(first, incoming, is_over, put)
+        except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the results
+            put(error)
+        finally:
+            put(None)
+
+    def _generate(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
+        from skillmix.models.local.engine import Generator
+        from skillmix.models.local.loading import load
+
+        model, renderer = load(_folder_of(self._spec), device=os.environ.get("SKILLMIX_DEVICE"))
+        slots = self._concurrency or slots_for(model)
+        generator = Generator(model, renderer, slots=slots, done=lambda request, outcome: put((request, outcome)))
+        generator.add([first])
+        while not self._stop.is_set():
+            new = _all_of(incoming)
+            if new:
+                generator.add(new)
+            if not generator.is_idle:
+                generator.work()
+                continue
+            request = _wait_for_one(incoming, is_over, self._stop)
+            if request is None:
+                return
+            generator.add([request])
+
+
+def slots_for(model: Any) -> int:
+    """As many conversations at once as the memory holds; on a CPU, as many as it computes at one go."""
+    import torch
+
+    from skillmix.models.local.cache import CacheShape
+
+    if model.device.type != "cuda":
+        return _CPU_SLOTS
+    free, _ = torch.cuda.mem_get_info()
+    fitting = int(_SHARE_OF_MEMORY * free / (CacheShape(model).bytes_per_token * _TYPICAL_LENGTH))
+    return max(1, min(_MOST_SLOTS, fitting))
+
+
+def _wait_for_one(incoming: "SimpleQueue[Request]", is_over: threading.Event, stop: threading.Event) -> Request | None:
+    """The next request; None once no more will come."""
+    while not stop.is_set():
+        was_over = is_over.is_set()
+        try:
+            return incoming.get(timeout=0.02)
+        except Empty:
+            if was_over:
+                return None
+    return None
+
+
+def _all_of(incoming: "SimpleQueue[Request]") -> list[Request]:
+    found = []
+    with suppress(Empty):
+        while True:
+            found.append(incoming.get_nowait())
+    return found
+
+
+def _folder_of(spec: ModelSpec) -> Path:
+    if spec.provider == "bundled":
+        from skillmix.models.bundled import bundled_model
+
+        return bundled_model(spec.name)
+    folder = Path(spec.name).expanduser()
+    if not (folder / "config.json").is_file():
+        raise UserError(f"There is no checkpoint in {folder}.", hint="local:PATH names a folder with config.json.")
+    return folder
