@@ -1,0 +1,287 @@
+"""Social acts: thanks, apologies, promises, warnings, polite requests."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from skillmix.verify.main_words import opens_clause, word_set
+from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
+
+_SPEAKERS: Final = word_set("i we i'm we're i'd we'd i'll we'll i've we've let me us")
+_REASONS: Final = frozenset({"for", "that", "because", "since", "as"})
+_BEFORE_THANKS: Final = word_set(
+    """
+    many our my special heartfelt big warm sincere huge deepest and but so a thousand much with of more oh well
+    please say
+    """
+)
+
+
+def giving_thanks_with_a_reason(passage: Passage) -> Span | None:
+    """Thank you for A."""
+    lower = passage.lower
+    if not ("thank" in lower or "grateful" in lower or "appreciate" in lower):
+        return None
+    for sentence in passage.sentences:
+        for place, word in enumerate(sentence.words[:-3]):
+            if word.lower in _THANKS and _THANKS[word.lower](sentence, place):
+                reason = _reason_after(sentence.words, place)
+                if reason:
+                    return Span(word.start, sentence.words[-1].end)
+    return None
+
+
+def _reason_after(words: Words, place: int) -> bool:
+    """Whether a reason of at least two words follows."""
+    return any(word.lower in _REASONS for word in words[place + 1 : -2])
+
+
+def _thank(sentence: Sentence, place: int) -> bool:
+    """Whether the speaker thanks, not someone else: no "they thank you"."""
+    return _opens_piece(sentence, place) or _speaker_before(sentence, place)
+
+
+def _thanks(sentence: Sentence, place: int) -> bool:
+    """Whether this is a word of thanks: no "he thanks her", no "thanks to the rain"."""
+    words = sentence.words
+    if place and words[place - 1].lower in _BEFORE_THANKS:
+        return True
+    return _opens_piece(sentence, place) and (words[place + 1].lower != "to" or words[place + 2].lower in _THANKED)
+
+
+_THANKED: Final = frozenset({"you", "all", "everyone", "everybody", "each", "both"})
+
+
+def _speaker_before(sentence: Sentence, place: int) -> bool:
+    words = sentence.words[max(place - 6, 0) : place]
+    return any(word.lower in _SPEAKERS for word in words) and not any(_denied(word.lower) for word in words)
+
+
+def _denied(lower: str) -> bool:
+    return lower in ("not", "never", "no", "cannot") or lower.endswith("n't")
+
+
+def _opens_piece(sentence: Sentence, place: int) -> bool:
+    start = sentence.words[place].start
+    for piece in sentence.pieces:
+        if piece[0].start <= start <= piece[-1].start:
+            return any(word.start == start and opens_clause(piece, number) for number, word in enumerate(piece))
+    return False
+
+
+_THANKS: Final = {
+    "thank": _thank,
+    "thanks": _thanks,
+    "grateful": _speaker_before,
+    "thankful": _speaker_before,
+    "appreciate": _speaker_before,
+}
+
+
+_OWN: Final = word_set("i my we our i'm i've i'd we're we've myself ourselves")
+_FAULT_LINKS: Final = frozenset({"for", "about", "that", "because", "if"})
+_NO_FAULTS: Final = word_set("morning evening thing everything something anything nothing during")
+
+
+def offering_an_apology(passage: Passage) -> Span | None:
+    """Sorry for breaking A."""
+    lower = passage.lower
+    if not ("sorry" in lower or "apolog" in lower or "forgive" in lower):
+        return None
+    for sentence in passage.sentences:
+        words = sentence.words
+        for place in range(len(words) - 2):
+            if _apologizes(sentence, place) and _own_fault(words, place + 1):
+                return Span(words[place].start, words[-1].end)
+    return None
+
+
+def _apologizes(sentence: Sentence, place: int) -> bool:
+    words = sentence.words
+    lower, after = words[place].lower, words[place + 1].lower
+    if lower == "sorry":
+        return _opens_piece(sentence, place) or _speaker_before(sentence, place) or words[place - 1].lower in _VERY
+    if lower in ("apologize", "apologise"):
+        return _speaker_before(sentence, place)
+    if lower in ("apologies", "apology"):
+        return _opens_piece(sentence, place) or words[place - 1].lower in (
+            "my",
+            "our",
+            "sincere",
+            "deepest",
+            "sincerest",
+        )
+    return lower in ("forgive", "pardon") and after in ("me", "us") and _is_order(sentence, place)
+
+
+_VERY: Final = frozenset({"so", "very", "terribly", "really", "truly", "awfully", "deeply", "am"})
+
+
+def _is_order(sentence: Sentence, place: int) -> bool:
+    """Whether a verb asks someone to do something: it opens its clause, or follows "please"."""
+    return _opens_piece(sentence, place) or sentence.words[place - 1].lower in ("please", "to", "you")
+
+
+def _own_fault(words: Words, place: int) -> bool:
+    """Whether what follows is the speaker's own deed: "for being late", "that I forgot"."""
+    following = [word.lower for word in words[place : place + 15]]
+    for number, lower in enumerate(following[:-1]):
+        if lower in ("but", "and", "however"):
+            return False
+        if lower in _FAULT_LINKS:
+            rest = following[number + 1 :]
+            return not _OWN.isdisjoint(rest) or (lower in ("for", "about") and any(_is_deed(part) for part in rest[:3]))
+        if lower in ("i", "we", "i've", "we've") and number <= 2:
+            return True
+    return False
+
+
+def _is_deed(lower: str) -> bool:
+    return lower.endswith("ing") and len(lower) > 4 and lower not in _NO_FAULTS
+
+
+_PROMISES: Final = frozenset({"promise", "swear", "vow", "pledge"})
+_WILLS: Final = frozenset({"will", "shall", "won't", "i'll", "we'll"})
+
+
+def giving_a_promise(passage: Passage) -> Span | None:
+    """I promise that I will do A."""
+    lower = passage.lower
+    if not ("promise" in lower or "swear" in lower or "vow" in lower or "my word" in lower or "pledge" in lower):
+        return None
+    for sentence in passage.sentences:
+        for place in range(1, len(sentence.words)):
+            if _promises(sentence.words, place) and _own_future(sentence.words, place):
+                return Span(sentence.words[0].start, sentence.words[-1].end)
+    return None
+
+
+def _promises(words: Words, place: int) -> bool:
+    before = [word.lower for word in words[max(place - 3, 0) : place]]
+    if words[place].lower == "word":
+        return before[-1] in ("my", "our") and (not {"give", "have"}.isdisjoint(before) or "on" in before)
+    if words[place].lower not in _PROMISES or any(_denied(lower) for lower in before):
+        return False
+    return "i" in before or "we" in before
+
+
+def _own_future(words: Words, place: int) -> bool:
+    following = [word.lower for word in words[place + 1 : place + 4]]
+    if following[:1] == ["to"] or (len(following) > 2 and following[1] == "to" and following[0] in ("you", "never")):
+        return True
+    lowers = [word.lower for word in words]
+    if "i'll" in lowers or "we'll" in lowers:
+        return True
+    return any(
+        lower in _WILLS and not {"i", "we"}.isdisjoint(lowers[max(number - 3, 0) : number])
+        for number, lower in enumerate(lowers)
+    )
+
+
+_HARMS: Final = frozenset({"will", "could", "can", "may", "might", "would", "won't"})
+_FORBIDDING: Final = frozenset({"don't", "never", "beware", "stop", "careful", "do", "be", "watch", "look"})
+_LINKS: Final = frozenset({"or", "otherwise", "because", "since", "as", "for", "lest", "before", "and", "if", "else"})
+
+
+def warning_with_a_consequence(passage: Passage) -> Span | None:
+    """Don't do A, or B will happen."""
+    for sentence, following in _with_next(passage):
+        pieces = sentence.pieces
+        for number, piece in enumerate(pieces):
+            place = next((place for place in range(len(piece) - 1) if _forbids(piece, place)), None)
+            if place is None:
+                continue
+            end = _harm_after(piece[place + 1 :], [*pieces[number + 1 :], *following])
+            if end:
+                return Span(piece[place].start, end)
+    return None
+
+
+def _with_next(passage: Passage) -> Iterator[tuple[Sentence, tuple[Words, ...]]]:
+    """Each sentence that may forbid something, and the pieces of the one after it."""
+    lower = passage.lower
+    if not any(
+        word in lower for word in ("don't", "do not", "never", "careful", "watch", "beware", "stop", "look out")
+    ):
+        return
+    for number, sentence in enumerate(passage.sentences):
+        following = passage.sentences[number + 1].pieces if number + 1 < len(passage.sentences) else ()
+        yield sentence, following
+
+
+def _forbids(piece: Words, place: int) -> bool:
+    lower, after = piece[place].lower, piece[place + 1].lower
+    if lower not in _FORBIDDING or not opens_clause(piece, place):
+        return False
+    if lower == "do":
+        return after == "not"
+    if lower in ("be", "watch", "look"):
+        return after in ("careful", "out", "cautious", "wary", "your")
+    return lower != "never" or not _is_inverted(after)
+
+
+def _is_inverted(after: str) -> bool:
+    """Whether this is no order, as in "never have I seen" and "never again"."""
+    return after in _INVERTED or (after.endswith("ed") and not after.endswith("eed"))
+
+
+_INVERTED: Final = word_set(
+    """
+    have had has did do does was were is am are can could will would in before again a the
+    """
+)
+
+
+def _harm_after(rest: Words, later: list[Words]) -> int | None:
+    """Where the clause with the harm ends: in a later piece, or in this one after a linking word."""
+    for piece in (_after_link(rest), *later):
+        for place, word in enumerate(piece[:-1]):
+            if (place and word.lower in _HARMS) or word.lower.endswith("'ll"):
+                return piece[-1].end
+    return None
+
+
+def _after_link(words: Words) -> Words:
+    for place, word in enumerate(words):
+        if word.lower in _LINKS:
+            return words[place + 1 :]
+    return ()
+
+
+_ASKING: Final = frozenset({"could", "would", "can", "will", "may", "might"})
+_COURTESY: Final = frozenset({"please", "kindly", "mind"})
+
+
+def asking_politely(passage: Passage) -> Span | None:
+    """Could you please do A?"""
+    if "?" not in passage.text or not any(word in passage.lower for word in _COURTESY):
+        return None
+    for sentence in passage.sentences:
+        if "?" not in sentence.text or all(word.lower not in _COURTESY for word in sentence.words):
+            continue
+        for piece in sentence.pieces:
+            place = next((place for place in range(len(piece) - 1) if _asks(piece, place)), None)
+            if place is not None and _courteous_question(passage, sentence, piece[place].start):
+                return Span(piece[place].start, sentence.end)
+    return None
+
+
+def _asks(piece: Words, place: int) -> bool:
+    lower, after = piece[place].lower, piece[place + 1].lower
+    if lower not in _ASKING or not opens_clause(piece, place):
+        return False
+    return after == "you" or (lower in ("may", "could", "can", "might") and after in ("i", "we"))
+
+
+def _courteous_question(passage: Passage, sentence: Sentence, start: int) -> bool:
+    """Whether the question that starts here has a courteous word before its question mark (or right in front)."""
+    mark = passage.text.find("?", start, sentence.end)
+    return mark > 0 and any(word.lower in _COURTESY and (start - 12 < word.start < mark) for word in sentence.words)
+
+
+CHECKERS: Final[Mapping[str, Checker]] = {
+    "giving thanks with a reason": giving_thanks_with_a_reason,
+    "offering an apology": offering_an_apology,
+    "giving a promise": giving_a_promise,
+    "warning with a consequence": warning_with_a_consequence,
+    "asking politely": asking_politely,
+}
