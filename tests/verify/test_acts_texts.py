@@ -10,10 +10,10 @@ import yaml
 
 import skillmix
 from skillmix.core.text_rules import names_skill
-from skillmix.verify import argument, places, quantity, social, timing
+from skillmix.verify import argument, places, quantity, relations, social, timing
 from skillmix.verify.passage import Checker, passage_of
 
-MODULES: Final = (argument, quantity, timing, places, social)
+MODULES: Final = (argument, relations, quantity, timing, places, social)
 CHECKERS: Final[dict[str, Checker]] = {name: check for module in MODULES for name, check in module.CHECKERS.items()}
 SKILLS: Final[list[dict[str, str]]] = yaml.safe_load(
     (Path(skillmix.__file__).parent / "catalogs" / "verifiable" / "skills-acts.yaml").read_text(encoding="utf-8")

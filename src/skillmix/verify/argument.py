@@ -1,4 +1,4 @@
-"""Arguments: rules with their conclusions, conditions, concessions, exceptions, analogies."""
+"""Arguments: rules with their conclusions, and conditions that belong together."""
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -12,11 +12,11 @@ from skillmix.verify.main_words import (
     opens_clause,
     word_set,
 )
-from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.verify.passage import Checker, Passage, Span, Words
 
 _THEREFORE: Final = frozenset({"so", "therefore", "thus", "hence", "consequently"})
 _NO_CONCLUSION: Final = frozenset({"that", "much", "many", "far", "long", "as"})  # after "so"
-_DEGREE: Final = word_set("is are was were be been am not ever it's i'm or and-so do does did")  # before "so"
+_DEGREE: Final = word_set("is are was were be been am not ever it's i'm or do does did")  # before "so"
 _CONNECTIVES: Final = frozenset({"and", "but", "then", "yet"})
 _CLAUSE_OPENERS: Final = SUBJECT_PRONOUNS | DETERMINERS
 _REACH: Final = 60  # words from a rule to its conclusion
@@ -136,10 +136,19 @@ def disjunctive_syllogism(passage: Passage) -> Span | None:
             one, other, ruled_out = words[:choice], words[choice + 1 : cut], words[cut:]
             if denies(premises.conclusion) or not denies(ruled_out):
                 continue
-            for left, right in ((one, other), (other, one)):
-                if _repeats(ruled_out, left, right) and _repeats(premises.conclusion, right, left):
-                    return Span(words[0].start, premises.conclusion[-1].end)
+            if _lean(ruled_out, one, other) * _lean(premises.conclusion, one, other) < 0:
+                return Span(words[0].start, premises.conclusion[-1].end)
     return None
+
+
+def _lean(words: Words, one: Words, other: Words) -> float:
+    """Which of two sides the words speak of: above zero the one, below zero the other."""
+    mains, left, right = main_words(words), main_words(one), main_words(other)
+    return _share(mains, left - right) - _share(mains, right - left)
+
+
+def _share(mains: frozenset[str], own: frozenset[str]) -> float:
+    return len(mains & own) / len(own) if own else 0.0
 
 
 class _Condition(NamedTuple):
@@ -194,7 +203,8 @@ def hypothetical_chain(passage: Passage) -> Span | None:
         if not first.part or not first.result or not second.part or len(second.result) < 2:
             continue
         new = main_words(first.result) - main_words(first.part)
-        if not new.isdisjoint(main_words(second.part)) and denies(first.result) == denies(second.part):
+        turned = denies(second.part) and not denies(first.result)  # "she cries, and if she does not cry"
+        if not turned and not new.isdisjoint(main_words(second.part)):
             return Span(first.part[0].start, second.result[-1].end)
     return None
 
@@ -204,148 +214,17 @@ def two_way_condition(passage: Passage) -> Span | None:
     for first, second in pairwise(_conditions(passage)):
         if not first.part or not second.part or denies(first.part) == denies(second.part):
             continue
-        shared = not main_words(first.part).isdisjoint(main_words(second.part))
-        cut_down = denies(second.part) and not main_words(second.part)
-        # "you lose if you go and you lose if you don't": the results stand before the ifs
-        results = len(first.result) >= 2 and (len(second.result) >= 2 or len(first.before) >= 2)
-        if (shared or cut_down) and results:
+        mains = main_words(second.part)
+        if (not mains or not mains.isdisjoint(main_words(first.part))) and _both_have_results(first, second):
             return Span(first.part[0].start, (second.result or second.part)[-1].end)
     return None
 
 
-_CONCEDING: Final = frozenset({"although", "though", "granted", "even", "albeit"})
-_AGAINST: Final = frozenset({"still", "nevertheless", "nonetheless", "anyway", "yet", "regardless", "anyhow"})
-_AGAINST_PAIRS: Final = frozenset({("even", "so"), ("the", "same")})
-_MOTIONLESS: Final = word_set("stood stand stands sat sit sits lay lie kept keep held hold stay stayed perfectly")
-
-
-def marked_concession(passage: Passage) -> Span | None:
-    """Although A, still B."""
-    if "though" not in passage.lower and "even if" not in passage.lower and "granted" not in passage.lower:
-        return None
-    for sentence in passage.sentences:
-        for number, piece in enumerate(sentence.pieces[:-1]):
-            if _concedes(piece) and any(_goes_against(later) for later in sentence.pieces[number + 1 :]):
-                return Span(piece[0].start, sentence.pieces[-1][-1].end)
-    return None
-
-
-def _concedes(piece: Words) -> bool:
-    for place, word in enumerate(piece[:-2]):
-        if word.lower in _CONCEDING and opens_clause(piece, place):
-            return word.lower != "even" or piece[place + 1].lower in ("though", "if")
-    return False
-
-
-def _goes_against(piece: Words) -> bool:
-    for place, word in enumerate(piece):
-        before = piece[place - 1].lower if place else ""
-        if word.lower == "yet":
-            if before in ("", "and", "but"):
-                return True
-        elif word.lower in _AGAINST and before not in _MOTIONLESS:
-            return True
-        elif (before, word.lower) in _AGAINST_PAIRS:
-            return before == "even" or (place > 1 and piece[place - 2].lower in ("all", "just"))
-    return False
-
-
-_WHOLE: Final = word_set(
-    """
-    all every each no none everyone everybody everything everywhere nobody nothing nowhere anyone anybody
-    anything any no-one
-    """
-)
-_NO_WHOLE_BEFORE: Final = frozenset({"after", "at", "above", "of"})  # "after all"
-_NO_WHOLE_AFTER: Final = frozenset({"longer", "matter", "doubt", "sooner", "right", "wonder"})  # "no longer"
-_LEAVING_OUT: Final = {("apart", "from"), ("other", "than"), ("save", "for"), ("aside", "from"), ("but", "for")}
-
-
-def exception_to_a_rule(passage: Passage) -> Span | None:
-    """All X except Y."""
-    text = passage.lower
-    if not ("except" in text or " from" in text or " than" in text or "save for" in text or "but for" in text):
-        return None
-    for sentence in passage.sentences:
-        left_out = _left_out(sentence)
-        whole = _whole_groups(sentence.words) if left_out else []
-        for start, end in left_out:
-            if any(place < start or place >= end for place in whole):
-                return Span(sentence.words[0].start, sentence.words[-1].end)
-    return None
-
-
-def _left_out(sentence: Sentence) -> list[tuple[int, int]]:
-    """Where each phrase with an exception starts and its piece ends, as places in the sentence's words."""
-    found = []
-    first = 0
-    for piece in sentence.pieces:
-        for place, word in enumerate(piece[:-1]):
-            pair = (word.lower, piece[place + 1].lower)
-            if word.lower in ("except", "excepting") or (pair in _LEAVING_OUT and place + 2 < len(piece)):
-                found.append((first + place, first + len(piece)))
-        first += len(piece)
-    return found
-
-
-def _whole_groups(words: Words) -> list[int]:
-    return [
-        place
-        for place, word in enumerate(words)
-        if word.lower in _WHOLE
-        and not (word.lower == "all" and place and words[place - 1].lower in _NO_WHOLE_BEFORE)
-        and not (place + 1 < len(words) and words[place + 1].lower in _NO_WHOLE_AFTER)
-    ]
-
-
-_BE: Final = frozenset({"is", "are", "was", "were"})
-_LONGEST_TERM: Final = 9
-_VERB_PHRASE: Final = word_set("at in on by before after with for to again out up")
-
-
-def proportional_analogy(passage: Passage) -> Span | None:
-    """A is to B as C is to D."""
-    if " to " not in passage.lower or (" as " not in f" {passage.lower}" and "what " not in passage.lower):
-        return None
-    for sentence in passage.sentences:
-        words = sentence.words
-        starts = {piece[0].start for piece in sentence.pieces}
-        places = [place for place in range(1, len(words)) if words[place].lower == "to"]
-        for first, second in pairwise(places):
-            terms = _terms(words, first, second, starts) if words[first - 1].lower in _BE else None
-            if terms and _four_things(terms):
-                return Span(terms[0][0].start, terms[3][-1].end)
-    return None
-
-
-def _terms(words: Words, first: int, second: int, starts: set[int]) -> list[Words] | None:
-    """The four things around two "to"s, or nothing where they are not compared."""
-    last = second + 1
-    while last < len(words) and words[last].start not in starts and last - second < _LONGEST_TERM:
-        last += 1
-    opening = first - 1
-    while opening > 0 and words[opening].start not in starts and words[opening].lower not in ("as", "what", "that"):
-        opening -= 1
-    front = words[opening].lower in ("as", "what")
-    middle = words[first + 1 : second - 1 if words[second - 1].lower in _BE else second]
-    for place, word in enumerate(middle):
-        if word.lower in ("as", "what", "like") or (front and word.start in starts and place):
-            skip = 1 if word.lower in ("as", "what", "like", "so") else 0
-            left, right = words[opening + front : first - 1], words[second + 1 : last]
-            return [left, middle[:place], middle[place + skip :], right]
-    return None
-
-
-def _four_things(terms: list[Words]) -> bool:
-    if any(not 0 < len(term) <= _LONGEST_TERM or _is_deed(term) for term in terms):
+def _both_have_results(first: _Condition, second: _Condition) -> bool:
+    if len(first.result) < 2 or first.result[-1].lower == "or":
         return False
-    mains = {main_words(term) for term in terms}
-    return len(mains) == 4 and frozenset() not in mains
-
-
-def _is_deed(term: Words) -> bool:
-    """Whether a term is rather what somebody is to do: "leave at noon"."""
-    return term[0].lower not in DETERMINERS and any(word.lower in _VERB_PHRASE for word in term[1:])
+    # "you lose if you go and you lose if you don't": the results stand before the ifs
+    return len(second.result) >= 2 or len(first.before) >= 2
 
 
 CHECKERS: Final[Mapping[str, Checker]] = {
@@ -354,7 +233,4 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "disjunctive syllogism": disjunctive_syllogism,
     "hypothetical chain": hypothetical_chain,
     "two-way condition": two_way_condition,
-    "marked concession": marked_concession,
-    "exception to a rule": exception_to_a_rule,
-    "proportional analogy": proportional_analogy,
 }

@@ -20,7 +20,7 @@ SUBJECT_PRONOUNS: Final = word_set("i you he she it we they there one nobody eve
 LEADS: Final = word_set(
     """
     and but so or then well yet also now because that for oh hey please therefore thus hence since while when
-    still plus say says said think know knows hope
+    still plus say says said think know knows hope always just
     """
 )
 """Words that may stand before the first word of a clause."""
@@ -32,7 +32,8 @@ _MINOR: Final = (
         """
     me him us them mine yours hers ours theirs who whom whose which what where when why how if else than as
     while and or but so then thus hence therefore consequently yet though although because since until till
-    unless either neither nor not never none nothing without am is are was were be been being do does did doing
+    unless either neither nor not never none nothing nowhere without cannot no-one
+    am is are was were be been being do does did doing
     done have has had having will would shall should can could may might must ought need get gets got gotten
     getting let ll ve re in on at to of by for from with into onto about up down upon within through during
     before after very too just only also again still already always really quite must surely indeed now

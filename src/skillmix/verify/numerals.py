@@ -1,5 +1,6 @@
 """Numbers in a text, written in digits or in words."""
 
+import re
 from typing import Final, NamedTuple
 
 from skillmix.verify.passage import Words
@@ -15,6 +16,7 @@ _ATOMS: Final = {
 }
 _SCALES: Final = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 _NUMBER_WORDS: Final = frozenset({*_ATOMS, *_SCALES})
+_ONE_AMOUNT: Final = re.compile(r"(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?")
 _MAXIMUM_DIGITS: Final = 15  # longer ones are no amounts, and would not be exact
 
 
@@ -27,7 +29,7 @@ class Number(NamedTuple):
 
 
 def numbers_in(words: Words) -> list[Number]:
-    """Read every number, several words as one where they belong together.
+    """Read every number, several words as one where they belong together, and each one of "three-two-one".
 
     >>> from skillmix.verify.passage import passage_of
     >>> [number.value for number in numbers_in(passage_of("Ten, two hundred and five, twenty-one and 1,000.").words)]
@@ -37,16 +39,28 @@ def numbers_in(words: Words) -> list[Number]:
     for place, word in enumerate(words):
         lower = word.lower
         if lower in _NUMBER_WORDS or lower[0].isdigit() or ("-" in lower and _parts(lower)):
-            number = _number_at(words, place) if not numbers or numbers[-1].after <= place else None
-            if number:
-                numbers.append(number)
+            if numbers and numbers[-1].after > place:
+                continue
+            numbers += _numbers_at(words, place)
     return numbers
 
 
-def _number_at(words: Words, first: int) -> Number | None:
-    lower = words[first].lower
-    if lower[0].isdigit():
+def is_number(lower: str) -> bool:
+    """Whether a word in small letters says a number."""
+    return lower.isdigit() or bool(_parts(lower))
+
+
+def _numbers_at(words: Words, first: int) -> list[Number]:
+    if words[first].lower[0].isdigit():
         return _digits_at(words, first)
+    number = _number_at(words, first)
+    if number:
+        return [number]
+    parts = [part for part in _parts(words[first].lower) if part in _ATOMS]
+    return [Number(float(_ATOMS[part]), first, first + 1) for part in parts]
+
+
+def _number_at(words: Words, first: int) -> Number | None:
     reader = _Reader()
     place = first
     while place < len(words) and (place == first or words[place].start == words[place - 1].end + 1):
@@ -61,15 +75,18 @@ def _number_at(words: Words, first: int) -> Number | None:
     return Number(float(reader.value), first, place) if place > first else None
 
 
-def _digits_at(words: Words, first: int) -> Number | None:
-    digits = words[first].lower.replace(",", "")
-    if len(digits) > _MAXIMUM_DIGITS or not digits.isascii() or ":" in digits or digits.count(".") > 1:
-        return None
-    value = float(digits)
+def _digits_at(words: Words, first: int) -> list[Number]:
+    text = words[first].lower
+    if len(text) > _MAXIMUM_DIGITS or not text.isascii():
+        return []
+    if not _ONE_AMOUNT.fullmatch(text):
+        listed = text.split(",")  # "3,2,1"
+        return [Number(float(part), first, first + 1) for part in listed] if all(map(str.isdigit, listed)) else []
+    value = float(text.replace(",", ""))
     following = words[first + 1] if first + 1 < len(words) else None
     if following and following.lower in _SCALES and following.start == words[first].end + 1:
-        return Number(value * _SCALES[following.lower], first, first + 2)
-    return Number(value, first, first + 1)
+        return [Number(value * _SCALES[following.lower], first, first + 2)]
+    return [Number(value, first, first + 1)]
 
 
 def _parts(lower: str) -> list[str]:

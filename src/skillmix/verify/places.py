@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from skillmix.verify.main_words import DETERMINERS, is_minor, word_set
-from skillmix.verify.numerals import numbers_in
+from skillmix.verify.numerals import is_number, numbers_in
 from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
 
 _PLACES_WITHOUT_ARTICLE: Final = word_set(
@@ -43,9 +43,9 @@ def _route_end(words: Words, start: int) -> int | None:
         if _is_way(words, way):
             first = way + (3 if words[way].lower == "by" else 1)
             for goal in range(first + 1, min(first + _LONGEST_LEG, len(words) - 1)):
-                if words[goal].lower in _GOALS and _is_place(words, goal + 1):
+                if words[goal].lower in _GOALS and (words[goal].lower != "to" or _is_place(words, goal + 1)):
                     return goal + 1
-        elif words[way].lower in _GOALS and _is_place(words, way + 1):
+        elif words[way].lower in _GOALS and _is_place(words, way + 1) and words[way - 1].lower not in ("next", "close"):
             return None  # the goal comes before the way
     return None
 
@@ -53,7 +53,10 @@ def _route_end(words: Words, start: int) -> int | None:
 def _is_way(words: Words, place: int) -> bool:
     if words[place].lower == "by":
         return [word.lower for word in words[place + 1 : place + 3]] == ["way", "of"]
-    return words[place].lower in _ON_THE_WAY and _is_place(words, place + 1)
+    if words[place].lower not in _ON_THE_WAY:
+        return False
+    after = words[place + 1].lower
+    return _is_place(words, place + 1) or not (is_minor(after) or after in _NO_PLACES or is_number(after))
 
 
 def _is_place(words: Words, place: int) -> bool:
@@ -69,23 +72,27 @@ def _is_place(words: Words, place: int) -> bool:
     return words[place].text[0].isupper() and lower not in _NO_PLACES
 
 
-_POSITIONS: Final = {
-    ("behind",): 1,
-    ("in", "front", "of"): 3,
-    ("next", "to"): 2,
-    ("beside",): 1,
-    ("above",): 1,
-    ("below",): 1,
-    ("beneath",): 1,
-    ("opposite",): 1,
-    ("on", "top", "of"): 3,
-    ("left", "of"): 2,
-    ("right", "of"): 2,
-}
+_POSITIONS: Final = (
+    ("behind",),
+    ("in", "front", "of"),
+    ("next", "to"),
+    ("beside",),
+    ("above",),
+    ("below",),
+    ("beneath",),
+    ("opposite",),
+    ("on", "top", "of"),
+    ("left", "of"),
+    ("right", "of"),
+)
 _POSITION_STARTS: Final = {phrase[0]: phrase for phrase in _POSITIONS}
 _POSITION_SIGNS: Final = (
     "behind", "front of", "next to", "beside", "above", "below", "beneath", "opposite", "top of", "left of", "right of"
 )  # fmt: skip
+_NO_POSITION_BEFORE: Final = {
+    "opposite": DETERMINERS,  # "the opposite house"
+    "left": frozenset({"is", "was", "are", "were", "what's", "be", "little", "nothing"}),  # "what is left of it"
+}
 _OBJECT_PRONOUNS: Final = word_set("me him her it us them you one mine yours hers ours theirs which whom")
 _NO_OBJECTS: Final = word_set(
     """
@@ -122,7 +129,7 @@ def _positions(piece: Words) -> dict[str, int]:
 
 
 def _is_object(lower: str, position: str, before: str) -> bool:
-    if lower in _NO_OBJECTS or (position == "opposite" and before in DETERMINERS):
+    if lower in _NO_OBJECTS or before in _NO_POSITION_BEFORE.get(position, ()):
         return False
     return lower in DETERMINERS or lower in _OBJECT_PRONOUNS or not is_minor(lower)
 
@@ -167,11 +174,19 @@ def _distance_before(words: Words, place: int) -> int | None:
     unit = place - 1
     while unit > max(place - 5, 0) and words[unit].lower not in _DISTANCES and words[unit].lower in _BEFORE_DIRECTION:
         unit -= 1
+    if unit >= 0 and _is_joined_distance(words[unit].lower):
+        return unit
     if unit < 1 or words[unit].lower not in _DISTANCES:
         return None
     if words[unit - 1].lower in ("a", "an", "half"):
         return unit - 1
     return next((number.first for number in numbers_in(words[:unit]) if unit - number.after <= 1), None)
+
+
+def _is_joined_distance(lower: str) -> bool:
+    """Whether a number and a unit are one word: "two-hour"."""
+    number, _, unit = lower.rpartition("-")
+    return unit in _DISTANCES and bool(number) and is_number(number)
 
 
 _TURNING: Final = word_set("turn go take bear keep head make swing veer walk stay")

@@ -16,7 +16,7 @@ _MEASURES: Final = word_set(
     rate income value salary pay budget population capacity thickness
     """
 )
-_REACH: Final = 6  # words between the two halves of a comparison
+_REACH: Final = 9  # words between the two halves of a comparison
 
 
 def multiplied_comparison(passage: Passage) -> Span | None:
@@ -94,12 +94,21 @@ def counted_difference(passage: Passage) -> Span | None:
     for sentence in passage.sentences:
         words = sentence.words
         thans = [place for place, word in enumerate(words[:-1]) if word.lower == "than"]
-        ends = {number.after: number.first for number in numbers_in(words)} if thans else {}
+        ends = (
+            {number.after: number.first for number in numbers_in(words) if _is_amount(words, number)} if thans else {}
+        )
         for than in thans:
             first = _difference_before(words, than, ends) if ends else None
             if first is not None:
                 return Span(words[first].start, words[than + 1].end)
     return None
+
+
+def _is_amount(words: Words, number: Number) -> bool:
+    """Whether a number counts something: no "no one", no "the one"."""
+    if words[number.first].lower != "one" or not number.first:
+        return True
+    return words[number.first - 1].lower not in ("no", "any", "every", "some", "each", "this", "that", "the", "which")
 
 
 def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | None:
@@ -109,14 +118,18 @@ def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | N
         amount = lower in ("more", "fewer", "less")
         if not amount and not _is_comparative(lower):
             continue
-        if place in ends and (amount or place + 1 == than):
+        if place in ends and (amount or (place + 1 == than and words[place - 1].lower != "one")):
             return ends[place]
         unit = words[place - 1].lower
-        if (_is_unit(unit) or (amount and not is_minor(unit) and unit != "times")) and place - 1 in ends:
+        if place - 1 in ends and (_is_unit(unit) or (amount and _is_counted(unit))):
             return ends[place - 1]
-        if _is_unit(unit) and not words[place - 2].lower.endswith("s") and place - 2 in ends:
+        if place - 2 in ends and _is_unit(unit) and not words[place - 2].lower.endswith("s"):
             return ends[place - 2]
     return None
+
+
+def _is_counted(lower: str) -> bool:
+    return not is_minor(lower) and lower != "times" and not lower.endswith("ed")
 
 
 _IN_THE_WHOLE: Final = word_set(
@@ -145,11 +158,11 @@ def _is_within(words: Words, part: Number, whole: Number, text: str) -> bool:
     if not _NO_MARK.fullmatch(text, words[part.after - 1].end, words[whole.first].start):
         return False
     between = [word.lower for word in words[part.after : whole.first]]
-    while between and between[-1] in _IN_THE_WHOLE:
+    while between and between[-1] in _IN_THE_WHOLE and between[0] != "in":
         between.pop()
     if between[-2:] == ["out", "of"]:
         return len(between) <= 5
-    if between == ["in"]:
+    if between in (["in"], ["in", "a"], ["in", "every"]):
         following = words[whole.after].lower if whole.after < len(words) else ""
         return following.removesuffix("s") not in _TIME_UNITS and not 1000 < whole.value < 2200
     return between == ["of"] and not 1000 < whole.value < 2200
@@ -229,6 +242,8 @@ def steady_count(passage: Passage) -> Span | None:
 
 
 def _is_next(words: Words, last: Number, number: Number, text: str) -> bool:
+    if last.after > number.first:  # both in one word: "three-two-one"
+        return True
     start, end = words[last.after - 1].end, words[number.first].start
     return end - start <= _LONGEST_GAP and _BETWEEN_COUNTS.fullmatch(text, start, end) is not None
 

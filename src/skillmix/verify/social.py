@@ -1,13 +1,19 @@
 """Social acts: thanks, apologies, promises, warnings, polite requests."""
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Final
 
-from skillmix.verify.main_words import opens_clause, word_set
+from skillmix.verify.main_words import DETERMINERS, is_minor, opens_clause, word_set
 from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
 
+_OTHERS: Final = word_set("he she they you it who he's she's they're you're it's nobody everyone")
+_BEFORE_FEELING: Final = word_set("am i'm are we're so very truly deeply most really always forever be feel all just")
 _SPEAKERS: Final = word_set("i we i'm we're i'd we'd i'll we'll i've we've let me us")
-_REASONS: Final = frozenset({"for", "that", "because", "since", "as"})
+_REASONS: Final = frozenset({"for", "that", "because"})
+_NEW_CLAUSE: Final = word_set(
+    "i we he she they it i'll we'll i'm we're see will would is are was but have has had when if"
+)
 _BEFORE_THANKS: Final = word_set(
     """
     many our my special heartfelt big warm sincere huge deepest and but so a thousand much with of more oh well
@@ -31,12 +37,19 @@ def giving_thanks_with_a_reason(passage: Passage) -> Span | None:
 
 
 def _reason_after(words: Words, place: int) -> bool:
-    """Whether a reason of at least two words follows."""
-    return any(word.lower in _REASONS for word in words[place + 1 : -2])
+    """Whether a reason of at least two words follows, before another clause starts."""
+    for word in words[place + 1 : -2]:
+        if word.lower in _REASONS:
+            return True
+        if word.lower in _NEW_CLAUSE:
+            return False
+    return False
 
 
 def _thank(sentence: Sentence, place: int) -> bool:
-    """Whether the speaker thanks, not someone else: no "they thank you"."""
+    """Whether the speaker thanks, not someone else: no "they thank you", no "thank goodness"."""
+    if sentence.words[place + 1].lower in _NOT_THANKED:
+        return False
     return _opens_piece(sentence, place) or _speaker_before(sentence, place)
 
 
@@ -48,12 +61,23 @@ def _thanks(sentence: Sentence, place: int) -> bool:
     return _opens_piece(sentence, place) and (words[place + 1].lower != "to" or words[place + 2].lower in _THANKED)
 
 
+_NOT_THANKED: Final = frozenset({"goodness", "god", "heaven", "heavens", "him", "her", "them"})
 _THANKED: Final = frozenset({"you", "all", "everyone", "everybody", "each", "both"})
 
 
 def _speaker_before(sentence: Sentence, place: int) -> bool:
-    words = sentence.words[max(place - 6, 0) : place]
-    return any(word.lower in _SPEAKERS for word in words) and not any(_denied(word.lower) for word in words)
+    """Whether the nearest pronoun before a word is the speaker's, and nothing denies it."""
+    for word in reversed(sentence.words[max(place - 6, 0) : place]):
+        if _denied(word.lower) or word.lower in _OTHERS:
+            return False
+        if word.lower in _SPEAKERS:
+            return True
+    return False
+
+
+def _feels(sentence: Sentence, place: int) -> bool:
+    """Whether the speaker is what the word says: "I am grateful", not "I met a grateful man"."""
+    return sentence.words[place - 1].lower in _BEFORE_FEELING and _speaker_before(sentence, place)
 
 
 def _denied(lower: str) -> bool:
@@ -71,14 +95,14 @@ def _opens_piece(sentence: Sentence, place: int) -> bool:
 _THANKS: Final = {
     "thank": _thank,
     "thanks": _thanks,
-    "grateful": _speaker_before,
-    "thankful": _speaker_before,
+    "grateful": _feels,
+    "thankful": _feels,
     "appreciate": _speaker_before,
 }
 
 
 _OWN: Final = word_set("i my we our i'm i've i'd we're we've myself ourselves")
-_FAULT_LINKS: Final = frozenset({"for", "about", "that", "because", "if"})
+_FAULT_LINKS: Final = frozenset({"for", "about", "that", "because"})
 _NO_FAULTS: Final = word_set("morning evening thing everything something anything nothing during")
 
 
@@ -90,7 +114,7 @@ def offering_an_apology(passage: Passage) -> Span | None:
     for sentence in passage.sentences:
         words = sentence.words
         for place in range(len(words) - 2):
-            if _apologizes(sentence, place) and _own_fault(words, place + 1):
+            if _apologizes(sentence, place) and _own_fault(sentence, place + 1):
                 return Span(words[place].start, words[-1].end)
     return None
 
@@ -121,18 +145,33 @@ def _is_order(sentence: Sentence, place: int) -> bool:
     return _opens_piece(sentence, place) or sentence.words[place - 1].lower in ("please", "to", "you")
 
 
-def _own_fault(words: Words, place: int) -> bool:
+def _own_fault(sentence: Sentence, place: int) -> bool:
     """Whether what follows is the speaker's own deed: "for being late", "that I forgot"."""
-    following = [word.lower for word in words[place : place + 15]]
+    following = [word.lower for word in sentence.words[place : place + 15]]
+    if following[:1] == ["to"]:  # "sorry to hear that"
+        return False
     for number, lower in enumerate(following[:-1]):
         if lower in ("but", "and", "however"):
             return False
         if lower in _FAULT_LINKS:
-            rest = following[number + 1 :]
+            rest = _clause_from(sentence, place + number + 1)
             return not _OWN.isdisjoint(rest) or (lower in ("for", "about") and any(_is_deed(part) for part in rest[:3]))
         if lower in ("i", "we", "i've", "we've") and number <= 2:
             return True
     return False
+
+
+def _clause_from(sentence: Sentence, place: int) -> list[str]:
+    """The words up to the next mark that has at least two words before it, or up to the next "and I"."""
+    words = sentence.words
+    starts = {piece[0].start for piece in sentence.pieces}
+    clause: list[str] = []
+    for number, word in enumerate(words[place : place + 15], start=place):
+        after = words[number + 1].lower if number + 1 < len(words) else ""
+        if (len(clause) >= 2 and word.start in starts) or (word.lower in ("and", "but") and after in _SPEAKERS):
+            break
+        clause.append(word.lower)
+    return clause
 
 
 def _is_deed(lower: str) -> bool:
@@ -140,6 +179,9 @@ def _is_deed(lower: str) -> bool:
 
 
 _PROMISES: Final = frozenset({"promise", "swear", "vow", "pledge"})
+_BETWEEN_I_AND_WILL: Final = frozenset(
+    {"never", "always", "surely", "both", "all", "certainly", "really", "too", "also"}
+)
 _WILLS: Final = frozenset({"will", "shall", "won't", "i'll", "we'll"})
 
 
@@ -159,27 +201,44 @@ def _promises(words: Words, place: int) -> bool:
     before = [word.lower for word in words[max(place - 3, 0) : place]]
     if words[place].lower == "word":
         return before[-1] in ("my", "our") and (not {"give", "have"}.isdisjoint(before) or "on" in before)
-    if words[place].lower not in _PROMISES or any(_denied(lower) for lower in before):
+    if words[place].lower not in _PROMISES or before[-1] in DETERMINERS or any(_denied(lower) for lower in before):
         return False
     return "i" in before or "we" in before
 
 
 def _own_future(words: Words, place: int) -> bool:
-    following = [word.lower for word in words[place + 1 : place + 4]]
-    if following[:1] == ["to"] or (len(following) > 2 and following[1] == "to" and following[0] in ("you", "never")):
-        return True
+    """Whether the sentence says what the speaker will do, or the promise is one "to" do something."""
     lowers = [word.lower for word in words]
     if "i'll" in lowers or "we'll" in lowers:
         return True
-    return any(
-        lower in _WILLS and not {"i", "we"}.isdisjoint(lowers[max(number - 3, 0) : number])
-        for number, lower in enumerate(lowers)
-    )
+    for to in range(place + 1, min(place + 5, len(words) - 1)):
+        if lowers[to] in _WILLS or lowers[to] in ("that", "i", "we"):
+            break
+        if lowers[to] == "to" and not is_minor(lowers[to + 1]) | (lowers[to + 1] in ("the", "a")):
+            return True
+        if lowers[to : to + 2] in (
+            ["to", "be"],
+            ["to", "do"],
+            ["to", "have"],
+            ["to", "always"],
+            ["to", "get"],
+            ["to", "let"],
+        ):
+            return True
+    return any(lower in _WILLS and _is_speakers(lowers, number) for number, lower in enumerate(lowers))
+
+
+def _is_speakers(lowers: list[str], will: int) -> bool:
+    """Whether the one who will do it is the speaker: "I will", "we never will", "never will I"."""
+    if not {"i", "we"}.isdisjoint(lowers[max(will - 1, 0) : will + 2]):
+        return True
+    return will > 1 and lowers[will - 2] in ("i", "we") and lowers[will - 1] in _BETWEEN_I_AND_WILL
 
 
 _HARMS: Final = frozenset({"will", "could", "can", "may", "might", "would", "won't"})
 _FORBIDDING: Final = frozenset({"don't", "never", "beware", "stop", "careful", "do", "be", "watch", "look"})
-_LINKS: Final = frozenset({"or", "otherwise", "because", "since", "as", "for", "lest", "before", "and", "if", "else"})
+_GOING_ON: Final = word_set("it you they he she we this that otherwise or else someone somebody one i")
+_LINKS: Final = frozenset({"or", "otherwise", "because", "since", "as", "for", "lest", "before", "if", "else"})
 
 
 def warning_with_a_consequence(passage: Passage) -> Span | None:
@@ -197,15 +256,16 @@ def warning_with_a_consequence(passage: Passage) -> Span | None:
 
 
 def _with_next(passage: Passage) -> Iterator[tuple[Sentence, tuple[Words, ...]]]:
-    """Each sentence that may forbid something, and the pieces of the one after it."""
+    """Each sentence that may forbid something, and the pieces of the one after it if that goes on about it."""
     lower = passage.lower
     if not any(
         word in lower for word in ("don't", "do not", "never", "careful", "watch", "beware", "stop", "look out")
     ):
         return
-    for number, sentence in enumerate(passage.sentences):
-        following = passage.sentences[number + 1].pieces if number + 1 < len(passage.sentences) else ()
-        yield sentence, following
+    for sentence, following in pairwise((*passage.sentences, None)):
+        goes_on = following is not None and following.words and following.words[0].lower in _GOING_ON
+        if sentence is not None:
+            yield sentence, following.pieces if following is not None and goes_on else ()
 
 
 def _forbids(piece: Words, place: int) -> bool:
@@ -213,10 +273,20 @@ def _forbids(piece: Words, place: int) -> bool:
     if lower not in _FORBIDDING or not opens_clause(piece, place):
         return False
     if lower == "do":
-        return after == "not"
+        return after == "not" and not _comforts(piece, place + 2)
+    if lower == "don't":
+        return not _comforts(piece, place + 1)
     if lower in ("be", "watch", "look"):
         return after in ("careful", "out", "cautious", "wary", "your")
+    if lower in ("careful", "stop"):
+        return place == 0 or (lower == "stop" and after not in ("by", "in", "over"))
     return lower != "never" or not _is_inverted(after)
+
+
+def _comforts(piece: Words, place: int) -> bool:
+    """Whether it is fear that is forbidden: "don't worry", "do not be afraid"."""
+    feelings = [word.lower for word in piece[place : place + 2]]
+    return not _FEARS.isdisjoint(feelings if feelings[:1] == ["be"] else feelings[:1])
 
 
 def _is_inverted(after: str) -> bool:
@@ -224,9 +294,12 @@ def _is_inverted(after: str) -> bool:
     return after in _INVERTED or (after.endswith("ed") and not after.endswith("eed"))
 
 
+_FEARS: Final = word_set(
+    "worry mind fear fret hesitate despair afraid distressed sad shy worried upset scared alarmed cry"
+)
 _INVERTED: Final = word_set(
     """
-    have had has did do does was were is am are can could will would in before again a the
+    have had has did do does was were is am are can could will would in before again a the mind to from
     """
 )
 
@@ -234,6 +307,8 @@ _INVERTED: Final = word_set(
 def _harm_after(rest: Words, later: list[Words]) -> int | None:
     """Where the clause with the harm ends: in a later piece, or in this one after a linking word."""
     for piece in (_after_link(rest), *later):
+        if piece and piece[0].lower in ("and", "so"):  # "and you will be safe"
+            continue
         for place, word in enumerate(piece[:-1]):
             if (place and word.lower in _HARMS) or word.lower.endswith("'ll"):
                 return piece[-1].end

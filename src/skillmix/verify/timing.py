@@ -69,6 +69,7 @@ _TIMES: Final = (
         noon midday midnight morning mornings afternoon evening evenings night nighttime tonight tomorrow today sunrise
         sunset sunup sundown dawn dusk daybreak nightfall lunchtime dinnertime bedtime suppertime lunch dinner breakfast
         supper teatime weekend week month year christmas easter thanksgiving halloween holidays midweek midsummer dark
+        birthday
         day term semester
         """
     )
@@ -94,6 +95,7 @@ _AFTER_CLOCK: Final = (
     )
     | _TIMES
 )
+_MINUTES: Final = frozenset({"fifteen", "thirty", "forty-five"})
 _MOST_BEFORE: Final = 5
 
 
@@ -102,7 +104,7 @@ def _time_at(words: Words, place: int, ends: frozenset[int]) -> int | None:
     limit = min(place + _MOST_BEFORE, len(words))
     while place < limit:
         word = words[place]
-        if word.lower in _TIMES:
+        if word.lower.removesuffix("'s") in _TIMES:
             return place + 1
         if word.lower[0].isdigit() or word.lower not in _BEFORE_TIMES:
             return _clock_at(words, place, ends)
@@ -120,6 +122,8 @@ def _clock_at(words: Words, place: int, ends: frozenset[int]) -> int | None:
         after = place + number.after
         if after < len(words) and words[after].lower in ("th", "st", "nd", "rd"):
             return after + 1
+        if after < len(words) and words[after].lower in _MINUTES:
+            after += 1
     closed = after >= len(words) or words[after - 1].end in ends
     return after if closed or words[after].lower in _AFTER_CLOCK else None
 
@@ -128,7 +132,7 @@ def _piece_ends(sentence: Sentence) -> frozenset[int]:
     return frozenset(piece[-1].end for piece in sentence.pieces)
 
 
-_DUTIES: Final = word_set("must should ought due need needs needed required gotta shall supposed deadline")
+_DUTIES: Final = word_set("must should ought due need needs needed required gotta supposed")
 _HAVING: Final = word_set("have has had having got i've you've we've they've")
 _ANY_DUTY: Final = _DUTIES | _HAVING
 _LIMITS: Final = frozenset({"by", "before", "than"})
@@ -153,7 +157,10 @@ def duty_with_a_deadline(passage: Passage) -> Span | None:
 
 
 def _limits(words: Words, place: int) -> bool:
-    if words[place].lower != "than":
+    after = words[place + 1].lower
+    if words[place].lower == "by":
+        return after not in ("day", "night") and (not place or words[place - 1].lower != after)  # "one by one"
+    if words[place].lower == "before":
         return True
     return place >= 2 and words[place - 1].lower == "later" and words[place - 2].lower in ("no", "not")
 
@@ -169,11 +176,12 @@ def _is_duty(words: Words, place: int) -> bool:
     return lower in _DUTIES or (lower in _HAVING and after == "to")
 
 
+_UNITS: Final = frozenset({"day", "week", "month", "year", "term", "night"})
 _UNTIL: Final = frozenset({"to", "until", "till", "til", "through"})
 _CHANGES: Final = word_set(
     """
     rise rises rose grow grows grew increase increased increases drop drops dropped fall falls fell went goes
-    age ages aged count counts counted counting number numbers numbered scale score changed climbed scores range
+    age ages aged count counts counted counting numbered scale score changed climbed scores range
     ranges ranging
     """
 )
@@ -201,14 +209,15 @@ def _time_span(words: Words, place: int, ends: frozenset[int]) -> int | None:
         if words[until].lower in _UNTIL:
             end = _time_at(words, until + 1, ends)
             if end:
-                return end
+                again = words[end - 1].lower == words[first - 1].lower in _UNITS  # "from day to day"
+                return None if again else end
     return None
 
 
 def _is_change(words: Words, place: int, end: int) -> bool:
     """Whether two bare numbers are amounts: "it grew from five to ten"."""
     bare = end - place <= 5 and not any(word.lower in _TIMES or ":" in word.lower for word in words[place:end])
-    return bare and any(word.lower in _CHANGES for word in words[max(place - 6, 0) : place])
+    return bare and any(word.lower in _CHANGES for word in words[:place])
 
 
 _BEING: Final = word_set("am is are was were be been being i'm you're he's she's it's we're they're who's")
@@ -266,7 +275,9 @@ def _joins(sentence: Sentence, joint: int, actions: list[int]) -> bool:
     if joint < actions[0] <= close < actions[-1]:
         return True
     # a second "be" shows a second clause where the comma was left out: "as she was sewing he was reading"
-    return joint < actions[0] and actions[-1] - actions[0] >= 3 and close >= actions[-1]
+    between = {word.lower for word in words[actions[0] : actions[-1]]}
+    apart = actions[-1] - actions[0] >= 3 and between.isdisjoint(("and", "or", "but", "nor", "that"))
+    return joint < actions[0] and apart and close >= actions[-1]
 
 
 CHECKERS: Final[Mapping[str, Checker]] = {
