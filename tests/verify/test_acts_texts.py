@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import skillmix
 from skillmix.core.text_rules import names_skill
@@ -89,6 +91,22 @@ def test_small_texts_are_no_trouble(text: str) -> None:
     passage = passage_of(text)
 
     assert all(check(passage) is None for check in CHECKERS.values())
+
+
+SCRAPS: Final = sorted(
+    {scrap for _, text in (*shown(), *not_shown()) for scrap in text.split(" ")}
+    | {",", ";", ".", "?", "-", "three-two-one"}
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(SCRAPS), max_size=25).map(" ".join))
+def test_scraps_of_the_texts_are_no_trouble(text: str) -> None:
+    passage = passage_of(text)
+
+    for check in CHECKERS.values():
+        span = check(passage)
+        assert span is None or 0 <= span.start < span.end <= len(text)
 
 
 @pytest.mark.parametrize("text", [*HOSTILE.values()], ids=[*HOSTILE])

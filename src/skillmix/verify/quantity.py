@@ -16,6 +16,7 @@ _MEASURES: Final = word_set(
     rate income value salary pay budget population capacity thickness
     """
 )
+_NEAR: Final = 5
 _REACH: Final = 9  # words between the two halves of a comparison
 
 
@@ -113,10 +114,10 @@ def _is_amount(words: Words, number: Number) -> bool:
 
 def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | None:
     """Where the number of a difference stands that leads to a "than"."""
-    for place in range(than - 1, max(than - 5, 0), -1):
+    for place in range(than - 1, max(than - _REACH, 0), -1):
         lower = words[place].lower
         amount = lower in ("more", "fewer", "less")
-        if not amount and not _is_comparative(lower):
+        if not amount and (than - place > _NEAR or not _is_comparative(lower)):
             continue
         if place in ends and (amount or (place + 1 == than and words[place - 1].lower != "one")):
             return ends[place]

@@ -237,7 +237,7 @@ def _is_speakers(lowers: list[str], will: int) -> bool:
 
 _HARMS: Final = frozenset({"will", "could", "can", "may", "might", "would", "won't"})
 _FORBIDDING: Final = frozenset({"don't", "never", "beware", "stop", "careful", "do", "be", "watch", "look"})
-_GOING_ON: Final = word_set("it you they he she we this that otherwise or else someone somebody one i")
+_GOING_ON: Final = word_set("it you they he she we this that otherwise or else someone somebody one i the your a")
 _LINKS: Final = frozenset({"or", "otherwise", "because", "since", "as", "for", "lest", "before", "if", "else"})
 
 

@@ -180,7 +180,7 @@ _UNITS: Final = frozenset({"day", "week", "month", "year", "term", "night"})
 _UNTIL: Final = frozenset({"to", "until", "till", "til", "through"})
 _CHANGES: Final = word_set(
     """
-    rise rises rose grow grows grew increase increased increases drop drops dropped fall falls fell went goes
+    rise rises rose grow grows grew increase increased increases drop drops dropped fall falls fell 
     age ages aged count counts counted counting numbered scale score changed climbed scores range
     ranges ranging
     """
