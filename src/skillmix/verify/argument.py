@@ -187,14 +187,18 @@ _ENDING_A_CONDITION: Final = frozenset({"then", "and", "but", "or", "else"})
 
 
 def _end_of_condition(words: Words, starts: set[int]) -> int:
-    for cut, word in enumerate(words[1:], start=1):
-        if (word.start in starts or word.lower in _ENDING_A_CONDITION) and main_words(words[cut:]):
-            return cut
-    for openers in (SUBJECT_PRONOUNS, DETERMINERS):
-        for cut, word in enumerate(words[2:-1], start=2):
-            if word.lower in openers:
-                return cut
-    return len(words)
+    """Where an if-part ends: at a mark, "then" or "and", or where a new subject starts without any mark."""
+    cut = 1
+    while cut < len(words) and not (words[cut].start in starts or words[cut].lower in _ENDING_A_CONDITION):
+        cut += 1
+    unmarked = not main_words(words[cut:])
+    if unmarked or words[cut].lower in ("and", "but", "because"):
+        last = len(words) - 1 if unmarked else cut - 1
+        for openers in (SUBJECT_PRONOUNS, DETERMINERS) if unmarked else (SUBJECT_PRONOUNS,):
+            for place in range(2, last):
+                if words[place].lower in openers:
+                    return place
+    return len(words) if unmarked else cut
 
 
 def hypothetical_chain(passage: Passage) -> Span | None:

@@ -1,6 +1,7 @@
 """What a clause is about: its main words, whatever their ending, and whether it denies something."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from skillmix.verify.passage import Word, Words
@@ -71,6 +72,7 @@ _FORMS: Final = {
 _VOWELS: Final = frozenset("aeiouy")
 
 
+@lru_cache(maxsize=4096)
 def stem(lower: str) -> str:
     """Cut a word's ending, so that forms of one word look the same.
 

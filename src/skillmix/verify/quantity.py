@@ -174,10 +174,10 @@ _NO_MARK: Final = re.compile(r"[\w\s'’$€£-]*")
 _TOTAL_WORDS: Final = word_set(
     """
     make makes made making plus equal equals total totals totaling totaled sum add adds added adding together
-    altogether combined comes come gives give giving
+    altogether combined gives giving brings bring bringing brought
     """
 )
-_TOTAL_SIGNS: Final = ("in all", "all told", "=", "brings", "bringing", "brought")
+_TOTAL_PAIRS: Final = frozenset({("in", "all"), ("all", "told"), ("comes", "to"), ("come", "to"), ("came", "to")})
 _NO_TOTAL_BEFORE: Final = frozenset({"at", "by", "until", "on", "page", "chapter", "room", "before", "after"})
 _MOST_PARTS: Final = 8
 
@@ -186,27 +186,33 @@ def sum_that_adds_up(passage: Passage) -> Span | None:
     """Three and two make five."""
     for sentence in passage.sentences:
         words = sentence.words
-        if not _speaks_of_total(sentence, passage):
-            continue
-        numbers = numbers_in(words)
+        totals = _total_words(sentence)
+        numbers = numbers_in(words) if totals else []
         for place, total in enumerate(numbers):
             if total.first and words[total.first - 1].lower in _NO_TOTAL_BEFORE:
                 continue
             before, after = numbers[max(place - _MOST_PARTS, 0) : place], numbers[place + 1 : place + 1 + _MOST_PARTS]
             used = _adding_up(total, before[::-1]) or _adding_up(total, after)
-            if used:
-                inside = sorted((total, *used), key=lambda number: number.first)
-                return Span(words[inside[0].first].start, words[inside[-1].after - 1].end)
+            first = min((number.first for number in used), default=0)
+            last = max((number.after for number in (total, *used)), default=0)
+            if used and any(min(first, total.first) - _NEAR <= one < last + _NEAR for one in totals):
+                return Span(words[min(first, total.first)].start, words[last - 1].end)
     return None
 
 
-def _speaks_of_total(sentence: Sentence, passage: Passage) -> bool:
-    if len(sentence.words) < 4:
-        return False
-    if any(word.lower in _TOTAL_WORDS for word in sentence.words):
-        return True
-    text = passage.lower[sentence.start : sentence.end]
-    return any(sign in text for sign in _TOTAL_SIGNS)
+def _total_words(sentence: Sentence) -> list[int]:
+    """Where words stand that announce a total: "make", "in all"."""
+    words = sentence.words
+    if len(words) < 3:
+        return []
+    places = [place for place, word in enumerate(words) if word.lower in _TOTAL_WORDS]
+    for place, (word, after) in enumerate(pairwise(words)):
+        if (word.lower, after.lower) in _TOTAL_PAIRS:
+            places.append(place)
+    sign = sentence.text.find("=")
+    if sign >= 0:
+        places.append(sum(word.start - sentence.start < sign for word in words))
+    return places
 
 
 def _adding_up(total: Number, parts: list[Number]) -> list[Number]:

@@ -22,7 +22,7 @@ def marked_concession(passage: Passage) -> Span | None:
         pieces = sentence.pieces
         for number, piece in enumerate(pieces[:-1]):
             # "Granted, the car is old, but it still runs": the comma stands after the first word already
-            later = pieces[number + 2 :] if len(piece) == 1 and piece[0].lower == "granted" else ()
+            later = pieces[number + 2 :] if len(piece) <= 2 and piece[-1].lower == "granted" else ()
             if _concedes(piece):
                 later = pieces[number + 1 :]
             if any(_goes_against(one) for one in later):
@@ -78,7 +78,7 @@ _LEAVING_OUT: Final = {("apart", "from"), ("other", "than"), ("save", "for"), ("
 def exception_to_a_rule(passage: Passage) -> Span | None:
     """All X except Y."""
     text = passage.lower
-    if not ("except" in text or " from" in text or " than" in text or "save for" in text):
+    if not any(sign in text for sign in ("except", "apart from", "aside from", "other than", "save for")):
         return None
     for sentence in passage.sentences:
         left_out = _left_out(sentence)
@@ -96,12 +96,16 @@ def _left_out(sentence: Sentence) -> list[tuple[int, int]]:
     for piece in sentence.pieces:
         for place, word in enumerate(piece[:-1]):
             pair = (word.lower, piece[place + 1].lower)
-            before = [earlier.lower for earlier in piece[max(place - 2, 0) : place]]
-            named = pair in _LEAVING_OUT and place + 2 < len(piece) and _NO_EXCEPTION_BEFORE.isdisjoint(before)
+            named = pair in _LEAVING_OUT and place + 2 < len(piece) and not _is_literal(piece, place)
             if named or word.lower in ("except", "excepting"):
                 found.append((first + place, first + len(piece)))
         first += len(piece)
     return found
+
+
+def _is_literal(piece: Words, place: int) -> bool:
+    """Whether the words leave nothing out: "they stood apart from us", "we save for a bike"."""
+    return any(word.lower in _NO_EXCEPTION_BEFORE for word in piece[max(place - 2, 0) : place])
 
 
 def _whole_groups(sentence: Sentence) -> list[int]:

@@ -56,12 +56,16 @@ def _thank(sentence: Sentence, place: int) -> bool:
 def _thanks(sentence: Sentence, place: int) -> bool:
     """Whether this is a word of thanks: no "he thanks her", no "thanks to the rain"."""
     words = sentence.words
+    if words[place + 1].lower in _NOT_THANKED:
+        return False
     if place and words[place - 1].lower in _BEFORE_THANKS:
-        return True
+        return words[place - 1].lower != "say" or _speaker_before(sentence, place)
     return _opens_piece(sentence, place) and (words[place + 1].lower != "to" or words[place + 2].lower in _THANKED)
 
 
-_NOT_THANKED: Final = frozenset({"goodness", "god", "heaven", "heavens", "him", "her", "them"})
+_NOT_THANKED: Final = frozenset(
+    {"goodness", "god", "heaven", "heavens", "him", "her", "them", "me", "us", "the", "his"}
+)
 _THANKED: Final = frozenset({"you", "all", "everyone", "everybody", "each", "both"})
 
 
@@ -85,13 +89,14 @@ def _denied(lower: str) -> bool:
 
 
 def _opens_piece(sentence: Sentence, place: int) -> bool:
+    """Whether a word starts its piece or follows "and" or the like: no reported speech."""
+    if place and sentence.words[place - 1].lower in _AND:
+        return True
     start = sentence.words[place].start
-    for piece in sentence.pieces:
-        if piece[0].start <= start <= piece[-1].start:
-            return any(word.start == start and opens_clause(piece, number) for number, word in enumerate(piece))
-    return False
+    return any(piece[0].start == start for piece in sentence.pieces)
 
 
+_AND: Final = word_set("and but so or then well oh hey please also now because")
 _THANKS: Final = {
     "thank": _thank,
     "thanks": _thanks,
@@ -103,6 +108,8 @@ _THANKS: Final = {
 
 _OWN: Final = word_set("i my we our i'm i've i'd we're we've myself ourselves")
 _FAULT_LINKS: Final = frozenset({"for", "about", "that", "because"})
+_CONFESSING: Final = frozenset({"i", "we", "i've", "we've", "my", "our"})
+_FRIENDS: Final = word_set("friend friends dear love lord lady boy girl son darling child")
 _NO_FAULTS: Final = word_set("morning evening thing everything something anything nothing during")
 
 
@@ -111,32 +118,39 @@ def offering_an_apology(passage: Passage) -> Span | None:
     lower = passage.lower
     if not ("sorry" in lower or "apolog" in lower or "forgive" in lower):
         return None
-    for sentence in passage.sentences:
+    for number, sentence in enumerate(passage.sentences):
         words = sentence.words
-        for place in range(len(words) - 2):
-            if _apologizes(sentence, place) and _own_fault(sentence, place + 1):
+        for place in range(len(words)):
+            if not _apologizes(sentence, place):
+                continue
+            if _own_fault(sentence, place + 1):
                 return Span(words[place].start, words[-1].end)
+            following = passage.sentences[number + 1 : number + 2]
+            if len(words) - place <= 3 and following and _is_confession(following[0].words):
+                return Span(words[place].start, following[0].end)
     return None
+
+
+def _is_confession(words: Words) -> bool:
+    """Whether the sentence after an apology tells what the speaker did: "I broke it"."""
+    return len(words) > 2 and words[0].lower in _CONFESSING
 
 
 def _apologizes(sentence: Sentence, place: int) -> bool:
     words = sentence.words
-    lower, after = words[place].lower, words[place + 1].lower
+    lower = words[place].lower
+    after = words[place + 1].lower if place + 1 < len(words) else ""
     if lower == "sorry":
-        return _opens_piece(sentence, place) or _speaker_before(sentence, place) or words[place - 1].lower in _VERY
+        first = place - 1 if place and words[place - 1].lower in _VERY else place
+        return _opens_piece(sentence, first) or _speaker_before(sentence, place)
     if lower in ("apologize", "apologise"):
         return _speaker_before(sentence, place)
     if lower in ("apologies", "apology"):
-        return _opens_piece(sentence, place) or words[place - 1].lower in (
-            "my",
-            "our",
-            "sincere",
-            "deepest",
-            "sincerest",
-        )
+        return _opens_piece(sentence, place) or words[place - 1].lower in _OWN_APOLOGIES
     return lower in ("forgive", "pardon") and after in ("me", "us") and _is_order(sentence, place)
 
 
+_OWN_APOLOGIES: Final = frozenset({"my", "our", "sincere", "deepest", "sincerest", "humble"})
 _VERY: Final = frozenset({"so", "very", "terribly", "really", "truly", "awfully", "deeply", "am"})
 
 
@@ -156,7 +170,7 @@ def _own_fault(sentence: Sentence, place: int) -> bool:
         if lower in _FAULT_LINKS:
             rest = _clause_from(sentence, place + number + 1)
             return not _OWN.isdisjoint(rest) or (lower in ("for", "about") and any(_is_deed(part) for part in rest[:3]))
-        if lower in ("i", "we", "i've", "we've") and number <= 2:
+        if number <= 2 and (lower in _CONFESSING and following[number + 1] not in _FRIENDS):
             return True
     return False
 
@@ -201,9 +215,10 @@ def _promises(words: Words, place: int) -> bool:
     before = [word.lower for word in words[max(place - 3, 0) : place]]
     if words[place].lower == "word":
         return before[-1] in ("my", "our") and (not {"give", "have"}.isdisjoint(before) or "on" in before)
-    if words[place].lower not in _PROMISES or before[-1] in DETERMINERS or any(_denied(lower) for lower in before):
+    if words[place].lower not in _PROMISES or before[-1] in DETERMINERS:
         return False
-    return "i" in before or "we" in before
+    speaker = next((number for number in reversed(range(len(before))) if before[number] in ("i", "we")), None)
+    return speaker is not None and not any(_denied(lower) for lower in before[speaker:])
 
 
 def _own_future(words: Words, place: int) -> bool:

@@ -196,7 +196,7 @@ def start_and_end_time(passage: Passage) -> Span | None:
         ends = _piece_ends(sentence)
         for place, word in enumerate(words[:-3]):
             end = _time_span(words, place, ends) if word.lower == "from" else None
-            if end and not _is_change(words, place, end):
+            if end and not _is_change(words, place, end, ends):
                 return Span(word.start, words[end - 1].end)
     return None
 
@@ -214,10 +214,13 @@ def _time_span(words: Words, place: int, ends: frozenset[int]) -> int | None:
     return None
 
 
-def _is_change(words: Words, place: int, end: int) -> bool:
+def _is_change(words: Words, place: int, end: int, ends: frozenset[int]) -> bool:
     """Whether two bare numbers are amounts: "it grew from five to ten"."""
+    opening = place
+    while opening > 0 and words[opening - 1].end not in ends:
+        opening -= 1
     bare = end - place <= 5 and not any(word.lower in _TIMES or ":" in word.lower for word in words[place:end])
-    return bare and any(word.lower in _CHANGES for word in words[:place])
+    return bare and any(word.lower in _CHANGES for word in words[opening:place])
 
 
 _BEING: Final = word_set("am is are was were be been being i'm you're he's she's it's we're they're who's")
