@@ -40,6 +40,10 @@ HOSTILE: Final = {
     "thanks": "thank you for i promise to be sorry don't stop could you please " * 1600,
     "places": "from the house past the mill over the hill through the door behind the left of the right of the " * 1000,
     "times": "from five to five by the end of the end of must have to " * 1800,
+    "sorry, sorry": "sorry, x, " * 10_000,
+    "actions": "was running as x, " * 5500,
+    "warnings": "don't a, b, " * 8000,
+    "concessions": "although a b, c, " * 5800,
     "emoji": "🙂 if 🙂 so 🙂 " * 8000,
     "than": "one more than two times as many as three out of four " * 1900,
 }

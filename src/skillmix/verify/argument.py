@@ -87,7 +87,7 @@ def _concludes(words: Words, mark: int) -> bool:
 
 def _readings(words: Words, place: int, mark: int, starts: set[int]) -> Iterator[_Premises]:
     opening = place
-    while opening > 0 and words[opening].start not in starts:
+    while opening > max(place - _REACH, 0) and words[opening].start not in starts:
         opening -= 1
     inside = words[place + 1 : mark]
     cuts = [

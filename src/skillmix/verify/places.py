@@ -180,7 +180,9 @@ def _distance_before(words: Words, place: int) -> int | None:
         return None
     if words[unit - 1].lower in ("a", "an", "half"):
         return unit - 1
-    return next((number.first for number in numbers_in(words[:unit]) if unit - number.after <= 1), None)
+    before = max(unit - 6, 0)
+    numbers = numbers_in(words[before:unit])
+    return next((before + number.first for number in numbers if unit - before - number.after <= 1), None)
 
 
 def _is_joined_distance(lower: str) -> bool:

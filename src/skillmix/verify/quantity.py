@@ -180,6 +180,7 @@ _TOTAL_WORDS: Final = word_set(
 _TOTAL_PAIRS: Final = frozenset({("in", "all"), ("all", "told"), ("comes", "to"), ("come", "to"), ("came", "to")})
 _NO_TOTAL_BEFORE: Final = frozenset({"at", "by", "until", "on", "page", "chapter", "room", "before", "after"})
 _MOST_PARTS: Final = 8
+_MOST_TOTALS: Final = 8
 
 
 def sum_that_adds_up(passage: Passage) -> Span | None:
@@ -212,7 +213,7 @@ def _total_words(sentence: Sentence) -> list[int]:
     sign = sentence.text.find("=")
     if sign >= 0:
         places.append(sum(word.start - sentence.start < sign for word in words))
-    return places
+    return places[:_MOST_TOTALS]
 
 
 def _adding_up(total: Number, parts: list[Number]) -> list[Number]:

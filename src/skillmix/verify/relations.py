@@ -25,7 +25,7 @@ def marked_concession(passage: Passage) -> Span | None:
             later = pieces[number + 2 :] if len(piece) <= 2 and piece[-1].lower == "granted" else ()
             if _concedes(piece):
                 later = pieces[number + 1 :]
-            if any(_goes_against(one) for one in later):
+            if any(_goes_against(one) for one in later[:8]):
                 return Span(piece[0].start, pieces[-1][-1].end)
     return None
 
@@ -83,7 +83,7 @@ def exception_to_a_rule(passage: Passage) -> Span | None:
     for sentence in passage.sentences:
         left_out = _left_out(sentence)
         whole = _whole_groups(sentence) if left_out else []
-        for start, end in left_out:
+        for start, end in left_out[:8]:
             if any(place < start or place >= end for place in whole):
                 return Span(sentence.words[0].start, sentence.words[-1].end)
     return None
@@ -146,7 +146,8 @@ def _terms(words: Words, first: int, second: int, starts: set[int]) -> list[Word
     while last < len(words) and words[last].start not in starts and last - second < _LONGEST_TERM:
         last += 1
     opening = first - 1
-    while opening > 0 and words[opening].start not in starts and words[opening].lower not in ("as", "what", "that"):
+    limit = max(first - _LONGEST_TERM - 2, 0)
+    while opening > limit and words[opening].start not in starts and words[opening].lower not in ("as", "what", "that"):
         opening -= 1
     front = words[opening].lower in ("as", "what")
     middle = words[first + 1 : second - 1 if words[second - 1].lower in _BE else second]

@@ -38,7 +38,7 @@ def giving_thanks_with_a_reason(passage: Passage) -> Span | None:
 
 def _reason_after(words: Words, place: int) -> bool:
     """Whether a reason of at least two words follows, before another clause starts."""
-    for word in words[place + 1 : -2]:
+    for word in words[place + 1 : min(place + 20, len(words) - 2)]:
         if word.lower in _REASONS:
             return True
         if word.lower in _NEW_CLAUSE:
@@ -92,8 +92,14 @@ def _opens_piece(sentence: Sentence, place: int) -> bool:
     """Whether a word starts its piece or follows "and" or the like: no reported speech."""
     if place and sentence.words[place - 1].lower in _AND:
         return True
-    start = sentence.words[place].start
-    return any(piece[0].start == start for piece in sentence.pieces)
+    return _after_mark(sentence, place)
+
+
+def _after_mark(sentence: Sentence, place: int) -> bool:
+    """Whether a word is the first of its sentence, or a mark stands before it."""
+    words = sentence.words
+    gap = slice(words[place - 1].end - sentence.start, words[place].start - sentence.start) if place else slice(0)
+    return place == 0 or bool(sentence.text[gap].strip())
 
 
 _AND: Final = word_set("and but so or then well oh hey please also now because")
@@ -178,11 +184,12 @@ def _own_fault(sentence: Sentence, place: int) -> bool:
 def _clause_from(sentence: Sentence, place: int) -> list[str]:
     """The words up to the next mark that has at least two words before it, or up to the next "and I"."""
     words = sentence.words
-    starts = {piece[0].start for piece in sentence.pieces}
     clause: list[str] = []
     for number, word in enumerate(words[place : place + 15], start=place):
         after = words[number + 1].lower if number + 1 < len(words) else ""
-        if (len(clause) >= 2 and word.start in starts) or (word.lower in ("and", "but") and after in _SPEAKERS):
+        if (len(clause) >= 2 and _after_mark(sentence, number)) or (
+            word.lower in ("and", "but") and after in _SPEAKERS
+        ):
             break
         clause.append(word.lower)
     return clause
@@ -223,6 +230,7 @@ def _promises(words: Words, place: int) -> bool:
 
 def _own_future(words: Words, place: int) -> bool:
     """Whether the sentence says what the speaker will do, or the promise is one "to" do something."""
+    words, place = words[max(place - 40, 0) : place + 40], min(place, 40)
     lowers = [word.lower for word in words]
     if "i'll" in lowers or "we'll" in lowers:
         return True
@@ -264,7 +272,7 @@ def warning_with_a_consequence(passage: Passage) -> Span | None:
             place = next((place for place in range(len(piece) - 1) if _forbids(piece, place)), None)
             if place is None:
                 continue
-            end = _harm_after(piece[place + 1 :], [*pieces[number + 1 :], *following])
+            end = _harm_after(piece[place + 1 :], [*pieces[number + 1 : number + 7], *following[:6]])
             if end:
                 return Span(piece[place].start, end)
     return None
@@ -348,7 +356,7 @@ def asking_politely(passage: Passage) -> Span | None:
     for sentence in passage.sentences:
         if "?" not in sentence.text or all(word.lower not in _COURTESY for word in sentence.words):
             continue
-        for piece in sentence.pieces:
+        for piece in sentence.pieces[:40]:
             place = next((place for place in range(len(piece) - 1) if _asks(piece, place)), None)
             if place is not None and _courteous_question(passage, sentence, piece[place].start):
                 return Span(piece[place].start, sentence.end)

@@ -217,7 +217,7 @@ def _time_span(words: Words, place: int, ends: frozenset[int]) -> int | None:
 def _is_change(words: Words, place: int, end: int, ends: frozenset[int]) -> bool:
     """Whether two bare numbers are amounts: "it grew from five to ten"."""
     opening = place
-    while opening > 0 and words[opening - 1].end not in ends:
+    while opening > max(place - 30, 0) and words[opening - 1].end not in ends:
         opening -= 1
     bare = end - place <= 5 and not any(word.lower in _TIMES or ":" in word.lower for word in words[place:end])
     return bare and any(word.lower in _CHANGES for word in words[opening:place])
@@ -231,6 +231,7 @@ _NO_ACTIONS: Final = word_set(
     missing
     """
 )
+_MOST_JOINTS: Final = 8
 _JOINING: Final = frozenset({"while", "as", "meanwhile", "whilst"})
 
 
@@ -245,7 +246,7 @@ def two_actions_at_once(passage: Passage) -> Span | None:
             continue
         joints = [place for place, word in enumerate(words) if word.lower in _JOINING]
         joints += [place for place in range(len(words) - 2) if _same_time(words, place)]
-        if any(_joins(sentence, joint, actions) for joint in joints):
+        if any(_joins(sentence, joint, actions) for joint in joints[:_MOST_JOINTS]):
             return Span(words[0].start, words[-1].end)
     return None
 
