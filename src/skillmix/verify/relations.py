@@ -22,10 +22,10 @@ def marked_concession(passage: Passage) -> Span | None:
         pieces = sentence.pieces
         for number, piece in enumerate(pieces[:-1]):
             # "Granted, the car is old, but it still runs": the comma stands after the first word already
-            later = pieces[number + 2 :] if len(piece) <= 2 and piece[-1].lower == "granted" else ()
+            later = pieces[number + 2 : number + 10] if len(piece) <= 2 and piece[-1].lower == "granted" else ()
             if _concedes(piece):
-                later = pieces[number + 1 :]
-            if any(_goes_against(one) for one in later[:8]):
+                later = pieces[number + 1 : number + 9]
+            if any(_goes_against(one) for one in later):
                 return Span(piece[0].start, pieces[-1][-1].end)
     return None
 
