@@ -1,0 +1,240 @@
+"""Arguments: rules with their conclusions, and conditions that belong together."""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from skillmix.verify.main_words import (
+    DETERMINERS,
+    SUBJECT_PRONOUNS,
+    denies,
+    main_words,
+    opens_clause,
+    word_set,
+)
+from skillmix.verify.passage import Checker, Passage, Span, Words
+
+_THEREFORE: Final = frozenset({"so", "therefore", "thus", "hence", "consequently"})
+_NO_CONCLUSION: Final = frozenset({"that", "much", "many", "far", "long", "as"})  # after "so"
+_DEGREE: Final = word_set("is are was were be been am not ever it's i'm or do does did")  # before "so"
+_CONNECTIVES: Final = frozenset({"and", "but", "then", "yet"})
+_CLAUSE_OPENERS: Final = SUBJECT_PRONOUNS | DETERMINERS
+_REACH: Final = 60  # words from a rule to its conclusion
+_MOST_CUTS: Final = 8
+_MOST_RULES: Final = 6
+
+
+class _Premises(NamedTuple):
+    """The words from a cue to a conclusion's mark, where they may be cut, and the conclusion."""
+
+    before: Words
+    """What stands before the cue in its piece."""
+    words: Words
+    cuts: list[int]
+    guesses: list[int]
+    """Where the first piece may be cut if it holds both a condition and its result."""
+    conclusion: Words
+
+
+def modus_ponens(passage: Passage) -> Span | None:
+    """If A, B; A; so B."""
+    return _conditional_argument(passage, denial=False)
+
+
+def modus_tollens(passage: Passage) -> Span | None:
+    """If A, B; not B; so not A."""
+    return _conditional_argument(passage, denial=True)
+
+
+def _conditional_argument(passage: Passage, denial: bool) -> Span | None:
+    for premises in _premises(passage, "if"):
+        for condition, result, fact in _divisions(premises):
+            first, second = (result, condition) if denial else (condition, result)
+            if (
+                _repeats(fact, first, second)
+                and _repeats(premises.conclusion, second, first)
+                and (denies(fact) != denies(first)) == denial
+                and (denies(premises.conclusion) != denies(second)) == denial
+            ):
+                return Span(min(condition[0].start, result[0].start), premises.conclusion[-1].end)
+    return None
+
+
+def _repeats(words: Words, part: Words, other: Words) -> bool:
+    # The word must tell the part from the other one: a shared subject shows nothing.
+    mains = main_words(part)
+    own = mains - main_words(other)
+    return not (own or mains).isdisjoint(main_words(words))
+
+
+def _premises(passage: Passage, cue: str) -> Iterator[_Premises]:
+    words = passage.words
+    if cue not in passage.lower or all(word.lower not in _THEREFORE for word in words):
+        return
+    starts = {piece[0].start for piece in passage.pieces}
+    cues = [place for place, word in enumerate(words) if word.lower == cue]
+    for place in cues[:_MOST_RULES]:
+        for mark in range(place + 4, min(place + _REACH, len(words) - 1)):
+            if words[mark].lower in _THEREFORE and _concludes(words, mark):
+                yield from _readings(words, place, mark, starts)
+
+
+def _concludes(words: Words, mark: int) -> bool:
+    if words[mark].lower != "so":
+        return True
+    return words[mark + 1].lower not in _NO_CONCLUSION and words[mark - 1].lower not in _DEGREE
+
+
+def _readings(words: Words, place: int, mark: int, starts: set[int]) -> Iterator[_Premises]:
+    opening = place
+    while opening > max(place - _REACH, 0) and words[opening].start not in starts:
+        opening -= 1
+    inside = words[place + 1 : mark]
+    cuts = [
+        cut
+        for cut in range(1, len(inside))
+        if inside[cut].start in starts or (inside[cut].lower in _CONNECTIVES and cut + 1 < len(inside))
+    ][:_MOST_CUTS]
+    unmarked = range(2, cuts[0] - 1) if cuts else ()
+    guesses = [cut for cut in unmarked if inside[cut].lower in _CLAUSE_OPENERS]
+    after = _until_mark(words, mark + 1, starts)
+    yield _Premises(words[opening:place], inside, cuts, guesses[:_MOST_CUTS], after)
+    if words[mark].start not in starts and cuts:  # "the match is therefore off"
+        head = words[place + 1 + cuts[-1] : mark]
+        yield _Premises(words[opening:place], inside[: cuts[-1]], cuts[:-1], [], head + after)
+
+
+def _until_mark(words: Words, first: int, starts: set[int]) -> Words:
+    end = first + 1
+    while end < len(words) and (words[end].start not in starts or not main_words(words[first:end])):
+        end += 1
+        if end - first > _REACH:
+            break
+    return words[first:end]
+
+
+def _divisions(premises: _Premises) -> Iterator[tuple[Words, Words, Words]]:
+    """Every way to read the words as condition, result and fact."""
+    words, cuts = premises.words, premises.cuts
+    for first in (*cuts, *premises.guesses):
+        for second in cuts:
+            if second > first:
+                yield words[:first], words[first:second], words[second:]
+    if premises.before and not opens_clause((*premises.before, words[0]), len(premises.before)):
+        for first in cuts:  # "the match is off if it rains"
+            yield words[:first], premises.before, words[first:]
+
+
+def disjunctive_syllogism(passage: Passage) -> Span | None:
+    """Either A or B; not A; so B."""
+    for premises in _premises(passage, "either"):
+        words = premises.words
+        choice = next((place for place, word in enumerate(words) if word.lower == "or"), 0)
+        for cut in premises.cuts:
+            if not 0 < choice < cut - 1:
+                continue
+            one, other, ruled_out = words[:choice], words[choice + 1 : cut], words[cut:]
+            if denies(premises.conclusion) or not denies(ruled_out):
+                continue
+            if _lean(ruled_out, one, other) * _lean(premises.conclusion, one, other) < 0:
+                return Span(words[0].start, premises.conclusion[-1].end)
+    return None
+
+
+def _lean(words: Words, one: Words, other: Words) -> float:
+    """Which of two sides the words speak of: above zero the one, below zero the other."""
+    mains, left, right = main_words(words), main_words(one), main_words(other)
+    return _share(mains, left - right) - _share(mains, right - left)
+
+
+def _share(mains: frozenset[str], own: frozenset[str]) -> float:
+    return len(mains & own) / len(own) if own else 0.0
+
+
+class _Condition(NamedTuple):
+    """One "if": what stands before it in its piece, its if-part, and what follows up to the next "if"."""
+
+    before: Words
+    part: Words
+    result: Words
+
+
+def _conditions(passage: Passage) -> list[_Condition]:
+    """All ifs in order; none unless there are at least two."""
+    words = passage.words
+    if passage.lower.count("if") < 2:
+        return []
+    places = [place for place, word in enumerate(words) if word.lower == "if"][: 2 * _MOST_RULES]
+    if len(places) < 2:
+        return []
+    starts = {piece[0].start for piece in passage.pieces}
+    ends = {sentence.start for sentence in passage.sentences}
+    conditions = []
+    for place, following in pairwise([*places, min(places[-1] + _REACH, len(words))]):
+        opening = place
+        while opening > 0 and words[opening].start not in starts and place - opening < _REACH:
+            opening -= 1
+        last = place + 1
+        while last < min(following, place + _REACH) and words[last].start not in ends:
+            last += 1
+        inside = words[place + 1 : last]
+        cut = _end_of_condition(inside, starts)
+        conditions.append(_Condition(words[opening:place], inside[:cut], inside[cut:]))
+    return conditions
+
+
+_ENDING_A_CONDITION: Final = frozenset({"then", "and", "but", "or", "else"})
+
+
+def _end_of_condition(words: Words, starts: set[int]) -> int:
+    """Where an if-part ends: at a mark, "then" or "and", or where a new subject starts without any mark."""
+    cut = 1
+    while cut < len(words) and not (words[cut].start in starts or words[cut].lower in _ENDING_A_CONDITION):
+        cut += 1
+    unmarked = not main_words(words[cut:])
+    if unmarked or words[cut].lower in ("and", "but", "because"):
+        last = len(words) - 1 if unmarked else cut - 1
+        for openers in (SUBJECT_PRONOUNS, DETERMINERS) if unmarked else (SUBJECT_PRONOUNS,):
+            for place in range(2, last):
+                if words[place].lower in openers:
+                    return place
+    return len(words) if unmarked else cut
+
+
+def hypothetical_chain(passage: Passage) -> Span | None:
+    """If A, B, and if B, C."""
+    for first, second in pairwise(_conditions(passage)):
+        if not first.part or not first.result or not second.part or len(second.result) < 2:
+            continue
+        new = main_words(first.result) - main_words(first.part)
+        turned = denies(second.part) and not denies(first.result)  # "she cries, and if she does not cry"
+        if not turned and not new.isdisjoint(main_words(second.part)):
+            return Span(first.part[0].start, second.result[-1].end)
+    return None
+
+
+def two_way_condition(passage: Passage) -> Span | None:
+    """If A, B, and if not A, C."""
+    for first, second in pairwise(_conditions(passage)):
+        if not first.part or not second.part or denies(first.part) == denies(second.part):
+            continue
+        mains = main_words(second.part)
+        if (not mains or not mains.isdisjoint(main_words(first.part))) and _both_have_results(first, second):
+            return Span(first.part[0].start, (second.result or second.part)[-1].end)
+    return None
+
+
+def _both_have_results(first: _Condition, second: _Condition) -> bool:
+    if len(first.result) < 2 or first.result[-1].lower == "or":
+        return False
+    # "you lose if you go and you lose if you don't": the results stand before the ifs
+    return len(second.result) >= 2 or len(first.before) >= 2
+
+
+CHECKERS: Final[Mapping[str, Checker]] = {
+    "modus ponens": modus_ponens,
+    "modus tollens": modus_tollens,
+    "disjunctive syllogism": disjunctive_syllogism,
+    "hypothetical chain": hypothetical_chain,
+    "two-way condition": two_way_condition,
+}

@@ -1,0 +1,125 @@
+"""What a clause is about: its main words, whatever their ending, and whether it denies something."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from skillmix.verify.passage import Word, Words
+
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of a text, as a set."""
+    return frozenset(text.split())
+
+
+DETERMINERS: Final = word_set(
+    """
+    a an the this that these those my your his her its our their every each some any no another both all
+    """
+)
+SUBJECT_PRONOUNS: Final = word_set("i you he she it we they there one nobody everyone somebody someone")
+LEADS: Final = word_set(
+    """
+    and but so or then well yet also now because that for oh hey please therefore thus hence since while when
+    still plus say says said think know knows hope always just
+    """
+)
+"""Words that may stand before the first word of a clause."""
+
+_MINOR: Final = (
+    DETERMINERS
+    | SUBJECT_PRONOUNS
+    | word_set(
+        """
+    me him us them mine yours hers ours theirs who whom whose which what where when why how if else than as
+    while and or but so then thus hence therefore consequently yet though although because since until till
+    unless either neither nor not never none nothing nowhere without cannot no-one
+    am is are was were be been being do does did doing
+    done have has had having will would shall should can could may might must ought need get gets got gotten
+    getting let ll ve re in on at to of by for from with into onto about up down upon within through during
+    before after very too just only also again still already always really quite must surely indeed now
+    here such same own more most much many thing things way s t d m
+    """
+    )
+)
+_DENIALS: Final = word_set(
+    """
+    not no never none nobody nothing neither nor cannot nowhere without ain't no-one hardly
+    """
+)
+_FORMS: Final = {
+    form: verb
+    for verb, forms in {
+        "begin": "began begun", "bite": "bit bitten", "break": "broke broken", "bring": "brought", "build": "built",
+        "burn": "burnt", "buy": "bought", "catch": "caught", "choose": "chose chosen", "come": "came", "dig": "dug",
+        "draw": "drew drawn", "drink": "drank drunk", "drive": "drove driven", "eat": "ate eaten",
+        "fall": "fell fallen",
+        "feed": "fed", "feel": "felt", "fight": "fought", "find": "found", "fly": "flew flown flies",
+        "forget": "forgot forgotten", "freeze": "froze frozen", "give": "gave given", "go": "went gone goes",
+        "grow": "grew grown", "hear": "heard", "hide": "hid hidden", "hold": "held", "keep": "kept",
+        "know": "knew known",
+        "leave": "left", "lose": "lost", "make": "made", "meet": "met", "pay": "paid", "ride": "rode ridden",
+        "ring": "rang rung", "rise": "rose risen", "run": "ran", "say": "said", "see": "saw seen", "sell": "sold",
+        "send": "sent", "shake": "shook shaken", "shine": "shone", "sing": "sang sung", "sink": "sank sunk",
+        "sit": "sat",
+        "sleep": "slept", "speak": "spoke spoken", "spend": "spent", "stand": "stood", "steal": "stole stolen",
+        "swim": "swam swum", "take": "took taken", "teach": "taught", "tell": "told", "think": "thought",
+        "throw": "threw thrown", "understand": "understood", "wake": "woke woken", "wear": "wore worn", "win": "won",
+        "write": "wrote written", "child": "children", "man": "men", "woman": "women", "foot": "feet",
+    }.items()
+    for form in forms.split()
+}  # fmt: skip
+_VOWELS: Final = frozenset("aeiouy")
+
+
+@lru_cache(maxsize=4096)
+def stem(lower: str) -> str:
+    """Cut a word's ending, so that forms of one word look the same.
+
+    >>> [stem(word) for word in ("cries", "crying", "stopped", "bakes", "ran", "dog's")]
+    ['cri', 'cri', 'stop', 'bak', 'run', 'dog']
+    """
+    base = lower.partition("'")[0]
+    base = _FORMS.get(base, base)
+    for ending in ("ing", "ied", "ies", "ed", "es", "s", "ly"):
+        if base.endswith(ending) and _may_lose(base, ending):
+            base = base[: -len(ending)] + ("i" if ending[0] == "i" and ending != "ing" else "")
+            break
+    if base.endswith("e") and len(base) > 2:
+        base = base[:-1]
+    if len(base) > 2 and base[-1] == base[-2]:
+        base = base[:-1]
+    return base[:-1] + "i" if base.endswith("y") else base
+
+
+def _may_lose(base: str, ending: str) -> bool:
+    rest = base[: -len(ending)]
+    if ending in ("s", "es") and rest.endswith(("s", "u", "i")):
+        return ending == "es"
+    if ending == "ed" and rest.endswith("e"):
+        return False
+    return len(rest) >= (2 if ending == "ing" else 3 if ending != "s" else 2) and not _VOWELS.isdisjoint(rest)
+
+
+def main_words(words: Iterable[Word]) -> frozenset[str]:
+    """Stems of the words that carry the meaning: no pronouns, articles, helping verbs or small words."""
+    return frozenset(
+        stem(word.lower)
+        for word in words
+        if word.lower not in _MINOR and not word.lower.endswith("n't") and word.lower.partition("'")[0] not in _MINOR
+    )
+
+
+def is_minor(lower: str) -> bool:
+    """Whether a word carries no meaning of its own."""
+    return lower in _MINOR or lower.endswith("n't")
+
+
+def denies(words: Words) -> bool:
+    """Whether a clause says that something is not so: an odd number of denials."""
+    return sum(word.lower in _DENIALS or word.lower.endswith("n't") for word in words) % 2 == 1
+
+
+def opens_clause(piece: Words, place: int) -> bool:
+    """Whether the word at a place starts its piece, or follows a word that may lead a clause."""
+    return place == 0 or piece[place - 1].lower in LEADS

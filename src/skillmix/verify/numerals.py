@@ -1,0 +1,140 @@
+"""Numbers in a text, written in digits or in words."""
+
+import re
+from typing import Final, NamedTuple
+
+from skillmix.verify.passage import Words
+
+_SMALL: Final = """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+    eighteen nineteen
+"""
+_TENS: Final = "twenty thirty forty fifty sixty seventy eighty ninety"
+_ATOMS: Final = {
+    **{word: value for value, word in enumerate(_SMALL.split())},
+    **{word: 10 * tens for tens, word in enumerate(_TENS.split(), start=2)},
+}
+_SCALES: Final = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+_NUMBER_WORDS: Final = frozenset({*_ATOMS, *_SCALES})
+_ONE_AMOUNT: Final = re.compile(r"(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?")
+_MAXIMUM_DIGITS: Final = 15  # longer ones are no amounts, and would not be exact
+
+
+class Number(NamedTuple):
+    """One number and the words that say it: from the index `first` up to, not including, `after`."""
+
+    value: float
+    first: int
+    after: int
+
+
+def numbers_in(words: Words) -> list[Number]:
+    """Read every number, several words as one where they belong together, and each one of "three-two-one".
+
+    >>> from skillmix.verify.passage import passage_of
+    >>> [number.value for number in numbers_in(passage_of("Ten, two hundred and five, twenty-one and 1,000.").words)]
+    [10.0, 205.0, 21.0, 1000.0]
+    """
+    numbers: list[Number] = []
+    for place, word in enumerate(words):
+        lower = word.lower
+        if lower in _NUMBER_WORDS or lower[0].isdigit() or ("-" in lower and _parts(lower)):
+            if numbers and numbers[-1].after > place:
+                continue
+            numbers += _numbers_at(words, place)
+    return numbers
+
+
+def is_number(lower: str) -> bool:
+    """Whether a word in small letters says a number."""
+    return lower.isdigit() or bool(_parts(lower))
+
+
+def _numbers_at(words: Words, first: int) -> list[Number]:
+    if words[first].lower[0].isdigit():
+        return _digits_at(words, first)
+    number = _number_at(words, first)
+    if number:
+        return [number]
+    parts = [part for part in _parts(words[first].lower) if part in _ATOMS]
+    return [Number(float(_ATOMS[part]), first, first + 1) for part in parts]
+
+
+def _number_at(words: Words, first: int) -> Number | None:
+    reader = _Reader()
+    place = first
+    while place < len(words) and (place == first or words[place].start == words[place - 1].end + 1):
+        if words[place].lower == "and" and reader.after_scale and place + 1 < len(words):
+            joined = _parts(words[place + 1].lower)
+            if not joined or not reader.takes(joined):
+                break
+            place += 1
+        elif not reader.takes(_parts(words[place].lower)):
+            break
+        place += 1
+    return Number(float(reader.value), first, place) if place > first else None
+
+
+def _digits_at(words: Words, first: int) -> list[Number]:
+    text = words[first].lower
+    if len(text) > _MAXIMUM_DIGITS or not text.isascii():
+        return []
+    if not _ONE_AMOUNT.fullmatch(text):
+        listed = text.split(",")  # "3,2,1"
+        return [Number(float(part), first, first + 1) for part in listed] if all(map(str.isdigit, listed)) else []
+    value = float(text.replace(",", ""))
+    following = words[first + 1] if first + 1 < len(words) else None
+    if following and following.lower in _SCALES and following.start == words[first].end + 1:
+        return [Number(value * _SCALES[following.lower], first, first + 2)]
+    return [Number(value, first, first + 1)]
+
+
+def _parts(lower: str) -> list[str]:
+    if lower in _ATOMS or lower in _SCALES:
+        return [lower]
+    parts = lower.split("-") if "-" in lower else []
+    return parts if all(part in _ATOMS or part in _SCALES for part in parts) else []
+
+
+class _Reader:
+    """Adds up number words as long as they form one number: tens then units, hundreds then tens."""
+
+    def __init__(self) -> None:
+        self._whole = 0
+        self._chunk = 0
+        self._limit = 10**12  # the next plain number must be smaller
+        self.after_scale = False
+
+    @property
+    def value(self) -> int:
+        return self._whole + self._chunk
+
+    def takes(self, parts: list[str]) -> bool:
+        before = (self._whole, self._chunk, self._limit, self.after_scale)
+        if parts and all(self._takes_one(part) for part in parts):
+            return True
+        self._whole, self._chunk, self._limit, self.after_scale = before
+        return False
+
+    def _takes_one(self, part: str) -> bool:
+        if part in _SCALES:
+            return self._takes_scale(_SCALES[part])
+        value = _ATOMS[part]
+        if value >= self._limit:
+            return False
+        self._chunk += value
+        self._limit = 10 if value >= 20 else 0
+        self.after_scale = False
+        return True
+
+    def _takes_scale(self, scale: int) -> bool:
+        if (self.after_scale and self._chunk == 0) or self._chunk >= scale:
+            return False
+        amount = max(self._chunk, 1) * scale
+        if scale >= 1000:
+            self._whole, self._chunk = self._whole + amount, 0
+        else:
+            self._chunk = amount
+        self._limit = scale if scale != 12 else 0
+        self.after_scale = True
+        return True

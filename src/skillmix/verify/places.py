@@ -1,0 +1,239 @@
+"""Places: routes, positions, directions."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from skillmix.verify.main_words import DETERMINERS, is_minor, word_set
+from skillmix.verify.numerals import is_number, numbers_in
+from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
+
+_PLACES_WITHOUT_ARTICLE: Final = word_set(
+    """
+    home school work town bed church here there downtown class camp college campus shore land sea court base
+    heaven room door floor one house
+    """
+)
+_ON_THE_WAY: Final = frozenset({"through", "past", "via", "across", "over", "along"})
+_GOALS: Final = frozenset({"to", "into", "onto"})
+_NO_PLACES: Final = word_set(
+    """
+    monday tuesday wednesday thursday friday saturday sunday january february march april june july august
+    september october november december morning noon night dawn dusk beginning start time day days week year
+    years i me him them us it you
+    """
+)
+_LONGEST_LEG: Final = 12
+
+
+def route_with_a_stop(passage: Passage) -> Span | None:
+    """From A through B to C."""
+    if "from " not in passage.lower:
+        return None
+    for sentence in passage.sentences:
+        words = sentence.words
+        for place, word in enumerate(words[:-5]):
+            end = _route_end(words, place) if word.lower == "from" and _is_place(words, place + 1) else None
+            if end:
+                return Span(word.start, words[end].end)
+    return None
+
+
+def _route_end(words: Words, start: int) -> int | None:
+    for way in range(start + 2, min(start + 2 + _LONGEST_LEG, len(words) - 3)):
+        if _is_way(words, way):
+            first = way + (3 if words[way].lower == "by" else 1)
+            for goal in range(first + 1, min(first + _LONGEST_LEG, len(words) - 1)):
+                if words[goal].lower in _GOALS and (words[goal].lower != "to" or _is_place(words, goal + 1)):
+                    return goal + 1
+        elif words[way].lower in _GOALS and _is_place(words, way + 1) and words[way - 1].lower not in ("next", "close"):
+            return None  # the goal comes before the way
+    return None
+
+
+def _is_way(words: Words, place: int) -> bool:
+    if words[place].lower == "by":
+        return [word.lower for word in words[place + 1 : place + 3]] == ["way", "of"]
+    if words[place].lower not in _ON_THE_WAY:
+        return False
+    after = words[place + 1].lower
+    return _is_place(words, place + 1) or not (is_minor(after) or after in _NO_PLACES or is_number(after))
+
+
+def _is_place(words: Words, place: int) -> bool:
+    """Whether a name of a place may start here: an article, a capital letter, or a word like "home"."""
+    if place >= len(words):
+        return False
+    lower = words[place].lower
+    if lower in DETERMINERS:
+        following = next((word.lower for word in words[place + 1 : place + 2]), "")
+        return following not in _NO_PLACES
+    if lower in _PLACES_WITHOUT_ARTICLE:
+        return True
+    return words[place].text[0].isupper() and lower not in _NO_PLACES
+
+
+_POSITIONS: Final = (
+    ("behind",),
+    ("in", "front", "of"),
+    ("next", "to"),
+    ("beside",),
+    ("above",),
+    ("below",),
+    ("beneath",),
+    ("opposite",),
+    ("on", "top", "of"),
+    ("left", "of"),
+    ("right", "of"),
+)
+_POSITION_STARTS: Final = {phrase[0]: phrase for phrase in _POSITIONS}
+_POSITION_SIGNS: Final = (
+    "behind", "front of", "next to", "beside", "above", "below", "beneath", "opposite", "top of", "left of", "right of"
+)  # fmt: skip
+_NO_POSITION_BEFORE: Final = {
+    "opposite": DETERMINERS,  # "the opposite house"
+    "left": frozenset({"is", "was", "are", "were", "what's", "be", "little", "nothing"}),  # "what is left of it"
+}
+_OBJECT_PRONOUNS: Final = word_set("me him her it us them you one mine yours hers ours theirs which whom")
+_NO_OBJECTS: Final = word_set(
+    """
+    all average board schedule time bars zero himself herself themselves itself contempt nothing else closed-
+    doors age
+    """
+)
+
+
+def double_placement(passage: Passage) -> Span | None:
+    """Behind the sofa and next to the window."""
+    if sum(passage.lower.count(sign) for sign in _POSITION_SIGNS) < 2:
+        return None
+    for sentence in passage.sentences:
+        found: dict[str, int] = {}
+        for piece in sentence.pieces:
+            found |= _positions(piece)
+        if len(found) >= 2:
+            return Span(min(found.values()), sentence.words[-1].end)
+    return None
+
+
+def _positions(piece: Words) -> dict[str, int]:
+    """Position words with an object in the same piece, and where they stand."""
+    found = {}
+    for place, word in enumerate(piece):
+        phrase = _POSITION_STARTS.get(word.lower)
+        if phrase is None or tuple(part.lower for part in piece[place : place + len(phrase)]) != phrase:
+            continue
+        after = place + len(phrase)
+        if after < len(piece) and _is_object(piece[after].lower, phrase[0], piece[place - 1].lower if place else ""):
+            found[word.lower] = word.start
+    return found
+
+
+def _is_object(lower: str, position: str, before: str) -> bool:
+    if lower in _NO_OBJECTS or before in _NO_POSITION_BEFORE.get(position, ()):
+        return False
+    return lower in DETERMINERS or lower in _OBJECT_PRONOUNS or not is_minor(lower)
+
+
+_COMPASS: Final = frozenset(
+    f"{first}{joint}{second}{ending}"
+    for first in ("north", "south", "east", "west")
+    for joint, second in (("", ""), ("", "east"), ("", "west"), ("-", "east"), ("-", "west"))
+    for ending in ("", "ward", "wards")
+)
+_DISTANCES: Final = word_set(
+    """
+    mile miles kilometer kilometers kilometre kilometres km meter meters metre metres yard yards foot feet block
+    blocks step steps pace paces minute minutes hour hours day days league leagues inch inches m mi ft minutes'
+    hours' days' street streets stop stops houses doors hour's minute's day's week's degrees light-years
+    """
+)
+_BEFORE_DIRECTION: Final = word_set(
+    """
+    drive walk ride flight hike sail journey trip further farther due to the straight or so just almost directly
+    away about roughly by train car bus boat foot travel march
+    """
+)
+
+
+def measured_direction(passage: Passage) -> Span | None:
+    """Two miles north of the bridge."""
+    lower = passage.lower
+    if not ("north" in lower or "south" in lower or "east" in lower or "west" in lower):
+        return None
+    for sentence in passage.sentences:
+        words = sentence.words
+        for place, word in enumerate(words[:-2]):
+            if word.lower in _COMPASS and words[place + 1].lower in ("of", "from"):
+                first = _distance_before(words, place)
+                if first is not None:
+                    return Span(words[first].start, words[place + 2].end)
+    return None
+
+
+def _distance_before(words: Words, place: int) -> int | None:
+    unit = place - 1
+    while unit > max(place - 5, 0) and words[unit].lower not in _DISTANCES and words[unit].lower in _BEFORE_DIRECTION:
+        unit -= 1
+    if unit >= 0 and _is_joined_distance(words[unit].lower):
+        return unit
+    if unit < 1 or words[unit].lower not in _DISTANCES:
+        return None
+    if words[unit - 1].lower in ("a", "an", "half"):
+        return unit - 1
+    before = max(unit - 6, 0)
+    numbers = numbers_in(words[before:unit])
+    return next((before + number.first for number in numbers if unit - before - number.after <= 1), None)
+
+
+def _is_joined_distance(lower: str) -> bool:
+    """Whether a number and a unit are one word: "two-hour"."""
+    number, _, unit = lower.rpartition("-")
+    return unit in _DISTANCES and bool(number) and is_number(number)
+
+
+_TURNING: Final = word_set("turn go take bear keep head make swing veer walk stay")
+_NEXT_TURN: Final = word_set("then and next another again immediate immediately second first sharp hard a")
+_LANDMARKS: Final = frozenset({"at", "after", "past", "before", "by", "on", "onto", "when", "into", "down", "toward"})
+_NO_TURN_AFTER: Final = frozenset({"of", "side", "hand", "away", "now"})
+_LONGEST_TURN: Final = 4
+
+
+def turn_by_turn_directions(passage: Passage) -> Span | None:
+    """Turn left at A, then right at B."""
+    if "left" not in passage.lower and "right" not in passage.lower:
+        return None
+    for sentence in passage.sentences:
+        turns = _turns(sentence)
+        if len(turns) >= 2 and _has_landmark(sentence, turns[0]):
+            return Span(sentence.words[turns[0]].start, sentence.words[turns[-1]].end)
+    return None
+
+
+def _turns(sentence: Sentence) -> list[int]:
+    words = sentence.words
+    starts = {piece[0].start for piece in sentence.pieces}
+    turns: list[int] = []
+    for place, word in enumerate(words):
+        if word.lower not in ("left", "right") or (place + 1 < len(words) and words[place + 1].lower in _NO_TURN_AFTER):
+            continue
+        before = [earlier.lower for earlier in words[max(place - _LONGEST_TURN, 0) : place]]
+        again = bool(turns) and (word.start in starts or before[-1] in _NEXT_TURN)
+        if again or not _TURNING.isdisjoint(before):
+            turns.append(place)
+    return turns
+
+
+def _has_landmark(sentence: Sentence, first: int) -> bool:
+    words = sentence.words
+    return any(
+        word.lower in _LANDMARKS and place > first - 6 and words[place + 1].lower not in ("left", "right")
+        for place, word in enumerate(words[:-1])
+    )
+
+
+CHECKERS: Final[Mapping[str, Checker]] = {
+    "route with a stop": route_with_a_stop,
+    "double placement": double_placement,
+    "measured direction": measured_direction,
+    "turn-by-turn directions": turn_by_turn_directions,
+}

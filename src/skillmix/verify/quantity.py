@@ -1,0 +1,265 @@
+"""Quantities: comparisons in numbers, parts of a whole, sums, counts."""
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Final
+
+from skillmix.verify.main_words import DETERMINERS, SUBJECT_PRONOUNS, is_minor, word_set
+from skillmix.verify.numerals import Number, numbers_in
+from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
+
+_MULTIPLES: Final = frozenset({"twice", "half", "thrice", "double", "triple"})
+_MEASURES: Final = word_set(
+    """
+    size weight height length width price cost speed age number amount distance area volume depth strength power
+    rate income value salary pay budget population capacity thickness
+    """
+)
+_NEAR: Final = 5
+_REACH: Final = 9  # words between the two halves of a comparison
+
+
+def multiplied_comparison(passage: Passage) -> Span | None:
+    """Twice as much as, three times the size of."""
+    lower = passage.lower
+    if not (" as " in lower or " than " in lower or " of " in lower):
+        return None
+    if "times" not in lower and not any(word in lower for word in _MULTIPLES):
+        return None
+    for sentence in passage.sentences:
+        words = sentence.words
+        starts = {piece[0].start for piece in sentence.pieces}
+        for first, after in _multiples(words):
+            if words[after].start in starts:
+                continue
+            end = _compared(words, after, part=words[first].lower == "half")
+            if end:
+                return Span(words[first].start, words[end].end)
+    return None
+
+
+def _multiples(words: Words) -> Iterator[tuple[int, int]]:
+    for place, word in enumerate(words[:-2]):
+        if word.lower in _MULTIPLES:
+            yield place, place + 1
+    if any(word.lower == "times" for word in words):
+        for number in numbers_in(words):
+            if number.after + 1 < len(words) and words[number.after].lower == "times":
+                yield number.first, number.after + 1
+
+
+def _compared(words: Words, place: int, part: bool) -> int | None:
+    """The last word of a comparison after a multiple: "as many as any", "bigger than it", "the size of it"."""
+    following = [word.lower for word in words[place : place + _REACH + 3]]
+    if len(following) < 3:
+        return None
+    closing = ""
+    if following[0] == "as" and following[1] not in DETERMINERS | SUBJECT_PRONOUNS:
+        closing = "as"
+    elif following[0] == "the" and (not part or following[1] in _MEASURES):
+        closing = "of"
+    elif not part and (_is_comparative(following[0]) or _is_comparative(following[1])):
+        closing = "than"
+    if not closing or closing not in following[1:-1]:
+        return None
+    end = following.index(closing, 1)
+    return place + end + 1 if end > 1 or closing == "than" else None
+
+
+def _is_comparative(lower: str) -> bool:
+    return lower in ("more", "less", "worse") or (lower.endswith("er") and lower not in _NO_COMPARATIVES)
+
+
+_NO_COMPARATIVES: Final = word_set("other rather after never ever over under either neither together whether her")
+_UNITS: Final = word_set(
+    """
+    inch foot feet yard mile meter metre kilometer kilometre centimeter centimetre millimeter millimetre km cm
+    mm m ft kg gram kilogram kilo pound ounce ton tonne stone liter litre gallon cup pint quart acre hectare lb
+    oz second minute hour day week month year decade century semester night dollar cent euro penny pence buck
+    yen franc rupee peso crown shilling quid degree percent point step floor page goal vote place size shade
+    level rank grade notch story stories storey block lap stroke class position row seat line generation letter
+    word time-zone octave note mph watt volt c f century centuries inches pennies percentage
+    """
+)
+
+
+def _is_unit(lower: str) -> bool:
+    return lower in _UNITS or (lower.endswith("s") and lower[:-1] in _UNITS)
+
+
+def counted_difference(passage: Passage) -> Span | None:
+    """Two inches taller than, three more than."""
+    if " than " not in passage.lower:
+        return None
+    for sentence in passage.sentences:
+        words = sentence.words
+        thans = [place for place, word in enumerate(words[:-1]) if word.lower == "than"]
+        ends = (
+            {number.after: number.first for number in numbers_in(words) if _is_amount(words, number)} if thans else {}
+        )
+        for than in thans:
+            first = _difference_before(words, than, ends) if ends else None
+            if first is not None:
+                return Span(words[first].start, words[than + 1].end)
+    return None
+
+
+def _is_amount(words: Words, number: Number) -> bool:
+    """Whether a number counts something: no "no one", no "the one"."""
+    if words[number.first].lower != "one" or not number.first:
+        return True
+    return words[number.first - 1].lower not in ("no", "any", "every", "some", "each", "this", "that", "the", "which")
+
+
+def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | None:
+    """Where the number of a difference stands that leads to a "than"."""
+    for place in range(than - 1, max(than - _REACH, 0), -1):
+        lower = words[place].lower
+        amount = lower in ("more", "fewer", "less")
+        if not amount and (than - place > _NEAR or not _is_comparative(lower)):
+            continue
+        if place in ends and (amount or (place + 1 == than and words[place - 1].lower != "one")):
+            return ends[place]
+        unit = words[place - 1].lower
+        if place - 1 in ends and (_is_unit(unit) or (amount and _is_counted(unit))):
+            return ends[place - 1]
+        if place - 2 in ends and _is_unit(unit) and not words[place - 2].lower.endswith("s"):
+            return ends[place - 2]
+    return None
+
+
+def _is_counted(lower: str) -> bool:
+    return not is_minor(lower) and lower != "times" and not lower.endswith("ed")
+
+
+_IN_THE_WHOLE: Final = word_set(
+    """
+    a the every my your his her our their its these those all any about roughly nearly some
+    """
+)
+_PLACES_IN_ORDER: Final = word_set("page part chapter volume book number step section lesson episode day")
+
+
+def part_of_a_whole(passage: Passage) -> Span | None:
+    """Two out of five."""
+    if " of " not in passage.lower and " in " not in passage.lower:
+        return None
+    for sentence in passage.sentences:
+        words = sentence.words
+        for part, whole in pairwise(numbers_in(words)):
+            if 0 < part.value < whole.value and _is_within(words, part, whole, passage.text):
+                return Span(words[part.first].start, words[whole.after - 1].end)
+    return None
+
+
+def _is_within(words: Words, part: Number, whole: Number, text: str) -> bool:
+    if part.first and words[part.first - 1].lower in _PLACES_IN_ORDER:
+        return False
+    if not _NO_MARK.fullmatch(text, words[part.after - 1].end, words[whole.first].start):
+        return False
+    between = [word.lower for word in words[part.after : whole.first]]
+    while between and between[-1] in _IN_THE_WHOLE and between[0] != "in":
+        between.pop()
+    if between[-2:] == ["out", "of"]:
+        return len(between) <= 5
+    if between in (["in"], ["in", "a"], ["in", "every"]):
+        following = words[whole.after].lower if whole.after < len(words) else ""
+        return following.removesuffix("s") not in _TIME_UNITS and not 1000 < whole.value < 2200
+    return between == ["of"] and not 1000 < whole.value < 2200
+
+
+_TIME_UNITS: Final = frozenset({"second", "minute", "hour", "day", "week", "month", "year", "decade"})
+_NO_MARK: Final = re.compile(r"[\w\s'’$€£-]*")
+_TOTAL_WORDS: Final = word_set(
+    """
+    make makes made making plus equal equals total totals totaling totaled sum add adds added adding together
+    altogether combined gives giving brings bring bringing brought
+    """
+)
+_TOTAL_PAIRS: Final = frozenset({("in", "all"), ("all", "told"), ("comes", "to"), ("come", "to"), ("came", "to")})
+_NO_TOTAL_BEFORE: Final = frozenset({"at", "by", "until", "on", "page", "chapter", "room", "before", "after"})
+_MOST_PARTS: Final = 8
+_MOST_TOTALS: Final = 8
+
+
+def sum_that_adds_up(passage: Passage) -> Span | None:
+    """Three and two make five."""
+    for sentence in passage.sentences:
+        words = sentence.words
+        totals = _total_words(sentence)
+        numbers = numbers_in(words) if totals else []
+        for place, total in enumerate(numbers):
+            if total.first and words[total.first - 1].lower in _NO_TOTAL_BEFORE:
+                continue
+            before, after = numbers[max(place - _MOST_PARTS, 0) : place], numbers[place + 1 : place + 1 + _MOST_PARTS]
+            used = _adding_up(total, before[::-1]) or _adding_up(total, after)
+            first = min((number.first for number in used), default=0)
+            last = max((number.after for number in (total, *used)), default=0)
+            if used and any(min(first, total.first) - _NEAR <= one < last + _NEAR for one in totals):
+                return Span(words[min(first, total.first)].start, words[last - 1].end)
+    return None
+
+
+def _total_words(sentence: Sentence) -> list[int]:
+    """Where words stand that announce a total: "make", "in all"."""
+    words = sentence.words
+    if len(words) < 3:
+        return []
+    places = [place for place, word in enumerate(words) if word.lower in _TOTAL_WORDS]
+    for place, (word, after) in enumerate(pairwise(words)):
+        if (word.lower, after.lower) in _TOTAL_PAIRS:
+            places.append(place)
+    sign = sentence.text.find("=")
+    if sign >= 0:
+        places.append(sum(word.start - sentence.start < sign for word in words))
+    return places[:_MOST_TOTALS]
+
+
+def _adding_up(total: Number, parts: list[Number]) -> list[Number]:
+    """The nearest two or more numbers on one side that make the total."""
+    amount = 0.0
+    for count, part in enumerate(parts, start=1):
+        amount += part.value
+        if part.value <= 0:
+            break
+        if count >= 2 and abs(amount - total.value) < 1e-9:
+            return parts[:count]
+    return []
+
+
+_BETWEEN_COUNTS: Final = re.compile(r"[\s,;:.…!\"“”'‘’–—-]*(?:\b(?:and then|and|then)\b[\s,;:.…–—-]*)?", re.IGNORECASE)
+_LONGEST_GAP: Final = 20
+
+
+def steady_count(passage: Passage) -> Span | None:
+    """One, two, three."""
+    words = passage.words
+    row: list[Number] = []
+    for number in numbers_in(words):
+        if row and not _is_next(words, row[-1], number, passage.text):
+            row = []
+        if len(row) >= 2 and number.value - row[-1].value != row[-1].value - row[-2].value:
+            row = row[-1:]
+        if row and number.value == row[-1].value:
+            row = []
+        row.append(number)
+        if len(row) == 3:
+            return Span(words[row[0].first].start, words[number.after - 1].end)
+    return None
+
+
+def _is_next(words: Words, last: Number, number: Number, text: str) -> bool:
+    if last.after > number.first:  # both in one word: "three-two-one"
+        return True
+    start, end = words[last.after - 1].end, words[number.first].start
+    return end - start <= _LONGEST_GAP and _BETWEEN_COUNTS.fullmatch(text, start, end) is not None
+
+
+CHECKERS: Final[Mapping[str, Checker]] = {
+    "multiplied comparison": multiplied_comparison,
+    "counted difference": counted_difference,
+    "part of a whole": part_of_a_whole,
+    "sum that adds up": sum_that_adds_up,
+    "steady count": steady_count,
+}

@@ -1,0 +1,180 @@
+"""Statements and what stands against or beside them: concessions, exceptions, analogies."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Final
+
+from skillmix.verify.main_words import DETERMINERS, main_words, opens_clause, word_set
+from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
+
+_BE: Final = frozenset({"is", "are", "was", "were"})
+_CONCEDING: Final = frozenset({"although", "though", "granted", "even", "albeit"})
+_AGAINST: Final = frozenset({"still", "nevertheless", "nonetheless", "anyway", "yet", "regardless", "anyhow"})
+_AGAINST_PAIRS: Final = frozenset({("even", "so"), ("the", "same")})
+_MOTIONLESS: Final = word_set("stood stand stands sat sit sits lay lie kept keep held hold stay stayed perfectly")
+
+
+def marked_concession(passage: Passage) -> Span | None:
+    """Although A, still B."""
+    if "though" not in passage.lower and "even if" not in passage.lower and "granted" not in passage.lower:
+        return None
+    for sentence in passage.sentences:
+        pieces = sentence.pieces
+        for number, piece in enumerate(pieces[:-1]):
+            # "Granted, the car is old, but it still runs": the comma stands after the first word already
+            later = pieces[number + 2 : number + 10] if len(piece) <= 2 and piece[-1].lower == "granted" else ()
+            if _concedes(piece):
+                later = pieces[number + 1 : number + 9]
+            if any(_goes_against(one) for one in later):
+                return Span(piece[0].start, pieces[-1][-1].end)
+    return None
+
+
+def _concedes(piece: Words) -> bool:
+    for place, word in enumerate(piece[:-2]):
+        if word.lower in _CONCEDING and opens_clause(piece, place):
+            return word.lower != "even" or piece[place + 1].lower in ("though", "if")
+    return False
+
+
+def _goes_against(piece: Words) -> bool:
+    for place, word in enumerate(piece):
+        before = piece[place - 1].lower if place else ""
+        if word.lower == "yet":
+            if before in ("", "and", "but"):
+                return True
+        elif word.lower in _AGAINST:
+            if word.lower != "still" or not _is_motionless(piece, place, before):
+                return True
+        elif (before, word.lower) in _AGAINST_PAIRS:
+            return before == "even" or (place > 1 and piece[place - 2].lower in ("all", "just"))
+    return False
+
+
+def _is_motionless(piece: Words, place: int, before: str) -> bool:
+    """Whether "still" tells that nothing moves: "stood still", "the lake was still"."""
+    if before in _MOTIONLESS or before in DETERMINERS:
+        return True
+    return place == len(piece) - 1 and before in _BE | {"remained", "remains", "seemed", "were", "be", "very"}
+
+
+_WHOLE: Final = word_set(
+    """
+    all every each no none everyone everybody everything everywhere nobody nothing nowhere anyone anybody
+    anything any no-one
+    """
+)
+_NO_WHOLE_BEFORE: Final = frozenset({"after", "at", "above", "of"})  # "after all"
+_NO_WHOLE_AFTER: Final = frozenset({"longer", "matter", "doubt", "sooner", "right", "wonder"})  # "no longer"
+_NO_EXCEPTION_BEFORE: Final = word_set(
+    """
+    stand stands stood live lives lived sit sits sat keep keeps kept set far tell mile miles feet i we they you to must
+    can could will would should grew drifted moved fell fall lay lie
+    """
+)  # "stood apart from", "we save for"
+_LEAVING_OUT: Final = {("apart", "from"), ("other", "than"), ("save", "for"), ("aside", "from")}
+
+
+def exception_to_a_rule(passage: Passage) -> Span | None:
+    """All X except Y."""
+    text = passage.lower
+    if not any(sign in text for sign in ("except", "apart from", "aside from", "other than", "save for")):
+        return None
+    for sentence in passage.sentences:
+        left_out = _left_out(sentence)
+        whole = _whole_groups(sentence) if left_out else []
+        for start, end in left_out[:8]:
+            if any(place < start or place >= end for place in whole):
+                return Span(sentence.words[0].start, sentence.words[-1].end)
+    return None
+
+
+def _left_out(sentence: Sentence) -> list[tuple[int, int]]:
+    """Where each phrase with an exception starts and its piece ends, as places in the sentence's words."""
+    found = []
+    first = 0
+    for piece in sentence.pieces:
+        for place, word in enumerate(piece[:-1]):
+            pair = (word.lower, piece[place + 1].lower)
+            named = pair in _LEAVING_OUT and place + 2 < len(piece) and not _is_literal(piece, place)
+            if named or word.lower in ("except", "excepting"):
+                found.append((first + place, first + len(piece)))
+        first += len(piece)
+    return found
+
+
+def _is_literal(piece: Words, place: int) -> bool:
+    """Whether the words leave nothing out: "they stood apart from us", "we save for a bike"."""
+    return any(word.lower in _NO_EXCEPTION_BEFORE for word in piece[max(place - 2, 0) : place])
+
+
+def _whole_groups(sentence: Sentence) -> list[int]:
+    words = sentence.words
+    starts = {piece[0].start for piece in sentence.pieces}
+    return [
+        place
+        for place, word in enumerate(words)
+        if word.lower in _WHOLE
+        and not (word.lower == "all" and place and words[place - 1].lower in _NO_WHOLE_BEFORE)
+        and not (place + 1 < len(words) and words[place + 1].lower in _NO_WHOLE_AFTER)
+        and not (word.lower == "no" and place + 1 < len(words) and words[place + 1].start in starts)
+    ]
+
+
+_LONGEST_TERM: Final = 9
+_VERB_PHRASE: Final = word_set("at in on by before after with for to again out up")
+
+
+def proportional_analogy(passage: Passage) -> Span | None:
+    """A is to B as C is to D."""
+    if " to " not in passage.lower or (" as " not in f" {passage.lower}" and "what " not in passage.lower):
+        return None
+    for sentence in passage.sentences:
+        words = sentence.words
+        starts = {piece[0].start for piece in sentence.pieces}
+        places = [place for place in range(1, len(words)) if words[place].lower == "to"]
+        for first, second in pairwise(places):
+            terms = _terms(words, first, second, starts) if words[first - 1].lower in _BE else None
+            if terms and _four_things(terms):
+                return Span(terms[0][0].start, terms[3][-1].end)
+    return None
+
+
+def _terms(words: Words, first: int, second: int, starts: set[int]) -> list[Words] | None:
+    """The four things around two "to"s, or nothing where they are not compared."""
+    last = second + 1
+    while last < len(words) and words[last].start not in starts and last - second < _LONGEST_TERM:
+        last += 1
+    opening = first - 1
+    limit = max(first - _LONGEST_TERM - 2, 0)
+    while opening > limit and words[opening].start not in starts and words[opening].lower not in ("as", "what", "that"):
+        opening -= 1
+    front = words[opening].lower in ("as", "what")
+    middle = words[first + 1 : second - 1 if words[second - 1].lower in _BE else second]
+    for place, word in enumerate(middle):
+        if word.lower in ("as", "what", "like") or (front and word.start in starts and place):
+            skip = 1 if word.lower in ("as", "what", "like", "so") else 0
+            left, right = words[opening + front : first - 1], words[second + 1 : last]
+            return [left, middle[:place], middle[place + skip :], right]
+    return None
+
+
+def _four_things(terms: list[Words]) -> bool:
+    if any(not 0 < len(term) <= _LONGEST_TERM for term in terms) or _is_deed(terms[1]) or _is_deed(terms[3]):
+        return False
+    mains = {main_words(term) for term in terms}
+    return len(mains) == 4 and frozenset() not in mains
+
+
+def _is_deed(term: Words) -> bool:
+    """Whether a term is rather what somebody is to do: "leave at noon"."""
+    first = term[0].lower
+    thing = first in DETERMINERS or first.endswith("s") or term[0].text[0].isupper()
+    return not thing and any(word.lower in _VERB_PHRASE for word in term[1:])
+
+
+CHECKERS: Final[Mapping[str, Checker]] = {
+    "marked concession": marked_concession,
+    "exception to a rule": exception_to_a_rule,
+    "proportional analogy": proportional_analogy,
+}

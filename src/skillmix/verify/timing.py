@@ -1,0 +1,292 @@
+"""Time: steps in order, deadlines, spans of time, actions at the same time."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from skillmix.verify.main_words import DETERMINERS, word_set
+from skillmix.verify.numerals import numbers_in
+from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
+
+_AFTER_DETERMINER: Final = DETERMINERS | {"very", "in", "of"}
+_NO_STEP_AFTER: Final = word_set("to door day week morning year month time night evening spring summer hand")
+_OLD_THEN: Final = frozenset({"since", "by", "until", "till", "back", "even", "from", "if", "but"})  # "since then"
+_FIRSTS: Final = frozenset({"first", "firstly"})
+_THENS: Final = frozenset({"then", "next", "second", "secondly", "afterward", "afterwards"})
+_LASTS: Final = frozenset({"finally", "lastly", "last"})
+
+
+def sequence_of_steps(passage: Passage) -> Span | None:
+    """First A, then B, finally C."""
+    lower = passage.lower
+    if not ("first" in lower or "to begin" in lower or "to start" in lower):
+        return None
+    words = passage.words
+    opening = middle = -1
+    for place in range(len(words) - 2):
+        if middle < 0 and _opens_steps(words, place):
+            opening = place
+        elif opening >= 0 and middle < 0 and place - opening >= 3 and _goes_on(words, place):
+            middle = place
+        elif middle >= 0 and place - middle >= 3 and _ends_steps(words, place):
+            return Span(words[opening].start, words[place + 2].end)
+    return None
+
+
+def _opens_steps(words: Words, place: int) -> bool:
+    before = words[place - 1].lower if place else ""
+    lower, after = words[place].lower, words[place + 1].lower
+    if lower in _FIRSTS:
+        return before not in _AFTER_DETERMINER and after not in _NO_STEP_AFTER
+    return lower == "to" and after in ("begin", "start") and words[place + 2].lower == "with"
+
+
+def _goes_on(words: Words, place: int) -> bool:
+    before, lower, after = words[place - 1].lower, words[place].lower, words[place + 1].lower
+    if lower == "after":
+        return after in ("that", "this", "which")
+    if lower not in _THENS or before in _AFTER_DETERMINER:
+        return False
+    return before not in _OLD_THEN if lower == "then" else after not in _NO_STEP_AFTER
+
+
+def _ends_steps(words: Words, place: int) -> bool:
+    before, lower, after = words[place - 1].lower, words[place].lower, words[place + 1].lower
+    if lower == "end":
+        return (words[place - 2].lower, before) == ("in", "the")
+    if lower not in _LASTS:
+        return False
+    return lower != "last" or (before not in _AFTER_DETERMINER and after not in _NO_STEP_AFTER)
+
+
+_DAYS: Final = word_set("monday tuesday wednesday thursday friday saturday sunday")
+_TIMES: Final = (
+    _DAYS
+    | {f"{day}s" for day in _DAYS}
+    | word_set(
+        """
+        january february march april may june july august september october november december
+        spring summer autumn fall winter
+        noon midday midnight morning mornings afternoon evening evenings night nighttime tonight tomorrow today sunrise
+        sunset sunup sundown dawn dusk daybreak nightfall lunchtime dinnertime bedtime suppertime lunch dinner breakfast
+        supper teatime weekend week month year christmas easter thanksgiving halloween holidays midweek midsummer dark
+        birthday
+        day term semester
+        """
+    )
+)
+_BEFORE_TIMES: Final = (
+    word_set(
+        """
+    the this next last early late about around exactly end start beginning middle close of mid midnight half
+    past quarter to after coming following same tomorrow today each every your our my first second third fourth
+    fifth sixth tenth fifteenth twentieth thirtieth last-minute at nearly almost and some his her their good new
+    """
+    )
+    | _DAYS
+)
+_AFTER_CLOCK: Final = (
+    word_set(
+        """
+    o'clock oclock a p am pm in at on sharp tonight tomorrow today if or and to until till til through so
+    because every each this next but when while hours every daily for without with before after the is was were
+    are we i you he she they it most all as even though although since unless whenever wherever during from
+    every except now there here only then
+    """
+    )
+    | _TIMES
+)
+_MINUTES: Final = frozenset({"fifteen", "thirty", "forty-five"})
+_MOST_BEFORE: Final = 5
+
+
+def _time_at(words: Words, place: int, ends: frozenset[int]) -> int | None:
+    """Where a time that starts at a place ends: "the end of May", "five o'clock", "Monday morning"."""
+    limit = min(place + _MOST_BEFORE, len(words))
+    while place < limit:
+        word = words[place]
+        if word.lower.removesuffix("'s") in _TIMES:
+            return place + 1
+        if word.lower[0].isdigit() or word.lower not in _BEFORE_TIMES:
+            return _clock_at(words, place, ends)
+        place += 1
+    return None
+
+
+def _clock_at(words: Words, place: int, ends: frozenset[int]) -> int | None:
+    lower = words[place].lower
+    after = place + 1
+    if ":" not in lower and not (lower.count(".") == 1 and lower[0].isdigit()):
+        number = next(iter(numbers_in(words[place : place + 3])), None)
+        if number is None or number.first or not 0 <= number.value <= 31:
+            return None
+        after = place + number.after
+        if after < len(words) and words[after].lower in ("th", "st", "nd", "rd"):
+            return after + 1
+        if after < len(words) and words[after].lower in _MINUTES:
+            after += 1
+    closed = after >= len(words) or words[after - 1].end in ends
+    return after if closed or words[after].lower in _AFTER_CLOCK else None
+
+
+def _piece_ends(sentence: Sentence) -> frozenset[int]:
+    return frozenset(piece[-1].end for piece in sentence.pieces)
+
+
+_DUTIES: Final = word_set("must should ought due need needs needed required gotta supposed")
+_HAVING: Final = word_set("have has had having got i've you've we've they've")
+_ANY_DUTY: Final = _DUTIES | _HAVING
+_LIMITS: Final = frozenset({"by", "before", "than"})
+
+
+def duty_with_a_deadline(passage: Passage) -> Span | None:
+    """You must do it by Friday."""
+    if "by " not in passage.lower and "before " not in passage.lower and "later than" not in passage.lower:
+        return None
+    for sentence in passage.sentences:
+        words = sentence.words
+        limits = [place for place, word in enumerate(words[:-1]) if word.lower in _LIMITS and _limits(words, place)]
+        duties = [place for place, word in enumerate(words[:-1]) if word.lower in _ANY_DUTY and _is_duty(words, place)]
+        if not limits or not duties:
+            continue
+        ends = _piece_ends(sentence)
+        for place in limits:
+            end = _time_at(words, place + 1, ends)
+            if end:
+                return Span(words[min(place, duties[0])].start, words[max(end - 1, duties[0])].end)
+    return None
+
+
+def _limits(words: Words, place: int) -> bool:
+    after = words[place + 1].lower
+    if words[place].lower == "by":
+        return after not in ("day", "night") and (not place or words[place - 1].lower != after)  # "one by one"
+    if words[place].lower == "before":
+        return True
+    return place >= 2 and words[place - 1].lower == "later" and words[place - 2].lower in ("no", "not")
+
+
+def _is_duty(words: Words, place: int) -> bool:
+    """Whether a duty is laid on someone here, not lifted: no "need not", no "don't have to"."""
+    lower, after = words[place].lower, words[place + 1].lower
+    before = words[place - 1].lower if place else ""
+    if before in ("not", "no", "never", "without", "cannot") or before.endswith("n't") or after in ("not", "never"):
+        return False
+    if lower == "due":
+        return after != "to"
+    return lower in _DUTIES or (lower in _HAVING and after == "to")
+
+
+_UNITS: Final = frozenset({"day", "week", "month", "year", "term", "night"})
+_UNTIL: Final = frozenset({"to", "until", "till", "til", "through"})
+_CHANGES: Final = word_set(
+    """
+    rise rises rose grow grows grew increase increased increases drop drops dropped fall falls fell 
+    age ages aged count counts counted counting numbered scale score changed climbed scores range
+    ranges ranging
+    """
+)
+
+
+def start_and_end_time(passage: Passage) -> Span | None:
+    """From nine until five."""
+    if "from " not in passage.lower:
+        return None
+    for sentence in passage.sentences:
+        words = sentence.words
+        ends = _piece_ends(sentence)
+        for place, word in enumerate(words[:-3]):
+            end = _time_span(words, place, ends) if word.lower == "from" else None
+            if end and not _is_change(words, place, end, ends):
+                return Span(word.start, words[end - 1].end)
+    return None
+
+
+def _time_span(words: Words, place: int, ends: frozenset[int]) -> int | None:
+    first = _time_at(words, place + 1, ends)
+    if first is None:
+        return None
+    for until in range(first, min(first + 5, len(words) - 1)):
+        if words[until].lower in _UNTIL:
+            end = _time_at(words, until + 1, ends)
+            if end:
+                again = words[end - 1].lower == words[first - 1].lower in _UNITS  # "from day to day"
+                return None if again else end
+    return None
+
+
+def _is_change(words: Words, place: int, end: int, ends: frozenset[int]) -> bool:
+    """Whether two bare numbers are amounts: "it grew from five to ten"."""
+    opening = place
+    while opening > max(place - 30, 0) and words[opening - 1].end not in ends:
+        opening -= 1
+    bare = end - place <= 5 and not any(word.lower in _TIMES or ":" in word.lower for word in words[place:end])
+    return bare and any(word.lower in _CHANGES for word in words[opening:place])
+
+
+_BEING: Final = word_set("am is are was were be been being i'm you're he's she's it's we're they're who's")
+_NO_ACTIONS: Final = word_set(
+    """
+    thing something nothing anything everything morning evening king ring spring string wing ceiling sibling
+    during being darling wedding building interesting boring exciting amazing willing surprising charming
+    missing
+    """
+)
+_MOST_JOINTS: Final = 8
+_JOINING: Final = frozenset({"while", "as", "meanwhile", "whilst"})
+
+
+def two_actions_at_once(passage: Passage) -> Span | None:
+    """While A was cooking, B was reading."""
+    if passage.lower.count("ing") < 2:
+        return None
+    for sentence in passage.sentences:
+        words = sentence.words
+        actions = [place for place, word in enumerate(words) if word.lower.endswith("ing") and _is_action(words, place)]
+        if len(actions) < 2:
+            continue
+        joints = [place for place, word in enumerate(words) if word.lower in _JOINING]
+        joints += [place for place in range(len(words) - 2) if _same_time(words, place)]
+        if any(_joins(sentence, joint, actions) for joint in joints[:_MOST_JOINTS]):
+            return Span(words[0].start, words[-1].end)
+    return None
+
+
+def _same_time(words: Words, place: int) -> bool:
+    return words[place].lower == "same" and words[place + 1].lower == "time"
+
+
+def _is_action(words: Words, place: int) -> bool:
+    lower = words[place].lower
+    if len(lower) < 5 or lower in _NO_ACTIONS or place == 0:
+        return False
+    if lower == "going" and place + 1 < len(words) and words[place + 1].lower == "to":
+        return False
+    before = [word.lower for word in words[max(place - 3, 0) : place]]
+    return any(_is_being(word) for word in before)
+
+
+def _is_being(lower: str) -> bool:
+    return lower in _BEING or lower.endswith("'s") or lower in ("wasn't", "weren't", "isn't", "aren't")
+
+
+def _joins(sentence: Sentence, joint: int, actions: list[int]) -> bool:
+    """Whether one action stands in the clause of the joining word and one outside it."""
+    words = sentence.words
+    if actions[0] < joint < actions[-1]:
+        return True
+    ends = _piece_ends(sentence)
+    close = next((place for place in range(joint, len(words)) if words[place].end in ends and place > joint + 1), 0)
+    if joint < actions[0] <= close < actions[-1]:
+        return True
+    # a second "be" shows a second clause where the comma was left out: "as she was sewing he was reading"
+    between = {word.lower for word in words[actions[0] : actions[-1]]}
+    apart = actions[-1] - actions[0] >= 3 and between.isdisjoint(("and", "or", "but", "nor", "that"))
+    return joint < actions[0] and apart and close >= actions[-1]
+
+
+CHECKERS: Final[Mapping[str, Checker]] = {
+    "sequence of steps": sequence_of_steps,
+    "duty with a deadline": duty_with_a_deadline,
+    "start and end time": start_and_end_time,
+    "two actions at once": two_actions_at_once,
+}
