@@ -60,6 +60,13 @@ class PartitionEntry(_Strict):
     held_out: SideEntry = Field(alias="held-out")
 
 
+class VocabularyEntry(_Strict):
+    """The words of one topic."""
+
+    alone: list[str] = []
+    together: list[str] = []
+
+
 class PartitionsFile(_Strict):
     """The whole of partitions.yaml."""
 
@@ -67,6 +74,8 @@ class PartitionsFile(_Strict):
     partitions: dict[Name, PartitionEntry]
     topics: TopicSides
     exclude: dict[Name, list[str]] = {}
+    impossible: list[Annotated[list[str], Field(min_length=2)]] = []
+    """Skills that no text can show together."""
 
 
 def shipped_catalogs() -> list[str]:
@@ -92,6 +101,9 @@ def _build(name: str, folder: Path) -> Catalog:
     skills = _validated(folder / "skills.yaml", list[SkillEntry], faults)
     topics = _validated(folder / "topics.yaml", list[Name], faults)
     partitions = _validated(folder / "partitions.yaml", PartitionsFile, faults)
+    words_file = folder / "vocabulary.yaml"
+    words = _validated(words_file, dict[str, VocabularyEntry], faults) if words_file.is_file() else {}
+    faults += [f"vocabulary.yaml: there is no topic {name!r}" for name in words or {} if name not in (topics or [])]
     faults += _name_faults("skills.yaml", [s.name for s in skills or []])
     faults += _name_faults("topics.yaml", topics or [])
     if skills == [] or topics == []:
@@ -107,6 +119,8 @@ def _build(name: str, folder: Path) -> Catalog:
         partitions=tuple(_partition(n, entry, partitions.topics, skills) for n, entry in partitions.partitions.items()),
         default_partition=partitions.default,
         exclude={n: tuple(names) for n, names in partitions.exclude.items()},
+        vocabulary={n: (tuple(entry.alone), tuple(entry.together)) for n, entry in (words or {}).items()},
+        impossible=frozenset(frozenset(names) for names in partitions.impossible),
     )
 
 
@@ -153,6 +167,8 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], to
     for label, listed in (("train", document.topics.train), ("held-out", document.topics.held_out)):
         yield from _unknown(f"topics, {label}", "topic", listed, set(topics))
     yield from _overlap("topics", document.topics.train, document.topics.held_out)
+    for listed in document.impossible:
+        yield from _unknown("impossible", "skill", listed, names)
     for list_name, listed in document.exclude.items():
         yield from _unknown(f"exclude, {list_name}", "skill", listed, names)
     for name, entry in document.partitions.items():

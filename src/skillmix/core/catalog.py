@@ -30,6 +30,8 @@ class Side:
 
     skills: tuple[str, ...]
     topics: tuple[str, ...]
+    impossible: frozenset[frozenset[str]] = frozenset()
+    """Skills that no text can show together, and that are not drawn together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,19 @@ class Catalog:
     partitions: tuple[Partition, ...]
     default_partition: str
     exclude: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    vocabulary: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
+    """For code that checks a topic: words each of which is enough, and words of which two are."""
+    impossible: frozenset[frozenset[str]] = frozenset()
+    """Skills that no text can show together; never drawn."""
 
     def content_hash(self) -> str:
         """Changes when anything that reaches a prompt or a draw changes."""
         skills = [[s.name, s.category, s.definition, s.example] for s in self.skills]
         sides = [[p.name, [[s.skills, s.topics] for s in (p.train, p.held_out)]] for p in self.partitions]
-        return short_id("catalog", skills, self.topics, sides, self.default_partition, dict(self.exclude))
+        parts: list[object] = [skills, self.topics, sides, self.default_partition, dict(self.exclude)]
+        if self.impossible:
+            parts.append(sorted(sorted(pair) for pair in self.impossible))
+        return short_id("catalog", *parts)
 
     @cached_property
     def _by_name(self) -> dict[str, Skill]:
@@ -121,7 +130,8 @@ class Catalog:
         """The skills and topics that a setting draws from, without the excluded skills."""
         side = self.partition(partition).side(setting)
         gone = self.excluded(exclude)
-        return Side(skills=tuple(s for s in side.skills if s not in gone), topics=side.topics)
+        skills = tuple(s for s in side.skills if s not in gone)
+        return Side(skills=skills, topics=side.topics, impossible=self.impossible)
 
 
 def _nearest_hint(folded: str, names: Sequence[str], command: str) -> str:

@@ -58,15 +58,26 @@ def combination_of(skills: tuple[str, ...] | list[str], topic: str) -> Combinati
 
 
 def draw_combinations(draw: Draw, count: int) -> list[Combination]:
-    """The first `count` combinations of a draw; a longer list starts with a shorter one."""
+    """The first `count` combinations of a draw; a longer list starts with a shorter one.
+
+    Combinations that no text can meet are passed over, so a list of them changes what follows and nothing before.
+    """
     _check_size(draw, count)
     key = digest("draw", draw.purpose, draw.setting, draw.k, draw.seed, size=32)
     skills, topics = sorted(draw.side.skills), sorted(draw.side.topics)
-    drawn = []
-    for index in range(count):
+    drawn: list[Combination] = []
+    for index in range(draw.total):
+        if len(drawn) == count:
+            break
         rank, topic = divmod(permuted(index, draw.total, key), len(topics))
         chosen = [skills[i] for i in _subset_of_rank(rank, draw.k)]
-        drawn.append(combination_of(chosen, topics[topic]))
+        if not any(pair <= set(chosen) for pair in draw.side.impossible):
+            drawn.append(combination_of(chosen, topics[topic]))
+    if len(drawn) < count:
+        raise UserError(
+            f"Only {len(drawn)} combinations of k = {draw.k} can be met, and {count} were asked for.",
+            hint=f"Ask for at most {len(drawn)}.",
+        )
     return drawn
 
 
@@ -91,7 +102,8 @@ def draw_ladder(draw: Draw, count: int) -> list[Combination]:
 
 
 def _extended(base: Combination, draw: Draw, *, taken: set[str], place: int) -> Combination:
-    others = [s for s in draw.side.skills if s not in base.skills]
+    barred = {s for group in draw.side.impossible if group & set(base.skills) for s in group}
+    others = [s for s in draw.side.skills if s not in base.skills and s not in barred]
     for skill in ranked(others, "ladder", draw.purpose, draw.setting, draw.seed, base.id):
         longer = combination_of([*base.skills, skill], base.topic)
         if longer.id not in taken:

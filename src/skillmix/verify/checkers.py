@@ -1,0 +1,62 @@
+"""Every checker by the name of its skill: ours, and those that installed packages bring."""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Final
+
+from skillmix.core.errors import UserError
+from skillmix.core.folding import fold
+from skillmix.verify import (
+    argument,
+    interruption,
+    places,
+    quantity,
+    relations,
+    repetition,
+    reserve,
+    series,
+    social,
+    sound,
+    timing,
+)
+from skillmix.verify.passage import Checker
+
+ENTRY_POINTS: Final = "skillmix.checkers"
+"""The group under which a package names its checkers: `skill name = module:function`."""
+
+_MODULES: Final = (
+    sound,
+    repetition,
+    series,
+    interruption,
+    reserve,
+    argument,
+    relations,
+    quantity,
+    timing,
+    places,
+    social,
+)
+CHECKERS: Final[Mapping[str, Checker]] = {
+    name: checker for module in _MODULES for name, checker in module.CHECKERS.items()
+}
+
+
+def checker_of(skill: str) -> Checker | None:
+    """The checker of a skill, if there is one."""
+    return all_checkers().get(fold(skill))
+
+
+@cache
+def all_checkers() -> Mapping[str, Checker]:
+    """By folded name; a package may add checkers but not replace ours."""
+    found = {fold(name): checker for name, checker in CHECKERS.items()}
+    for entry in entry_points(group=ENTRY_POINTS):
+        if fold(entry.name) in found:
+            raise UserError(
+                f"The package {entry.value.partition(':')[0]!r} brings a second checker for {entry.name!r}.",
+                hint="Give the skill another name in its catalogue and in the entry point.",
+            )
+        found[fold(entry.name)] = entry.load()
+    return found
