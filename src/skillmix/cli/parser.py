@@ -57,7 +57,12 @@ def parser_of_all() -> argparse.ArgumentParser:
 
     grade = _command(commands, "grade-text", reading.grade_text, "grade the text on standard input with one call")
     _named_combination(grade)
-    grade.add_argument("--grader", required=True, metavar="SPEC", help="model that grades, such as openai:gpt-4o")
+    grade.add_argument(
+        "--grader",
+        default="rules:",
+        metavar="SPEC",
+        help="rules: (code, the default) or a model",
+    )
     grade.add_argument("--variant", choices=("gpt", "claude", "llama2"), default="gpt", help="which grader's prompt")
     grade.add_argument("--rules", default="default", help="default or paper")
     grade.add_argument("--seed", type=int, default=0)

@@ -106,8 +106,14 @@ def grade_text(options: argparse.Namespace) -> int:
         return print_json(graded.as_json())
     if graded.reading.problem:
         print(f"unreadable: {graded.reading.problem}")
+    evidence = graded.evidence()
     for criterion, point in zip(graded.rubric.criteria, graded.points, strict=True):
-        print(f"{criterion.name}: {'undecided' if point is None else int(point)}")
+        words = evidence.get(criterion.name)
+        print(f"{criterion.name}: {'undecided' if point is None else int(point)}" + (f"  “{words}”" if words else ""))
+    for note in graded.reading.notes:
+        print(f"note: {note}")
+    if graded.verdict and graded.verdict.unrequested:
+        print(f"shown without being asked for: {', '.join(graded.verdict.unrequested)}")
     return 0
 
 

@@ -167,10 +167,10 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], to
     for label, listed in (("train", document.topics.train), ("held-out", document.topics.held_out)):
         yield from _unknown(f"topics, {label}", "topic", listed, set(topics))
     yield from _overlap("topics", document.topics.train, document.topics.held_out)
-    for listed in document.impossible:
-        yield from _unknown("impossible", "skill", listed, names)
-    for list_name, listed in document.exclude.items():
-        yield from _unknown(f"exclude, {list_name}", "skill", listed, names)
+    lists = {"impossible": [n for group in document.impossible for n in group]}
+    lists |= {f"exclude, {list_name}": listed for list_name, listed in document.exclude.items()}
+    for place, listed in lists.items():
+        yield from _unknown(place, "skill", listed, names)
     for name, entry in document.partitions.items():
         for label, side in (("train", entry.train), ("held-out", entry.held_out)):
             yield from _unknown(f"{name}, {label}", "category", side.categories, categories)

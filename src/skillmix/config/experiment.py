@@ -11,7 +11,7 @@ from skillmix.config.yaml_files import read_yaml
 from skillmix.core.catalog import Setting
 from skillmix.core.errors import UserError, faults_error
 from skillmix.core.prompts import GraderVariant
-from skillmix.core.specs import parse_spec
+from skillmix.core.specs import asked_model, parse_spec
 
 Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$")]
 ModelRef = Annotated[str, StringConstraints(min_length=1)]
@@ -34,7 +34,8 @@ class StudentSettings(_Section):
     temperature: Annotated[float, Field(ge=0)] = 0.7
     max_tokens: Positive = 512
     top_p: Share | None = None
-    concurrency: Positive = 64
+    concurrency: Positive | None = None
+    """Calls at once; 64 for an endpoint, what the memory holds for a local model."""
     timeout: Annotated[float, Field(gt=0)] = 600
 
     @model_validator(mode="after")
@@ -43,6 +44,11 @@ class StudentSettings(_Section):
         if self.model.startswith("rules:"):
             raise ValueError("rules: is a grader and writes nothing")
         return self
+
+    @property
+    def asked(self) -> str:
+        """The model that is asked."""
+        return self.model
 
 
 class GraderSettings(_Section):
@@ -56,7 +62,7 @@ class GraderSettings(_Section):
     temperature: Annotated[float, Field(ge=0)] = 0.7
     max_tokens: Positive = 1024
     top_p: Share | None = None
-    concurrency: Positive = 64
+    concurrency: Positive | None = None
     timeout: Annotated[float, Field(gt=0)] = 600
     attempts: Positive = 3
     """How often one round is asked until its reply can be read."""
@@ -66,7 +72,7 @@ class GraderSettings(_Section):
         _check_spec(self.model)
         if self.votes % 2 == 0:
             raise ValueError(f"rounds must be odd, not {self.votes}")
-        if self.votes > 1 and self.model.startswith("rules:"):
+        if self.votes > 1 and self.asked is None:
             raise ValueError("rules: votes once")
         if self.votes > 1 and self.temperature == 0:
             raise ValueError(
@@ -77,7 +83,12 @@ class GraderSettings(_Section):
     @property
     def votes(self) -> int:
         """Rounds, with the default filled in."""
-        return self.rounds or (1 if self.model.startswith("rules:") else 3)
+        return self.rounds or (1 if self.asked is None else 3)
+
+    @property
+    def asked(self) -> str | None:
+        """The model that is asked; None if code decides alone."""
+        return asked_model(self.model)
 
 
 class Budget(_Section):

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from skillmix.config.catalogs import SHIPPED
 from skillmix.config.yaml_files import read_text, read_yaml
+from skillmix.core.catalog import Skill
 from skillmix.core.errors import UserError, faults_error
-from skillmix.core.prompts import KINDS, PromptSet, prompt_set
+from skillmix.core.prompts import KINDS, PromptSet, WorkedExample, prompt_set
 from skillmix.core.rubric import Phrases
 
 _OneLine = Annotated[str, StringConstraints(pattern=r"^[^\n|]*\S[^\n|]*$")]
@@ -44,7 +45,46 @@ def load_prompts(name: str) -> PromptSet:
             hint=f"Known: {', '.join(KINDS)}.",
         )
     texts = {file: read_text(folder / file) for file in KINDS if (folder / file).is_file()}
-    return prompt_set(name if is_shipped else folder.resolve().name, texts, phrases=_phrases(folder / "criteria.yaml"))
+    return prompt_set(
+        name if is_shipped else folder.resolve().name,
+        texts,
+        phrases=_phrases(folder / "criteria.yaml"),
+        examples=_examples(folder / "examples.yaml"),
+    )
+
+
+class _ExampleSkill(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    definition: str
+    example: str
+
+
+class _ExampleEntry(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    topic: str
+    skills: Annotated[list[_ExampleSkill], Field(min_length=1)]
+    answers: Annotated[list[str], Field(min_length=2, max_length=2)]
+
+
+def _examples(path: Path) -> tuple[WorkedExample, ...]:
+    if not path.is_file():
+        return ()
+    try:
+        entries = TypeAdapter(list[_ExampleEntry]).validate_python(read_yaml(path))
+    except ValidationError as error:
+        faults = [f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors()]
+        raise faults_error(str(path), faults, hint="docs/prompts.md shows the form.") from None
+    return tuple(
+        WorkedExample(
+            skills=tuple(Skill(s.name, "", s.definition, s.example) for s in entry.skills),
+            topic=entry.topic,
+            answers=(entry.answers[0], entry.answers[1]),
+        )
+        for entry in entries
+    )
 
 
 def _phrases(path: Path) -> Phrases:

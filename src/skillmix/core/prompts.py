@@ -50,17 +50,42 @@ STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
 
 
 @dataclass(frozen=True, slots=True)
+class WorkedExample:
+    """A whole conversation that shows a student what is wanted."""
+
+    skills: tuple[Skill, ...]
+    topic: str
+    answers: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class PromptSet:
     """The templates of one wording, by file name, and its phrases for the criteria."""
 
     name: str
     templates: Mapping[str, str]
     phrases: Phrases
+    examples: tuple[WorkedExample, ...] = ()
+    """Stand before the student's own conversation, as earlier turns."""
 
     def content_hash(self) -> str:
         """Changes when any wording does."""
         phrases = self.phrases
-        return short_id("prompts", dict(self.templates), [phrases.skill, phrases.topic, phrases.sense, phrases.length])
+        wording = [phrases.skill, phrases.topic, phrases.sense, phrases.length]
+        parts: list[object] = [dict(self.templates), wording]
+        if self.examples:
+            told = [[[s.name, s.definition, s.example] for s in example.skills] for example in self.examples]
+            parts.append([told, [[example.topic, example.answers] for example in self.examples]])
+        return short_id("prompts", *parts)
+
+    def worked_turns(self) -> list[tuple[str, str]]:
+        """What the student is asked and answers in the examples, turn by turn; nothing without examples."""
+        turns = []
+        for example in self.examples:
+            values = _values_of(example.skills, example.topic)
+            for file, answer in zip(STUDENT_FILES, example.answers, strict=True):
+                turns.append((_render(self._template(file), values), f"Answer: {answer}"))
+        return turns
 
     def student_prompts(self, catalog: Catalog, combination: Combination) -> tuple[str, str]:
         """What the student is asked in turn 1 and in turn 2."""
@@ -89,7 +114,13 @@ class PromptSet:
         return self.templates[file]
 
 
-def prompt_set(name: str, files: Mapping[str, str], *, phrases: Phrases | None = None) -> PromptSet:
+def prompt_set(
+    name: str,
+    files: Mapping[str, str],
+    *,
+    phrases: Phrases | None = None,
+    examples: tuple[WorkedExample, ...] = (),
+) -> PromptSet:
     """A prompt set from its files' texts; every fault of every file is reported at once."""
     faults = [f"{file}: the set needs this file" for file in STUDENT_FILES if file not in files]
     phrases = phrases or Phrases()
@@ -107,16 +138,20 @@ def prompt_set(name: str, files: Mapping[str, str], *, phrases: Phrases | None =
             faults.append(f"criteria.yaml: {field} must have the slots {sorted(wanted) or 'none'}")
     if faults:
         raise faults_error(f"Prompt set {name!r}", faults, hint="docs/prompts.md lists the slots of each file.")
-    return PromptSet(name=name, templates=templates, phrases=phrases)
+    return PromptSet(name=name, templates=templates, phrases=phrases, examples=examples)
 
 
 def _values(catalog: Catalog, combination: Combination) -> dict[str, str]:
-    skills = [catalog.skill(name) for name in combination.skills]
-    limit = limit_in_words(sentence_limit(combination.k))
+    return _values_of([catalog.skill(name) for name in combination.skills], combination.topic)
+
+
+def _values_of(skills: Sequence[Skill], topic: str) -> dict[str, str]:
+    limit = limit_in_words(sentence_limit(len(skills)))
+    names = [skill.name for skill in skills]
     return {
-        "topic": combination.topic,
-        "skills": "; ".join(combination.skills),
-        "skills_str": ", ".join(combination.skills),
+        "topic": topic,
+        "skills": "; ".join(names),
+        "skills_str": ", ".join(names),
         "definitions": _lines(skills, "- {s.name}: {s.definition}\n  Example: {s.example}"),
         "bare_definitions": _lines(skills, "- {s.name}: {s.definition}"),
         "skills_defs_and_examples_simple": _lines(skills, "**{s.name}**: {s.definition} For example, {s.example}"),

@@ -11,8 +11,11 @@ PROVIDERS: Final = {
     "local": "transformers in process: local:PATH or local:PATH+ADAPTER",
     "bundled": "a small model from a package: bundled:smollm2-135m",
     "scripted": "a deterministic fake: scripted:student?skill=0.8 or scripted:grader?noise=0.1",
-    "rules": "skills that code can check; graders only: rules:",
+    "rules": "code that checks skills, graders only: rules: alone, or rules:SPEC to ask a model about the rest",
 }
+
+IN_PROCESS: Final = ("local", "bundled")
+"""Providers whose models take this machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,4 +44,17 @@ def parse_spec(text: str) -> ModelSpec:
         raise UserError(f"{text!r} names no model.", hint=PROVIDERS[provider])
     if address and not address.startswith(("http://", "https://")):
         raise UserError(f"{address!r} is no address.", hint="It starts with http:// or https://.")
+    if provider == "rules" and name:
+        asked = parse_spec(name)
+        if asked.provider == "rules":
+            raise UserError(f"{text!r} names rules twice.", hint=PROVIDERS["rules"])
     return ModelSpec(provider, name, address.rstrip("/") or None)
+
+
+def asked_model(text: str) -> str | None:
+    """The model that a grader's spec asks: none for `rules:`, the one named there for `rules:SPEC`.
+
+    >>> asked_model("rules:"), asked_model("rules:openai:m"), asked_model("openai:m")
+    (None, 'openai:m', 'openai:m')
+    """
+    return (text.removeprefix("rules:") or None) if text.startswith("rules:") else text

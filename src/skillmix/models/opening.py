@@ -6,22 +6,23 @@ from skillmix.core.calls import Model
 from skillmix.core.errors import UserError
 from skillmix.core.specs import ModelSpec
 from skillmix.models.anthropic import AnthropicModel
+from skillmix.models.local.serving import LocalModel
 from skillmix.models.openai import OpenAIModel
 from skillmix.models.scripted import ScriptedModel
 
-_NOT_YET: Final = ("local", "bundled", "rules")
+_AT_ONCE: Final = 64
 
 
-def open_model(spec: ModelSpec, *, concurrency: int = 64, timeout: float = 600) -> Model:
+def open_model(spec: ModelSpec, *, concurrency: int | None = None, timeout: float = 600) -> Model:
     """The model that a spec names, ready to serve."""
+    at_once = concurrency or _AT_ONCE
     match spec.provider:
         case "openai":
-            return OpenAIModel(spec, concurrency=concurrency, timeout=timeout)
+            return OpenAIModel(spec, concurrency=at_once, timeout=timeout)
         case "anthropic":
-            return AnthropicModel(spec, concurrency=concurrency, timeout=timeout)
+            return AnthropicModel(spec, concurrency=at_once, timeout=timeout)
         case "scripted":
             return ScriptedModel(spec)
-    raise UserError(
-        f"{spec} cannot be opened by this version.",
-        hint=f"Not here yet: {', '.join(_NOT_YET)}. Use openai, anthropic, scripted.",
-    )
+        case "local" | "bundled":
+            return LocalModel(spec, concurrency=concurrency)
+    raise UserError(f"{spec} is not a model that can be asked.", hint="rules: is code; it grades, and nobody asks it.")

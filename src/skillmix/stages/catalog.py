@@ -1,10 +1,11 @@
 """`skillmix catalog` and `skillmix combinations`: what there is to draw from, and what is drawn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from skillmix.config.catalogs import load_catalog, shipped_catalogs
 from skillmix.core.catalog import Catalog, Setting, Side
 from skillmix.core.combinations import Combination, Draw, Purpose, draw_combinations, draw_ladder
+from skillmix.verify.checkers import checker_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,9 @@ class CatalogView:
 
 def show_catalog(name: str) -> CatalogView:
     """Load and validate a catalogue."""
-    return CatalogView(load_catalog(name), shipped_catalogs())
+    catalog = load_catalog(name)
+    skills = tuple(replace(skill, checkable=checker_of(skill.name) is not None) for skill in catalog.skills)
+    return CatalogView(replace(catalog, skills=skills), shipped_catalogs())
 
 
 @dataclass(frozen=True, slots=True)

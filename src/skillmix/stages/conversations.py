@@ -42,6 +42,7 @@ class Conversations:
         self._prompts = prompts
         self._graders = graders
         self._combinations: dict[str, Combination] = {}
+        self._worked_turns: dict[str, tuple[Message, ...]] = {}
         self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
 
     def first(self, student: str, combination: Combination, generation: int) -> Task:
@@ -49,7 +50,7 @@ class Conversations:
         self._combinations[combination.id] = combination
         prompt, _ = self._student_prompts(student, combination)
         key = GenerateKey(student, combination.id, generation, 1)
-        return self._student_task(key, (Message("user", prompt),))
+        return self._student_task(key, (*self._worked(student), Message("user", prompt)))
 
     def follow(self, request: Request, outcome: Outcome) -> Iterator[Task]:
         """What an outcome releases."""
@@ -73,7 +74,7 @@ class Conversations:
         if not isinstance(last, Reply):
             return False
         answer = extract_answer(last.text)
-        wanted = {(grader, vote) for grader in self._graders for vote in range(self._experiment.graders[grader].votes)}
+        wanted = {(grader, vote) for grader in self._asked() for vote in range(self._experiment.graders[grader].votes)}
         if earns_nothing(answer, self._rules):
             return True
         text = text_id(answer.text)
@@ -92,14 +93,18 @@ class Conversations:
 
     def votes_wanted(self) -> int:
         """How many votes a gradeable text gets."""
-        return sum(self._experiment.graders[grader].votes for grader in self._graders)
+        return sum(self._experiment.graders[grader].votes for grader in self._asked())
+
+    def _asked(self) -> list[str]:
+        """Graders that are models, at least in part."""
+        return [grader for grader in self._graders if self._experiment.graders[grader].asked]
 
     def _votes(self, key: GenerateKey, outcome: Reply) -> Iterator[Task]:
         answer = extract_answer(outcome.text)
         if earns_nothing(answer, self._rules):
             return
         combination = self._combinations[key.combination]
-        for grader in self._graders:
+        for grader in self._asked():
             settings = self._experiment.graders[grader]
             prompt = self._prompts[self._experiment.prompts].grader_prompt(
                 self._catalog, combination, answer=answer.text, variant=settings.prompts
@@ -118,6 +123,16 @@ class Conversations:
         if key.attempt + 1 < attempts and read_grades(rubric, outcome.text).points is None:
             yield self._grader_task(replace(key, attempt=key.attempt + 1), request.messages)
 
+    def _worked(self, student: str) -> tuple[Message, ...]:
+        """The turns of worked examples; the same messages for every conversation, so that they are hashed once."""
+        name = self._experiment.students[student].prompts or self._experiment.prompts
+        if name not in self._worked_turns:
+            turns = self._prompts[name].worked_turns()
+            self._worked_turns[name] = tuple(
+                message for asked, said in turns for message in (Message("user", asked), Message("assistant", said))
+            )
+        return self._worked_turns[name]
+
     def _student_prompts(self, student: str, combination: Combination) -> tuple[str, str]:
         name = self._experiment.students[student].prompts or self._experiment.prompts
         return self._prompts[name].student_prompts(self._catalog, combination)
@@ -131,7 +146,7 @@ class Conversations:
     def _task(
         self, model: str, settings: StudentSettings | GraderSettings, key: CallKey, messages: tuple[Message, ...]
     ) -> Task:
-        spec = parse_spec(settings.model)
+        spec = parse_spec(str(settings.asked))
         decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p)
         seed = seed_for(self._experiment.seed, key)
         return Task(model, Request(key, f"{spec.provider}:{spec.name}", messages, decoding, seed))

@@ -64,20 +64,23 @@ def _step_estimates(
         found.append(_estimate(step.name, settings.model, 2 * count, tokens, 2 * count * settings.max_tokens, known))
     for grader in step.graders if not isinstance(step, GenerateStep) else ():
         judge = experiment.graders[grader]
+        if judge.asked is None:
+            continue
         prompts = load_prompts(experiment.prompts)
         calls = judge.votes * sum(generations for _, generations in graded)
         tokens = judge.votes * sum(
             generations * tokens_in(len(prompts.grader_prompt(catalog, c, answer=_ANSWER, variant=judge.prompts)))
             for c, generations in graded
         )
-        found.append(_estimate(step.name, judge.model, calls, tokens, calls * judge.max_tokens, known))
+        found.append(_estimate(step.name, judge.asked, calls, tokens, calls * judge.max_tokens, known))
     return found
 
 
 def _student_tokens(prompts: PromptSet, catalog: Catalog, combination: Combination, longest_reply: int) -> int:
     """Both turns: the second repeats the first, and the reply to it."""
     first, second = prompts.student_prompts(catalog, combination)
-    return 2 * tokens_in(len(first)) + longest_reply + tokens_in(len(second))
+    worked = sum(len(asked) + len(said) for asked, said in prompts.worked_turns())
+    return 2 * tokens_in(worked + len(first)) + longest_reply + tokens_in(len(second))
 
 
 def _estimate(step: str, model: str, calls: int, tokens: int, output: int, known: Mapping[str, Price]) -> Estimate:

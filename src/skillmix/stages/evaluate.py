@@ -1,26 +1,30 @@
 """One step of calls: generate, grade or both; what is missing of it is asked, everything else is found."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from itertools import product
+from typing import Final
 
-from skillmix.config.experiment import EvaluateStep, Experiment
+from skillmix.config.experiment import EvaluateStep, Experiment, GradeStep
 from skillmix.config.prompt_sets import load_prompts
 from skillmix.core.calls import Model
 from skillmix.core.catalog import Catalog
 from skillmix.core.combinations import Combination
-from skillmix.core.specs import parse_spec
+from skillmix.core.specs import IN_PROCESS, parse_spec
 from skillmix.engine.journal import JournalWriter
 from skillmix.engine.run_folder import RunFolder
 from skillmix.engine.scheduler import Purse, Scheduler, Tally, Task
 from skillmix.models.opening import open_model
 from skillmix.stages.conversations import TURNS, Conversations
-from skillmix.stages.plan import CallStep, Cell, entries, skipped_cells, step_cells
+from skillmix.stages.plan import CallStep, Cell, Settings, entries, skipped_cells, step_cells
 from skillmix.stages.progress import watch
 from skillmix.stages.scores import run_scores
 from skillmix.stages.stopping import stopping_on_interrupt
+
+_MOST_OPEN: Final = 4096
+"""Conversations under way at once, for models that take in hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +64,67 @@ async def _make_calls(step: CallStep, cells: Sequence[Cell], place: Workplace, t
     for cell in cells:
         place.journal.add_combinations(cell.combinations)
     # A grading step has no students: texts that are not there yet are not its to write.
-    students = getattr(step, "students", [])
+    used = entries(experiment, getattr(step, "students", []), graders)
+    watching = asyncio.create_task(watch(step.name, tally, _expected_calls(cells, conversations)))
+    try:
+        for group in passes(used):
+            found = tally.found
+            wanted = [cell for cell in cells if group.student in (None, cell.student)]
+            await _pass({name: used[name] for name in group.models}, wanted, conversations, place, tally)
+            tally.found = found if group.is_repeated else tally.found
+            if tally.stopped:
+                break
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+    if not isinstance(step, GradeStep):
+        tally.left_out = 0  # of one pass, and made in another
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Models that are open together: all that are elsewhere, and at most one that is in this process."""
+
+    models: tuple[str, ...]
+    student: str | None = None
+    """Only the conversations of this student."""
+    is_repeated: bool = False
+    """Whether it walks through what an earlier pass has counted."""
+
+
+def passes(used: Mapping[str, Settings]) -> list[Pass]:
+    """Who is open when: each local model alone, its memory given back before the next."""
+    local = [name for name, settings in used.items() if parse_spec(str(settings.asked)).provider in IN_PROCESS]
+    remote = tuple(name for name in used if name not in local)
+    students = [name for name in local if name.startswith("student:")]
+    result = [Pass((*remote, name), student=name.removeprefix("student:")) for name in students]
+    if len(students) < sum(name.startswith("student:") for name in used) or not students:
+        result.insert(0, Pass(remote))
+    graders = [name for name in local if name.startswith("grader:")]
+    return [*result, *(Pass((name,), is_repeated=True) for name in graders)]
+
+
+async def _pass(
+    used: Mapping[str, Settings],
+    cells: Sequence[Cell],
+    conversations: Conversations,
+    place: Workplace,
+    tally: Tally,
+) -> None:
     async with AsyncExitStack() as opened:
-        scheduler = Scheduler(
-            await open_models(experiment, students, graders, opened), place.journal, purse=place.purse
-        )
+        models = await opened_models(used, opened)
+        scheduler = Scheduler(models, place.journal, purse=place.purse, most_open=_MOST_OPEN)
         scheduler.tally = tally
-        watching = asyncio.create_task(watch(step.name, tally, _expected_calls(cells, conversations)))
-        try:
-            with stopping_on_interrupt(scheduler):
-                await scheduler.run(_first_turns(cells, conversations, place.journal, tally), conversations.follow)
-        finally:
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
+        with stopping_on_interrupt(scheduler):
+            await scheduler.run(_first_turns(cells, conversations, place.journal, tally), conversations.follow)
 
 
-async def open_models(
-    experiment: Experiment, students: Sequence[str], graders: Sequence[str], opened: AsyncExitStack
-) -> dict[str, Model]:
+async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) -> dict[str, Model]:
     """The models of a step by the names that tasks use."""
     models: dict[str, Model] = {}
-    for name, settings in entries(experiment, students, graders).items():
-        spec = parse_spec(settings.model)
+    for name, settings in used.items():
+        spec = parse_spec(str(settings.asked))
         models[name] = open_model(spec, concurrency=settings.concurrency, timeout=settings.timeout)
         opened.push_async_callback(models[name].close)
     return models

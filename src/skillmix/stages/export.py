@@ -68,7 +68,14 @@ def _texts(run: RunFolder, records: RunRecords, rules: str) -> Iterator[Row]:
             yield {**shared, **grades}
 
 
-_UNGRADED: Row = {"grader": None, "rounds": None, "points": None, **dict.fromkeys(METRICS)}
+_UNGRADED: Row = {
+    "grader": None,
+    "rounds": None,
+    "points": None,
+    **dict.fromkeys(METRICS),
+    "evidence": None,
+    "unrequested": None,
+}
 
 
 def _graded(ballot: Ballot, records: RunRecords, rules: str) -> Row:
@@ -79,7 +86,18 @@ def _graded(ballot: Ballot, records: RunRecords, rules: str) -> Row:
         "rounds": ballot.rounds,
         "points": [{"criterion": n, "earned": p} for n, p in zip(names, points, strict=True)],
         **{metric: text_score(points, metric) for metric in METRICS},
+        **_found_by_code(ballot, records),
     }
+
+
+def _found_by_code(ballot: Ballot, records: RunRecords) -> Row:
+    """The words that show each skill, and the skills that were not asked for; unknown under graders without code."""
+    if records.code is None or ballot.grader not in records.graders_with_code:
+        return {"evidence": None, "unrequested": None}
+    combination = ballot.text.combination
+    verdict = records.code.verdict(ballot.text.answer.text, skills=combination.skills, topic=combination.topic)
+    found = [{"criterion": name, "words": verdict.quote(span)} for name, span in verdict.evidence.items()]
+    return {"evidence": found, "unrequested": list(verdict.unrequested)}
 
 
 def _votes(run: RunFolder, records: RunRecords) -> Iterator[Row]:

@@ -11,11 +11,13 @@ from skillmix.core.prompts import GraderVariant
 from skillmix.core.reading import Reading, read_grades
 from skillmix.core.rubric import Rubric, rubric_of
 from skillmix.core.scoring import METRICS, Points, decide_points, text_score
-from skillmix.core.specs import parse_spec
+from skillmix.core.specs import asked_model, parse_spec
 from skillmix.core.text_rules import plain_answer
 from skillmix.models.opening import open_model
 from skillmix.stages.parse_reply import Named
+from skillmix.stages.rules_grader import RulesGrader, reading_of, require_checkers, with_verdict
 from skillmix.stages.scores import rules_named
+from skillmix.verify.verdict import Verdict
 
 _GRADING = Decoding(max_tokens=1024)
 
@@ -27,6 +29,8 @@ class GradedText:
     rubric: Rubric
     reading: Reading
     points: Points
+    verdict: Verdict | None
+    """What code found, if code was a grader."""
 
     def as_json(self) -> dict[str, object]:
         """The documented form of `grade-text --json`."""
@@ -35,30 +39,53 @@ class GradedText:
             "problem": self.reading.problem,
             "notes": list(self.reading.notes),
             "scores": {metric: text_score(self.points, metric) for metric in METRICS},
-            "evidence": {criterion.name: None for criterion in self.rubric.criteria[: self.rubric.k]},
+            "evidence": self.evidence(),
+            "unrequested": list(self.verdict.unrequested) if self.verdict else None,
         }
+
+    def evidence(self) -> dict[str, str | None]:
+        """The words that show each skill, where code found them."""
+        found = self.verdict.evidence if self.verdict else {}
+        names = [criterion.name for criterion in self.rubric.criteria[: self.rubric.k]]
+        return {name: self.verdict.quote(found.get(name)) if self.verdict else None for name in names}
 
 
 def grade_text(named: Named, text: str, *, grader: str, variant: GraderVariant, seed: int, rules: str) -> GradedText:
-    """Ask a grader about a text that is the answer itself."""
+    """Grade a text that is the answer itself; a model is asked once, code is not asked at all."""
     chosen = rules_named(rules)
     answer = plain_answer(text)
     if answer.status == "empty":
         raise UserError("There is no text to grade.", hint="Give the student's text on standard input.")
+    parse_spec(grader)
     catalog, combination = named.resolve()
     prompts = load_prompts(named.prompts)
     rubric = rubric_of(combination.skills, combination.topic, phrases=prompts.phrases)
-    prompt = prompts.grader_prompt(catalog, combination, answer=answer.text, variant=variant)
-    key = GradeKey("text", combination.id, 0, text_id(answer.text), "grader", 0, 0)
-    request = Request(key, grader, (Message("user", prompt),), _GRADING, seed_for(seed, key))
-    outcome = asyncio.run(_ask(grader, request))
+    verdict = None
+    if grader.startswith("rules:"):
+        verdict = RulesGrader(catalog).verdict(answer.text, skills=combination.skills, topic=combination.topic)
+    asked = asked_model(grader)
+    if asked is None:
+        require_checkers(catalog, combination.skills, grader)
+        assert verdict is not None
+        reading = reading_of(verdict, combination.skills)
+    else:
+        prompt = prompts.grader_prompt(catalog, combination, answer=answer.text, variant=variant)
+        key = GradeKey("text", combination.id, 0, text_id(answer.text), "grader", 0, 0)
+        request = Request(key, asked, (Message("user", prompt),), _GRADING, seed_for(seed, key))
+        reading = read_grades(rubric, _asked(asked, request).text, text=answer.text)
+        if verdict is not None:
+            reading = with_verdict(reading, combination.skills, verdict)
+    points = decide_points(rubric, answer, [reading], rounds=1, rules=chosen)
+    return GradedText(rubric, reading, points, verdict)
+
+
+def _asked(spec: str, request: Request) -> Reply:
+    outcome = asyncio.run(_ask(spec, request))
     if isinstance(outcome, CallProblem):
         raise UserError(
             f"The grader did not answer: {outcome.reason}. {outcome.detail}".strip(), hint=_HINTS[outcome.kind]
         )
-    reading = read_grades(rubric, outcome.text, text=answer.text)
-    points = decide_points(rubric, answer, [reading], rounds=1, rules=chosen)
-    return GradedText(rubric, reading, points)
+    return outcome
 
 
 _HINTS = {

@@ -66,12 +66,13 @@ def step_cells(step: CallStep, experiment: Experiment, catalog: Catalog) -> Iter
                 )
 
 
-def entries(
-    experiment: Experiment, students: Sequence[str], graders: Sequence[str]
-) -> dict[str, StudentSettings | GraderSettings]:
-    """Settings by the names that tasks use."""
+Settings = StudentSettings | GraderSettings
+
+
+def entries(experiment: Experiment, students: Sequence[str], graders: Sequence[str]) -> dict[str, Settings]:
+    """Settings by the names that tasks use; graders that are code alone are not asked."""
     return {f"student:{name}": experiment.students[name] for name in students} | {
-        f"grader:{name}": experiment.graders[name] for name in graders
+        f"grader:{name}": experiment.graders[name] for name in graders if experiment.graders[name].asked
     }
 
 

@@ -11,15 +11,17 @@ from skillmix.config.catalogs import load_catalog
 from skillmix.config.experiment import Experiment, GradeStep, ReportStep, Step, load_experiment
 from skillmix.config.price_file import load_prices
 from skillmix.core.calls import CallProblem, Model
+from skillmix.core.catalog import Catalog
 from skillmix.core.errors import UserError
 from skillmix.core.prices import Price, price_of
 from skillmix.core.specs import parse_spec
 from skillmix.engine.run_folder import RunFolder, new_run
 from skillmix.engine.scheduler import LimitedPurse, Tally
-from skillmix.stages.evaluate import Workplace, open_models, work_on
+from skillmix.stages.evaluate import Workplace, opened_models, work_on
 from skillmix.stages.experiment import continue_run
-from skillmix.stages.plan import CALL_STEPS, entries
+from skillmix.stages.plan import CALL_STEPS, entries, step_cells
 from skillmix.stages.progress import say
+from skillmix.stages.rules_grader import require_checkers
 from skillmix.stages.stopping import INTERRUPTED
 
 STAGES: Final = ("generate", "grade", "evaluate")
@@ -105,6 +107,7 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
                 f"The stage {step.stage!r} of step {step.name!r} is not here yet.", hint="Leave the step out."
             )
     catalog = load_catalog(experiment.catalog)
+    _check_rules(experiment, catalog, steps)
     run = new_run(experiment.name)
     known = _prices(experiment, load_prices(prices))
     asyncio.run(_probe(experiment, steps))
@@ -140,13 +143,22 @@ async def _work(steps: Sequence[Step], place: Workplace, tallies: dict[str, Tall
             break
 
 
+def _check_rules(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> None:
+    for step in steps:
+        if isinstance(step, CALL_STEPS):
+            for cell in step_cells(step, experiment, catalog):
+                for grader in cell.graders:
+                    if experiment.graders[grader].asked is None:
+                        require_checkers(catalog, {s for c in cell.combinations for s in c.skills}, grader)
+
+
 async def _probe(experiment: Experiment, steps: Sequence[Step]) -> None:
     """Find a wrong key, address or name of any model before the first paid call."""
     used = [step for step in steps if isinstance(step, CALL_STEPS)]
     students = sorted({name for step in used if not isinstance(step, GradeStep) for name in step.students})
     graders = sorted({name for step in used for name in getattr(step, "graders", [])})
     async with AsyncExitStack() as opened:
-        models = await open_models(experiment, students, graders, opened)
+        models = await opened_models(entries(experiment, students, graders), opened)
         problems = await asyncio.gather(*(_probed(model) for model in models.values()))
         for name, problem in zip(models, problems, strict=True):
             if problem is not None:
@@ -170,7 +182,7 @@ async def _probed(model: Model) -> CallProblem | None:
 def _prices(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
     """What each model costs, None if unknown; a limit in dollars needs to know all."""
     settings_of = entries(experiment, list(experiment.students), list(experiment.graders))
-    known = {name: price_of(parse_spec(settings.model), prices) for name, settings in settings_of.items()}
+    known = {name: price_of(parse_spec(str(settings.asked)), prices) for name, settings in settings_of.items()}
     unknown = sorted({settings_of[name].model for name, price in known.items() if price is None})
     if experiment.budget.max_usd is not None and unknown:
         raise UserError(

@@ -16,6 +16,7 @@ from skillmix.engine.run_folder import RunFolder, find_run
 from skillmix.stages.conversations import TURNS
 from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
 from skillmix.stages.plan import cells_of, skipped_cells
+from skillmix.stages.rules_grader import RulesGrader
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class RunRecords:
     texts: list[StudentText]
     ballots: list[Ballot]
     phrases: Phrases
+    code: RulesGrader | None = None
+    graders_with_code: frozenset[str] = frozenset()
 
     def rubric_of(self, text: StudentText) -> Rubric:
         """The rubric of one text."""
@@ -48,7 +51,12 @@ def run_records(run: RunFolder) -> RunRecords:
         calls = journal.calls("generate")
         texts = student_texts(calls, journal.combinations(), turns=TURNS if experiment else None)
         read = read_calls(texts, journal.calls("grade"), phrases=phrases)
-        return RunRecords(texts, ballots(texts, read, rounds=rounds), phrases)
+        found = ballots(texts, read, rounds=rounds)
+    with_code = {n for n, s in experiment.graders.items() if s.model.startswith("rules:")} if experiment else set()
+    if not experiment or not with_code:
+        return RunRecords(texts, found, phrases)
+    code = RulesGrader(load_catalog(experiment.catalog))
+    return RunRecords(texts, code.ballots(found, experiment.graders, texts), phrases, code, frozenset(with_code))
 
 
 def run_gradings(run: RunFolder, records: RunRecords) -> Iterator[ReadCall]:

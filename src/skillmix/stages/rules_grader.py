@@ -1,0 +1,90 @@
+"""Graders that are code: `rules:` decides everything, `rules:SPEC` the skills that have a checker and a model the rest.
+
+Verdicts are no calls: they are worked out from the text whenever a run is read.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from skillmix.config.experiment import GraderSettings
+from skillmix.core.catalog import Catalog
+from skillmix.core.errors import UserError
+from skillmix.core.reading import Reading
+from skillmix.core.texts import Ballot, StudentText
+from skillmix.verify.checkers import checker_of
+from skillmix.verify.verdict import Judge, Verdict
+
+
+class RulesGrader:
+    """Judges texts of one catalogue."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        told = [said for skill in catalog.skills for said in (skill.definition, skill.example)]
+        self._judge = Judge(catalog.vocabulary, told)
+
+    def verdict(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
+        """What a text earns, and where."""
+        return self._judge.judge(text, skills=skills, topic=topic)
+
+    def ballots(
+        self, ballots: Iterable[Ballot], graders: Mapping[str, GraderSettings], texts: Iterable[StudentText]
+    ) -> list[Ballot]:
+        """Ballots with the verdicts of code in them; those of `rules:` itself are made here."""
+        pure = [name for name, settings in graders.items() if settings.asked is None]
+        result = [self._mixed(b) if _is_mixed(graders.get(b.grader)) else b for b in ballots if b.grader not in pure]
+        for text in texts if pure else ():
+            reading = self._reading(text)
+            result += [Ballot(text, name, 1, (reading,)) for name in pure]
+        return result
+
+    def _mixed(self, ballot: Ballot) -> Ballot:
+        text = ballot.text
+        verdict = self.verdict(text.answer.text, skills=text.combination.skills, topic=text.combination.topic)
+        return replace(
+            ballot,
+            readings=tuple(
+                None if r is None else with_verdict(r, text.combination.skills, verdict) for r in ballot.readings
+            ),
+        )
+
+    def _reading(self, text: StudentText) -> Reading:
+        skills = text.combination.skills
+        return reading_of(self.verdict(text.answer.text, skills=skills, topic=text.combination.topic), skills)
+
+
+def reading_of(verdict: Verdict, skills: Iterable[str]) -> Reading:
+    """A verdict in the form of a grader's reading; the length is counted elsewhere, for every grader alike."""
+    shown = [_point(verdict, skill) for skill in skills]
+    if None in shown:
+        return Reading(None, "a skill has no checker")
+    points = (*shown, float(verdict.topic is not None), float(verdict.nonsense is None), None)
+    return Reading(points, None, (verdict.nonsense,) if verdict.nonsense else ())
+
+
+def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> None:
+    """Refuse `rules:` where it could not decide."""
+    unknown = [name for name in skills if checker_of(name) is None]
+    if unknown:
+        raise UserError(
+            f"The grader {grader!r} is `rules:`, and no code can check {len(unknown)} skills of catalogue "
+            f"{catalog.name!r}, {unknown[0]!r} among them.",
+            hint="Use the catalogue verifiable, or rules:MODEL to let a model decide the rest.",
+        )
+
+
+def _is_mixed(settings: GraderSettings | None) -> bool:
+    return settings is not None and settings.model.startswith("rules:") and settings.asked is not None
+
+
+def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict) -> Reading:
+    """A model's reading in which code has decided what it can."""
+    if reading.points is None:
+        return reading
+    own = [_point(verdict, skill) for skill in skills]
+    decided = [model if code is None else code for code, model in zip(own, reading.points, strict=False)]
+    return replace(reading, points=(*decided, *reading.points[len(decided) :]))
+
+
+def _point(verdict: Verdict, skill: str) -> float | None:
+    """1 or 0; None without a checker."""
+    return float(verdict.evidence[skill] is not None) if skill in verdict.evidence else None
