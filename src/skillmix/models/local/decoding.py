@@ -54,6 +54,8 @@ class Decoder:
         self._written = torch.zeros(slots, longest, dtype=torch.long, device=device)
         self._is_active = torch.zeros(slots, dtype=torch.bool, device=device)
         self._graphs: dict[tuple[int, int, bool], Any] = {}
+        self.chances: torch.Tensor | None = None
+        """Where the log-probability of every written token is noted, if anybody wants to know."""
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def start(self, starts: Sequence[Start]) -> None:
@@ -70,6 +72,8 @@ class Decoder:
             for _ in range(steps):
                 self._step(rows, seen, with_top_p)
             return
+        quarter = -(-self.slots // 4)
+        rows = min(self.slots, -(-rows // quarter) * quarter)
         seen = min(self.length, -(-seen // _LENGTH_STEP) * _LENGTH_STEP)
         key = (rows, seen, with_top_p)
         if key not in self._graphs:
@@ -81,6 +85,11 @@ class Decoder:
         """How many tokens each slot has written, and which are still writing."""
         both = torch.stack((self._count, self._is_active.long())).cpu().numpy()
         return both[0], both[1].astype(bool)
+
+    def note_chances(self) -> None:
+        """Note log-probabilities from now on; for tests, as it takes time. Not before a captured step."""
+        self.chances = torch.zeros(self.slots, self.longest, device=self.shape.device)
+        self._graphs.clear()
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
         """The tokens of some slots."""
@@ -154,6 +163,9 @@ class Decoder:
         place = count.clamp(max=self.longest - 1)
         top_p = self._top_p[rows] if with_top_p else None
         token = choose(logits, self._numbers[rows, place], self._temperature[rows], top_p)
+        if self.chances is not None:
+            scaled = torch.log_softmax(logits.float() / self._temperature[rows, None], dim=-1)
+            self.chances[rows, place] = scaled.gather(-1, token[:, None])[:, 0]
         self._written[rows, place] = torch.where(active, token, self._written[rows, place])
         count = count + active
         self._count[rows] = count

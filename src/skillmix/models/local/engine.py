@@ -40,13 +40,15 @@ class _Row:
 class Generator:
     """One model on one device; everything is called from one thread."""
 
-    def __init__(self, model: Any, renderer: Renderer, *, slots: int, done: Done) -> None:
+    def __init__(
+        self, model: Any, renderer: Renderer, *, slots: int, done: Done, ends: Sequence[int] | None = None
+    ) -> None:
         self._model = model
         self._renderer = renderer
         self._slots = slots
         self._done = done
         self._device: str = model.device.type
-        self._ends = renderer.ends(model)
+        self._ends = renderer.ends(model) if ends is None else list(ends)
         self._longest: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._going_on: deque[_Row] = deque()
         self._fresh: deque[_Row] = deque()
@@ -56,6 +58,10 @@ class Generator:
         self._table = SlotTable(0)
         self.read_tokens = 0
         """Prompt tokens that were not known to any slot."""
+
+    def forget(self) -> None:
+        """Let go of what slots at rest know; a benchmark's second run must not find the first."""
+        self._table = SlotTable(self._slots)
 
     @property
     def is_idle(self) -> bool:

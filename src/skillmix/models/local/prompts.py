@@ -18,7 +18,7 @@ class Renderer:
             raise UserError(
                 f"The tokenizer of {name} has no chat template.", hint="Use an instruction-tuned model, or add one."
             )
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._special = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
         self._rendered = lru_cache(maxsize=4096)(self._render)
 
@@ -26,25 +26,25 @@ class Renderer:
         """The prompts of some conversations; those that are asked for several times are rendered once."""
         texts = [self._rendered(messages) for messages in conversations]
         different = list(dict.fromkeys(texts))
-        encoded = self._tokenizer(different, add_special_tokens=False)["input_ids"]
+        encoded = self.tokenizer(different, add_special_tokens=False)["input_ids"]
         by_text = dict(zip(different, encoded, strict=True))
         return [by_text[text] for text in texts]
 
     def text(self, tokens: Sequence[int]) -> str:
         """What tokens say, without the marks of the chat format."""
-        said: str = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        said: str = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return said
 
     def ends(self, model: Any) -> list[int]:
         """Tokens that end a turn: what the tokenizer says and what the model's own settings say."""
         named = getattr(model.generation_config, "eos_token_id", None)
         listed = named if isinstance(named, list) else [named]
-        return sorted({token for token in (*listed, self._tokenizer.eos_token_id) if token is not None})
+        return sorted({token for token in (*listed, self.tokenizer.eos_token_id) if token is not None})
 
     def _render(self, messages: tuple[Message, ...]) -> str:
         said = [{"role": m.role, "content": self._inert(m.content)} for m in messages]
         try:
-            text: str = self._tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+            text: str = self.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # noqa: BLE001  # a template is a stranger's program and may raise anything
             raise UserError(
                 f"The chat template cannot render a conversation: {error}", hint="Check the model."

@@ -1,0 +1,247 @@
+"""Generation in process against plain `generate`: two turns, three generations, from messages to texts.
+
+    python bench/generate.py --write-prompts FILE                 # needs only the catalogue
+    python bench/generate.py --prompts FILE --model FOLDER --ignore-ends --batches 512 1024 2048 4608
+    python bench/generate.py --prompts FILE --model FOLDER --shape mistral-7b --conversations 384 --ignore-ends ...
+
+Tokenising and detokenising count; loading, and the recording of steps on a GPU, do not, and are stated. `--shape` takes
+random weights of that shape and the tokenizer of the model, its ids folded into the vocabulary.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from skillmix.core.calls import Decoding, GenerateKey, Message, Outcome, Reply, Request
+
+TEMPERATURE = 0.7
+Conversation = list[tuple[str, str]]
+
+
+def write_prompts(path: str, combinations: int) -> None:
+    """First and second prompt of evaluation combinations, k = 1 to 3."""
+    from skillmix.config.catalogs import load_catalog
+    from skillmix.config.prompt_sets import load_prompts
+    from skillmix.core.combinations import Draw, draw_combinations
+
+    catalog, prompts = load_catalog("verifiable"), load_prompts("standard")
+    pool = catalog.pool("all")
+    drawn = [c for k in (1, 2, 3) for c in draw_combinations(Draw(pool, "all", k, 0), combinations // 3)]
+    Path(path).write_text(json.dumps([prompts.student_prompts(catalog, c) for c in drawn]), encoding="utf-8")
+
+
+def requests_of(prompts: list[tuple[str, str]], count: int, tokens: int) -> list[Request]:
+    """Three generations of each combination, in order."""
+    decoding = Decoding(TEMPERATURE, tokens)
+    asked = [(Message("user", first),) for first, _ in prompts]
+    return [
+        Request(GenerateKey("s", str(n // 3), n % 3, 1), "m", asked[n // 3 % len(asked)], decoding, n)
+        for n in range(count)
+    ]
+
+
+def second(request: Request, text: str, prompt: str) -> Request:
+    """The second turn of a conversation."""
+    said = (*request.messages, Message("assistant", text), Message("user", prompt))
+    assert isinstance(request.key, GenerateKey)
+    key = GenerateKey("s", request.key.combination, request.key.generation, 2)
+    return Request(key, "m", said, request.decoding, (request.seed or 0) + 1_000_000)
+
+
+class Ours:
+    """The engine, driven without the journal."""
+
+    def __init__(self, loaded: Any, prompts: list[tuple[str, str]], slots: int, ends: Sequence[int] | None) -> None:
+        from skillmix.models.local.engine import Generator
+
+        self.prompts = prompts
+        self.released: list[Request] = []
+        self.replies: dict[tuple[str, int, int], Reply] = {}
+        self.generator = Generator(loaded.model, loaded.renderer, slots=slots, done=self.done, ends=ends)
+
+    def done(self, request: Request, outcome: Outcome) -> None:
+        """Keep a reply, and go on with its conversation."""
+        key = request.key
+        assert isinstance(outcome, Reply) and isinstance(key, GenerateKey)
+        self.replies[key.combination, key.generation, key.turn] = outcome
+        if key.turn == 1:
+            prompt = self.prompts[int(key.combination) % len(self.prompts)][1]
+            self.released.append(second(request, outcome.text, prompt))
+
+    def run(self, requests: list[Request]) -> int:
+        """All conversations; how many tokens were written."""
+        self.replies.clear()
+        self.generator.forget()
+        self.generator.add(requests)
+        while not self.generator.is_idle or self.released:
+            if self.released:
+                released, self.released = self.released, []
+                self.generator.add(released)
+            self.generator.work()
+        return sum(reply.output_tokens or 0 for reply in self.replies.values())
+
+
+def plain(loaded: Any, prompts: list[tuple[str, str]], requests: list[Request], batch: int, *, ends: bool) -> int:
+    """Plain `generate`, batches of like length, left-padded; how many tokens were written."""
+    import torch
+
+    model, renderer = loaded
+    tokenizer = renderer.tokenizer
+    vocabulary = model.config.vocab_size
+    limit = requests[0].decoding.max_tokens or 0
+    stop = renderer.ends(model) if ends else None
+    written = 0
+    for turn in (1, 2):
+        texts: list[str | None] = [None] * len(requests)
+        prompts_of = renderer.tokens([r.messages for r in requests])
+        order = sorted(range(len(requests)), key=lambda n: len(prompts_of[n]))
+        for start in range(0, len(order), batch):
+            rows = order[start : start + batch]
+            longest = max(len(prompts_of[n]) for n in rows)
+            ids = torch.full((len(rows), longest), tokenizer.pad_token_id % vocabulary)
+            mask = torch.zeros((len(rows), longest), dtype=torch.long)
+            for row, n in enumerate(rows):
+                ids[row, longest - len(prompts_of[n]) :] = torch.tensor(prompts_of[n])
+                mask[row, longest - len(prompts_of[n]) :] = 1
+            out = model.generate(
+                input_ids=ids.to(model.device),
+                attention_mask=mask.to(model.device),
+                do_sample=True,
+                temperature=TEMPERATURE,
+                top_k=0,
+                max_new_tokens=limit,
+                min_new_tokens=None if ends else limit,
+                eos_token_id=stop if ends else -1,
+                pad_token_id=tokenizer.pad_token_id % vocabulary,
+            )[:, longest:].tolist()
+            for row, n in enumerate(rows):
+                end = next((i for i, t in enumerate(out[row]) if stop and t in stop), None)
+                written += len(out[row]) if end is None else end + 1
+                texts[n] = renderer.text(out[row] if end is None else out[row][:end])
+        if turn == 1:
+            requests = [
+                second(r, t or "", prompts[int(r.key.combination) % len(prompts)][1])
+                for r, t in zip(requests, texts, strict=True)
+            ]
+    return written
+
+
+def timed(work: Callable[[], int], device: str) -> tuple[float, int]:
+    """Wall seconds and tokens."""
+    import torch
+
+    started = time.monotonic()
+    tokens = work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.monotonic() - started, tokens
+
+
+def loaded_model(folder: str, shape: str | None, device: str) -> Any:
+    """The model, or random weights in its place."""
+    import torch
+    from transformers import AutoModelForCausalLM, MistralConfig
+
+    from skillmix.models.local.loading import Loaded, load, prepared
+    from skillmix.models.local.prompts import Renderer
+
+    loaded = load(Path(folder), device=device)
+    if shape is None:
+        return loaded
+
+    class Folded(Renderer):
+        def tokens(self, conversations: Sequence[tuple[Message, ...]]) -> list[list[int]]:
+            return [[t % config.vocab_size for t in row] for row in super().tokens(conversations)]
+
+    sizes = {"mistral-7b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}}[shape]
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "sliding_window": None}
+    config = MistralConfig(**sizes, **heads, max_position_embeddings=32768)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    return Loaded(prepared(model, name=shape), Folded(loaded.renderer.tokenizer, name=shape))
+
+
+def floor(loaded: Any, ours: Ours, slots: int, bandwidth: float) -> str:
+    """The least time that the bytes and the arithmetic of these conversations take."""
+    from skillmix.models.local.cache import CacheShape
+
+    shape = CacheShape(loaded.model)
+    weights = sum(p.numel() for p in loaded.model.parameters())
+    looked_at = written = 0
+    for reply in ours.replies.values():
+        length, new = reply.input_tokens or 0, reply.output_tokens or 0
+        looked_at += new * length + new * (new - 1) // 2
+        written += new
+    steps = written / slots
+    moved = (looked_at * shape.bytes_per_token + steps * weights * shape.dtype.itemsize) / bandwidth
+    operations = 2 * weights * (written + ours.generator.read_tokens) / 789e12
+    return f"floor: bytes {moved:.2f} s, arithmetic {operations:.2f} s"
+
+
+def measured_bandwidth(device: str) -> float:
+    """Bytes a second of a large copy, read and written."""
+    import torch
+
+    source = torch.empty(1 << (30 if device == "cuda" else 26), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    best = 0.0
+    for _ in range(5):
+        started = time.monotonic()
+        for _ in range(4):
+            target.copy_(source)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        best = max(best, 4 * 2 * source.numel() / (time.monotonic() - started))
+    return best
+
+
+def main() -> None:
+    """Compare."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--write-prompts")
+    parser.add_argument("--prompts")
+    parser.add_argument("--model")
+    parser.add_argument("--shape")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--conversations", type=int, default=4608)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--slots", type=int, nargs="+", default=[1536])
+    parser.add_argument("--batches", type=int, nargs="*", default=[])
+    parser.add_argument("--ignore-ends", action="store_true")
+    options = parser.parse_args()
+    if options.write_prompts:
+        return write_prompts(options.write_prompts, 1536)
+    prompts = [tuple(pair) for pair in json.loads(Path(options.prompts).read_text(encoding="utf-8"))]
+    loaded = loaded_model(options.model, options.shape, options.device)
+    requests = requests_of(prompts, options.conversations, options.tokens)
+    bandwidth = measured_bandwidth(options.device)
+    print(f"bandwidth {bandwidth / 1e12:.2f} TB/s", flush=True)
+    best = 0.0
+    for slots in options.slots:
+        ours = Ours(loaded, prompts, slots, [] if options.ignore_ends else None)
+        seconds, tokens = timed(partial(ours.run, requests), options.device)
+        if options.device == "cuda":
+            print(f"slots {slots}: first run, steps recorded in it, {seconds:.2f} s", flush=True)
+            ours.generator.read_tokens = 0
+            seconds, tokens = timed(partial(ours.run, requests), options.device)
+        best = max(best, 1 / seconds)
+        print(
+            f"slots {slots}: {seconds:.2f} s, {tokens} new tokens, {tokens / seconds:.0f}/s; "
+            f"read {ours.generator.read_tokens} prompt tokens; {floor(loaded, ours, slots, bandwidth)}",
+            flush=True,
+        )
+        del ours
+    loaded.model.set_attn_implementation("sdpa")
+    for batch in options.batches:
+        work = partial(plain, loaded, prompts, requests, batch, ends=not options.ignore_ends)
+        seconds, tokens = timed(work, options.device)
+        ratio = f"ours is {best * seconds:.2f} times as fast"
+        print(f"generate, batch {batch}: {seconds:.2f} s, {tokens / seconds:.0f}/s; {ratio}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
