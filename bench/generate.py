@@ -121,7 +121,7 @@ def plain(loaded: Any, prompts: list[tuple[str, str]], requests: list[Request], 
             for row, n in enumerate(rows):
                 end = next((i for i, t in enumerate(out[row]) if stop and t in stop), None)
                 written += len(out[row]) if end is None else end + 1
-                texts[n] = renderer.text(out[row] if end is None else out[row][:end])
+                texts[n] = renderer.texts([out[row] if end is None else out[row][:end]])[0]
         if turn == 1:
             requests = [
                 second(r, t or "", prompts[int(r.key.combination) % len(prompts)][1])
@@ -182,6 +182,50 @@ def floor(loaded: Any, ours: Ours, slots: int, bandwidth: float) -> str:
     return f"floor: bytes {moved:.2f} s, arithmetic {operations:.2f} s"
 
 
+def _conversation(request: Request) -> tuple[object, ...]:
+    key = request.key
+    return key.student, key.combination, key.generation
+
+
+def check_chances(loaded: Any, prompts: list[tuple[str, str]], tokens: int) -> None:
+    """Compare the log-probabilities of 20,000 and more sampled tokens with those of plain, padded transformers."""
+    import torch
+
+    requests = requests_of(prompts, 400, tokens)
+    ours = Ours(loaded, prompts, 400, [])
+    ours.generator.add(requests)
+    ours.generator._take_in()
+    decoder = ours.generator._fitting_decoder()
+    assert decoder is not None
+    decoder.note_chances()
+    while len(ours.replies) < len(requests):
+        ours.generator.work()
+    assert decoder.chances is not None
+    slots = [ours.generator._resting[_conversation(r)] for r in requests]
+    said = torch.from_numpy(decoder.written(slots)).to(loaded.model.device)
+    noted = decoder.chances[torch.tensor(slots, device=loaded.model.device)]
+    before = loaded.renderer.tokens([r.messages for r in requests])
+    loaded.model.set_attn_implementation("sdpa")
+    differences = []
+    for start in range(0, len(requests), 20):
+        rows = before[start : start + 20]
+        longest = max(map(len, rows))
+        ids = torch.zeros((len(rows), longest + tokens), dtype=torch.long, device=said.device)
+        mask = torch.zeros_like(ids)
+        for place, row in enumerate(rows):
+            ids[place, longest - len(row) : longest] = torch.tensor(row, device=said.device)
+            mask[place, longest - len(row) :] = 1
+        ids[:, longest:] = said[start : start + 20]
+        with torch.inference_mode():
+            logits = loaded.model(input_ids=ids, attention_mask=mask, logits_to_keep=tokens + 1).logits[:, :-1].float()
+        plain = torch.log_softmax(logits / TEMPERATURE, -1).gather(-1, said[start : start + 20, :, None])[..., 0]
+        differences.append((plain - noted[start : start + 20]).abs())
+    every = torch.cat(differences).flatten()
+    print(
+        f"log-probabilities of {every.numel()} tokens: off by {every.mean():.4f} on average, {every.max():.3f} at most"
+    )
+
+
 def measured_bandwidth(device: str) -> float:
     """Bytes a second of a large copy, read and written."""
     import torch
@@ -212,11 +256,14 @@ def main() -> None:
     parser.add_argument("--slots", type=int, nargs="+", default=[1536])
     parser.add_argument("--batches", type=int, nargs="*", default=[])
     parser.add_argument("--ignore-ends", action="store_true")
+    parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     if options.write_prompts:
         return write_prompts(options.write_prompts, 1536)
     prompts = [tuple(pair) for pair in json.loads(Path(options.prompts).read_text(encoding="utf-8"))]
     loaded = loaded_model(options.model, options.shape, options.device)
+    if options.check:
+        return check_chances(loaded, prompts, options.tokens)
     requests = requests_of(prompts, options.conversations, options.tokens)
     bandwidth = measured_bandwidth(options.device)
     print(f"bandwidth {bandwidth / 1e12:.2f} TB/s", flush=True)

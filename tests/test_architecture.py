@@ -24,16 +24,16 @@ MAY_IMPORT = {  # layer -> layers it may import
     "cli": {"stages", "render", "config", "core"},
 }
 OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
-    "torch": ("models/local.py", "models/bundled.py", "training/"),
-    "transformers": ("models/local.py", "models/bundled.py", "training/"),
+    "torch": ("models/local/", "training/"),
+    "transformers": ("models/local/", "training/"),
     "gguf": ("models/gguf_checkpoint.py",),
-    "safetensors": ("models/local.py", "models/gguf_checkpoint.py", "training/"),
-    "tokenizers": ("models/local.py", "models/gguf_checkpoint.py", "training/"),
+    "safetensors": ("models/local/", "models/gguf_checkpoint.py", "training/"),
+    "tokenizers": ("models/local/", "models/gguf_checkpoint.py", "training/"),
     "aiohttp": ("models/",),
     "pydantic": ("config/", "stages/import_texts.py"),
     "yaml": ("config/", "stages/experiment.py"),
     "sqlite3": ("engine/",),
-    "numpy": ("core/statistics/",),
+    "numpy": ("core/statistics/", "models/local/"),
     "pyarrow": ("stages/",),
 }
 

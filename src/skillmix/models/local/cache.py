@@ -1,64 +1,14 @@
 """Keys and values of many conversations at once: one fixed row of memory, a slot, for each."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from skillmix.models.local.kernels import can_step, step_attention
+
 ATTENTION = "skillmix_slots"
 """The name under which `slot_attention` is known to transformers."""
-
-
-class SlotCache:
-    """What transformers calls a cache, laid out so that rows come and go while the tensors stay where they are.
-
-    Every slot has `length` places and one more, where padding is written and nobody looks.
-    """
-
-    is_compileable = False
-
-    def __init__(self, shape: "CacheShape", *, slots: int, length: int) -> None:
-        self.slots, self.length = slots, length
-        size = (slots, shape.heads, length + 1, shape.head_size)
-        self.keys = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
-        self.values = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
-        self._all_rows = torch.arange(slots, device=shape.device)
-        self._rows: torch.Tensor | None = None
-        self._places = self._all_rows
-        self._seen = 0
-
-    def one_token_each(self, places: torch.Tensor, *, seen: int) -> None:
-        """The next update brings one token for each of the first slots, to be written at these places."""
-        self._rows, self._places, self._seen = None, places, seen
-
-    def tokens_of(self, rows: torch.Tensor, places: torch.Tensor, *, seen: int) -> None:
-        """The next update brings several tokens for each of these slots."""
-        self._rows, self._places, self._seen = rows, places, seen
-
-    def update(
-        self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write what a layer has computed; give it everything it may look at."""
-        stored = self.keys[layer_idx], self.values[layer_idx]
-        if self._rows is None:
-            count = keys.shape[0]
-            rows = self._all_rows[:count]
-            for store, new in zip(stored, (keys, values), strict=True):
-                store[rows, :, self._places] = new[:, :, 0]
-            return stored[0][:count, :, : self._seen], stored[1][:count, :, : self._seen]
-        rows = self._rows
-        for store, new in zip(stored, (keys, values), strict=True):
-            store[rows[:, None], :, self._places] = new.transpose(1, 2)
-        return stored[0][rows, :, : self._seen], stored[1][rows, :, : self._seen]
-
-    def copy(self, sources: torch.Tensor, targets: torch.Tensor, *, length: int) -> None:
-        """Copy the first places of some slots to others; what is copied beyond a row's own part is never looked at."""
-        for store in (*self.keys, *self.values):
-            store[targets, :, :length] = store[sources, :, :length]
-
-    def get_seq_length(self, *_: Any, **__: Any) -> int:
-        """Asked for by models that number positions themselves; ours are always given."""
-        return self._seen
 
 
 class CacheShape:
@@ -73,6 +23,7 @@ class CacheShape:
         self.head_size: int = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
+        self.has_kernel = can_step(head_size=self.head_size, groups=self.groups, device=self.device.type)
 
     @property
     def bytes_per_token(self) -> int:
@@ -80,19 +31,91 @@ class CacheShape:
         return 2 * self.layers * self.heads * self.head_size * int(self.dtype.itemsize)
 
 
+class Store(NamedTuple):
+    """What the kernel of a step needs beside the new keys and values."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    places: torch.Tensor
+    is_active: torch.Tensor
+
+
+class SlotCache:
+    """What transformers calls a cache, laid out so that rows come and go while the tensors stay where they are.
+
+    Every slot has `length` places and one more, where padding is written and nobody looks.
+    """
+
+    is_compileable = False
+
+    def __init__(self, shape: CacheShape, *, slots: int, length: int) -> None:
+        self.slots, self.length = slots, length
+        size = (slots, shape.heads, length + 1, shape.head_size)
+        self.keys = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
+        self.values = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
+        self._has_kernel = shape.has_kernel
+        self._all_rows = torch.arange(slots, device=shape.device)
+        self._rows: torch.Tensor | None = None
+        self._places = self._all_rows
+        self._is_active: torch.Tensor | None = None
+        self._seen: int | None = 0
+
+    def one_token_each(self, places: torch.Tensor, is_active: torch.Tensor, *, seen: int) -> None:
+        """The next update brings one token for each of the first slots, to be written at these places."""
+        self._rows, self._places, self._is_active, self._seen = None, places, is_active, seen
+
+    def tokens_of(self, rows: torch.Tensor, places: torch.Tensor, *, seen: int | None) -> None:
+        """The next update brings several tokens for each of these slots; without `seen`, whole prompts."""
+        self._rows, self._places, self._seen = rows, places, seen
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
+        """Write what a layer has computed; give it everything it may look at."""
+        stored = self.keys[layer_idx], self.values[layer_idx]
+        if self._rows is None:
+            count = keys.shape[0]
+            if self._has_kernel and self._is_active is not None:
+                return (keys, values), Store(*stored, self._places, self._is_active)
+            rows = self._all_rows[:count]
+            for store, new in zip(stored, (keys, values), strict=True):
+                store[rows, :, self._places] = new[:, :, 0]
+            return stored[0][:count, :, : self._seen], stored[1][:count, :, : self._seen]
+        rows = self._rows
+        for store, new in zip(stored, (keys, values), strict=True):
+            store[rows[:, None], :, self._places] = new.transpose(1, 2)
+        if self._seen is None:
+            return keys, values
+        return stored[0][rows, :, : self._seen], stored[1][rows, :, : self._seen]
+
+    def copy(self, sources: torch.Tensor, targets: torch.Tensor, *, length: int) -> None:
+        """Copy the first places of some slots to others; what is copied beyond a row's own part is never looked at."""
+        for store in (*self.keys, *self.values):
+            store[targets, :, :length] = store[sources, :, :length]
+
+    def get_seq_length(self, *_: Any, **__: Any) -> int:
+        """Asked for by models that number positions themselves; ours are always given."""
+        return self._seen or 0
+
+
 def slot_attention(
     module: Any,
     query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    key: Any,
+    value: Any,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention in which the queries that share a key head stand in one row, so that keys are never repeated."""
+    """Attention over slots: a step by its own kernel, whole prompts causally, the rest by the mask.
+
+    With a mask, the queries that share a key head stand in one row, so that keys are never repeated.
+    """
     rows, heads, length, size = query.shape
-    key_heads = key.shape[1]
-    grouped = query.reshape(rows, key_heads, heads // key_heads * length, size)
+    if isinstance(value, Store):
+        return step_attention(query, key, value, scaling=scaling or size**-0.5), None
+    if attention_mask is None:
+        found = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
+        return found.transpose(1, 2), None
+    grouped = query.reshape(rows, key.shape[1], heads // key.shape[1] * length, size)
     found = scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
     return found.reshape(rows, heads, length, size).transpose(1, 2), None
 

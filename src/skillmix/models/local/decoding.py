@@ -1,18 +1,19 @@
 """The device's part of generation: rows that read their prompt and then write, each at its own place."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from skillmix.models.local.cache import CacheShape, SlotCache, mask_of
+from skillmix.models.local.fusion import fuse
 from skillmix.models.local.sampling import choose
 
 _LENGTH_STEP: Final = 128
 """Captured steps look at a multiple of this many places."""
-_LIMIT_OF_PREFILL: Final = {"cuda": 65536, "cpu": 2048}
+_LIMIT_OF_PREFILL: Final = {"cuda": 1 << 18, "cpu": 2048}
 """Padded tokens that are read in one go."""
 
 
@@ -53,6 +54,8 @@ class Decoder:
         self._numbers = torch.zeros(slots, longest, device=device)
         self._written = torch.zeros(slots, longest, dtype=torch.long, device=device)
         self._is_active = torch.zeros(slots, dtype=torch.bool, device=device)
+        if self.is_captured:
+            fuse(model)
         self._graphs: dict[tuple[int, int, bool], Any] = {}
         self.chances: torch.Tensor | None = None
         """Where the log-probability of every written token is noted, if anybody wants to know."""
@@ -61,6 +64,7 @@ class Decoder:
     def start(self, starts: Sequence[Start]) -> None:
         """Read the rest of each prompt, and write each row's first token."""
         for batch in _batches(starts, most=_LIMIT_OF_PREFILL[self.shape.device.type]):
+            batch = self._worth_knowing(batch)
             self._set_up(batch)
             self._accept(self._slots_of(batch), self._read(batch), any(s.top_p is not None for s in batch))
 
@@ -74,7 +78,8 @@ class Decoder:
             return
         quarter = -(-self.slots // 4)
         rows = min(self.slots, -(-rows // quarter) * quarter)
-        seen = min(self.length, -(-seen // _LENGTH_STEP) * _LENGTH_STEP)
+        # The kernel looks at each row's own length, so that one recording serves all.
+        seen = self.length if self.shape.has_kernel else min(self.length, -(-seen // _LENGTH_STEP) * _LENGTH_STEP)
         key = (rows, seen, with_top_p)
         if key not in self._graphs:
             self._graphs[key] = self._capture(*key)
@@ -93,37 +98,43 @@ class Decoder:
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
         """The tokens of some slots."""
-        rows: np.ndarray = self._written[torch.tensor(slots, device=self.shape.device)].cpu().numpy()
+        rows: np.ndarray = self._written[self._sent(slots)].cpu().numpy()
         return rows
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def copy(self, sources: Sequence[int], targets: Sequence[int], *, length: int) -> None:
         """Give slots the beginning of others."""
-        device = self.shape.device
-        self.cache.copy(torch.tensor(sources, device=device), torch.tensor(targets, device=device), length=length)
+        self.cache.copy(self._sent(sources), self._sent(targets), length=length)
+
+    def _worth_knowing(self, starts: list[Start]) -> list[Start]:
+        """On a GPU whole prompts are read faster than most of one with an eye on the rest."""
+        if self.shape.device.type != "cuda" or any(2 * s.known > len(s.tokens) for s in starts):
+            return starts
+        return [replace(s, known=0) for s in starts]
 
     def _set_up(self, starts: Sequence[Start]) -> None:
         slots = self._slots_of(starts)
-        device = self.shape.device
         numbers = np.zeros((len(starts), self.longest), dtype=np.float32)
         for row, start in enumerate(starts):
             numbers[row, : start.limit] = start.numbers[: start.limit]
-        self._numbers[slots] = torch.from_numpy(numbers).to(device)
-        self._limit[slots] = torch.tensor([s.limit for s in starts], device=device)
-        self._temperature[slots] = torch.tensor([s.temperature for s in starts], device=device, dtype=torch.float)
-        top_p = [1.0 if s.top_p is None else s.top_p for s in starts]
-        self._top_p[slots] = torch.tensor(top_p, device=device, dtype=torch.float)
-        self._place[slots] = torch.tensor([len(s.tokens) - 1 for s in starts], device=device)
+        self._numbers[slots] = self._sent(numbers)
+        self._limit[slots] = self._sent([s.limit for s in starts])
+        self._temperature[slots] = self._sent(np.array([s.temperature for s in starts], dtype=np.float32))
+        top_p = np.array([1.0 if s.top_p is None else s.top_p for s in starts], dtype=np.float32)
+        self._top_p[slots] = self._sent(top_p)
+        self._place[slots] = self._sent([len(s.tokens) - 1 for s in starts])
         self._count[slots] = 0
         self._is_active[slots] = True
 
     def _slots_of(self, starts: Sequence[Start]) -> torch.Tensor:
-        return torch.tensor([s.slot for s in starts], device=self.shape.device)
+        return self._sent([s.slot for s in starts])
+
+    def _sent(self, values: Sequence[int] | np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(values)).to(self.shape.device)
 
     def _read(self, starts: Sequence[Start]) -> torch.Tensor:
         """Logits after the last token of each prompt."""
         longest = max(len(s.tokens) - s.known for s in starts)
-        seen = max(len(s.tokens) for s in starts)
         tokens = np.zeros((len(starts), longest), dtype=np.int64)
         # Padding is written where nobody looks, and looks at what is there so that it stays a number.
         places = np.full((len(starts), longest), self.length, dtype=np.int64)
@@ -131,22 +142,24 @@ class Decoder:
             new = len(start.tokens) - start.known
             tokens[row, :new] = start.tokens[start.known :]
             places[row, :new] = np.arange(start.known, len(start.tokens))
-        device = self.shape.device
-        where = torch.from_numpy(places).to(device)
-        seen = min(self.length, -(-seen // 8) * 8)
+        where = self._sent(places)
+        seen, mask = None, None
+        if any(s.known for s in starts):
+            seen = min(self.length, -(-max(len(s.tokens) for s in starts) // 8) * 8)
+            mask = mask_of(where, seen=seen, shape=self.shape)
         self.cache.tokens_of(self._slots_of(starts), where, seen=seen)
-        hidden = self._forward(torch.from_numpy(tokens).to(device), where, mask_of(where, seen=seen, shape=self.shape))
-        last = torch.tensor([len(s.tokens) - s.known - 1 for s in starts], device=device)
-        return self._logits(hidden[torch.arange(len(starts), device=device), last])
+        hidden = self._forward(self._sent(tokens), where, mask)
+        last = self._sent([len(s.tokens) - s.known - 1 for s in starts])
+        return self._logits(hidden[self._rows[: len(starts)], last])
 
     def _step(self, rows: int, seen: int, with_top_p: bool) -> None:
         places = self._place[:rows]
-        self.cache.one_token_each(places, seen=seen)
-        mask = mask_of(places[:, None], seen=seen, shape=self.shape)
+        self.cache.one_token_each(places, self._is_active[:rows], seen=seen)
+        mask = None if self.shape.has_kernel else mask_of(places[:, None], seen=seen, shape=self.shape)
         hidden = self._forward(self._token[:rows, None], places[:, None], mask)
         self._accept(self._rows[:rows], self._logits(hidden[:, 0]), with_top_p)
 
-    def _forward(self, tokens: torch.Tensor, places: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _forward(self, tokens: torch.Tensor, places: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         decoder = self._model.get_decoder()
         hidden: torch.Tensor = decoder(
             input_ids=tokens, attention_mask=mask, position_ids=places, past_key_values=self.cache, use_cache=True
@@ -179,11 +192,11 @@ class Decoder:
         kept = [t.clone() for t in self._state()]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
+        graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):
             for _ in range(2):
                 self._step(rows, seen, with_top_p)
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._step(rows, seen, with_top_p)
         for tensor, before in zip(self._state(), kept, strict=True):

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from skillmix.core.calls import CallProblem, Outcome, Reply, Request
+from skillmix.core.calls import CallProblem, GenerateKey, Outcome, Reply, Request
 from skillmix.models.local.decoding import Decoder, Start
 from skillmix.models.local.prompts import Renderer
 from skillmix.models.local.sampling import uniforms
@@ -26,6 +26,10 @@ _SHARED: Final = 64
 """A row lets another go ahead that will have read that many more tokens of its prompt than any slot knows."""
 _LENGTHS: Final = 128
 """Slots have a multiple of this many places."""
+_MOST_STARTS: Final = {"cuda": 2048, "cpu": 64}
+"""Rows that start in one round."""
+_MOST_ENDS: Final = {"cuda": 768, "cpu": 64}
+"""Rows that are handed over in one round: the device goes on with some while others are dealt with."""
 _DEFAULT_LIMIT: Final = 512
 
 
@@ -35,6 +39,12 @@ class _Row:
     tokens: list[int]
     chain: Chain
     limit: int
+
+    @property
+    def conversation(self) -> tuple[object, ...]:
+        """What its turns have in common."""
+        key = self.request.key
+        return (key.student, key.combination, key.generation) if isinstance(key, GenerateKey) else (key,)
 
 
 class Generator:
@@ -50,9 +60,13 @@ class Generator:
         self._device: str = model.device.type
         self._ends = renderer.ends(model) if ends is None else list(ends)
         self._longest: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self._new: list[Request] = []
+        self._ended: list[tuple[int, _Row, list[int]]] = []
         self._going_on: deque[_Row] = deque()
         self._fresh: deque[_Row] = deque()
         self._active: dict[int, _Row] = {}
+        self._resting: dict[tuple[object, ...], int] = {}
+        """Where conversations have ended that may go on."""
         self._counts = np.zeros(slots, dtype=np.int64)
         self._decoder: Decoder | None = None
         self._table = SlotTable(0)
@@ -62,37 +76,53 @@ class Generator:
     def forget(self) -> None:
         """Let go of what slots at rest know; a benchmark's second run must not find the first."""
         self._table = SlotTable(self._slots)
+        self._resting.clear()
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing runs."""
-        return not self._going_on and not self._fresh and not self._active
+        return not (self._new or self._going_on or self._fresh or self._active or self._ended)
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Take in requests; one that cannot be served is answered at once."""
-        for request, tokens in zip(requests, self._renderer.tokens([r.messages for r in requests]), strict=True):
+        """Take in requests; they are looked at while the device works."""
+        self._new.extend(requests)
+
+    def work(self) -> None:
+        """One round: start what there is room for, write some tokens, hand over what has ended."""
+        try:
+            if not self._active:
+                self._hand_over()
+                self._take_in()
+            self._start_waiting()
+            if self._active:
+                self._write()
+            elif self._fresh or self._going_on:
+                time.sleep(_SHORT_PATIENCE / 10)
+        except torch.OutOfMemoryError:
+            if self._slots == 1:
+                raise
+            self._shrink()
+
+    def _take_in(self) -> None:
+        """Tokenise what is new; a request that cannot be served is answered at once."""
+        requests, self._new = self._new, []
+        prompts = self._renderer.tokens([r.messages for r in requests]) if requests else []
+        for request, tokens in zip(requests, prompts, strict=True):
             limit = request.decoding.max_tokens or _DEFAULT_LIMIT
             if self._longest is not None and len(tokens) + limit > self._longest:
                 detail = f"{len(tokens)} tokens and {limit} to write, of {self._longest}"
                 self._done(request, CallProblem("final", "prompt too long", detail))
                 continue
             row = _Row(request, tokens, chain_of(tokens), limit)
-            match = self._table.find(tokens, row.chain)
-            is_going_on = match is not None and self._can_be_taken(match)
-            (self._going_on if is_going_on else self._fresh).append(row)
+            (self._fresh if self._own_slot(row) is None else self._going_on).append(row)
 
-    def work(self) -> None:
-        """One round: start what there is room for, write some tokens, hand over what has ended."""
-        try:
-            self._start_waiting()
-            if self._active:
-                self._write()
-            elif not self.is_idle:
-                time.sleep(_SHORT_PATIENCE / 10)
-        except torch.OutOfMemoryError:
-            if self._slots == 1:
-                raise
-            self._shrink()
+    def _own_slot(self, row: _Row) -> Match | None:
+        """The slot at rest in which a conversation can go on."""
+        slot = self._resting.get(row.conversation)
+        if slot is None or not self._table.is_resting(slot):
+            return None
+        match = self._table.match(slot, row.tokens)
+        return match if self._can_be_taken(match) else None
 
     def _shrink(self) -> None:
         """Half the slots; rows that were running start again and write the same, since their numbers are theirs."""
@@ -100,6 +130,7 @@ class Generator:
         self._fresh.extendleft([*self._active.values(), *self._going_on])
         self._active.clear()
         self._going_on.clear()
+        self._hand_over_all()
         self._decoder = None
         if self._device == "cuda":
             torch.cuda.empty_cache()
@@ -132,6 +163,7 @@ class Generator:
             return self._decoder
         if self._active:
             return None
+        self._hand_over_all()
         before = self._decoder
         longest = max([row.limit for row in waiting] + ([before.longest] if before else []))
         length = max([len(row.tokens) + row.limit for row in waiting] + ([before.length] if before else []))
@@ -139,6 +171,7 @@ class Generator:
         length = -(-length // _LENGTHS) * _LENGTHS
         self._decoder = Decoder(self._model, slots=self._slots, length=length, longest=longest, ends=self._ends)
         self._table = SlotTable(self._slots)
+        self._resting.clear()
         self._counts = np.zeros(self._slots, dtype=np.int64)
         return self._decoder
 
@@ -154,7 +187,9 @@ class Generator:
         assert decoder is not None
         if len(row.tokens) + row.limit > decoder.length or row.limit > decoder.longest:
             return False
-        match = self._table.find(row.tokens, row.chain)
+        if len(placing.starts) >= _MOST_STARTS[self._device]:
+            return False
+        match = self._own_slot(row) or self._table.find(row.tokens, row.chain)
         known = match.length if match else 0
         opening = tuple(row.tokens[: known // BLOCK * BLOCK + _SHARED])
         if opening in placing.openings:
@@ -164,6 +199,7 @@ class Generator:
         if slot is None:
             return False
         placing.openings.add(opening)
+        self._resting.pop(row.conversation, None)
         if match and match.slot != slot:
             placing.copies.append((match.slot, slot, known))
         self._active[slot] = row
@@ -187,23 +223,35 @@ class Generator:
         longest_row = max(len(row.tokens) + int(self._counts[slot]) for slot, row in self._active.items())
         with_top_p = any(row.request.decoding.top_p is not None for row in self._active.values())
         decoder.run(_STEPS[self._device], rows=max(self._active) + 1, longest_row=longest_row, with_top_p=with_top_p)
+        # The device is busy with these steps; what the last ones ended is dealt with meanwhile.
+        self._hand_over()
+        self._take_in()
         self._counts, is_active = decoder.progress()
         ended = [slot for slot in self._active if not is_active[slot]]
-        if not ended:
-            return
+        if ended:
+            for slot, written in zip(ended, decoder.written(ended), strict=True):
+                self._ended.append((slot, self._active.pop(slot), written[: self._counts[slot]].tolist()))
+
+    def _hand_over_all(self) -> None:
+        while self._ended:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        most = _MOST_ENDS[self._device]
+        ended, self._ended = self._ended[:most], self._ended[most:]
         now = time.monotonic()
-        for slot, written in zip(ended, decoder.written(ended), strict=True):
-            row = self._active.pop(slot)
-            tokens = written[: self._counts[slot]].tolist()
+        for slot, row, tokens in ended:
             # The last token was written but never read, so the slot does not know it.
             self._table.rest(slot, [*row.tokens, *tokens[:-1]], now=now)
-            self._done(row.request, self._reply(row, tokens))
+            self._resting[row.conversation] = slot
+        texts = self._renderer.texts([tokens[:-1] if tokens[-1] in self._ends else tokens for _, _, tokens in ended])
+        for (_, row, tokens), text in zip(ended, texts, strict=True):
+            self._done(row.request, self._reply(row, tokens, text))
 
-    def _reply(self, row: _Row, tokens: list[int]) -> Reply:
-        has_ended = tokens[-1] in self._ends
+    def _reply(self, row: _Row, tokens: list[int], text: str) -> Reply:
         return Reply(
-            text=self._renderer.text(tokens[:-1] if has_ended else tokens),
-            finish="stop" if has_ended else "length",
+            text=text,
+            finish="stop" if tokens[-1] in self._ends else "length",
             input_tokens=len(row.tokens),
             output_tokens=len(tokens),
         )

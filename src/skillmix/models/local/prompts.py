@@ -26,13 +26,14 @@ class Renderer:
         """The prompts of some conversations; those that are asked for several times are rendered once."""
         texts = [self._rendered(messages) for messages in conversations]
         different = list(dict.fromkeys(texts))
-        encoded = self.tokenizer(different, add_special_tokens=False)["input_ids"]
-        by_text = dict(zip(different, encoded, strict=True))
+        # Not through transformers' own wrapper, which takes longer than the tokenising.
+        encoded = self.tokenizer.backend_tokenizer.encode_batch_fast(different, add_special_tokens=False)
+        by_text = {text: found.ids for text, found in zip(different, encoded, strict=True)}
         return [by_text[text] for text in texts]
 
-    def text(self, tokens: Sequence[int]) -> str:
-        """What tokens say, without the marks of the chat format."""
-        said: str = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """What rows of tokens say, without the marks of the chat format."""
+        said: list[str] = self.tokenizer.backend_tokenizer.decode_batch(rows, skip_special_tokens=True)
         return said
 
     def ends(self, model: Any) -> list[int]:

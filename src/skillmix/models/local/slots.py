@@ -1,10 +1,12 @@
 """Which slot holds which tokens, so that a prompt is read only from where no slot knows it."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
-BLOCK: Final = 8
+BLOCK: Final = 64
 """Tokens that are looked up together."""
+_LOOKED_AT: Final = 4
 
 Chain = list[int]
 
@@ -32,8 +34,12 @@ class SlotTable:
         """What a slot knows."""
         return self._tokens[slot]
 
+    def match(self, slot: int, prompt: Sequence[int]) -> Match:
+        """How much of a prompt a slot knows, but never its last token: reading that gives the first logits."""
+        return Match(slot, min(common_length(self._tokens[slot], prompt), len(prompt) - 1))
+
     def find(self, prompt: Sequence[int], chain: Chain) -> Match | None:
-        """The slot that knows most of a prompt, but never its last token: reading that gives the first logits."""
+        """The slot that knows most of a prompt."""
         holders: set[int] | None = None
         for block in chain:
             deeper = self._holders.get(block)
@@ -42,8 +48,8 @@ class SlotTable:
             holders = deeper
         if not holders:
             return None
-        slot = next(iter(holders))
-        return Match(slot, min(_common(self._tokens[slot], prompt), len(prompt) - 1))
+        # Several slots may hold the same blocks and differ after them; a few are looked at for the longest.
+        return max((self.match(slot, prompt) for slot in islice(holders, _LOOKED_AT)), key=lambda found: found.length)
 
     def is_resting(self, slot: int) -> bool:
         """Whether nobody writes in it."""
@@ -66,13 +72,16 @@ class SlotTable:
         return None
 
     def set(self, slot: int, tokens: list[int]) -> None:
-        """Say what a slot knows now."""
-        for block in self._chains[slot]:
-            self._holders[block].discard(slot)
-            if not self._holders[block]:
+        """Say what a slot knows now; blocks that it knew before stay as they are."""
+        before, after = self._chains[slot], chain_of(tokens)
+        same = common_length(before, after)
+        for block in before[same:]:
+            holders = self._holders[block]
+            holders.discard(slot)
+            if not holders:
                 del self._holders[block]
-        self._tokens[slot], self._chains[slot] = tokens, chain_of(tokens)
-        for block in self._chains[slot]:
+        self._tokens[slot], self._chains[slot] = tokens, after
+        for block in after[same:]:
             self._holders.setdefault(block, set()).add(slot)
 
     def rest(self, slot: int, tokens: list[int], *, now: float) -> None:
@@ -90,9 +99,13 @@ def chain_of(tokens: Sequence[int]) -> Chain:
     return chain
 
 
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many items two lists have in common at their beginning."""
     length = min(len(first), len(second))
-    for place in range(length):
-        if first[place] != second[place]:
-            return place
-    return length
+    if first[:length] == second[:length]:
+        return length
+    low, high = 0, length  # the first `low` are the same, the first `high` are not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle)
+    return low
