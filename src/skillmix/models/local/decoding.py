@@ -13,6 +13,9 @@ from skillmix.models.local.sampling import choose
 
 _LENGTH_STEP: Final = 128
 """Captured steps look at a multiple of this many places."""
+_STAGE: Final = 64 << 20
+"""Bytes of pinned memory for what is sent between two looks."""
+_DTYPES: Final = {"int64": torch.int64, "float32": torch.float32}
 _LIMIT_OF_PREFILL: Final = {"cuda": 1 << 18, "cpu": 2048}
 """Padded tokens that are read in one go."""
 
@@ -56,6 +59,8 @@ class Decoder:
         self._is_active = torch.zeros(slots, dtype=torch.bool, device=device)
         if self.is_captured:
             fuse(model)
+        self._stage = torch.empty(_STAGE, dtype=torch.uint8, pin_memory=True) if self.is_captured else None
+        self._staged = 0
         self._graphs: dict[tuple[int, int, bool], Any] = {}
         self.chances: torch.Tensor | None = None
         """Where the log-probability of every written token is noted, if anybody wants to know."""
@@ -89,6 +94,7 @@ class Decoder:
     def progress(self) -> tuple[np.ndarray, np.ndarray]:
         """How many tokens each slot has written, and which are still writing."""
         both = torch.stack((self._count, self._is_active.long())).cpu().numpy()
+        self._staged = 0  # the device has come this far, and has read what was sent
         return both[0], both[1].astype(bool)
 
     def note_chances(self) -> None:
@@ -130,7 +136,15 @@ class Decoder:
         return self._sent([s.slot for s in starts])
 
     def _sent(self, values: Sequence[int] | np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.asarray(values)).to(self.shape.device)
+        """Numbers on the device; through pinned memory, so that nobody waits for what the device has still to do."""
+        array = np.ascontiguousarray(values)
+        if self._stage is not None and self._staged + array.nbytes <= len(self._stage):
+            place = self._stage[self._staged : self._staged + array.nbytes]
+            self._staged += -(-array.nbytes // 16) * 16
+            place.copy_(torch.from_numpy(array.reshape(-1).view(np.uint8)))
+            sent = place.to(self.shape.device, non_blocking=True)
+            return sent.view(_DTYPES[array.dtype.name]).view(array.shape)
+        return torch.from_numpy(array).to(self.shape.device)
 
     def _read(self, starts: Sequence[Start]) -> torch.Tensor:
         """Logits after the last token of each prompt."""
@@ -178,7 +192,9 @@ class Decoder:
         token = choose(logits, self._numbers[rows, place], self._temperature[rows], top_p)
         if self.chances is not None:
             scaled = torch.log_softmax(logits.float() / self._temperature[rows, None], dim=-1)
-            self.chances[rows, place] = scaled.gather(-1, token[:, None])[:, 0]
+            self.chances[rows, place] = torch.where(
+                active, scaled.gather(-1, token[:, None])[:, 0], self.chances[rows, place]
+            )
         self._written[rows, place] = torch.where(active, token, self._written[rows, place])
         count = count + active
         self._count[rows] = count

@@ -26,8 +26,8 @@ _SHARED: Final = 64
 """A row lets another go ahead that will have read that many more tokens of its prompt than any slot knows."""
 _LENGTHS: Final = 128
 """Slots have a multiple of this many places."""
-_MOST_STARTS: Final = {"cuda": 2048, "cpu": 64}
-"""Rows that start in one round."""
+_MOST_STARTS: Final = {"cuda": 768, "cpu": 64}
+"""Rows that start in one round; the device reads their prompts while the next are looked for."""
 _MOST_ENDS: Final = {"cuda": 768, "cpu": 64}
 """Rows that are handed over in one round: the device goes on with some while others are dealt with."""
 _DEFAULT_LIMIT: Final = 512
