@@ -181,7 +181,11 @@ class Decoder:
         return hidden
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._model.get_output_embeddings()(hidden)
+        """In full precision: rounding them to bfloat16 would shift probabilities by several percent."""
+        head = self._model.get_output_embeddings()
+        if hidden.device.type == "cuda" and getattr(head, "bias", None) is None:
+            return torch.mm(hidden, head.weight.t(), out_dtype=torch.float32)
+        logits: torch.Tensor = head(hidden)
         return logits
 
     def _accept(self, rows: torch.Tensor, logits: torch.Tensor, with_top_p: bool) -> None:
