@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from skillmix.core.errors import UserError
 from skillmix.models.local.cache import ATTENTION, slot_attention
@@ -22,6 +23,7 @@ class Loaded(NamedTuple):
 
 def load(folder: Path, *, device: str | None = None) -> Loaded:
     """Load a model onto the GPU in bfloat16 where there is one, else onto the CPU in float32."""
+    logging.disable_progress_bar()
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     # bfloat16 is slower on most CPUs, and kills the process on some that claim to have it.
     dtype = torch.bfloat16 if place == "cuda" else torch.float32

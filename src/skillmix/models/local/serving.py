@@ -81,6 +81,8 @@ class LocalModel:
             put(None)
 
     def _generate(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
+        # Threads that spin while they wait make a busy machine many times slower; torch reads this when it is loaded.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         from skillmix.models.local.engine import Generator
         from skillmix.models.local.loading import load
 
