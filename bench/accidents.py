@@ -14,7 +14,7 @@ from skillmix.verify.passage import Passage, passage_of
 from skillmix.verify.sense import sense_problem
 
 SIZES = (1, 2, 3, 4)
-WINDOWS = 1500  # of each size in each folder
+WINDOWS = 5000  # of each size in each folder
 LIMITS = {1: 0.05, 4: 0.15}
 
 
