@@ -1,10 +1,14 @@
 """A text, taken apart once for all checkers: sentences, the pieces between their marks, words with their places."""
 
 import re
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from itertools import pairwise
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from skillmix.core.sentences import sentence_spans
 
@@ -19,8 +23,7 @@ class Span(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """One word or number."""
 
     text: str
@@ -45,16 +48,24 @@ class Sentence:
     @cached_property
     def pieces(self) -> tuple[Words, ...]:
         """Words between marks: clauses, phrases, members of a list; never empty."""
-        marks = [self.start + mark.start() for mark in _MARK.finditer(self.text)]
-        pieces: list[list[Word]] = [[]]
-        place = 0
-        for word in self.words:
-            while place < len(marks) and marks[place] < word.start:
-                place += 1
-                if pieces[-1]:
-                    pieces.append([])
-            pieces[-1].append(word)
-        return tuple(tuple(piece) for piece in pieces if piece)
+        text, words = self.text, self.words
+        cuts = [0]
+        end = words[0].end - self.start if words else 0
+        for place, (_, _, word_start, word_end) in enumerate(words):
+            start = word_start - self.start
+            # A mark stands between words; one character of the next word tells "5, 6" from "5,6".
+            if start > end and text[end:start] != " " and _MARK.search(text, end, start + 1):
+                cuts.append(place)
+            end = word_end - self.start
+        return tuple(words[first:last] for first, last in pairwise([*cuts, len(words)]) if first < last)
+
+    @cached_property
+    def repeated(self) -> frozenset[str]:
+        """Words, in small letters, that come more than once."""
+        lower = [word.lower for word in self.words]
+        if len(set(lower)) == len(lower):
+            return frozenset()
+        return frozenset(word for word, count in Counter(lower).items() if count > 1)
 
 
 @dataclass(frozen=True)
@@ -77,8 +88,11 @@ class Passage:
     @cached_property
     def lower(self) -> str:
         """In small letters with straight apostrophes and quotes, character for character at the same places."""
-        return _straight(self.text.lower()) if len(self.text.lower()) == len(self.text) else _straight(self.text)
+        lower = self.text.lower()
+        return _straight(lower if len(lower) == len(self.text) else self.text)
 
+
+_start: Final = attrgetter("start")
 
 Checker = Callable[[Passage], Span | None]
 """Finds the part of a text that shows one skill, or nothing."""
@@ -90,14 +104,15 @@ def passage_of(text: str) -> Passage:
     >>> [[word.lower for word in piece] for piece in passage_of("Don't go, Ana: it's 5.30 o'clock!").pieces]
     [["don't", 'go'], ['ana'], ["it's", '5.30', "o'clock"]]
     """
-    words = [Word(found[0], _straight(found[0].lower()), found.start(), found.end()) for found in _WORD.finditer(text)]
+    words = [Word(found[0], found[0].lower(), *found.span()) for found in _WORD.finditer(text)]
+    if not text.isascii():
+        words = [word._replace(lower=_straight(word.lower)) for word in words]
     sentences = []
-    place = 0
+    first = 0
     for start, end in sentence_spans(text):
-        first = place
-        while place < len(words) and words[place].start < end:
-            place += 1
-        sentences.append(Sentence(text[start:end], start, end, tuple(words[first:place])))
+        after = bisect_left(words, end, first, key=_start)
+        sentences.append(Sentence(text[start:end], start, end, tuple(words[first:after])))
+        first = after
     return Passage(text, tuple(sentences))
 
 

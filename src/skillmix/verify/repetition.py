@@ -117,6 +117,8 @@ _NATURAL_LENGTH: Final = 100
 def antimetabole(passage: Passage) -> Span | None:
     """Two words of content come again in reverse order within a sentence."""
     for sentence in passage.sentences:
+        if len(sentence.repeated - _CROSS_BY_CHANCE) < 2:
+            continue
         words = sentence.words[:_NATURAL_LENGTH]
         places: dict[str, list[int]] = {}
         for place, word in enumerate(words):
@@ -149,6 +151,8 @@ _PAUSE = re.compile(r"[,;:!?…—–]|--| - ")
 def diacope(passage: Passage) -> Span | None:
     """A word of content comes back after one or two words and a mark."""
     for sentence in passage.sentences:
+        if sentence.repeated <= GRAMMAR:
+            continue
         last: dict[str, tuple[int, Word]] = {}
         for place, word in enumerate(sentence.words):
             before = last.get(word.lower)

@@ -6,7 +6,7 @@ same places, and unknown words go by their endings. `bench/word_order.py` makes 
 
 import json
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -55,21 +55,23 @@ def order_score(sentence: Sentence) -> float:
     order = [classes["."], *symbols(sentence, classes)]
     # A pair counts once, however often it comes: a figure that repeats an unusual phrase is not the more unusual.
     pairs = set(pairwise(order))
-    return sum(log_odds[before][after] for before, after in pairs) / (len(pairs) + _DOUBT)
+    return sum([log_odds[before][after] for before, after in pairs]) / (len(pairs) + _DOUBT)
 
 
 def symbols(sentence: Sentence, classes: dict[str, int]) -> Iterator[int]:
     """The classes of a sentence's words and marks, in order, with a full stop at the end."""
-    end = sentence.start
+    offset = sentence.start
+    end = offset
     text = sentence.text
-    for place, word in enumerate(sentence.words):
-        if place and word.start - end > 1:
-            mark = mark_class(text[end - sentence.start : word.start - sentence.start])
+    for place, (_, lower, start, word_end) in enumerate(sentence.words):
+        if place and start - end > 1:
+            gap = text[end - offset : start - offset]
+            mark = "," if gap == ", " else mark_class(gap)
             if mark:
                 yield classes[mark]
-        known = classes.get(word.lower)
+        known = classes.get(lower)
         yield classes[_unknown(sentence.words, place)] if known is None else known
-        end = word.end
+        end = word_end
     yield classes["."]
 
 
@@ -90,9 +92,14 @@ def _unknown(words: Words, place: int) -> str:
         return "number"
     if place and word.text[0].isupper():
         return "name"
-    return _by_ending(word.lower)
+    return _by_ending(word.lower[-_LONGEST_END:])
 
 
+_LONGEST_END: Final = 8
+"""More letters than any ending and what must stand before it."""
+
+
+@lru_cache(maxsize=4096)
 def _by_ending(word: str) -> str:
     for ending in ENDINGS:
         if word.endswith(ending) and len(word) > len(ending) + 2:
