@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from skillmix.verify.passage import Sentence, Words
+from skillmix.verify.verbs import is_finite
 
 DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 """A log-odds in the data file is one of these: the first is the lowest."""
@@ -22,6 +23,8 @@ ENDINGS: Final = ("ing", "ed", "ly", "tion", "ness", "ment", "ful", "ous", "able
 OTHER_CLASSES: Final = (".", ",", ";", '"', "number", "name", "other", *(f"-{ending}" for ending in ENDINGS))
 """Classes of what is not in the list of words: marks (a full stop also stands for both ends), numbers, endings."""
 
+_VERB: Final = "makes"
+"""A word of the class to which verbs in -s belong."""
 _HARDLY: Final = -2.0
 _DOUBT: Final = 5
 """So many pairs neither usual nor unusual are added: a few words prove little."""
@@ -70,7 +73,7 @@ def symbols(sentence: Sentence, classes: dict[str, int]) -> Iterator[int]:
             if mark:
                 yield classes[mark]
         known = classes.get(lower)
-        yield classes[_unknown(sentence.words, place)] if known is None else known
+        yield classes[_unknown(sentence.words, place, classes)] if known is None else known
         end = word_end
     yield classes["."]
 
@@ -86,13 +89,15 @@ def mark_class(gap: str) -> str:
     return "" if gap.isspace() else '"'
 
 
-def _unknown(words: Words, place: int) -> str:
+def _unknown(words: Words, place: int, classes: dict[str, int]) -> str:
     word = words[place]
     if word.text[0].isdigit():
         return "number"
     if place and word.text[0].isupper():
         return "name"
-    return _by_ending(word.lower[-_LONGEST_END:])
+    ending = _by_ending(word.lower[-_LONGEST_END:])
+    # "checks" stands where "makes" does, not where "charts" does.
+    return _VERB if ending == "-s" and _VERB in classes and is_finite(words, place) else ending
 
 
 _LONGEST_END: Final = 8
