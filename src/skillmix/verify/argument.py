@@ -49,6 +49,9 @@ def modus_tollens(passage: Passage) -> Span | None:
 
 def _conditional_argument(passage: Passage, denial: bool) -> Span | None:
     for premises in _premises(passage, "if"):
+        # Most conclusions have nothing to do with a rule further up; no reading of the rule would change that.
+        if main_words(premises.conclusion).isdisjoint(main_words((*premises.before, *premises.words))):
+            continue
         for condition, result, fact in _divisions(premises):
             first, second = (result, condition) if denial else (condition, result)
             if (

@@ -2,7 +2,6 @@
 
 import re
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,10 +61,8 @@ class Sentence:
     @cached_property
     def repeated(self) -> frozenset[str]:
         """Words, in small letters, that come more than once."""
-        lower = [word.lower for word in self.words]
-        if len(set(lower)) == len(lower):
-            return frozenset()
-        return frozenset(word for word, count in Counter(lower).items() if count > 1)
+        lower = sorted([word.lower for word in self.words])
+        return frozenset([word for word, after in pairwise(lower) if word == after])
 
 
 @dataclass(frozen=True)
@@ -84,6 +81,21 @@ class Passage:
     def pieces(self) -> tuple[Words, ...]:
         """Of all sentences; a sentence's end always ends a piece."""
         return tuple(piece for sentence in self.sentences for piece in sentence.pieces)
+
+    @cached_property
+    def divisions(self) -> tuple[tuple[Words, ...], ...]:
+        """The text cut at every mark, at strong marks only, and at sentence ends only, each where it differs."""
+        pieces = self.pieces
+        sentences = tuple(sentence.words for sentence in self.sentences if sentence.words)
+        found = [pieces]
+        if len(pieces) > len(sentences):
+            if any(mark in self.text for mark in _STRONG_INSIDE):
+                strong = _at_strong_marks(self.text, pieces)
+                if len(sentences) < len(strong) < len(pieces):
+                    found.append(strong)
+            if len(sentences) > 1:
+                found.append(sentences)
+        return tuple(found)
 
     @cached_property
     def lower(self) -> str:
@@ -114,6 +126,20 @@ def passage_of(text: str) -> Passage:
         sentences.append(Sentence(text[start:end], start, end, tuple(words[first:after])))
         first = after
     return Passage(text, tuple(sentences))
+
+
+_STRONG_INSIDE: Final = (";", ":", "—", "–", "--", " - ")
+_STRONG = re.compile(r"[.;:!?…–—]|--| - ")
+
+
+def _at_strong_marks(text: str, pieces: tuple[Words, ...]) -> tuple[Words, ...]:
+    parts: list[list[Word]] = []
+    for piece in pieces:
+        if parts and not _STRONG.search(text, parts[-1][-1].end, piece[0].start):
+            parts[-1].extend(piece)
+        else:
+            parts.append(list(piece))
+    return tuple(tuple(part) for part in parts)
 
 
 _STRAIGHT = str.maketrans("’‘“”", "''\"\"")

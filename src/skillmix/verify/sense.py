@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import accumulate, pairwise
+from operator import eq
 from typing import Final
 
 from skillmix.verify.passage import Passage, Sentence, Words, passage_of
@@ -121,6 +122,8 @@ def _runs_in_circles(words: list[str]) -> bool:
 
 
 def _longest_stutter(words: list[str]) -> int:
+    if sum(map(eq, words, words[1:])) < 2:
+        return 1
     longest = run = 1
     for before, word in pairwise(words):
         run = run + 1 if word == before else 1
