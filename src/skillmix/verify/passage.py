@@ -4,7 +4,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -105,6 +105,8 @@ class Passage:
 
 
 _start: Final = attrgetter("start")
+# As `Word._make`, but without a call of Python code for each word.
+_word: Final[Callable[[tuple[str, str, int, int]], Word]] = partial(tuple.__new__, Word)
 
 Checker = Callable[[Passage], Span | None]
 """Finds the part of a text that shows one skill, or nothing."""
@@ -116,7 +118,7 @@ def passage_of(text: str) -> Passage:
     >>> [[word.lower for word in piece] for piece in passage_of("Don't go, Ana: it's 5.30 o'clock!").pieces]
     [["don't", 'go'], ['ana'], ["it's", '5.30', "o'clock"]]
     """
-    words = [Word(found[0], found[0].lower(), *found.span()) for found in _WORD.finditer(text)]
+    words = [_word((word := found[0], word.lower(), found.start(), found.end())) for found in _WORD.finditer(text)]
     if not text.isascii():
         words = [word._replace(lower=_straight(word.lower)) for word in words]
     sentences = []
