@@ -14,7 +14,7 @@ from skillmix.verify.passage import Passage, passage_of
 from skillmix.verify.sense import sense_problem
 
 SIZES = (1, 2, 3, 4)
-WINDOWS = 1500  # of each size in each folder
+WINDOWS = 5000  # of each size in each folder
 LIMITS = {1: 0.05, 4: 0.15}
 
 
@@ -22,16 +22,17 @@ def main(folders: list[Path]) -> None:
     """Print the table."""
     prose = {folder: list(_paragraphs(folder)) for folder in folders}
     shares: dict[str, list[float]] = {name: [] for name in CHECKERS}
-    taken = 0
+    taken: list[int] = []
     for paragraphs in prose.values():
         for size in SIZES:
             windows = [passage_of(text) for text in _windows(paragraphs, size)]
-            taken += len(windows)
+            taken.append(len(windows))
             for name, checker in CHECKERS.items():
                 shares[name].append(sum(checker(window) is not None for window in windows) / max(len(windows), 1))
     heads = [f"{folder.name} {size}" for folder in prose for size in SIZES]
-    print(f"{taken} windows; the heads give the folder and the sentences in a window; percent.\n")
+    print("The heads give the folder and the sentences in a window; percent.\n")
     print("| skill | " + " | ".join(heads) + " |\n|---|" + "---:|" * len(heads))
+    print("| (windows) | " + " | ".join(map(str, taken)) + " |")
     for name in sorted(shares, key=lambda name: -_worst(shares[name])):
         print(f"| {name} | " + " | ".join(f"{100 * share:.1f}" for share in shares[name]) + " |")
     print()

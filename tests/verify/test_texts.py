@@ -1,10 +1,9 @@
 """Each checker finds its skill where a reader does, and not where only the cue words stand."""
 
 import time
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -14,17 +13,12 @@ from hypothesis import strategies as st
 import skillmix
 from skillmix.core.sentences import count_sentences
 from skillmix.core.text_rules import names_skill
-from skillmix.verify import interruption, repetition, reserve, series, sound
-from skillmix.verify.passage import Checker, Passage, passage_of
+from skillmix.verify.checkers import CHECKERS
+from skillmix.verify.passage import Passage, passage_of
 
-TEXTS = Path(__file__).parent / "texts"
-CATALOG = Path(skillmix.__file__).parent / "catalogs" / "verifiable" / "skills-figures.yaml"
-CHECKERS: Mapping[str, Checker] = {
-    name: checker
-    for module in (sound, repetition, series, interruption, reserve)
-    for name, checker in module.CHECKERS.items()
-}
-SKILLS: list[dict[str, str]] = yaml.safe_load(CATALOG.read_text(encoding="utf-8"))
+TEXTS: Final = Path(__file__).parent / "texts"
+CATALOG: Final = Path(skillmix.__file__).parent / "catalogs" / "verifiable" / "skills.yaml"
+SKILLS: Final[list[dict[str, str]]] = yaml.safe_load(CATALOG.read_text(encoding="utf-8"))
 
 
 @cache
@@ -32,7 +26,9 @@ def texts() -> dict[str, dict[str, list[Any]]]:
     """Skill -> its texts, from all files."""
     merged: dict[str, dict[str, list[Any]]] = {}
     for path in sorted(TEXTS.glob("*.yaml")):
-        merged |= yaml.safe_load(path.read_text(encoding="utf-8"))
+        read = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert merged.keys().isdisjoint(read)
+        merged |= read
     return merged
 
 
@@ -40,8 +36,8 @@ def text_of(entry: str | dict[str, Any]) -> str:
     return entry if isinstance(entry, str) else str(entry["text"])
 
 
-SHOWN = [(skill, text_of(entry)) for skill, both in texts().items() for entry in both["shown"]]
-NOT_SHOWN = [(skill, text_of(entry)) for skill, both in texts().items() for entry in both["not_shown"]]
+SHOWN: Final = [(skill, text_of(entry)) for skill, both in texts().items() for entry in both["shown"]]
+NOT_SHOWN: Final = [(skill, text_of(entry)) for skill, both in texts().items() for entry in both["not_shown"]]
 
 
 def assert_within(passage: Passage, skill: str) -> None:
@@ -76,7 +72,8 @@ def test_there_are_enough_texts(skill: str) -> None:
 
 
 def test_every_skill_has_a_checker_and_texts() -> None:
-    assert {skill["name"] for skill in SKILLS} == set(CHECKERS) == set(texts())
+    assert [skill["name"] for skill in SKILLS] == list(CHECKERS)
+    assert set(CHECKERS) == set(texts())
 
 
 @pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill["name"])
@@ -89,7 +86,20 @@ def test_example_shows_its_skill_in_one_sentence_without_naming_it(skill: dict[s
     assert not names_skill(example, skill["name"])
 
 
-PARTS = (
+@pytest.mark.parametrize("text", ["", " ", "?", "if", "🙂", "\0", "1", "one", "'", "as", "İf so, İ"])
+def test_small_texts_are_no_trouble(text: str) -> None:
+    passage = passage_of(text)
+
+    assert all(check(passage) is None for check in CHECKERS.values())
+
+
+def test_a_word_three_times_shows_nothing_but_that() -> None:
+    passage = passage_of("if if if")
+
+    assert [name for name, check in CHECKERS.items() if check(passage)] == ["epizeuxis"]
+
+
+PARTS: Final = (
     "\" “ ” ' ‘ ’ ( ) . , ; : ! ? … — – - -- ... and or the not but as a like if only isn't it no said paint painter"
     " painting I'll ＡＢ İ ß é 7 😀 is \n either neither dear you I wish were"
 )
@@ -104,7 +114,22 @@ def test_no_text_breaks_a_checker(text: str) -> None:
         assert_within(passage, skill)
 
 
-HOSTILE = {
+SCRAPS: Final = sorted(
+    {scrap for _, text in (*SHOWN, *NOT_SHOWN) for scrap in text.split(" ")}
+    | {",", ";", ".", "?", "-", "three-two-one"}
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(SCRAPS), max_size=25).map(" ".join))
+def test_scraps_of_the_texts_are_no_trouble(text: str) -> None:
+    passage = passage_of(text)
+
+    for skill in CHECKERS:
+        assert_within(passage, skill)
+
+
+HOSTILE: Final = {
     "one word": "a" * 100_000,
     "letters": "a b " * 25_000,
     "different words": " ".join(
@@ -133,6 +158,23 @@ HOSTILE = {
     "if only": "if only " * 12_000,
     "colons": "a b c: d, e " * 8_000,
     "oh": "oh dear, " * 11_000,
+    "cue words": "if so either or then from to by as is to than twice first last while was being left right stop never "
+    * 900,
+    "commas of conditions": "if it is so, " * 8000,
+    "numbers": "1 " * 50_000,
+    "number words": "one hundred and " * 6500,
+    "digits": "1" * 100_000,
+    "marks": ",;:?!" * 20_000,
+    "no spaces": "if,so-1" * 14_000,
+    "thanks": "thank you for i promise to be sorry don't stop could you please " * 1600,
+    "places": "from the house past the mill over the hill through the door behind the left of the right of the " * 1000,
+    "times": "from five to five by the end of the end of must have to " * 1800,
+    "sorry, sorry": "sorry, x, " * 10_000,
+    "actions": "was running as x, " * 5500,
+    "warnings": "don't a, b, " * 8000,
+    "concessions": "although a b, c, " * 5800,
+    "emoji": "🙂 if 🙂 so 🙂 " * 8000,
+    "than": "one more than two times as many as three out of four " * 1900,
 }
 
 

@@ -1,5 +1,6 @@
 """Arguments: rules with their conclusions, and conditions that belong together."""
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -12,7 +13,7 @@ from skillmix.verify.main_words import (
     opens_clause,
     word_set,
 )
-from skillmix.verify.passage import Checker, Passage, Span, Words
+from skillmix.verify.passage import Checker, Passage, Span, Word, Words
 
 _THEREFORE: Final = frozenset({"so", "therefore", "thus", "hence", "consequently"})
 _NO_CONCLUSION: Final = frozenset({"that", "much", "many", "far", "long", "as"})  # after "so"
@@ -48,6 +49,9 @@ def modus_tollens(passage: Passage) -> Span | None:
 
 def _conditional_argument(passage: Passage, denial: bool) -> Span | None:
     for premises in _premises(passage, "if"):
+        # Most conclusions have nothing to do with a rule further up; no reading of the rule would change that.
+        if main_words(premises.conclusion).isdisjoint(main_words((*premises.before, *premises.words))):
+            continue
         for condition, result, fact in _divisions(premises):
             first, second = (result, condition) if denial else (condition, result)
             if (
@@ -75,14 +79,16 @@ def _premises(passage: Passage, cue: str) -> Iterator[_Premises]:
     cues = [place for place, word in enumerate(words) if word.lower == cue]
     for place in cues[:_MOST_RULES]:
         for mark in range(place + 4, min(place + _REACH, len(words) - 1)):
-            if words[mark].lower in _THEREFORE and _concludes(words, mark):
+            if words[mark].lower in _THEREFORE and _concludes(words, mark, starts):
                 yield from _readings(words, place, mark, starts)
 
 
-def _concludes(words: Words, mark: int) -> bool:
+def _concludes(words: Words, mark: int, starts: set[int]) -> bool:
     if words[mark].lower != "so":
         return True
-    return words[mark + 1].lower not in _NO_CONCLUSION and words[mark - 1].lower not in _DEGREE
+    # "it is not so" gives a degree, "it is not, so we go" a conclusion
+    degree = words[mark - 1].lower in _DEGREE and words[mark].start not in starts
+    return words[mark + 1].lower not in _NO_CONCLUSION and not degree
 
 
 def _readings(words: Words, place: int, mark: int, starts: set[int]) -> Iterator[_Premises]:
@@ -120,9 +126,15 @@ def _divisions(premises: _Premises) -> Iterator[tuple[Words, Words, Words]]:
         for second in cuts:
             if second > first:
                 yield words[:first], words[first:second], words[second:]
+                if _opens_rule(words, second):  # a second rule between the first and the fact
+                    yield from ((words[:first], words[first:second], words[cut:]) for cut in cuts if cut > second + 2)
     if premises.before and not opens_clause((*premises.before, words[0]), len(premises.before)):
         for first in cuts:  # "the match is off if it rains"
             yield words[:first], premises.before, words[first:]
+
+
+def _opens_rule(words: Words, place: int) -> bool:
+    return "if" in (words[place].lower, words[min(place + 1, len(words) - 1)].lower)
 
 
 def disjunctive_syllogism(passage: Passage) -> Span | None:
@@ -161,13 +173,12 @@ class _Condition(NamedTuple):
 
 def _conditions(passage: Passage) -> list[_Condition]:
     """All ifs in order; none unless there are at least two."""
-    words = passage.words
     if passage.lower.count("if") < 2:
         return []
+    words, starts = _without_asides(passage)
     places = [place for place, word in enumerate(words) if word.lower == "if"][: 2 * _MOST_RULES]
     if len(places) < 2:
         return []
-    starts = {piece[0].start for piece in passage.pieces}
     ends = {sentence.start for sentence in passage.sentences}
     conditions = []
     for place, following in pairwise([*places, min(places[-1] + _REACH, len(words))]):
@@ -184,6 +195,35 @@ def _conditions(passage: Passage) -> list[_Condition]:
 
 
 _ENDING_A_CONDITION: Final = frozenset({"then", "and", "but", "or", "else"})
+_DASH: Final = r"(?:--+|[–—]| - )"
+_ASIDE: Final = re.compile(rf"\([^()]{{1,200}}\)|{_DASH}(?:[^-–—.;!?()]|(?<=\w)-(?=\w)){{1,200}}{_DASH}")
+_RULE: Final = re.compile(r"\bif\b", re.IGNORECASE)
+
+
+def _without_asides(passage: Passage) -> tuple[Words, set[int]]:
+    """The words outside brackets and pairs of dashes that break into a clause, and where pieces start among them."""
+    words, text = passage.words, passage.text
+    starts = {piece[0].start for piece in passage.pieces}
+    kept: list[Word] = []
+    place = 0
+    for aside in _ASIDE.finditer(text):
+        place = _words_before(words, place, aside.start(), kept)
+        resumes = _words_before(words, place, aside.end(), [])
+        if kept and resumes < len(words) and not _RULE.search(aside[0]):
+            after = words[resumes]
+            unmarked = not (text[kept[-1].end : aside.start()] + text[aside.end() : after.start]).strip()
+            if unmarked and after.lower not in _ENDING_A_CONDITION:
+                starts.discard(after.start)
+                place = resumes
+    return (*kept, *words[place:]), starts
+
+
+def _words_before(words: Words, place: int, end: int, kept: list[Word]) -> int:
+    """Keep the words from a place on that start before an end; the next place."""
+    while place < len(words) and words[place].start < end:
+        kept.append(words[place])
+        place += 1
+    return place
 
 
 def _end_of_condition(words: Words, starts: set[int]) -> int:

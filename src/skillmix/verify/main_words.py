@@ -103,11 +103,17 @@ def _may_lose(base: str, ending: str) -> bool:
 
 def main_words(words: Iterable[Word]) -> frozenset[str]:
     """Stems of the words that carry the meaning: no pronouns, articles, helping verbs or small words."""
-    return frozenset(
-        stem(word.lower)
-        for word in words
-        if word.lower not in _MINOR and not word.lower.endswith("n't") and word.lower.partition("'")[0] not in _MINOR
-    )
+    return frozenset([_meaning(word.lower[:_LONGEST]) for word in words]) - _NO_MEANING
+
+
+_NO_MEANING: Final = frozenset({""})
+_LONGEST: Final = 64
+"""Letters of a word that count; what is kept for the next text stays small."""
+
+
+@lru_cache(maxsize=4096)
+def _meaning(lower: str) -> str:
+    return "" if is_minor(lower) or lower.partition("'")[0] in _MINOR else stem(lower)
 
 
 def is_minor(lower: str) -> bool:

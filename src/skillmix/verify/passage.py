@@ -1,10 +1,13 @@
 """A text, taken apart once for all checkers: sentences, the pieces between their marks, words with their places."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from itertools import pairwise
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from skillmix.core.sentences import sentence_spans
 
@@ -19,8 +22,7 @@ class Span(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """One word or number."""
 
     text: str
@@ -45,16 +47,22 @@ class Sentence:
     @cached_property
     def pieces(self) -> tuple[Words, ...]:
         """Words between marks: clauses, phrases, members of a list; never empty."""
-        marks = [self.start + mark.start() for mark in _MARK.finditer(self.text)]
-        pieces: list[list[Word]] = [[]]
-        place = 0
-        for word in self.words:
-            while place < len(marks) and marks[place] < word.start:
-                place += 1
-                if pieces[-1]:
-                    pieces.append([])
-            pieces[-1].append(word)
-        return tuple(tuple(piece) for piece in pieces if piece)
+        text, words = self.text, self.words
+        cuts = [0]
+        end = words[0].end - self.start if words else 0
+        for place, (_, _, word_start, word_end) in enumerate(words):
+            start = word_start - self.start
+            # A mark stands between words; one character of the next word tells "5, 6" from "5,6".
+            if start > end and text[end:start] != " " and _MARK.search(text, end, start + 1):
+                cuts.append(place)
+            end = word_end - self.start
+        return tuple(words[first:last] for first, last in pairwise([*cuts, len(words)]) if first < last)
+
+    @cached_property
+    def repeated(self) -> frozenset[str]:
+        """Words, in small letters, that come more than once."""
+        lower = sorted([word.lower for word in self.words])
+        return frozenset([word for word, after in pairwise(lower) if word == after])
 
 
 @dataclass(frozen=True)
@@ -75,10 +83,30 @@ class Passage:
         return tuple(piece for sentence in self.sentences for piece in sentence.pieces)
 
     @cached_property
+    def divisions(self) -> tuple[tuple[Words, ...], ...]:
+        """The text cut at every mark, at strong marks only, and at sentence ends only, each where it differs."""
+        pieces = self.pieces
+        sentences = tuple(sentence.words for sentence in self.sentences if sentence.words)
+        found = [pieces]
+        if len(pieces) > len(sentences):
+            if any(mark in self.text for mark in _STRONG_INSIDE):
+                strong = _at_strong_marks(self.text, pieces)
+                if len(sentences) < len(strong) < len(pieces):
+                    found.append(strong)
+            if len(sentences) > 1:
+                found.append(sentences)
+        return tuple(found)
+
+    @cached_property
     def lower(self) -> str:
         """In small letters with straight apostrophes and quotes, character for character at the same places."""
-        return _straight(self.text.lower()) if len(self.text.lower()) == len(self.text) else _straight(self.text)
+        lower = self.text.lower()
+        return _straight(lower if len(lower) == len(self.text) else self.text)
 
+
+_start: Final = attrgetter("start")
+# As `Word._make`, but without a call of Python code for each word.
+_word: Final[Callable[[tuple[str, str, int, int]], Word]] = partial(tuple.__new__, Word)
 
 Checker = Callable[[Passage], Span | None]
 """Finds the part of a text that shows one skill, or nothing."""
@@ -90,15 +118,30 @@ def passage_of(text: str) -> Passage:
     >>> [[word.lower for word in piece] for piece in passage_of("Don't go, Ana: it's 5.30 o'clock!").pieces]
     [["don't", 'go'], ['ana'], ["it's", '5.30', "o'clock"]]
     """
-    words = [Word(found[0], _straight(found[0].lower()), found.start(), found.end()) for found in _WORD.finditer(text)]
+    words = [_word((word := found[0], word.lower(), found.start(), found.end())) for found in _WORD.finditer(text)]
+    if not text.isascii():
+        words = [word._replace(lower=_straight(word.lower)) for word in words]
     sentences = []
-    place = 0
+    first = 0
     for start, end in sentence_spans(text):
-        first = place
-        while place < len(words) and words[place].start < end:
-            place += 1
-        sentences.append(Sentence(text[start:end], start, end, tuple(words[first:place])))
+        after = bisect_left(words, end, first, key=_start)
+        sentences.append(Sentence(text[start:end], start, end, tuple(words[first:after])))
+        first = after
     return Passage(text, tuple(sentences))
+
+
+_STRONG_INSIDE: Final = (";", ":", "—", "–", "--", " - ")
+_STRONG = re.compile(r"[.;:!?…–—]|--| - ")
+
+
+def _at_strong_marks(text: str, pieces: tuple[Words, ...]) -> tuple[Words, ...]:
+    parts: list[list[Word]] = []
+    for piece in pieces:
+        if parts and not _STRONG.search(text, parts[-1][-1].end, piece[0].start):
+            parts[-1].extend(piece)
+        else:
+            parts.append(list(piece))
+    return tuple(tuple(part) for part in parts)
 
 
 _STRAIGHT = str.maketrans("’‘“”", "''\"\"")

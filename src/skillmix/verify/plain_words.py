@@ -1,10 +1,9 @@
 """Words of grammar, and the parts into which marks cut a text, as several checkers need them."""
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
-from skillmix.verify.passage import Passage, Span, Word, Words
+from skillmix.verify.passage import Span, Word, Words
 
 
 def word_set(words: str) -> frozenset[str]:
@@ -44,8 +43,6 @@ GRAMMAR: Final = LITTLE - word_set("all none never once more most much many few 
 """Those of them that nobody repeats for effect."""
 
 _MARK = re.compile(r"[.,;:!?…()\[\]\"“”«»–—]|--| - ")
-_STRONG_INSIDE: Final = (";", ":", "—", "–", "--", " - ")
-_STRONG = re.compile(r"[.;:!?…–—]|--| - ")
 
 
 def can_echo(word: str) -> bool:
@@ -76,31 +73,6 @@ OPENS_AN_ASIDE: Final = word_set(
 def bare(part: Words) -> Words:
     """A part without the conjunction at its head, unless it is nothing else."""
     return part[1:] if len(part) > 1 and part[0].lower in CONJUNCTIONS else part
-
-
-def divisions(passage: Passage) -> Iterator[tuple[Words, ...]]:
-    """The text cut at every mark, at strong marks only, and at sentence ends only, each where it differs."""
-    pieces = passage.pieces
-    yield pieces
-    sentences = tuple(sentence.words for sentence in passage.sentences if sentence.words)
-    if len(pieces) == len(sentences):
-        return
-    if any(mark in passage.text for mark in _STRONG_INSIDE):
-        strong = _at_strong_marks(passage.text, pieces)
-        if len(sentences) < len(strong) < len(pieces):
-            yield strong
-    if len(sentences) > 1:
-        yield sentences
-
-
-def _at_strong_marks(text: str, pieces: tuple[Words, ...]) -> tuple[Words, ...]:
-    parts: list[list[Word]] = []
-    for piece in pieces:
-        if parts and not _STRONG.search(text, parts[-1][-1].end, piece[0].start):
-            parts[-1].extend(piece)
-        else:
-            parts.append(list(piece))
-    return tuple(tuple(part) for part in parts)
 
 
 def span_between(first: Word, last: Word) -> Span:

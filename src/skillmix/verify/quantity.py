@@ -178,6 +178,7 @@ _TOTAL_WORDS: Final = word_set(
     """
 )
 _TOTAL_PAIRS: Final = frozenset({("in", "all"), ("all", "told"), ("comes", "to"), ("come", "to"), ("came", "to")})
+_TOTAL_OPENERS: Final = frozenset(first for first, _ in _TOTAL_PAIRS)
 _NO_TOTAL_BEFORE: Final = frozenset({"at", "by", "until", "on", "page", "chapter", "room", "before", "after"})
 _MOST_PARTS: Final = 8
 _MOST_TOTALS: Final = 8
@@ -208,7 +209,7 @@ def _total_words(sentence: Sentence) -> list[int]:
         return []
     places = [place for place, word in enumerate(words) if word.lower in _TOTAL_WORDS]
     for place, (word, after) in enumerate(pairwise(words)):
-        if (word.lower, after.lower) in _TOTAL_PAIRS:
+        if word.lower in _TOTAL_OPENERS and (word.lower, after.lower) in _TOTAL_PAIRS:
             places.append(place)
     sign = sentence.text.find("=")
     if sign >= 0:

@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 from typing import Final
 
 from skillmix.verify.passage import Checker, Passage, Span, Word, Words, span_of
-from skillmix.verify.plain_words import ARTICLES, GRAMMAR, LITTLE, bare, can_echo, divisions, span_between, word_set
+from skillmix.verify.plain_words import ARTICLES, GRAMMAR, LITTLE, bare, can_echo, span_between, word_set
 
 _SHORTEST: Final = 3
 """Words of a part that can end or begin alike and still say something of its own."""
@@ -14,7 +14,7 @@ _SHORTEST: Final = 3
 
 def anaphora(passage: Passage) -> Span | None:
     """Three neighboring parts of two words or more with the same first word, which is no article."""
-    for parts in divisions(passage):
+    for parts in passage.divisions:
         run = 1
         before = ""
         for place, part in enumerate(parts):
@@ -29,7 +29,7 @@ def anaphora(passage: Passage) -> Span | None:
 
 def epistrophe(passage: Passage) -> Span | None:
     """Two neighboring parts of three to twelve words with the same last word."""
-    for parts in divisions(passage):
+    for parts in passage.divisions:
         for first, second in pairwise(parts):
             if (
                 first[-1].lower == second[-1].lower
@@ -46,7 +46,7 @@ _WITHIN_EARSHOT: Final = 12
 
 def symploce(passage: Passage) -> Span | None:
     """Two neighboring parts with the same first and the same last word, and something else between."""
-    for parts in divisions(passage):
+    for parts in passage.divisions:
         for first, second in pairwise(parts):
             if first[-1].lower == second[-1].lower:
                 one, two = bare(first), bare(second)
@@ -117,6 +117,8 @@ _NATURAL_LENGTH: Final = 100
 def antimetabole(passage: Passage) -> Span | None:
     """Two words of content come again in reverse order within a sentence."""
     for sentence in passage.sentences:
+        if len(sentence.repeated - _CROSS_BY_CHANCE) < 2:
+            continue
         words = sentence.words[:_NATURAL_LENGTH]
         places: dict[str, list[int]] = {}
         for place, word in enumerate(words):
@@ -149,6 +151,8 @@ _PAUSE = re.compile(r"[,;:!?…—–]|--| - ")
 def diacope(passage: Passage) -> Span | None:
     """A word of content comes back after one or two words and a mark."""
     for sentence in passage.sentences:
+        if sentence.repeated <= GRAMMAR:
+            continue
         last: dict[str, tuple[int, Word]] = {}
         for place, word in enumerate(sentence.words):
             before = last.get(word.lower)
@@ -226,7 +230,7 @@ _SENTENCE: Final = 4
 
 def epanalepsis(passage: Passage) -> Span | None:
     """A sentence or part of four words or more that begins and ends with the same word."""
-    for parts in divisions(passage):
+    for parts in passage.divisions:
         for part in parts:
             if _comes_round(part):
                 return span_of(part)

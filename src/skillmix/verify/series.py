@@ -70,8 +70,18 @@ def _is_bare_series(first: Words, second: Words, third: Words) -> bool:
         like = heads if len(heads) == 1 else PREPOSITIONS
         if any(word.lower in like for word in first[-longest - 1 :]):
             return True
+    if third[0].lower in _STEPS:  # "My aunt, then a widow, ..." is no step
+        second, third = _without_step(second), _without_step(third)
     openers = {second[0].lower, third[0].lower} | ({first[0].lower} if len(first) == 1 else set())
     return not openers & OPENS_AN_ASIDE and not _is_insertion(first, second, third)
+
+
+_STEPS: Final = frozenset(("then", "next", "finally", "lastly", "last"))
+
+
+def _without_step(member: Words) -> Words:
+    """A member without the mark of a step at its head: "then the anvil" is a member, "then" alone an aside."""
+    return member[1:] if len(member) > 1 and member[0].lower in _STEPS else member
 
 
 _DETERMINERS: Final = ARTICLES | word_set("my your his her its our their")

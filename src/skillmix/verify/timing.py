@@ -223,11 +223,16 @@ def _is_change(words: Words, place: int, end: int, ends: frozenset[int]) -> bool
     return bare and any(word.lower in _CHANGES for word in words[opening:place])
 
 
-_BEING: Final = word_set("am is are was were be been being i'm you're he's she's it's we're they're who's")
+_BEING: Final = word_set(
+    "am is are was were be been being i'm you're he's she's it's we're they're who's wasn't weren't isn't aren't"
+)
+_NOT_BETWEEN: Final = DETERMINERS - {"all", "both"} | word_set("in of on at to for with from by one two three")
+_NOUNS_TOO: Final = word_set("building painting drawing meeting clothing recording wedding")
+"""After "'s" they belong to someone: "the baker's painting"."""
 _NO_ACTIONS: Final = word_set(
     """
     thing something nothing anything everything morning evening king ring spring string wing ceiling sibling
-    during being darling wedding building interesting boring exciting amazing willing surprising charming
+    during being darling wedding interesting boring exciting amazing willing surprising charming
     missing
     """
 )
@@ -261,12 +266,12 @@ def _is_action(words: Words, place: int) -> bool:
         return False
     if lower == "going" and place + 1 < len(words) and words[place + 1].lower == "to":
         return False
-    before = [word.lower for word in words[max(place - 3, 0) : place]]
-    return any(_is_being(word) for word in before)
-
-
-def _is_being(lower: str) -> bool:
-    return lower in _BEING or lower.endswith("'s") or lower in ("wasn't", "weren't", "isn't", "aren't")
+    for word in reversed(words[max(place - 3, 0) : place]):
+        if word.lower in _NOT_BETWEEN:  # "is a tall building"
+            return False
+        if word.lower in _BEING or (word.lower.endswith("'s") and lower not in _NOUNS_TOO):
+            return True
+    return False
 
 
 def _joins(sentence: Sentence, joint: int, actions: list[int]) -> bool:

@@ -49,7 +49,8 @@ def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
     """Find what puts a text on its topic: a word that is enough alone, all of the name, or two different words."""
     found: dict[str, Word] = {}
     for word in passage.words:
-        for form in _parts(word.lower):
+        lower = word.lower
+        for form in (lower,) if lower.isalpha() else _parts(lower):
             base = topic.forms.get(form)
             if base is None or base in found:
                 continue

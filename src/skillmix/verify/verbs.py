@@ -24,7 +24,9 @@ _PAST: Final = _set(
     "shook tore bent hung slept swept wept crept dealt dug fed fled hid rode shone shot slid spun stuck struck "
     "swore swung bore bit forgot forgave understood lit leapt overslept stank sprang shrank knelt dreamt spilt "
     "burnt smelt spelt trod sought bound wound withdrew overcame foresaw laid strode shed cut put hit shut beat "
-    "cost set hurt read quit spread thrust"
+    "cost set hurt read quit spread thrust lent wove clung flung slung stung sped strove wrung bade bled bred arose "
+    "awoke mistook overtook outgrew outran oversaw overheard undid undertook upheld withheld withstood rewrote rebuilt "
+    "retold repaid unwound dwelt foretold forbade learnt leant"
 )
 # Rarely anything but verbs in their plain form; a form in -s counts too.
 _SURE: Final = _set(
@@ -110,6 +112,8 @@ _ADVERB: Final = _set(
     "never always often still also only just even already not soon then now once again rarely seldom sometimes "
     "almost really all both ever"
 )
+_OFTEN: Final = _set("never always often rarely seldom sometimes")
+"""Adverbs that no noun follows."""
 _AFTER_VERB: Final = _DETERMINER | _set(
     "in on at for with from by under over into onto about between through to up down away back out off and as like "
     "so too again more very when until because if that alone still here there home well not than better slowly "
@@ -123,6 +127,15 @@ _SUBORDINATOR: Final = _set(
 
 
 _RELATIVE: Final = _set("that which who whom whose where")
+_PREPOSITION: Final = _set(
+    "of in on at for with from by under over into onto about between through during without to behind beside beneath "
+    "above below near around past across along against after before"
+)
+_TIME: Final = _set(
+    "noon midday midnight dawn dusk dark sunset sunrise nightfall bedtime lunch dinner morning evening night tomorrow "
+    "tonight late now then monday tuesday wednesday thursday friday saturday sunday next last one two three four five "
+    "six seven eight nine ten eleven twelve spring summer autumn fall winter"
+)
 _OPENER: Final = _set("please never always just then first now so and but or only also don't")
 
 
@@ -134,10 +147,31 @@ def has_main_clause(pieces: tuple[Words, ...], question: bool) -> bool:
             continue
         if _has_main_verb(piece, question, opened):
             return True
+        if number > 1 and _resumes(pieces[number - 2], pieces[number - 1], piece):
+            return True
         # "a bridge that, in its way, should be ..."
         if piece[-1].lower in _RELATIVE and piece[-2:][0].lower not in _NOT_BEFORE_VERB:
             opened = 1
-    return False
+    return _is_short_order(pieces)
+
+
+def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
+    """Whether a piece goes on with a subject that another name for it set off: "Roses, wild roses, bloom"."""
+    if aside[-1].lower != subject[-1].lower and aside[0].lower not in _ARTICLE:
+        return False
+    if piece[0].lower.endswith("ed") and piece[1:2] and piece[1].lower in ("by", "with", "in", "as"):
+        return False  # "a jar, an old one, filled with buttons"
+    return is_finite(subject + piece, len(subject))
+
+
+def _is_short_order(pieces: tuple[Words, ...]) -> bool:
+    """Whether the first word alone is an order, and a later piece tells why or when: "Run, Tom, because it rains"."""
+    if len(pieces[0]) > 1 or pieces[0][0].lower not in _SURE:
+        return False
+    return any(
+        piece[0].lower in _SUBORDINATOR and any(is_finite(piece, place) for place in range(1, len(piece)))
+        for piece in pieces[1:]
+    )
 
 
 def _has_main_verb(piece: Words, question: bool, opened: int) -> bool:
@@ -153,10 +187,21 @@ def _has_main_verb(piece: Words, question: bool, opened: int) -> bool:
 
 
 def _opens(piece: Words, place: int, question: bool) -> bool:
-    """Not where a question begins with it, and not where "that" only points."""
+    """Not where a question begins with it, and not where "that" only points or "until" only gives a time."""
+    word = piece[place].lower
+    if word == "until" and _gives_time(piece, place):
+        return False
     if place:
+        if word == "that" and piece[place - 1].lower in _PREPOSITION:  # "in that house"
+            return False
         return piece[place - 1].lower not in ("little", "a", "long", "like")  # "for a while", "a night like that"
-    return not question and not _points(piece)
+    return not question and not _points(piece) and word != "that"  # "That old clock"
+
+
+def _gives_time(piece: Words, place: int) -> bool:
+    """As in "until noon" and "from Monday morning until the last bell"."""
+    after = piece[place + 1].lower if place + 1 < len(piece) else ""
+    return after in _TIME or any(word.lower == "from" for word in piece[max(place - 5, 0) : place])
 
 
 def _points(piece: Words) -> bool:
@@ -173,18 +218,32 @@ def is_finite(piece: Words, place: int) -> bool:
         return True
     before = piece[place - 1].lower if place else ""
     if word in _PAST:
-        return before not in _ARTICLE or before == "one"
+        return before not in _ARTICLE or before == "one" or _follows_relative(piece, place)
+    often = before in _OFTEN
     if before in _ADVERB and place > 1:
-        before = piece[place - 2].lower
+        piece = (*piece[: place - 1], *piece[place:])
+        place -= 1
+        before = piece[place - 1].lower
     after = piece[place + 1].lower if place + 1 < len(piece) else ""
     if before in _SUBJECT and (word == "like" or (word not in _NOT_BEFORE_VERB and word not in _ADVERB)):
         return True
     if word.endswith("ed") and len(word) > 3:
-        return before not in _NOT_BEFORE_VERB or before == "them" if place else _takes_object(piece, after)
+        return _is_past(piece, place, before) if place else _takes_object(piece, after)
     if word.endswith("s"):
+        if often and _stem(word) in _SURE:
+            return True
         return _is_third_person(piece, place, before, after)
     plain = word in _SURE and word != "like" and before not in _AUXILIARY
     return plain and _is_plain_form(piece, place, before, after)
+
+
+def _is_past(piece: Words, place: int, before: str) -> bool:
+    return before not in _NOT_BEFORE_VERB or before == "them" or _follows_relative(piece, place)
+
+
+def _follows_relative(piece: Words, place: int) -> bool:
+    """Whether "that" stands right before a place and after a noun: "the cart that carried wool"."""
+    return place > 1 and piece[place - 1].lower == "that" and piece[place - 2].lower not in _NOT_BEFORE_VERB
 
 
 def _is_plain_form(piece: Words, place: int, before: str, after: str) -> bool:

@@ -1,0 +1,126 @@
+"""What a verdict by code costs: `python bench/verdicts.py [TEXTS]`, 100,000 texts unless told otherwise.
+
+Texts of three sentences, each put together from three labelled texts, with four skills to show. CPU time on one core:
+first by part, over a few thousand of them, then for all from the text to the skills nobody asked for.
+"""
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import yaml
+
+from skillmix.config.catalogs import load_catalog
+from skillmix.verify.checkers import all_checkers
+from skillmix.verify.passage import Passage, Span, passage_of
+from skillmix.verify.sense import runs_of, sense_problem
+from skillmix.verify.topic import TopicWords, on_topic, topic_words
+from skillmix.verify.verdict import Judge
+
+LABELLED = Path(__file__).parent.parent / "tests" / "verify"
+BY_PART = 5000
+BATCH = 50
+SKILLS = 4
+SENTENCES = 3
+MOST_SECONDS = 120.0
+MOST_MICROSECONDS = 1000.0
+
+
+def main(texts: int) -> None:
+    """Print both tables."""
+    catalog = load_catalog("verifiable")
+    told = [said for skill in catalog.skills for said in (skill.definition, skill.example)]
+    runs = runs_of(told)
+    judge = Judge(catalog.vocabulary, told)
+    all_topics = [topic_words(name, *words) for name, words in catalog.vocabulary.items()]
+    parts: dict[str, float] = defaultdict(float)
+    for number in range(0, BY_PART, BATCH):
+        for part, seconds in _by_part(number, all_topics, runs).items():
+            parts[part] += seconds
+    print("| part | µs a text |\n|---|---:|")
+    for part, seconds in parts.items():
+        print(f"| {part} | {1e6 * seconds / BY_PART:.0f} |")
+    print(f"| sum | {1e6 * sum(parts.values()) / BY_PART:.0f} |\n")
+    topics = list(catalog.vocabulary)
+    start = time.process_time()
+    for number in range(texts):
+        verdict = judge.judge(_text(number), skills=_skills(number), topic=topics[number % len(topics)])
+        _ = verdict.unrequested
+    seconds = time.process_time() - start
+    print("| texts | CPU s | µs a text |\n|---:|---:|---:|")
+    print(f"| {texts} | {seconds:.1f} | {1e6 * seconds / texts:.0f} |")
+    if seconds > MOST_SECONDS * texts / 100_000 or sum(parts.values()) > 1e-6 * MOST_MICROSECONDS * BY_PART:
+        sys.exit("That is slower than it may be.")
+
+
+def _by_part(number: int, topics: Sequence[TopicWords], runs: frozenset[str]) -> dict[str, float]:
+    """CPU seconds of each part for a batch of texts, few enough that keeping them does not burden the collector."""
+    numbers = range(number, number + BATCH)
+    texts = [_text(n) for n in numbers]
+    passages: list[Passage] = []
+    return {
+        "taking the text apart": _seconds(lambda: passages.extend(map(_whole_passage, texts))),
+        f"{SKILLS} requested skills": _seconds(
+            lambda: [_show(p, _skills(n)) for n, p in zip(numbers, passages, strict=True)]
+        ),
+        "topic": _seconds(
+            lambda: [on_topic(p, topics[n % len(topics)]) for n, p in zip(numbers, passages, strict=True)]
+        ),
+        "sense": _seconds(lambda: [sense_problem(passage, runs) for passage in passages]),
+        f"the {len(NAMES) - SKILLS} other skills": _seconds(
+            lambda: [_show(p, _others(n)) for n, p in zip(numbers, passages, strict=True)]
+        ),
+    }
+
+
+def _whole_passage(text: str) -> Passage:
+    """Parts that several checkers share are made now, so that no checker is charged with them."""
+    passage = passage_of(text)
+    _ = passage.words, passage.pieces, passage.lower
+    return passage
+
+
+def _others(number: int) -> list[str]:
+    wanted = _skills(number)
+    return [name for name in NAMES if name not in wanted]
+
+
+def _show(passage: Passage, skills: Sequence[str]) -> list[Span | None]:
+    return [CHECKERS_BY_NAME[skill](passage) for skill in skills]
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def _pool() -> list[str]:
+    """Labelled sensible texts and the sentences for pairs of skills, those of one sentence."""
+    entries = [
+        entry
+        for name in ("labelled/sensible.yaml", "witnesses.yaml")
+        for entry in yaml.safe_load((LABELLED / name).read_text(encoding="utf-8"))
+    ]
+    return [entry["text"] for entry in entries if len(passage_of(entry["text"]).sentences) == 1]
+
+
+POOL = _pool()
+CHECKERS_BY_NAME = all_checkers()
+NAMES = list(CHECKERS_BY_NAME)
+
+
+def _text(number: int) -> str:
+    """Another text for each number: one of the pool, one further on with every step, one further with every round."""
+    size = len(POOL)
+    return " ".join(POOL[place % size] for place in (number, 7 * number + 1, number + number // size + 2))
+
+
+def _skills(number: int) -> tuple[str, ...]:
+    return tuple(NAMES[(number * 5 + place * 13) % len(NAMES)] for place in range(SKILLS))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)
