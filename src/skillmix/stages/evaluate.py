@@ -23,8 +23,9 @@ from skillmix.stages.progress import watch
 from skillmix.stages.scores import run_scores
 from skillmix.stages.stopping import stopping_on_interrupt
 
-_MOST_OPEN: Final = 4096
-"""Conversations under way at once, for models that take in hundreds."""
+_MOST_OPEN: Final = 512
+_MOST_OPEN_LOCALLY: Final = 8192
+"""Conversations under way at once; a model on a GPU takes in thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,9 @@ async def _pass(
 ) -> None:
     async with AsyncExitStack() as opened:
         models = await opened_models(used, opened)
-        scheduler = Scheduler(models, place.journal, purse=place.purse, most_open=_MOST_OPEN)
+        is_local = any(parse_spec(str(settings.asked)).provider in IN_PROCESS for settings in used.values())
+        most_open = _MOST_OPEN_LOCALLY if is_local else _MOST_OPEN
+        scheduler = Scheduler(models, place.journal, purse=place.purse, most_open=most_open)
         scheduler.tally = tally
         with stopping_on_interrupt(scheduler):
             await scheduler.run(_first_turns(cells, conversations, place.journal, tally), conversations.follow)
