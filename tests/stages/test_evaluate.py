@@ -227,7 +227,7 @@ def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch:
         tries = journal.tries()
     reasons = Counter(reason for _, outcome, reason in tries if outcome == "passing")
     assert set(reasons) >= {"HTTP 429", "HTTP 500", "invalid JSON", "no choices", "timeout"}
-    assert set(reasons) & {"no connection", "broken reply"}
+    assert set(reasons) & {"dropped connection", "broken reply"}
     replies = [key for key, outcome, _ in tries if outcome == "reply"]
     assert len(set(replies)) == len(replies)
     assert 0.2 < sum(reasons.values()) / len(tries) < 0.5

@@ -69,10 +69,12 @@ class Endpoint:
                     return self._failure(response.status, raw, response.headers)
         except TimeoutError:
             return CallProblem("passing", "timeout")
-        except aiohttp.ClientConnectionError as error:
-            # An address that never answered is wrong; one that did has dropped a connection.
+        except aiohttp.ClientConnectorError as error:
+            # An address that nobody ever listened at is wrong; one that answered before is only down for a while.
             kind: Any = "passing" if self._has_answered else "fatal"
             return CallProblem(kind, "no connection", self.safe(f"{url}: {error}"))
+        except aiohttp.ClientConnectionError as error:
+            return CallProblem("passing", "dropped connection", self.safe(f"{url}: {error}"))
         except aiohttp.ClientError as error:
             return CallProblem("passing", "broken reply", self.safe(str(error)))
         self._has_answered = True
