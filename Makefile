@@ -2,14 +2,18 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-BASE := $(VENV)/.base
+LOCAL := $(VENV)/.local
 TEST := $(VENV)/.test
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# This version has small CPU builds; a bare `torch` may bring gigabytes of GPU libraries. Set TORCH for another.
+TORCH ?= torch==2.13.0
 
 .PHONY: run test check format golden long clean
 
-run: $(BASE)            ## score the example run that ships with the package
-	@$(BIN)/skillmix import-texts src/skillmix/examples/demo.jsonl --run runs/demo
-	@$(BIN)/skillmix scores runs/demo
+run: $(LOCAL)           ## a real small model on this machine, graded by code: scores and some texts
+	@$(BIN)/skillmix run experiments/quickstart.yaml
+	@echo
+	@$(BIN)/skillmix texts quickstart --n 6
 
 test: $(TEST)           ## everything that needs no GPU, no key and no network
 	$(BIN)/pytest -q
@@ -18,7 +22,8 @@ check: $(TEST)          ## format, lint, strict types, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -x src/skillmix/core tests/core tests/config tests/engine tests/render tests/test_architecture.py
+	$(BIN)/pytest -q -x src/skillmix/core src/skillmix/verify tests/core tests/config tests/engine tests/render \
+		tests/verify tests/test_architecture.py
 
 format: $(TEST)
 	$(BIN)/ruff format .
@@ -28,17 +33,20 @@ golden: $(TEST)         ## regenerate golden files; say why in the commit
 	SKILLMIX_GOLDEN=write $(BIN)/pytest -q tests/test_golden.py
 
 long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cell
-	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/core/test_reading_properties.py tests/test_interval_coverage.py tests/test_truth.py
+	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/core/test_reading_properties.py tests/test_interval_coverage.py tests/test_truth.py \
+		tests/models/test_local.py
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-$(BASE): pyproject.toml
+$(LOCAL): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@echo "setting up $(VENV), once: torch and its companions take a minute or two"
+	@$(PIP) '$(TORCH)'
+	@$(PIP) --editable '.[local]'
+	@$(BIN)/skillmix models --fetch > /dev/null
 	@touch $@
 
-$(TEST): pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@touch $(BASE) $@
+$(TEST): $(LOCAL)
+	@$(PIP) --editable '.[test,local]'
+	@touch $@

@@ -67,7 +67,14 @@ def parser_of_all() -> argparse.ArgumentParser:
     grade.add_argument("--rules", default="default", help="default or paper")
     grade.add_argument("--seed", type=int, default=0)
 
-    _command(commands, "models", reading.models, "the forms of model specs, and the bundled models")
+    models = _command(commands, "models", reading.models, "the forms of model specs, and the bundled models")
+    models.add_argument("--fetch", action="store_true", help="bring the bundled models into the cache")
+
+    texts = _command(commands, "texts", reading.texts, "texts of a run with what each earned, best first")
+    texts.add_argument("run", metavar="RUN")
+    texts.add_argument("--n", type=int, default=10, help="how many (default 10)")
+    texts.add_argument("--student", help="only of this student")
+    texts.add_argument("--k", type=int, help="only with so many skills")
 
     novelty = _command(commands, "novelty", reading.novelty, "how often a combination can occur in a corpus")
     novelty.add_argument("--k", type=int, required=True, help="number of skills")

@@ -121,7 +121,7 @@ def models(options: argparse.Namespace) -> int:
     """Forms of model specs, and the bundled models."""
     from skillmix.stages.models import list_models
 
-    found = list_models()
+    found = list_models(fetch=options.fetch)
     if options.json:
         return print_json(found.as_json())
     for provider, about in found.providers.items():
@@ -129,6 +129,18 @@ def models(options: argparse.Namespace) -> int:
     for model in found.bundled:
         place = f"in {model.folder}" if model.folder else f"fetched at first use ({model.download_mb} MB)"
         print(f"\n{model.spec}: {model.about}, {model.licence}, from {model.package}; {place}")
+    return 0
+
+
+def texts(options: argparse.Namespace) -> int:
+    """Texts with what they earned."""
+    from skillmix.render.text_page import text_page
+    from skillmix.stages.texts import run_texts
+
+    found = run_texts(options.run, student=options.student, k=options.k)[: options.n]
+    if options.json:
+        return print_json([asdict(text) for text in found])
+    print(text_page(found))
     return 0
 
 

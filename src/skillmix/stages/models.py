@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from skillmix.core.specs import PROVIDERS
-from skillmix.models.bundled import BundledModel, bundled_models
+from skillmix.models.bundled import SOURCES, BundledModel, bundled_model, bundled_models
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,8 @@ class ModelList:
         return asdict(self)
 
 
-def list_models() -> ModelList:
+def list_models(*, fetch: bool = False) -> ModelList:
     """Everything that `model:` and `grader:` can name, found out without loading any of it."""
+    for name in SOURCES if fetch else ():
+        bundled_model(name)
     return ModelList(dict(PROVIDERS), bundled_models())

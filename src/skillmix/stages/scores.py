@@ -41,6 +41,13 @@ def rules_named(name: str) -> Rules:
     return RULES[name]
 
 
+def run_rules(run: RunFolder, name: str | None = None) -> Rules:
+    """The rules of that name, or the run's own."""
+    experiment = experiment_of_run(read_experiment(run))
+    chosen = rules_named(name or (experiment.rules if experiment else "default"))
+    return replace(chosen, missing_marker=experiment.answer.missing_marker) if experiment else chosen
+
+
 def run_records(run: RunFolder) -> RunRecords:
     """Read a run; replies are dropped once they are read, so that memory does not grow with their length."""
     document = read_experiment(run)
@@ -81,9 +88,7 @@ def run_scores(run_name: str, *, rules: str | None = None) -> list[Score]:
     run = find_run(run_name)
     document = read_experiment(run)
     experiment = experiment_of_run(document)
-    chosen = rules_named(rules or (experiment.rules if experiment else "default"))
-    if experiment:
-        chosen = replace(chosen, missing_marker=experiment.answer.missing_marker)
+    chosen = run_rules(run, rules)
     records = run_records(run)
     groups = _planned_groups(experiment, records) if experiment else _found_groups(records)
     scores = []

@@ -10,14 +10,15 @@ import torch
 from skillmix.models.local.cache import CacheShape, SlotCache, mask_of
 from skillmix.models.local.fusion import fuse
 from skillmix.models.local.sampling import choose
+from skillmix.models.local.slots import BLOCK
 
 _LENGTH_STEP: Final = 128
 """Captured steps look at a multiple of this many places."""
 _STAGE: Final = 64 << 20
 """Bytes of pinned memory for what is sent between two looks."""
 _DTYPES: Final = {"int64": torch.int64, "float32": torch.float32}
-_LIMIT_OF_PREFILL: Final = {"cuda": 1 << 18, "cpu": 2048}
-"""Padded tokens that are read in one go."""
+_LIMIT_OF_PREFILL: Final = 1 << 18
+"""Padded tokens that a GPU reads in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,12 @@ class Decoder:
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def start(self, starts: Sequence[Start]) -> None:
         """Read the rest of each prompt, and write each row's first token."""
-        for batch in _batches(starts, most=_LIMIT_OF_PREFILL[self.shape.device.type]):
+        if not self.is_captured:
+            for start in starts:
+                self._set_up([start])
+                self._accept(self._slots_of([start]), self._read_by_blocks(start), start.top_p is not None)
+            return
+        for batch in _batches(starts, most=_LIMIT_OF_PREFILL):
             batch = self._worth_knowing(batch)
             self._set_up(batch)
             self._accept(self._slots_of(batch), self._read(batch), any(s.top_p is not None for s in batch))
@@ -79,7 +85,7 @@ class Decoder:
         seen = min(self.length, longest_row + steps)
         if not self.is_captured:
             for _ in range(steps):
-                self._step(rows, seen, with_top_p)
+                self._step(self.slots, seen, with_top_p)  # all rows, so that products always have the same shape
             return
         quarter = -(-self.slots // 4)
         rows = min(self.slots, -(-rows // quarter) * quarter)
@@ -114,7 +120,7 @@ class Decoder:
 
     def _worth_knowing(self, starts: list[Start]) -> list[Start]:
         """On a GPU whole prompts are read faster than most of one with an eye on the rest."""
-        if self.shape.device.type != "cuda" or any(2 * s.known > len(s.tokens) for s in starts):
+        if any(2 * s.known > len(s.tokens) for s in starts):
             return starts
         return [replace(s, known=0) for s in starts]
 
@@ -135,7 +141,7 @@ class Decoder:
     def _slots_of(self, starts: Sequence[Start]) -> torch.Tensor:
         return self._sent([s.slot for s in starts])
 
-    def _sent(self, values: Sequence[int] | np.ndarray) -> torch.Tensor:
+    def _sent(self, values: Sequence[int] | Sequence[Sequence[int]] | np.ndarray) -> torch.Tensor:
         """Numbers on the device; through pinned memory, so that nobody waits for what the device has still to do."""
         array = np.ascontiguousarray(values)
         if self._stage is not None and self._staged + array.nbytes <= len(self._stage):
@@ -165,6 +171,23 @@ class Decoder:
         hidden = self._forward(self._sent(tokens), where, mask)
         last = self._sent([len(s.tokens) - s.known - 1 for s in starts])
         return self._logits(hidden[self._rows[: len(starts)], last])
+
+    def _read_by_blocks(self, start: Start) -> torch.Tensor:
+        """Logits after the last token of a prompt, read in blocks whose shapes depend on nothing but their place.
+
+        A matrix product rounds differently with another number of rows. On a CPU each block is therefore read alone and
+        in full length, so that what a slot knows is the same to the last bit whoever read it, and when.
+        """
+        hidden = torch.empty(0)
+        for first in range(start.known, len(start.tokens), BLOCK):
+            part = list(start.tokens[first : first + BLOCK])
+            padding = BLOCK - len(part)
+            where = self._sent([[*range(first, first + len(part)), *[self.length] * padding]])
+            seen = min(self.length, first + BLOCK)
+            self.cache.tokens_of(self._slots_of([start]), where, seen=seen)
+            mask = mask_of(where, seen=seen, shape=self.shape)
+            hidden = self._forward(self._sent([[*part, *[0] * padding]]), where, mask)
+        return self._logits(hidden[:, (len(start.tokens) - 1) % BLOCK])
 
     def _step(self, rows: int, seen: int, with_top_p: bool) -> None:
         places = self._place[:rows]

@@ -152,7 +152,7 @@ class Generator:
             decoder.copy(sources, targets, length=max(lengths))
         decoder.start(placing.starts)
         for start in placing.starts:
-            self._table.set(start.slot, list(start.tokens))
+            self._table.set(start.slot, self._exact(list(start.tokens)))
             self._counts[start.slot] = 1
         self.read_tokens += sum(len(start.tokens) - start.known for start in placing.starts)
 
@@ -191,6 +191,8 @@ class Generator:
             return False
         match = self._own_slot(row) or self._table.find(row.tokens, row.chain)
         known = match.length if match else 0
+        if self._device != "cuda":
+            known = known // BLOCK * BLOCK
         opening = tuple(row.tokens[: known // BLOCK * BLOCK + _SHARED])
         if opening in placing.openings:
             later.append(row)
@@ -212,6 +214,10 @@ class Generator:
             return match.slot
         patience = _PATIENCE if self._active else _SHORT_PATIENCE
         return self._table.free(now=time.monotonic(), patience=patience)
+
+    def _exact(self, tokens: list[int]) -> list[int]:
+        """What others may take over: on a CPU only whole blocks that were read, which are the same to the last bit."""
+        return tokens if self._device == "cuda" else tokens[: len(tokens) // BLOCK * BLOCK]
 
     def _can_be_taken(self, match: Match) -> bool:
         """A slot at rest is taken over where it stands by what goes on from it, and copied by what merely begins so."""
@@ -242,7 +248,8 @@ class Generator:
         now = time.monotonic()
         for slot, row, tokens in ended:
             # The last token was written but never read, so the slot does not know it.
-            self._table.rest(slot, [*row.tokens, *tokens[:-1]], now=now)
+            known = [*row.tokens, *tokens[:-1]] if self._device == "cuda" else self._exact(row.tokens)
+            self._table.rest(slot, known, now=now)
             self._resting[row.conversation] = slot
         texts = self._renderer.texts([tokens[:-1] if tokens[-1] in self._ends else tokens for _, _, tokens in ended])
         for (_, row, tokens), text in zip(ended, texts, strict=True):

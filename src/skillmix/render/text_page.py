@@ -1,0 +1,26 @@
+"""Texts with their points, for a terminal."""
+
+from collections.abc import Sequence
+
+from skillmix.core.graded import GradedText
+
+
+def text_page(texts: Sequence[GradedText]) -> str:
+    """One paragraph for each text."""
+    return "\n\n".join(_paragraph(text) for text in texts) or "There are no graded texts."
+
+
+def _paragraph(text: GradedText) -> str:
+    lines = [f"{text.student}, k = {len(text.skills)}, on {text.topic}: {_visible(text.text)}"]
+    for name, point in text.points.items():
+        words = text.evidence.get(name)
+        lines.append(f"  {_SIGNS[point]} {name}" + (f": “{_visible(words)}”" if words else ""))
+    return "\n".join(lines)
+
+
+_SIGNS = {True: "+", False: "-", None: "?"}
+
+
+def _visible(text: str) -> str:
+    """A model's words on one line, without what a terminal would act on."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -1,0 +1,44 @@
+"""`skillmix texts`: the sentences behind the numbers, those that earned most first."""
+
+from skillmix.core.graded import GradedText
+from skillmix.core.scoring import text_score
+from skillmix.core.text_rules import Rules
+from skillmix.core.texts import Ballot
+from skillmix.engine.run_folder import find_run
+from skillmix.stages.scores import RunRecords, run_records, run_rules
+
+
+def run_texts(run_name: str, *, student: str | None = None, k: int | None = None) -> list[GradedText]:
+    """Graded texts of a run: full marks first, then by how many skills they show, then the harder ones."""
+    run = find_run(run_name)
+    records = run_records(run)
+    rules = run_rules(run)
+    found = [
+        _graded(ballot, records, rules)
+        for ballot in records.ballots
+        if student in (None, ballot.text.student) and k in (None, ballot.text.combination.k)
+    ]
+    return sorted(found, key=lambda t: (-(t.full_marks or 0), -len(t.skills), -sum(map(bool, t.points.values()))))
+
+
+def _graded(ballot: Ballot, records: RunRecords, rules: Rules) -> GradedText:
+    text, points = ballot.text, ballot.points(rules, records.phrases)
+    names = [criterion.name for criterion in ballot.rubric(records.phrases).criteria]
+    evidence: dict[str, str] = {}
+    if records.code is not None and ballot.grader in records.graders_with_code:
+        combination = text.combination
+        verdict = records.code.verdict(text.answer.text, skills=combination.skills, topic=combination.topic)
+        quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()}
+        evidence = {name: words for name, words in quoted.items() if words}
+    return GradedText(
+        student=text.student,
+        grader=ballot.grader,
+        skills=text.combination.skills,
+        topic=text.combination.topic,
+        generation=text.generation,
+        text=text.answer.text,
+        points=dict(zip(names, points, strict=True)),
+        evidence=evidence,
+        full_marks=text_score(points, "full_marks"),
+        skill_fraction=text_score(points, "skill_fraction"),
+    )
