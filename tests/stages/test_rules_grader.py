@@ -22,7 +22,7 @@ from skillmix.stages.scores import run_scores
 from skillmix.stages.status import run_status
 from skillmix.stages.texts import run_texts
 
-TEXT = "Every loaf of bread must rest, every loaf of bread must rise, every loaf of bread must bake."
+TEXT = "Every loaf must rest, every crust must crack, every baker must wait for the bread."
 
 
 def experiment(folder: Path, grader: str, *, catalog: str = "verifiable") -> Path:
@@ -67,7 +67,7 @@ def test_rules_grade_without_a_call_and_show_the_words() -> None:
     ("text", "place"),
     [
         ("The baker sleeps by day, for the bread is baked at night.", 0),
-        (TEXT.replace("loaf of bread", "ship of war").replace("bake", "sail"), 1),
+        ("Every ship must rest, every mast must crack, every sailor must wait for the tide.", 1),
         ("The bread, the bread of, the bread and baker the.", 2),
         (TEXT + " It is fresh.", 3),
     ],
