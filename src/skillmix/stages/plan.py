@@ -66,6 +66,14 @@ def step_cells(step: CallStep, experiment: Experiment, catalog: Catalog) -> Iter
                 )
 
 
+def drawn_settings(step: CallStep, experiment: Experiment) -> list[Setting]:
+    """The settings that a step's combinations come from."""
+    if not isinstance(step, GradeStep):
+        return list(step.settings)
+    earlier = [s for s in experiment.steps if s.name in step.of and isinstance(s, CALL_STEPS)]
+    return [setting for s in earlier for setting in drawn_settings(s, experiment)]
+
+
 Settings = StudentSettings | GraderSettings
 
 

@@ -19,7 +19,7 @@ from skillmix.engine.run_folder import RunFolder, new_run
 from skillmix.engine.scheduler import LimitedPurse, Tally
 from skillmix.stages.evaluate import Workplace, opened_models, work_on
 from skillmix.stages.experiment import continue_run
-from skillmix.stages.plan import CALL_STEPS, entries, step_cells
+from skillmix.stages.plan import CALL_STEPS, drawn_settings, entries
 from skillmix.stages.progress import say
 from skillmix.stages.rules_grader import require_checkers
 from skillmix.stages.stopping import INTERRUPTED
@@ -144,12 +144,13 @@ async def _work(steps: Sequence[Step], place: Workplace, tallies: dict[str, Tall
 
 
 def _check_rules(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> None:
+    """Refuse graders that are code where code cannot decide; by what may be drawn, as drawing itself takes a while."""
     for step in steps:
-        if isinstance(step, CALL_STEPS):
-            for cell in step_cells(step, experiment, catalog):
-                for grader in cell.graders:
-                    if experiment.graders[grader].asked is None:
-                        require_checkers(catalog, {s for c in cell.combinations for s in c.skills}, grader)
+        code = [name for name in getattr(step, "graders", []) if experiment.graders[name].asked is None]
+        if code and isinstance(step, CALL_STEPS):
+            for setting in drawn_settings(step, experiment):
+                pool = catalog.pool(setting, partition=experiment.partition, exclude=experiment.exclude)
+                require_checkers(catalog, pool.skills, code[0])
 
 
 async def _probe(experiment: Experiment, steps: Sequence[Step]) -> None:
