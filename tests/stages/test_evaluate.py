@@ -498,12 +498,15 @@ def test_no_key_is_written_anywhere(
         lambda: SILENCE,
     ]
     count = itertools.count()
+    started = time.monotonic()
 
     def answer(body: dict[str, Any]) -> web.Response:
         place = next(count)
         if place < 3 * len(faults):
             return faults[place % len(faults)]()
-        return error(401, f"bad key {secret}") if final == "fatal" else chat("Answer: a needle. Explanation: x")
+        # The silent calls have run into their timeout by the time that the key is refused.
+        is_refused = final == "fatal" and time.monotonic() > started + 2
+        return error(401, f"bad key {secret}") if is_refused else chat("Answer: a needle. Explanation: x")
 
     async def main() -> int:
         async with serving(answer) as stub:
@@ -512,6 +515,7 @@ def test_no_key_is_written_anywhere(
             for models in (document["students"], document["graders"]):
                 for settings in models.values():
                     settings |= {"timeout": 0.5, "concurrency": 8}
+            document["steps"][0]["combinations"] = 400 if final == "fatal" else 6
             path.write_text(yaml.safe_dump(document), encoding="utf-8")
             return await asyncio.to_thread(command, ["run", str(path)])
 

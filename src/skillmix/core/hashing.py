@@ -52,14 +52,15 @@ def permuted(index: int, total: int, key: bytes) -> int:
     half = max(1, ((total - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
     size = (half + 7) // 8
+    from_bytes = int.from_bytes
     while True:
         left, right = index >> half, index & mask
-        for round_number in range(_FEISTEL_ROUNDS):
-            mixed = blake2b(bytes([round_number]) + right.to_bytes(size), key=key, digest_size=size).digest()
-            left, right = right, left ^ (int.from_bytes(mixed) & mask)
+        for number in _ROUND_NUMBERS:
+            mixed = blake2b(number + right.to_bytes(size, "big"), key=key, digest_size=size).digest()
+            left, right = right, left ^ (from_bytes(mixed, "big") & mask)
         index = left << half | right
         if index < total:
             return index
 
 
-_FEISTEL_ROUNDS: Final = 8
+_ROUND_NUMBERS: Final = [bytes([number]) for number in range(8)]
