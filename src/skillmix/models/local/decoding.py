@@ -175,19 +175,17 @@ class Decoder:
     def _read_by_blocks(self, start: Start) -> torch.Tensor:
         """Logits after the last token of a prompt, read in blocks whose shapes depend on nothing but their place.
 
-        A matrix product rounds differently with another number of rows. On a CPU each block is therefore read alone and
-        in full length, so that what a slot knows is the same to the last bit whoever read it, and when.
+        A matrix product rounds differently with another number of rows. On a CPU each block is therefore read alone, so
+        that what a slot knows of whole blocks is the same to the last bit whoever read them, and when.
         """
         hidden = torch.empty(0)
         for first in range(start.known, len(start.tokens), BLOCK):
             part = list(start.tokens[first : first + BLOCK])
-            padding = BLOCK - len(part)
-            where = self._sent([[*range(first, first + len(part)), *[self.length] * padding]])
-            seen = min(self.length, first + BLOCK)
+            where = self._sent([list(range(first, first + len(part)))])
+            seen = first + len(part)
             self.cache.tokens_of(self._slots_of([start]), where, seen=seen)
-            mask = mask_of(where, seen=seen, shape=self.shape)
-            hidden = self._forward(self._sent([[*part, *[0] * padding]]), where, mask)
-        return self._logits(hidden[:, (len(start.tokens) - 1) % BLOCK])
+            hidden = self._forward(self._sent([part]), where, mask_of(where, seen=seen, shape=self.shape))
+        return self._logits(hidden[:, -1])
 
     def _step(self, rows: int, seen: int, with_top_p: bool) -> None:
         places = self._place[:rows]

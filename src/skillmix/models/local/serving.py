@@ -81,8 +81,9 @@ class LocalModel:
             put(None)
 
     def _generate(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
-        # Threads that spin while they wait make a busy machine many times slower; torch reads this when it is loaded.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        # Threads that spin for long while they wait make a busy machine many times slower, threads that do not spin at
+        # all an idle one by half. torch reads this when it is loaded.
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         from skillmix.models.local.engine import Generator
         from skillmix.models.local.loading import load
 
