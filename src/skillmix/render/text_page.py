@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from skillmix.core.graded import GradedText
+from skillmix.core.earned import EarnedText
 
 
-def text_page(texts: Sequence[GradedText]) -> str:
+def text_page(texts: Sequence[EarnedText]) -> str:
     """One paragraph for each text."""
     return "\n\n".join(_paragraph(text) for text in texts) or "There are no graded texts."
 
 
-def _paragraph(text: GradedText) -> str:
+def _paragraph(text: EarnedText) -> str:
     lines = [f"{text.student}, k = {len(text.skills)}, on {text.topic}: {_visible(text.text)}"]
     for name, point in text.points.items():
         words = text.evidence.get(name)

@@ -1,6 +1,6 @@
 """`skillmix texts`: the sentences behind the numbers, those that earned most first."""
 
-from skillmix.core.graded import GradedText
+from skillmix.core.earned import EarnedText
 from skillmix.core.scoring import text_score
 from skillmix.core.text_rules import Rules
 from skillmix.core.texts import Ballot
@@ -8,7 +8,7 @@ from skillmix.engine.run_folder import find_run
 from skillmix.stages.scores import RunRecords, run_records, run_rules
 
 
-def run_texts(run_name: str, *, student: str | None = None, k: int | None = None) -> list[GradedText]:
+def run_texts(run_name: str, *, student: str | None = None, k: int | None = None) -> list[EarnedText]:
     """Graded texts of a run: full marks first, then by how many skills they show, then the harder ones."""
     run = find_run(run_name)
     records = run_records(run)
@@ -21,7 +21,7 @@ def run_texts(run_name: str, *, student: str | None = None, k: int | None = None
     return sorted(found, key=lambda t: (-(t.full_marks or 0), -len(t.skills), -sum(map(bool, t.points.values()))))
 
 
-def _graded(ballot: Ballot, records: RunRecords, rules: Rules) -> GradedText:
+def _graded(ballot: Ballot, records: RunRecords, rules: Rules) -> EarnedText:
     text, points = ballot.text, ballot.points(rules, records.phrases)
     names = [criterion.name for criterion in ballot.rubric(records.phrases).criteria]
     evidence: dict[str, str] = {}
@@ -30,7 +30,7 @@ def _graded(ballot: Ballot, records: RunRecords, rules: Rules) -> GradedText:
         verdict = records.code.verdict(text.answer.text, skills=combination.skills, topic=combination.topic)
         quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()}
         evidence = {name: words for name, words in quoted.items() if words}
-    return GradedText(
+    return EarnedText(
         student=text.student,
         grader=ballot.grader,
         skills=text.combination.skills,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class GradedText:
+class EarnedText:
     """One student's text under one grader."""
 
     student: str
