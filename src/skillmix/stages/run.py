@@ -24,8 +24,6 @@ from skillmix.stages.progress import say
 from skillmix.stages.rules_grader import require_checkers
 from skillmix.stages.stopping import INTERRUPTED
 
-STAGES: Final = ("generate", "grade", "evaluate")
-
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
