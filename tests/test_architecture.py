@@ -33,7 +33,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "pydantic": ("config/", "stages/import_texts.py"),
     "yaml": ("config/", "stages/experiment.py"),
     "sqlite3": ("engine/",),
-    "numpy": ("core/statistics/", "models/local/"),
+    "numpy": ("core/statistics/", "core/corpus/", "models/local/", "training/"),
     "pyarrow": ("stages/",),
 }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from skillmix import __version__
-from skillmix.cli import files, reading, running
+from skillmix.cli import dataset, files, reading, running
 
 Command = Callable[[argparse.Namespace], int]
 _Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -29,6 +29,9 @@ def parser_of_all() -> argparse.ArgumentParser:
     _experiment_command(commands, "run", "every step of an experiment; run it again to go on")
     for stage, about in _STAGES.items():
         _experiment_command(commands, stage, about, stage=stage)
+
+    about = "conversations with full marks as training data, from an experiment's dataset steps or from runs"
+    dataset.add_options(_command(commands, "dataset", dataset.dataset, about))
 
     status = _command(commands, "status", reading.status, "what of a run is done, missing, failed or unreadable")
     status.add_argument("run", metavar="RUN")

@@ -26,6 +26,10 @@ def run(options: argparse.Namespace) -> int:
     if result.stopped:
         print(f"stopped: {result.stopped}; raise it and run again to go on", file=sys.stderr)
     print(f"{result.called} calls made, {result.found} found in {result.run.path}", file=sys.stderr)
+    if options.stage == "dataset":
+        made = {name: made.as_json() for name, made in result.datasets.items()}
+        _print_datasets(made, as_json=options.json)
+        return 0 if result.is_complete else 1
     scores = run_scores(str(result.run.path))
     if options.json:
         print_json([asdict(score) for score in scores])
@@ -35,6 +39,13 @@ def run(options: argparse.Namespace) -> int:
         print(score_table(scores))
         print(f"\n{NOTE}")
     return 0 if result.is_complete else 1
+
+
+def _print_datasets(made: dict[str, dict[str, object]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(made)
+    else:
+        print("\n".join(str(told["folder"]) for told in made.values()))
 
 
 def dry_run(options: argparse.Namespace) -> int:

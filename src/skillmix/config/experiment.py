@@ -4,27 +4,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from skillmix.config.changes import changed
+from skillmix.config.dataset_step import DatasetStep, LeakageSettings
+from skillmix.config.sections import ModelRef, Name, NamedStep, Positive, Section, Share
 from skillmix.config.yaml_files import read_yaml
 from skillmix.core.catalog import Setting
 from skillmix.core.errors import UserError, faults_error
 from skillmix.core.prompts import GraderVariant
 from skillmix.core.specs import asked_model, parse_spec
 
-Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$")]
-ModelRef = Annotated[str, StringConstraints(min_length=1)]
-"""A name of the experiment, or `step:NAME` for what an earlier step made."""
-Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(ge=1)]
 
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class StudentSettings(_Section):
+class StudentSettings(Section):
     """A model that writes, with its prompts and decoding."""
 
     model: str
@@ -51,7 +43,7 @@ class StudentSettings(_Section):
         return self.model
 
 
-class GraderSettings(_Section):
+class GraderSettings(Section):
     """A model that votes."""
 
     model: str
@@ -91,24 +83,20 @@ class GraderSettings(_Section):
         return asked_model(self.model)
 
 
-class Budget(_Section):
+class Budget(Section):
     """What a run may cost, over all its resumes."""
 
     max_usd: Annotated[float, Field(ge=0)] | None = None
     max_calls: Annotated[int, Field(ge=0)] | None = None
 
 
-class AnswerSettings(_Section):
+class AnswerSettings(Section):
     """What is graded of a student's reply."""
 
     missing_marker: Literal["whole", "zero"] = "whole"
 
 
-class _Step(_Section):
-    name: Name
-
-
-class EvaluateStep(_Step):
+class EvaluateStep(NamedStep):
     """Generate and grade: students × settings × k."""
 
     stage: Literal["evaluate"]
@@ -121,9 +109,11 @@ class EvaluateStep(_Step):
     ladder: bool = False
     stop_below: Share | None = None
     """Leave out a student's larger k in a setting once its full marks are below this, for every grader."""
+    allow_trained: bool = False
+    """Evaluate a student on combinations it was trained on all the same; the scores then say how many."""
 
 
-class GenerateStep(_Step):
+class GenerateStep(NamedStep):
     """Only the students' part of an evaluation."""
 
     stage: Literal["generate"]
@@ -134,7 +124,7 @@ class GenerateStep(_Step):
     generations: Positive = 3
 
 
-class GradeStep(_Step):
+class GradeStep(NamedStep):
     """Grade what earlier steps generated."""
 
     stage: Literal["grade"]
@@ -142,19 +132,7 @@ class GradeStep(_Step):
     graders: list[Name]
 
 
-class DatasetStep(_Step):
-    """Conversations with full marks."""
-
-    stage: Literal["dataset"]
-    writer: ModelRef
-    graders: list[Name]
-    k: list[Positive]
-    skills: Literal["train", "all"] = "train"
-    target: Positive
-    generations: Positive = 1
-
-
-class TrainStep(_Step):
+class TrainStep(NamedStep):
     """Fine-tune on data sets."""
 
     stage: Literal["train"]
@@ -163,7 +141,7 @@ class TrainStep(_Step):
     steps: Positive = 4000
 
 
-class ReportStep(_Step):
+class ReportStep(NamedStep):
     """Tables and figures of all that came before."""
 
     stage: Literal["report"]
@@ -174,7 +152,7 @@ Step = Annotated[
 ]
 
 
-class Experiment(_Section):
+class Experiment(Section):
     """Everything that a run depends on."""
 
     name: Name
@@ -188,6 +166,7 @@ class Experiment(_Section):
     students: dict[Name, StudentSettings] = {}
     graders: dict[Name, GraderSettings] = {}
     budget: Budget = Budget()
+    leakage: LeakageSettings = LeakageSettings()
     steps: list[Step]
 
 
@@ -254,13 +233,15 @@ def _models_of(step: Step) -> list[str]:
     if isinstance(step, EvaluateStep | GenerateStep):
         return list(step.students)
     if isinstance(step, DatasetStep):
-        return [step.writer]
+        return [step.writer] if step.writer else []
     return [step.base] if isinstance(step, TrainStep) else []
 
 
 def _inputs_of(step: Step) -> list[tuple[str, tuple[str, ...]]]:
     if isinstance(step, TrainStep):
         return [(name, ("dataset",)) for name in step.data]
+    if isinstance(step, DatasetStep):
+        return [(name, ("dataset",)) for name in step.of]
     if isinstance(step, GradeStep):
         return [(name, ("generate", "evaluate", "dataset")) for name in step.of]
     return []

@@ -1,7 +1,8 @@
 """Which k skills and which topic: drawn by hash, without replacement, the same on every machine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import comb
 from typing import Literal
 
@@ -63,22 +64,36 @@ def draw_combinations(draw: Draw, count: int) -> list[Combination]:
     Combinations that no text can meet are passed over, so a list of them changes what follows and nothing before.
     """
     _check_size(draw, count)
-    key = digest("draw", draw.purpose, draw.setting, draw.k, draw.seed, size=32)
-    skills, topics = sorted(draw.side.skills), sorted(draw.side.topics)
-    drawn: list[Combination] = []
-    for index in range(draw.total):
-        if len(drawn) == count:
-            break
-        rank, topic = divmod(permuted(index, draw.total, key), len(topics))
-        chosen = [skills[i] for i in _subset_of_rank(rank, draw.k)]
-        if not any(pair <= set(chosen) for pair in draw.side.impossible):
-            drawn.append(combination_of(chosen, topics[topic]))
+    drawn = list(islice(all_combinations(draw), count))
     if len(drawn) < count:
         raise UserError(
             f"Only {len(drawn)} combinations of k = {draw.k} can be met, and {count} were asked for.",
             hint=f"Ask for at most {len(drawn)}.",
         )
     return drawn
+
+
+def all_combinations(draw: Draw) -> Iterator[Combination]:
+    """Every combination of a draw that a text can meet, in the order of the draw."""
+    _check_size(draw, 0)
+    key = digest("draw", draw.purpose, draw.setting, draw.k, draw.seed, size=32)
+    skills, topics = sorted(draw.side.skills), sorted(draw.side.topics)
+    for index in range(draw.total):
+        rank, topic = divmod(permuted(index, draw.total, key), len(topics))
+        chosen = [skills[i] for i in _subset_of_rank(rank, draw.k)]
+        if not any(pair <= set(chosen) for pair in draw.side.impossible):
+            yield combination_of(chosen, topics[topic])
+
+
+def is_reserved(skills: Sequence[str], share: float) -> bool:
+    """Whether a set of two or more skills is kept out of every data set, so that evaluations can tell it apart.
+
+    A hash of the names alone: the same sets in every run, whatever its seed, and a larger share only adds some.
+
+    >>> is_reserved(["a", "b"], 1.0), is_reserved(["a"], 1.0), is_reserved(["a", "b"], 0.0)
+    (True, False, False)
+    """
+    return len(skills) > 1 and int.from_bytes(digest("reserved", sorted(skills), size=6)) < share * 2**48
 
 
 def draw_ladder(draw: Draw, count: int) -> list[Combination]:

@@ -268,6 +268,11 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         rows = self._rows("SELECT key, outcome, reason FROM tries ORDER BY id")
         return [(key, outcome, reason) for key, outcome, reason in rows]
 
+    @property
+    def files(self) -> list[tuple[Path, sqlite3.Connection]]:
+        """The open files, for readers that need only a few columns of many rows."""
+        return self._files
+
     def _calls_of(self, path: Path, connection: sqlite3.Connection, query: str) -> Iterator[Call]:
         with telling_what_broke(path):
             for row in connection.execute(query):

@@ -39,6 +39,15 @@ class RunFolder:
         return JournalWriter(self.journal)
 
     @property
+    def derived(self) -> Path:
+        """What was worked out from the journal; it may be deleted."""
+        return self.path / "derived.sqlite"
+
+    def step(self, name: str) -> Path:
+        """The folder of what one step made."""
+        return self.path / name
+
+    @property
     def experiment_file(self) -> Path:
         """The experiment as it was resolved when the run was made."""
         return self.path / "experiment.yaml"

@@ -103,8 +103,11 @@ class Scheduler:
         self._is_over = False
         self.tally = Tally()
 
-    async def run(self, source: Iterator[Task], follow: Follow) -> Tally:
-        """Work until the source is empty and nothing is open, or the run must stop."""
+    async def run(self, source: Iterator[Task | None], follow: Follow) -> Tally:
+        """Work until the source is empty and nothing is open, or the run must stop.
+
+        A None in the source waits for everything before it to be over, so that what comes next can depend on it.
+        """
         self._queues = {name: asyncio.PriorityQueue() for name in self._models}
         tasks = [asyncio.create_task(self._serve(name)) for name in self._models]
         tasks += [asyncio.create_task(self._fill(source, follow)), asyncio.create_task(self._settle(follow))]
@@ -119,9 +122,14 @@ class Scheduler:
             self._journal_arrived()  # what came before an interruption is paid for
         return self.tally
 
-    async def _fill(self, source: Iterator[Task], follow: Follow) -> None:
+    async def _fill(self, source: Iterator[Task | None], follow: Follow) -> None:
         """Start tasks while there is room, then wait for the open ones."""
         for task in source:
+            if task is None:
+                await self._all_over()
+                if self.tally.stopped:
+                    break
+                continue
             while (self._open >= self._most_open or self._held) and not self.tally.stopped:
                 self._room.clear()
                 await self._room.wait()
@@ -129,13 +137,16 @@ class Scheduler:
                 break
             self._submit(task, follow)
             await asyncio.sleep(0)
-        while self._open:
-            self._room.clear()
-            await self._room.wait()
+        await self._all_over()
         for queue in self._queues.values():
             queue.put_nowait((_LAST, next(self._places), None))
         self._is_over = True
         self._arrival.set()
+
+    async def _all_over(self) -> None:
+        while self._open:
+            self._room.clear()
+            await self._room.wait()
 
     def _submit(self, task: Task, follow: Follow) -> None:
         """Queue what must be called; walk through what the journal has."""

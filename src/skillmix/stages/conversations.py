@@ -27,6 +27,7 @@ from skillmix.core.scoring import earns_nothing
 from skillmix.core.specs import parse_spec
 from skillmix.core.text_rules import RULES, extract_answer
 from skillmix.engine.scheduler import Task
+from skillmix.stages.trained_models import lineage_of
 
 TURNS = 2
 
@@ -43,6 +44,7 @@ class Conversations:
         self._graders = graders
         self._combinations: dict[str, Combination] = {}
         self._worked_turns: dict[str, tuple[Message, ...]] = {}
+        self._model_names: dict[str, str] = {}
         self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
 
     def first(self, student: str, combination: Combination, generation: int) -> Task:
@@ -146,7 +148,15 @@ class Conversations:
     def _task(
         self, model: str, settings: StudentSettings | GraderSettings, key: CallKey, messages: tuple[Message, ...]
     ) -> Task:
-        spec = parse_spec(str(settings.asked))
+        name = self._model_names.get(str(settings.asked)) or _model_name(str(settings.asked))
+        self._model_names[str(settings.asked)] = name
         decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p)
         seed = seed_for(self._experiment.seed, key)
-        return Task(model, Request(key, f"{spec.provider}:{spec.name}", messages, decoding, seed))
+        return Task(model, Request(key, name, messages, decoding, seed))
+
+
+def _model_name(model: str) -> str:
+    """What a request says of its model; a checkpoint that was trained here goes by what it was trained on as well."""
+    spec = parse_spec(model)
+    lineage = lineage_of(model)
+    return f"{spec.provider}:{spec.name}" + (f"#{lineage.identity}" if lineage else "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from skillmix.config.experiment import EvaluateStep, Experiment, GradeStep
+from skillmix.config.experiment import EvaluateStep, Experiment
 from skillmix.config.prompt_sets import load_prompts
 from skillmix.core.calls import Model
 from skillmix.core.catalog import Catalog
@@ -22,6 +22,7 @@ from skillmix.stages.plan import CallStep, Cell, Settings, entries, skipped_cell
 from skillmix.stages.progress import watch
 from skillmix.stages.scores import run_scores
 from skillmix.stages.stopping import stopping_on_interrupt
+from skillmix.stages.trained_models import require_trained, student_name
 
 _MOST_OPEN: Final = 512
 _MOST_OPEN_LOCALLY: Final = 8192
@@ -39,39 +40,63 @@ class Workplace:
     purse: Purse
 
 
-async def work_on(step: CallStep, place: Workplace) -> Tally:
+async def work_on(step: CallStep, place: Workplace, tally: Tally) -> None:
     """Make the calls of a step; with an early stop k by k, else all at once."""
-    tally = Tally()
     cells = list(step_cells(step, place.experiment, place.catalog))
     if not isinstance(step, EvaluateStep) or step.stop_below is None:
-        await _make_calls(step, cells, place, tally)
-        return tally
+        await make_calls(calls_of(step), cells, place, tally)
+        return
     for k in sorted(set(step.k)):
         skipped = skipped_cells(place.experiment, run_scores(str(place.run.path))) if k > min(step.k) else set()
         wanted = [c for c in cells if c.k == k and (step.name, c.student, c.setting, c.k) not in skipped]
-        await _make_calls(step, wanted, place, tally)
+        await make_calls(calls_of(step), wanted, place, tally)
         if tally.stopped:
             break
-    return tally
 
 
-async def _make_calls(step: CallStep, cells: Sequence[Cell], place: Workplace, tally: Tally) -> None:
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Whose calls a step makes."""
+
+    step: str
+    students: tuple[str, ...]
+    """None of them in a grading step: texts that are not there yet are not its to write."""
+    graders: tuple[str, ...]
+
+    def models(self, experiment: Experiment) -> dict[str, Settings]:
+        """The models that are asked, by the names that tasks use."""
+        for name in self.students:
+            require_trained(experiment, name)
+        return entries(experiment, self.students, self.graders)
+
+
+def calls_of(step: CallStep) -> Calls:
+    """What a step asks."""
+    students = tuple(dict.fromkeys(map(student_name, getattr(step, "students", []))))
+    return Calls(step.name, students, tuple(getattr(step, "graders", [])))
+
+
+def conversations_of(calls: Calls, place: Workplace) -> Conversations:
+    """The maker of a step's requests."""
     experiment = place.experiment
     names = {experiment.prompts, *(s.prompts or experiment.prompts for s in experiment.students.values())}
-    graders = getattr(step, "graders", [])
-    conversations = Conversations(
-        experiment, place.catalog, {name: load_prompts(name) for name in names}, graders=graders
-    )
+    prompts = {name: load_prompts(name) for name in names}
+    return Conversations(experiment, place.catalog, prompts, graders=calls.graders)
+
+
+async def make_calls(calls: Calls, cells: Sequence[Cell], place: Workplace, tally: Tally) -> None:
+    """Make whatever is missing of the cells' conversations."""
+    conversations = conversations_of(calls, place)
     for cell in cells:
         place.journal.add_combinations(cell.combinations)
-    # A grading step has no students: texts that are not there yet are not its to write.
-    used = entries(experiment, getattr(step, "students", []), graders)
-    watching = asyncio.create_task(watch(step.name, tally, _expected_calls(cells, conversations)))
+    used = calls.models(place.experiment)
+    watching = asyncio.create_task(watch(calls.step, tally, _expected_calls(cells, conversations)))
     try:
         for group in passes(used):
             found = tally.found
             wanted = [cell for cell in cells if group.student in (None, cell.student)]
-            await _pass({name: used[name] for name in group.models}, wanted, conversations, place, tally)
+            source = first_turns(wanted, conversations, place.journal, tally)
+            await serve({name: used[name] for name in group.models}, source, conversations, place, tally)
             tally.found = found if group.is_repeated else tally.found
             if tally.stopped:
                 break
@@ -79,7 +104,7 @@ async def _make_calls(step: CallStep, cells: Sequence[Cell], place: Workplace, t
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
-    if not isinstance(step, GradeStep):
+    if calls.students:
         tally.left_out = 0  # of one pass, and made in another
 
 
@@ -106,13 +131,14 @@ def passes(used: Mapping[str, Settings]) -> list[Pass]:
     return [*result, *(Pass((name,), is_repeated=True) for name in graders)]
 
 
-async def _pass(
+async def serve(
     used: Mapping[str, Settings],
-    cells: Sequence[Cell],
+    source: Iterator[Task | None],
     conversations: Conversations,
     place: Workplace,
     tally: Tally,
 ) -> None:
+    """Open models, and work through a source of first turns."""
     async with AsyncExitStack() as opened:
         models = await opened_models(used, opened)
         is_local = any(parse_spec(str(settings.asked)).provider in IN_PROCESS for settings in used.values())
@@ -120,7 +146,7 @@ async def _pass(
         scheduler = Scheduler(models, place.journal, purse=place.purse, most_open=most_open)
         scheduler.tally = tally
         with stopping_on_interrupt(scheduler):
-            await scheduler.run(_first_turns(cells, conversations, place.journal, tally), conversations.follow)
+            await scheduler.run(source, conversations.follow)
 
 
 async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) -> dict[str, Model]:
@@ -135,13 +161,11 @@ async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) ->
 
 def _expected_calls(cells: Sequence[Cell], conversations: Conversations) -> int:
     """Calls if every text can be graded and every vote be read."""
-    told = {
-        (c.student, combination.id, g) for c in cells for combination in c.combinations for g in range(c.generations)
-    }
+    told = {(c.student, combination.id, g) for c in cells for combination in c.combinations for g in c.numbers}
     return len(told) * (TURNS + conversations.votes_wanted())
 
 
-def _first_turns(
+def first_turns(
     cells: Sequence[Cell], conversations: Conversations, journal: JournalWriter, tally: Tally
 ) -> Iterator[Task]:
     """One first turn for each conversation that is not over; settings share those they have in common.
@@ -155,7 +179,7 @@ def _first_turns(
     later: list[tuple[Cell, Combination, int]] = []
     seen: set[tuple[str, str, int]] = set()
     for cell in cells:
-        for place, (combination, generation) in enumerate(product(cell.combinations, range(cell.generations))):
+        for place, (combination, generation) in enumerate(product(cell.combinations, cell.numbers)):
             conversation = (cell.student, combination.id, generation)
             if conversation in seen:
                 continue

@@ -4,17 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from skillmix.config.dataset_step import DatasetStep
 from skillmix.config.experiment import (
     EvaluateStep,
     Experiment,
     GenerateStep,
     GraderSettings,
     GradeStep,
+    Step,
     StudentSettings,
 )
 from skillmix.core.catalog import Catalog, Setting
 from skillmix.core.combinations import Combination, Draw, draw_combinations, draw_ladder
 from skillmix.core.scoring import Score
+from skillmix.stages.trained_models import student_name
 
 CallStep = EvaluateStep | GenerateStep | GradeStep
 CALL_STEPS: Final = (EvaluateStep, GenerateStep, GradeStep)
@@ -32,6 +35,13 @@ class Cell:
     k: int
     combinations: tuple[Combination, ...]
     generations: int
+    first: int = 0
+    """Number of the first generation; later ones extend what is there."""
+
+    @property
+    def numbers(self) -> range:
+        """The generations' numbers."""
+        return range(self.first, self.first + self.generations)
 
 
 def cells_of(experiment: Experiment, catalog: Catalog) -> list[Cell]:
@@ -57,7 +67,7 @@ def step_cells(step: CallStep, experiment: Experiment, catalog: Catalog) -> Iter
             for student in step.students:
                 yield Cell(
                     step=step.name,
-                    student=student,
+                    student=student_name(student),
                     graders=tuple(step.graders) if isinstance(step, EvaluateStep) else (),
                     setting=setting,
                     k=k,
@@ -66,12 +76,21 @@ def step_cells(step: CallStep, experiment: Experiment, catalog: Catalog) -> Iter
                 )
 
 
-def drawn_settings(step: CallStep, experiment: Experiment) -> list[Setting]:
+def drawn_settings(step: Step, experiment: Experiment) -> list[Setting]:
     """The settings that a step's combinations come from."""
-    if not isinstance(step, GradeStep):
+    if isinstance(step, EvaluateStep | GenerateStep):
         return list(step.settings)
-    earlier = [s for s in experiment.steps if s.name in step.of and isinstance(s, CALL_STEPS)]
+    if isinstance(step, DatasetStep):
+        return ["all" if step.chosen.skills == "all" else "train"]
+    earlier = [s for s in experiment.steps if isinstance(step, GradeStep) and s.name in step.of]
     return [setting for s in earlier for setting in drawn_settings(s, experiment)]
+
+
+def written_by(step: Step) -> list[str]:
+    """The students that a step asks."""
+    if isinstance(step, DatasetStep):
+        return [student_name(step.writer)] if step.writer else []
+    return [student_name(reference) for reference in getattr(step, "students", [])]
 
 
 Settings = StudentSettings | GraderSettings
@@ -99,7 +118,7 @@ def skipped_cells(experiment: Experiment, scores: Sequence[Score]) -> set[Skippe
     for step in experiment.steps:
         if not isinstance(step, EvaluateStep) or step.stop_below is None:
             continue
-        for student in step.students:
+        for student in map(student_name, step.students):
             for setting in step.settings:
                 reached = [k for k in sorted(set(step.k)) if _is_below(step, student, setting, k, values)]
                 skipped |= {(step.name, student, setting, k) for k in step.k if reached and k > reached[0]}

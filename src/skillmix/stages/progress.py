@@ -10,8 +10,8 @@ from skillmix.engine.scheduler import Tally
 _EVERY = 5.0
 
 
-async def watch(step: str, tally: Tally, expected: int) -> None:
-    """Say how it goes until cancelled."""
+async def watch(step: str, tally: Tally, expected: int | None) -> None:
+    """Say how it goes until cancelled; without an expected number of calls, only what was done."""
     is_terminal = sys.stderr.isatty()
     started = time.monotonic()
     with suppress(asyncio.CancelledError):
@@ -24,17 +24,20 @@ async def watch(step: str, tally: Tally, expected: int) -> None:
         sys.stderr.write("\r\x1b[K")
 
 
-def _line(step: str, tally: Tally, expected: int, *, seconds: float) -> str:
+def _line(step: str, tally: Tally, expected: int | None, *, seconds: float) -> str:
     rate = tally.called / seconds
-    left = max(0, expected - tally.called - tally.found)
-    ahead = _ahead(left / rate) if rate else "time left unknown"
+    ahead = ""
+    if expected is not None:
+        left = max(0, expected - tally.called - tally.found)
+        ahead = f"about {left} to go, {duration(left / rate) if rate else 'time left unknown'}, "
     return (
-        f"{step}: {tally.called} calls, {tally.found} found, about {left} to go, {rate:.0f}/s, {ahead}, "
+        f"{step}: {tally.called} calls, {tally.found} found, {rate:.0f}/s, {ahead}"
         f"{tally.tokens} tokens, {tally.cost_usd:.2f} US dollars, {tally.retried} tried again"
     )
 
 
-def _ahead(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """How long something will take."""
     return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
 
 

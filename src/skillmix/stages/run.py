@@ -1,14 +1,16 @@
 """`skillmix run`, and `generate`, `grade`, `evaluate` for the steps of one stage."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import Experiment, GradeStep, ReportStep, Step, load_experiment
+from skillmix.config.experiment import EvaluateStep, Experiment, Step, load_experiment
 from skillmix.config.price_file import load_prices
 from skillmix.core.calls import CallProblem, Model
 from skillmix.core.catalog import Catalog
@@ -18,11 +20,17 @@ from skillmix.core.specs import parse_spec
 from skillmix.engine.run_folder import RunFolder, new_run
 from skillmix.engine.scheduler import LimitedPurse, Tally
 from skillmix.stages.evaluate import Workplace, opened_models, work_on
+from skillmix.stages.evaluations import refuse_trained
 from skillmix.stages.experiment import continue_run
-from skillmix.stages.plan import CALL_STEPS, drawn_settings, entries
+from skillmix.stages.plan import drawn_settings, entries, written_by
 from skillmix.stages.progress import say
 from skillmix.stages.rules_grader import require_checkers
 from skillmix.stages.stopping import INTERRUPTED
+from skillmix.stages.trained_models import with_trained
+
+if TYPE_CHECKING:
+    from skillmix.core.dataset_figures import Yield
+    from skillmix.stages.dataset_texts import Made
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,8 @@ class RunResult:
 
     run: RunFolder
     tallies: dict[str, Tally]
+    """By step."""
+    datasets: "dict[str, Made]" = field(default_factory=dict)
     """By step."""
 
     @property
@@ -66,7 +76,12 @@ class RunResult:
     @property
     def is_complete(self) -> bool:
         """Whether nothing is missing."""
-        return not self.failed and self.stopped is None and not self.left_out
+        return not self.failed and self.stopped is None and not self.left_out and not self.short
+
+    @property
+    def short(self) -> "dict[str, list[Yield]]":
+        """Targets of data sets that were not reached."""
+        return {name: made.short for name, made in self.datasets.items() if made.short}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +115,7 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
     """The same for an experiment that is in memory."""
     steps = (wanted or Wanted()).chosen(experiment)
     for step in steps:
-        if not isinstance(step, (*CALL_STEPS, ReportStep)):
+        if step.stage == "train" and find_spec("skillmix.stages.train") is None:
             raise UserError(
                 f"The stage {step.stage!r} of step {step.name!r} is not here yet.", hint="Leave the step out."
             )
@@ -114,38 +129,91 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
         budget = experiment.budget
         purse = LimitedPurse(known, spent=journal.spent(), max_calls=budget.max_calls, max_usd=budget.max_usd)
         place = Workplace(experiment, catalog, run, journal, purse)
-        tallies: dict[str, Tally] = {}
+        result = RunResult(run, {})
         try:
-            asyncio.run(_work(steps, place, tallies))
+            _work(steps, place, result)
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
         finally:
-            called = sum(tally.called for tally in tallies.values())
-            run.note_invocation({"command": "run", "called": called, "catalog_hash": catalog.content_hash()})
-    return RunResult(run, tallies)
+            run.note_invocation({"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()})
+    return result
 
 
-async def _work(steps: Sequence[Step], place: Workplace, tallies: dict[str, Tally]) -> None:
+def _work(steps: Sequence[Step], place: Workplace, result: RunResult) -> None:
+    """Step after step; what an earlier one made is there for the next."""
     for step in steps:
-        if not isinstance(step, CALL_STEPS):
-            say(f"{step.name}: reports are not here yet; `skillmix scores {place.run.path}` prints the table")
-            continue
-        tally = tallies[step.name] = await work_on(step, place)
-        say(
-            f"{step.name}: {tally.called} calls made, {tally.found} found, {tally.retried} tried again, "
-            f"{tally.tokens} tokens, {tally.cost_usd:.2f} US dollars"
-        )
-        if tally.left_out:
-            say(f"{step.name}: {tally.left_out} texts are not written yet and so not graded")
-        if tally.stopped:
+        now = replace(place, experiment=with_trained(place.experiment, place.run))
+        if not _STAGES[step.stage](step, now, result):
             break
+
+
+def _calls(step: Any, place: Workplace, result: RunResult) -> bool:
+    if isinstance(step, EvaluateStep):
+        refuse_trained(step, place.experiment, place.catalog)
+    tally = result.tallies[step.name] = Tally()
+    asyncio.run(work_on(step, place, tally))
+    _tell(step.name, tally)
+    if tally.left_out:
+        say(f"{step.name}: {tally.left_out} texts are not written yet and so not graded")
+    return tally.stopped is None
+
+
+def _dataset(step: Any, place: Workplace, result: RunResult) -> bool:
+    from skillmix.stages.dataset import work_on_dataset
+
+    tally = result.tallies[step.name] = Tally()
+    made = asyncio.run(work_on_dataset(step, place, tally))
+    if step.writer:
+        _tell(step.name, tally)
+    if made is None:
+        say(f"{step.name}: calls are missing, and no data set was written; run the same command to go on")
+        return False
+    result.datasets[step.name] = made
+    say(f"{step.name}: {made.texts} conversations in {made.folder}")
+    for y in made.short:
+        say(
+            f"{step.name}: only {y.taken} of {y.target} texts of k = {y.k} after {y.written} conversations "
+            f"({y.full_marks} with full marks); later steps wait for them"
+        )
+    return tally.stopped is None and not made.short
+
+
+def _train(step: Any, place: Workplace, result: RunResult) -> bool:
+    import_module("skillmix.stages.train").train_step(place.experiment, step, place.run)
+    return True
+
+
+def _report(step: Any, place: Workplace, result: RunResult) -> bool:
+    if find_spec("skillmix.stages.report") is None:
+        say(f"{step.name}: reports are not here yet; `skillmix scores {place.run.path}` prints the table")
+    else:
+        import_module("skillmix.stages.report").report_step(place.experiment, step, place.run)
+    return True
+
+
+_STAGES: Final[Mapping[str, Callable[[Any, Workplace, RunResult], bool]]] = {
+    "evaluate": _calls,
+    "generate": _calls,
+    "grade": _calls,
+    "dataset": _dataset,
+    "train": _train,
+    "report": _report,
+}
+"""What does the steps of a stage; False if the run must stop there."""
+
+
+def _tell(step: str, tally: Tally) -> None:
+    say(
+        f"{step}: {tally.called} calls made, {tally.found} found, {tally.retried} tried again, "
+        f"{tally.tokens} tokens, {tally.cost_usd:.2f} US dollars"
+    )
 
 
 def _check_rules(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> None:
     """Refuse graders that are code where code cannot decide; by what may be drawn, as drawing itself takes a while."""
     for step in steps:
         code = [name for name in getattr(step, "graders", []) if experiment.graders[name].asked is None]
-        if code and isinstance(step, CALL_STEPS):
+        if code:
             for setting in drawn_settings(step, experiment):
                 pool = catalog.pool(setting, partition=experiment.partition, exclude=experiment.exclude)
                 require_checkers(catalog, pool.skills, code[0])
@@ -153,9 +221,9 @@ def _check_rules(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]
 
 async def _probe(experiment: Experiment, steps: Sequence[Step]) -> None:
     """Find a wrong key, address or name of any model before the first paid call."""
-    used = [step for step in steps if isinstance(step, CALL_STEPS)]
-    students = sorted({name for step in used if not isinstance(step, GradeStep) for name in step.students})
-    graders = sorted({name for step in used for name in getattr(step, "graders", [])})
+    graders = sorted({name for step in steps for name in getattr(step, "graders", [])})
+    # What a train step makes cannot be asked yet.
+    students = sorted({name for step in steps for name in written_by(step) if name in experiment.students})
     async with AsyncExitStack() as opened:
         models = await opened_models(entries(experiment, students, graders), opened)
         problems = await asyncio.gather(*(_probed(model) for model in models.values()))
@@ -181,6 +249,7 @@ async def _probed(model: Model) -> CallProblem | None:
 def _prices(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
     """What each model costs, None if unknown; a limit in dollars needs to know all."""
     settings_of = entries(experiment, list(experiment.students), list(experiment.graders))
+    trained = {f"student:{step.name}": Price(0.0, 0.0) for step in experiment.steps if step.stage == "train"}
     known = {name: price_of(parse_spec(str(settings.asked)), prices) for name, settings in settings_of.items()}
     unknown = sorted({settings_of[name].model for name, price in known.items() if price is None})
     if experiment.budget.max_usd is not None and unknown:
@@ -188,4 +257,4 @@ def _prices(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price
             f"budget.max_usd cannot be kept: the price of {', '.join(unknown)} is not known.",
             hint="Add it to a price file and give that with --prices.",
         )
-    return known
+    return {**trained, **known}

@@ -1,0 +1,127 @@
+"""`skillmix dataset`: the dataset steps of an experiment, or a data set from runs."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skillmix.cli.running import run
+from skillmix.cli.streams import print_json
+from skillmix.core.errors import UserError
+
+if TYPE_CHECKING:
+    from skillmix.core.dataset_figures import Left
+    from skillmix.core.recipes import Recipe
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Everything that the command takes."""
+    parser.set_defaults(stage="dataset")
+    parser.add_argument("sources", nargs="+", metavar="EXPERIMENT.yaml | RUN …", help="an experiment, or runs")
+    steps = parser.add_argument_group("with an experiment")
+    steps.add_argument("--step", metavar="NAME", help="only the step of that name")
+    steps.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change a value; may be repeated")
+    steps.add_argument("--dry-run", action="store_true", help="print calls, tokens and cost, and call nothing")
+    steps.add_argument("--prices", type=Path, metavar="FILE", help="your own price file")
+    runs = parser.add_argument_group("with runs")
+    runs.add_argument("--recipe", help="D(1), D(1,2), … or ablation; takes only what may be in it")
+    runs.add_argument("--k", type=int, nargs="+", help="every text of these k; a leak is an error")
+    runs.add_argument("--skills", choices=("train", "all"), help="of k = 1 (default: all in recipes, else train)")
+    runs.add_argument("--size", type=int, help="so many texts; a smaller set is part of a larger one")
+    runs.add_argument("--shares", metavar="K=PART,…", default="", help="parts of each k in it, such as 1=1,2=3")
+    runs.add_argument(
+        "--graders", nargs="+", metavar="NAME", help="full marks from all of these (default: all there are)"
+    )
+    runs.add_argument("--writers", nargs="+", metavar="NAME", help="only texts of these students")
+    runs.add_argument("--prompts", metavar="DIR", help="prompt set in the data (default: the first run's)")
+    runs.add_argument("--partition", help="what is held out (default: the first run's)")
+    runs.add_argument("--evaluations", nargs="+", default=[], metavar="FILE", help="combinations to keep out")
+    runs.add_argument(
+        "--names", choices=("list", "strict"), default="list", help="names of held-out skills inside texts"
+    )
+    runs.add_argument("--reserved", type=float, default=0.2, help="share of the skill sets kept out (default 0.2)")
+    runs.add_argument("--near-duplicates", type=float, default=0.7, help="overlap that makes a copy; 0 keeps near ones")
+    runs.add_argument("--validation", type=float, default=0.05, help="share of the combinations (default 0.05)")
+    runs.add_argument("--output", type=Path, metavar="DIR", help="default: dataset/ in the first run's folder")
+
+
+def dataset(options: argparse.Namespace) -> int:
+    """Make data sets."""
+    if any(source.endswith((".yaml", ".yml")) for source in options.sources):
+        if len(options.sources) > 1:
+            raise UserError("One experiment at a time.", hint="Or name runs, without .yaml.")
+        options.experiment = Path(options.sources[0])
+        return run(options)
+    return _of_runs(options)
+
+
+def _of_runs(options: argparse.Namespace) -> int:
+    from skillmix.stages.dataset import FromRuns, dataset_of_runs
+
+    recipe = _recipe(options)
+    for name in ("reserved", "near_duplicates", "validation"):
+        if not 0 <= getattr(options, name) <= 1:
+            raise UserError(f"--{name.replace('_', '-')} is a share.", hint="Give a number from 0 to 1.")
+    made = dataset_of_runs(
+        FromRuns(
+            runs=options.sources,
+            recipe=recipe,
+            graders=options.graders,
+            students=options.writers,
+            prompts=options.prompts,
+            partition=options.partition,
+            evaluations=options.evaluations,
+            names=options.names,
+            reserved=options.reserved,
+            near_duplicates=options.near_duplicates or None,
+            validation=options.validation,
+            output=options.output,
+        )
+    )
+    _tell(made.left, recipe.name)
+    if options.json:
+        print_json(made.as_json())
+    else:
+        print(made.folder)
+    return 1 if made.left.undecided or made.left.unfinished else 0
+
+
+def _recipe(options: argparse.Namespace) -> "Recipe":
+    from skillmix.core.recipes import plain_recipe, recipe_named
+
+    if options.recipe and (options.k or options.shares):
+        raise UserError("A recipe says which k.", hint="Give --recipe, or --k with --shares, not both.")
+    if options.size is not None and options.size < 1:
+        raise UserError(f"--size {options.size} is no size.", hint="Give 1 or more.")
+    if options.recipe:
+        return recipe_named(options.recipe, size=options.size, skills=options.skills)
+    shares = _shares(options.shares)
+    ks = options.k or sorted(shares)
+    if shares and (options.size is None or set(ks) != set(shares)):
+        raise UserError("Shares need a size, and one part for each k.", hint="--size 1000 --shares 1=1,2=3")
+    return plain_recipe(ks, size=options.size, skills=options.skills, shares=shares)
+
+
+def _tell(left: "Left", recipe: str) -> None:
+    told = {
+        "with less than full marks": left.less,
+        "undecided: votes are missing or cannot be read": left.undecided,
+        "of conversations that are not over": left.unfinished,
+        "without the two turns of a conversation": left.not_conversations,
+        **{f"outside of {recipe}: {why}": count for why, count in left.outside.items()},
+        **{f"left out: {why}": count for why, count in left.removed.items()},
+    }
+    for why, count in told.items():
+        if count:
+            print(f"{count} texts {why}", file=sys.stderr)
+
+
+def _shares(told: str) -> dict[int, float]:
+    try:
+        pairs = [part.split("=") for part in told.split(",") if part.strip()]
+        shares = {int(k): float(part) for k, part in pairs}
+    except ValueError:
+        raise UserError(f"--shares {told!r} cannot be read.", hint="Write K=PART,K=PART, such as 1=1,2=3.") from None
+    if any(k < 1 or not 0 < part < float("inf") for k, part in shares.items()):
+        raise UserError(f"--shares {told!r} has a part that is none.", hint="Parts are above 0.")
+    return shares

@@ -1,0 +1,23 @@
+"""What every part of an experiment file is made of."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$")]
+ModelRef = Annotated[str, StringConstraints(min_length=1)]
+"""A name of the experiment, or `step:NAME` for what an earlier step made."""
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """Frozen, and without room for keys that nobody knows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NamedStep(Section):
+    """One of an experiment's steps."""
+
+    name: Name

@@ -1,0 +1,130 @@
+"""Exact and near copies among texts: each text against the earlier ones that are kept."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmix.core.corpus.words import Corpus, corpus_of
+
+RUN: Final = 3
+"""Texts are compared by their sets of three-word runs."""
+_CHUNK: Final = 50_000
+_BUCKETS: Final = 1 << 22
+
+
+def earlier_copies(texts: Sequence[str], *, threshold: float | None, corpus: Corpus | None = None) -> list[int | None]:
+    """For each text the earlier kept text that it repeats, None for those that are kept.
+
+    Two texts repeat each other if they are the same words in the same order, or if the sets of their three-word runs
+    overlap (common over all) by the threshold or more. Not an estimate: every pair that counts is found, by the fact
+    that two such sets share one of their rarest members.
+    """
+    corpus = corpus or corpus_of(texts)
+    copy_of = _exact_copies(corpus)
+    if threshold is None:
+        return [None if place < 0 else int(place) for place in copy_of]
+    pairs = _pairs(corpus, copy_of < 0, threshold)
+    sets: dict[int, frozenset[int]] = {}
+    for later, earlier in pairs:
+        if copy_of[later] < 0 and copy_of[earlier] < 0 and _overlap(corpus, sets, later, earlier) >= threshold:
+            copy_of[later] = earlier
+    return [None if place < 0 else int(place) for place in _roots(copy_of)]
+
+
+def _exact_copies(corpus: Corpus) -> NDArray[np.int64]:
+    """The first text with the same words, -1 if it is the first."""
+    seen: dict[bytes, int] = {}
+    copy_of = np.full(len(corpus), -1, np.int64)
+    for number in range(len(corpus)):
+        first = seen.setdefault(corpus.text(number).tobytes(), number)
+        if first != number:
+            copy_of[number] = first
+    return copy_of
+
+
+def _roots(copy_of: NDArray[np.int64]) -> NDArray[np.int64]:
+    """An exact copy of a text that is itself a near copy repeats what that one repeats."""
+    for number in np.flatnonzero(copy_of >= 0):
+        target = copy_of[copy_of[number]]
+        if target >= 0:
+            copy_of[number] = target
+    return copy_of
+
+
+def _pairs(corpus: Corpus, is_first: NDArray[np.bool_], threshold: float) -> list[tuple[int, int]]:
+    """Pairs of texts (later, earlier) that may overlap enough, in the order of the later text."""
+    frequency = np.zeros(_BUCKETS, np.int64)
+    sizes = np.zeros(len(corpus), np.int64)
+    for first in range(0, len(corpus), _CHUNK):
+        runs, texts = _run_sets(corpus, first, is_first)
+        chunk = np.bincount(texts - first)
+        sizes[first : first + len(chunk)] = chunk
+        frequency += np.bincount((runs % np.uint64(_BUCKETS)).astype(np.int64), minlength=_BUCKETS)
+    kept_runs, kept_texts = [], []
+    for first in range(0, len(corpus), _CHUNK):
+        runs, texts = _rarest(*_run_sets(corpus, first, is_first), frequency, threshold)
+        kept_runs.append(runs)
+        kept_texts.append(texts)
+    runs, texts = np.concatenate(kept_runs), np.concatenate(kept_texts)
+    order = np.lexsort((texts, runs))
+    runs, texts = runs[order], texts[order]
+    return _grouped_pairs(runs, texts, sizes, threshold)
+
+
+def _run_sets(corpus: Corpus, first: int, is_first: NDArray[np.bool_]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """The different runs of each text of a chunk; a text shorter than a run is one run of its own."""
+    last = min(first + _CHUNK, len(corpus))
+    runs, texts = corpus.runs(RUN, first=first, last=last)
+    inside = is_first[texts]
+    runs, texts = runs[inside], texts[inside]
+    order = np.lexsort((runs, texts))
+    runs, texts = runs[order], texts[order]
+    is_new = np.ones(len(runs), np.bool_)
+    is_new[1:] = (runs[1:] != runs[:-1]) | (texts[1:] != texts[:-1])
+    return runs[is_new], texts[is_new]
+
+
+def _rarest(
+    runs: NDArray[np.uint64], texts: NDArray[np.int64], frequency: NDArray[np.int64], threshold: float
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Of each text as many of its rarest runs as overlapping texts cannot both miss, less those that nobody shares."""
+    often = frequency[(runs % np.uint64(_BUCKETS)).astype(np.int64)]
+    order = np.lexsort((runs, often, texts))
+    runs, texts, often = runs[order], texts[order], often[order]
+    starts = np.flatnonzero(np.concatenate(([True], texts[1:] != texts[:-1]))) if len(texts) else np.empty(0, np.int64)
+    sizes = np.diff(np.append(starts, len(texts)))
+    place = np.arange(len(texts)) - np.repeat(starts, sizes)
+    # A small allowance, so that rounding never shortens a prefix.
+    prefix = sizes - np.ceil(threshold * sizes - 1e-9).astype(np.int64) + 1
+    chosen = (place < np.repeat(prefix, sizes)) & (often > 1)
+    return runs[chosen], texts[chosen]
+
+
+def _grouped_pairs(
+    runs: NDArray[np.uint64], texts: NDArray[np.int64], sizes: NDArray[np.int64], threshold: float
+) -> list[tuple[int, int]]:
+    found: set[tuple[int, int]] = set()
+    starts = np.flatnonzero(np.concatenate(([True], runs[1:] != runs[:-1]))) if len(runs) else np.empty(0, np.int64)
+    ends = np.append(starts[1:], len(runs))
+    for start, end in zip(starts[ends - starts > 1], ends[ends - starts > 1], strict=True):
+        group = texts[start:end].tolist()
+        group_sizes = sizes[texts[start:end]].tolist()
+        for place in range(1, len(group)):
+            size = group_sizes[place]
+            for before in range(place):
+                other = group_sizes[before]
+                if other >= threshold * size - 1e-9 and size >= threshold * other - 1e-9:
+                    found.add((group[place], group[before]))
+    return sorted(found)
+
+
+def _overlap(corpus: Corpus, sets: dict[int, frozenset[int]], one: int, other: int) -> float:
+    """Common runs over all runs of two texts."""
+    for number in (one, other):
+        if number not in sets:
+            runs, _ = corpus.runs(RUN, first=number, last=number + 1)
+            sets[number] = frozenset(runs.tolist())
+    common = len(sets[one] & sets[other])
+    return common / (len(sets[one]) + len(sets[other]) - common)

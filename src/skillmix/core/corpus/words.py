@@ -1,0 +1,144 @@
+"""Many texts as one array of word numbers: what copies, near copies and phrases are counted on."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, case and punctuation aside.
+
+    >>> words_of("The baker's dough, the dough!")
+    ["the", "baker's", 'dough', 'the', 'dough']
+    """
+    return _WORD.findall(text.casefold().replace("’", "'"))
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts as word numbers, one after the other."""
+
+    words: NDArray[np.uint32]
+    starts: NDArray[np.int64]
+    """Where each text starts, and where the last one ends."""
+    vocabulary: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def runs(
+        self, length: int, *, first: int = 0, last: int | None = None
+    ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """A hash of every run of so many words that lies in one text, and the text it lies in."""
+        end = len(self) if last is None else last
+        bounds = self.starts[first : end + 1]
+        words = self.words[bounds[0] : bounds[-1]]
+        count = len(words) - length + 1
+        if count <= 0:
+            return np.empty(0, np.uint64), np.empty(0, np.int64)
+        hashes = np.zeros(count, np.uint64)
+        with np.errstate(over="ignore"):
+            for place in range(length):
+                hashes = (hashes ^ (words[place : place + count] + np.uint64(1))) * _MULTIPLIER
+                hashes ^= hashes >> np.uint64(29)
+        texts = np.repeat(np.arange(first, end), np.diff(bounds))
+        inside = texts[:count] == texts[length - 1 : length - 1 + count]
+        return hashes[inside], texts[:count][inside]
+
+    def text(self, number: int) -> NDArray[np.uint32]:
+        """The word numbers of one text."""
+        return self.words[self.starts[number] : self.starts[number + 1]]
+
+
+def corpus_of(texts: Iterable[str], *, vocabulary: dict[str, int] | None = None) -> Corpus:
+    """Number the words of texts."""
+    known = {} if vocabulary is None else vocabulary
+    parts: list[NDArray[np.uint32]] = []
+    chunk: list[int] = []
+    starts = [0]
+    total = 0
+    for text in texts:
+        words = words_of(text)
+        chunk += [known.setdefault(word, len(known)) for word in words]
+        total += len(words)
+        starts.append(total)
+        if len(chunk) > _CHUNK:
+            parts.append(np.array(chunk, np.uint32))
+            chunk.clear()
+    parts.append(np.array(chunk, np.uint32))
+    return Corpus(np.concatenate(parts), np.array(starts, np.int64), known)
+
+
+_CHUNK = 1_000_000
+
+
+def distinct_share(corpus: Corpus, length: int) -> float | None:
+    """Different runs of so many words over all of them; None if no text is that long."""
+    hashes, _ = corpus.runs(length)
+    if not len(hashes):
+        return None
+    total = len(hashes)
+    hashes.sort()
+    return float(1 + np.count_nonzero(hashes[1:] != hashes[:-1])) / total
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A run of words that several texts share."""
+
+    words: str
+    texts: int
+
+
+def repeated_frames(corpus: Corpus, length: int, *, most: int, at_least: int = 3) -> tuple[list[Frame], int]:
+    """The runs of so many words that most texts share, and how many texts hold one that `at_least` texts share."""
+    hashes, texts = corpus.runs(length)
+    if not len(hashes):
+        return [], 0
+    order = np.lexsort((texts, hashes))
+    hashes, texts = hashes[order], texts[order]
+    is_new_run = np.concatenate(([True], hashes[1:] != hashes[:-1]))
+    is_new = is_new_run | np.concatenate(([True], texts[1:] != texts[:-1]))
+    starts = np.flatnonzero(is_new_run)
+    counts = np.add.reduceat(is_new.astype(np.int64), starts)
+    shared = np.repeat(counts >= at_least, np.diff(np.append(starts, len(hashes))))
+    framed = len(np.unique(texts[shared]))
+    top = [int(run) for run in np.lexsort((hashes[starts], -counts))[: most * 4] if counts[run] >= at_least]
+    names = {number: word for word, number in corpus.vocabulary.items()} if top else {}
+    frames = [
+        _frame(corpus, names, hashes[starts[run]], int(texts[starts[run]]), length, int(counts[run])) for run in top
+    ]
+    return sorted(frames, key=lambda frame: (-frame.texts, frame.words))[:most], framed
+
+
+def _frame(
+    corpus: Corpus, names: dict[int, str], run: np.uint64, text: int, length: int, count: int
+) -> Frame:  # the words are looked up in the first text that holds the run
+    hashes, _ = corpus.runs(length, first=text, last=text + 1)
+    place = int(np.flatnonzero(hashes == run)[0])
+    return Frame(" ".join(names[int(word)] for word in corpus.text(text)[place : place + length]), count)
+
+
+def holds_run_of(corpus: Corpus, sources: Sequence[str], *, length: int) -> NDArray[np.bool_]:
+    """Which texts repeat so many words in a row of a source, or all of a source that is shorter than that."""
+    found = np.zeros(len(corpus), np.bool_)
+    by_length: dict[int, list[str]] = {}
+    for source in sources:
+        count = len(words_of(source))
+        if count >= _SHORTEST_SOURCE:
+            by_length.setdefault(min(count, length), []).append(source)
+    for size, texts in sorted(by_length.items()):
+        told, _ = corpus_of(texts, vocabulary=dict(corpus.vocabulary)).runs(size)
+        hashes, owners = corpus.runs(size)
+        found[owners[np.isin(hashes, told)]] = True
+    return found
+
+
+_SHORTEST_SOURCE = 4
+"""Fewer words than that are no copy."""

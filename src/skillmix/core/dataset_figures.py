@@ -1,0 +1,126 @@
+"""The figures of a data set's card: what is in it, how varied it is, what was left out and why."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from statistics import median
+
+from skillmix.core.combinations import is_reserved
+from skillmix.core.corpus.words import Corpus, Frame, corpus_of, distinct_share, repeated_frames
+from skillmix.core.kept_texts import KeptText
+from skillmix.core.leakage import NamedSkill
+
+FRAME = 6
+"""Words in a row that make a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """How sampling to a target went, for one k."""
+
+    k: int
+    target: int
+    written: int
+    full_marks: int
+    taken: int
+    waves: int
+    below_floor: dict[str, int] = field(default_factory=dict)
+    """Skills with fewer texts than the floor."""
+    floor: int = 0
+    ceiling: int | None = None
+
+    @property
+    def rate(self) -> float | None:
+        """Share of the conversations with full marks."""
+        return self.full_marks / self.written if self.written else None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What did not go in, by why."""
+
+    undecided: int = 0
+    """Texts that the graders left open."""
+    unfinished: int = 0
+    """Conversations that are not over."""
+    not_conversations: int = 0
+    """Texts without the two turns."""
+    less: int = 0
+    """Texts with less than full marks."""
+    outside: dict[str, int] = field(default_factory=dict)
+    """Full marks, but not of the recipe, by the rule that keeps them out."""
+    removed: dict[str, int] = field(default_factory=dict)
+    """Copies, by kind."""
+    examples: tuple[tuple[str, str, str], ...] = ()
+    """Some of the copies: why, the text, what it repeats."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the card tells."""
+
+    texts: int
+    by_k: dict[int, int]
+    by_skill: dict[str, int]
+    by_topic: dict[str, int]
+    by_pair: dict[tuple[str, str], int]
+    by_writer: dict[str, int]
+    first_answers: dict[str, int]
+    words: tuple[int, float, int] | None
+    """Shortest, median and longest text."""
+    words_by_k: dict[int, float]
+    """Median."""
+    distinct_4: float | None
+    frames: list[Frame]
+    framed: int
+    """Texts with a six-word run that three or more texts share."""
+    holding_reserved: int
+    """Texts of larger sets inside which a reserved pair or triple stands."""
+    named: list[NamedSkill]
+
+
+def figures_of(
+    texts: Sequence[KeptText], *, reserved: float, named: list[NamedSkill], corpus: Corpus | None = None
+) -> Figures:
+    """Count everything."""
+    corpus = corpus or corpus_of(kept.text for kept in texts)
+    lengths = [int(length) for length in corpus.starts[1:] - corpus.starts[:-1]]
+    by_k: dict[int, list[int]] = {}
+    for kept, length in zip(texts, lengths, strict=True):
+        by_k.setdefault(kept.combination.k, []).append(length)
+    frames, framed = repeated_frames(corpus, FRAME, most=10)
+    sets = Counter(tuple(sorted(kept.combination.skills)) for kept in texts)
+    return Figures(
+        texts=len(texts),
+        by_k={k: len(by_k[k]) for k in sorted(by_k)},
+        by_skill=_counted(skill for kept in texts for skill in kept.combination.skills),
+        by_topic=_counted(kept.combination.topic for kept in texts),
+        by_pair=_pairs(sets),
+        by_writer=_counted(f"{kept.writer} in {kept.run}: {kept.model}" for kept in texts),
+        first_answers=_counted(kept.first_status for kept in texts),
+        words=(min(lengths), median(lengths), max(lengths)) if lengths else None,
+        words_by_k={k: median(by_k[k]) for k in sorted(by_k)},
+        distinct_4=distinct_share(corpus, 4),
+        frames=frames,
+        framed=framed,
+        holding_reserved=sum(count for skills, count in sets.items() if _holds_reserved(skills, reserved)),
+        named=named,
+    )
+
+
+def _counted(items: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(items).items(), key=lambda item: (-item[1], item[0])))
+
+
+def _pairs(sets: "Counter[tuple[str, ...]]") -> dict[tuple[str, str], int]:
+    pairs: Counter[tuple[str, str]] = Counter()
+    for skills, count in sets.items():
+        for one, other in combinations(skills, 2):
+            pairs[one, other] += count
+    return dict(sorted(pairs.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _holds_reserved(skills: Sequence[str], share: float) -> bool:
+    """Whether a smaller set inside it, a pair or a triple, is reserved."""
+    return any(is_reserved(part, share) for size in (2, 3) if size < len(skills) for part in combinations(skills, size))

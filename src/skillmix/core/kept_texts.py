@@ -1,0 +1,87 @@
+"""A conversation with full marks, and which of many go into a data set."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from skillmix.core.combinations import Combination
+from skillmix.core.corpus.copies import earlier_copies
+from skillmix.core.corpus.words import Corpus, corpus_of, holds_run_of
+from skillmix.core.hashing import digest
+
+COPIED_WORDS: Final = 8
+"""So many words in a row of an example make a copy of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptText:
+    """A conversation whose final text every chosen grader gave full marks, with all that is known of it."""
+
+    run: str
+    writer: str
+    combination: Combination
+    generation: int
+    text: str
+    """The graded text."""
+    text_id: str
+    replies: tuple[str, str]
+    first_status: str
+    """What the first reply's answer is like: 'fine', or why a reader could not use it."""
+    model: str
+    requests: tuple[str, str]
+    """Hashes of the two requests."""
+    written_with: str
+    """The prompt set of the writer, and its hash."""
+    graders: tuple[str, ...]
+    votes: tuple[str, ...]
+    """For each grader, JSON: the points of each round."""
+
+    @property
+    def key(self) -> str:
+        """The journal's name for the conversation."""
+        return f"generate/{self.writer}/{self.combination.id}/{self.generation}"
+
+    @property
+    def provenance(self) -> str:
+        """Where it is from, among all runs."""
+        return f"{self.run}#{self.key}"
+
+    @property
+    def identity(self) -> str:
+        """What it is, wherever its run lies."""
+        return f"{self.writer}/{self.combination.id}/{self.generation}/{self.text_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A text that is left out for its own sake."""
+
+    place: int
+    why: Literal["repeats an example", "exact copy", "near copy"]
+    of: int | None = None
+    """The place of the text that it repeats."""
+
+
+def removals(
+    texts: Sequence[str], *, examples: Sequence[str], threshold: float | None, corpus: Corpus | None = None
+) -> list[Removal]:
+    """The texts to leave out, in order: each is compared with earlier ones only, so a longer list changes nothing."""
+    corpus = corpus or corpus_of(texts)
+    copied = holds_run_of(corpus, examples, length=COPIED_WORDS)
+    own = [place for place in range(len(texts)) if not copied[place]]
+    found = {place: Removal(place, "repeats an example") for place in range(len(texts)) if copied[place]}
+    left = [texts[place] for place in own] if len(own) < len(texts) else texts
+    for place, earlier in zip(own, earlier_copies(left, threshold=threshold), strict=True):
+        if earlier is not None:
+            is_exact = _same_words(corpus, place, own[earlier])
+            found[place] = Removal(place, "exact copy" if is_exact else "near copy", own[earlier])
+    return [found[place] for place in sorted(found)]
+
+
+def _same_words(corpus: Corpus, one: int, other: int) -> bool:
+    return corpus.text(one).tobytes() == corpus.text(other).tobytes()
+
+
+def is_for_validation(combination: str, share: float) -> bool:
+    """Whether the texts of a combination are for validation; the same in every data set."""
+    return int.from_bytes(digest("validation", combination, size=6)) < share * 2**48

@@ -1,0 +1,141 @@
+"""What no training text may be about: by the fields of its combination, and by names inside its words."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from skillmix.core.catalog import Catalog, Skill
+from skillmix.core.combinations import Combination, is_reserved
+from skillmix.core.corpus.words import words_of
+from skillmix.core.errors import UserError
+from skillmix.core.folding import before_parenthesis
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What must stay out."""
+
+    topics: frozenset[str]
+    """Held out."""
+    skills: frozenset[str]
+    """Held out; a text may show one alone."""
+    evaluations: Mapping[str, str]
+    """Combination ids of evaluations, and where each is evaluated."""
+    reserved: float
+    """Share of the skill sets."""
+
+    def leak_of(self, combination: Combination) -> str | None:
+        """The rule that a combination breaks, if it does."""
+        return next((rule for rule, breaks in _RULES.items() if breaks(self, combination)), None)
+
+
+_RULES: Final[Mapping[str, Callable[[Bars, Combination], bool]]] = {
+    "a held-out topic": lambda bars, c: c.topic in bars.topics,
+    "a held-out skill at k > 1": lambda bars, c: c.k > 1 and not bars.skills.isdisjoint(c.skills),
+    "a combination of an evaluation": lambda bars, c: c.id in bars.evaluations,
+    "a reserved skill set": lambda bars, c: is_reserved(c.skills, bars.reserved),
+}
+
+
+def bars_of(catalog: Catalog, *, partition: str | None, evaluations: Mapping[str, str], reserved: float) -> Bars:
+    """What a partition and evaluations keep out."""
+    held_out = catalog.partition(partition).held_out
+    return Bars(frozenset(held_out.topics), frozenset(held_out.skills), evaluations, reserved)
+
+
+def refuse_leaks(combinations: Iterable[Combination], bars: Bars) -> None:
+    """Stop if any text must not be trained on; every rule that is broken is told, with counts and an example."""
+    counts: Counter[str] = Counter()
+    examples: dict[str, Combination] = {}
+    for combination in combinations:
+        rule = bars.leak_of(combination)
+        if rule is not None:
+            counts[rule] += 1
+            examples.setdefault(rule, combination)
+    if not counts:
+        return
+    told = "; ".join(f"{counts[rule]} with {rule} ({_shown(examples[rule], bars)})" for rule in _RULES if counts[rule])
+    raise UserError(
+        f"The data set would leak: {counts.total()} texts must not be trained on: {told}. Nothing was written.",
+        hint="A recipe such as D(1,2) takes only what may be in it; docs/datasets.md has the rules.",
+    )
+
+
+def _shown(combination: Combination, bars: Bars) -> str:
+    where = bars.evaluations.get(combination.id)
+    return f"{'; '.join(combination.skills)} on {combination.topic}" + (f", in {where}" if where else "")
+
+
+class NameFinder:
+    """Finds the names of held-out skills in words that are about other skills."""
+
+    def __init__(self, skills: Iterable[str]) -> None:
+        self._by_first: dict[str, list[tuple[str, list[str]]]] = {}
+        for skill in sorted(skills):
+            words = words_of(before_parenthesis(skill))
+            if words:
+                self._by_first.setdefault(words[0], []).append((skill, words))
+
+    def names_in(self, text: str) -> set[str]:
+        """The skills that a text names."""
+        words = words_of(text)
+        found = set()
+        for first in self._by_first.keys() & set(words):
+            for skill, name in self._by_first[first]:
+                if skill not in found and _has_run(words, name):
+                    found.add(skill)
+        return found
+
+    def names_in_skill(self, skill: Skill) -> dict[str, set[str]]:
+        """The other skills that a skill's own definition and example name."""
+        parts = {"definition": skill.definition, "example": skill.example}
+        return {part: self.names_in(said) - {skill.name} for part, said in parts.items()}
+
+
+def _has_run(words: Sequence[str], run: Sequence[str]) -> bool:
+    if len(run) == 1:
+        return True
+    size = len(run)
+    return any(words[place : place + size] == run for place in range(len(words) - size + 1) if words[place] == run[0])
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSkill:
+    """A held-out skill's name inside texts of other skills."""
+
+    skill: str
+    where: str
+    """In whose 'definition of …' or 'example of …', or in 'answers'."""
+    texts: int
+
+
+def names_inside(
+    texts: Iterable[tuple[Combination, Sequence[str]]], catalog: Catalog, held_out: Iterable[str]
+) -> list[NamedSkill]:
+    """Held-out skills that are named in texts (combination and replies) that are not theirs."""
+    finder = NameFinder(held_out)
+    in_skills = {skill.name: finder.names_in_skill(skill) for skill in catalog.skills}
+    counts: Counter[tuple[str, str]] = Counter()
+    shown: Counter[str] = Counter()
+    for combination, replies in texts:
+        own = frozenset(combination.skills)
+        for name in set().union(*(finder.names_in(reply) for reply in replies)) - own:
+            counts[name, "answers"] += 1
+        shown.update(combination.skills)
+    for skill, texts_of_it in shown.items():
+        for part, names in in_skills.get(skill, {}).items():
+            for name in names:
+                counts[name, f"{part} of {skill}"] += texts_of_it
+    return [NamedSkill(skill, where, count) for (skill, where), count in sorted(counts.items())]
+
+
+def refuse_names(named: Sequence[NamedSkill]) -> None:
+    """Stop at the first name of a held-out skill."""
+    if named:
+        told = "; ".join(f"{n.skill} in the {n.where} ({n.texts} texts)" for n in named[:5])
+        more = f" and {len(named) - 5} more" if len(named) > 5 else ""
+        raise UserError(
+            f"Names of held-out skills stand inside other texts: {told}{more}. Nothing was written.",
+            hint="Set leakage.names to list to have them only listed in the card.",
+        )

@@ -1,0 +1,106 @@
+"""What was worked out from a journal, kept for the next time; it may be deleted at any moment.
+
+Keys are hashes of everything that a value depends on, so nothing in here is ever wrong, only missing.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS decisions (
+    key    BLOB PRIMARY KEY,
+    earned INTEGER,
+    text   TEXT NOT NULL,
+    status TEXT NOT NULL,
+    votes  TEXT NOT NULL
+) WITHOUT ROWID
+"""
+_AT_ONCE: Final = 500
+
+
+class Decision(NamedTuple):
+    """What a grader's votes make of a text."""
+
+    earned: int | None
+    """1 for full marks, 0 for less, None if it is undecided."""
+    text: str
+    """The text's id."""
+    status: str
+    votes: str
+    """JSON: the points of each round."""
+
+
+class Derived(AbstractContextManager["Derived"]):
+    """The decisions of one run; where no file can be, nothing is kept and nothing is lost."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection = self._opened()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, Decision]:
+        """What is known of these keys."""
+        found: dict[bytes, Decision] = {}
+        if self._connection is None:
+            return found
+        try:
+            for start in range(0, len(keys), _AT_ONCE):
+                part = keys[start : start + _AT_ONCE]
+                marks = ", ".join("?" * len(part))
+                rows = self._connection.execute(f"SELECT * FROM decisions WHERE key IN ({marks})", part)
+                found.update({row[0]: Decision(*row[1:]) for row in rows})
+        except sqlite3.DatabaseError:
+            self._start_anew()
+        return found
+
+    def keep(self, decisions: Iterable[tuple[bytes, Decision]]) -> None:
+        """Remember."""
+        if self._connection is None:
+            return
+        rows = [(key, *decision) for key, decision in decisions]
+        try:
+            with self._connection:
+                self._connection.executemany("INSERT OR REPLACE INTO decisions VALUES (?, ?, ?, ?, ?)", rows)
+        except sqlite3.OperationalError:  # another process writes, or the disk is full: it is only a cache
+            return
+        except sqlite3.DatabaseError:
+            self._start_anew()
+
+    def _opened(self) -> sqlite3.Connection | None:
+        for _ in range(2):
+            with suppress(sqlite3.OperationalError):
+                try:
+                    connection = sqlite3.connect(self._path, timeout=1.0)
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    connection.execute("PRAGMA synchronous = OFF")
+                    connection.execute(_SCHEMA)
+                    return connection
+                except sqlite3.DatabaseError as error:
+                    if isinstance(error, sqlite3.OperationalError):
+                        raise
+                    self._remove()
+        return None
+
+    def _start_anew(self) -> None:
+        """A damaged file is no loss."""
+        if self._connection is not None:
+            self._connection.close()
+        self._remove()
+        self._connection = self._opened()
+
+    def _remove(self) -> None:
+        for name in ("", "-wal", "-shm"):
+            with suppress(OSError):
+                self._path.with_name(self._path.name + name).unlink(missing_ok=True)

@@ -1,0 +1,144 @@
+"""Conversations as hashes: what was said and voted, without a word of it; a million of them fit through here."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from sys import intern
+from typing import Any, NamedTuple
+
+from skillmix.core.combinations import Combination
+from skillmix.core.errors import UserError
+from skillmix.engine.journal import JournalReader
+from skillmix.engine.rows import combination_of_row, verified_message
+from skillmix.engine.schema import telling_what_broke
+
+
+class Turn(NamedTuple):
+    """One of the student's replies."""
+
+    number: int
+    reply: str | None
+    """The address of the reply; None if there is none."""
+    problem: str | None
+    model: str
+    origin: str
+    request: str
+
+
+class Vote(NamedTuple):
+    """One grading."""
+
+    grader: str
+    text: str
+    round: int
+    attempt: int
+    reply: str | None
+
+
+class Outline(NamedTuple):
+    """One conversation."""
+
+    student: str
+    combination: str
+    generation: int
+    turns: tuple[Turn, ...]
+    votes: tuple[Vote, ...]
+
+
+_TURNS = (
+    "SELECT student, combination, generation, turn, reply, problem_kind, model, origin, request_hash "
+    "FROM calls NOT INDEXED WHERE stage = 'generate' {and_student} ORDER BY student, combination, generation, turn"
+)
+_VOTES = (
+    "SELECT student, combination, generation, grader, text, round, attempt, reply "
+    "FROM calls NOT INDEXED WHERE stage = 'grade' {and_student} "
+    "ORDER BY student, combination, generation, grader, round, attempt, text"
+)
+# Not indexed: walking the index would fetch every row from another place of a file of gigabytes; sorting the few
+# columns that are wanted reads the file once, from front to back.
+_conversation = itemgetter(0, 1, 2)
+
+
+def outlines(journal: JournalReader, *, students: Iterable[str] | None = None) -> Iterator[Outline]:
+    """Every conversation in the order of its key; of these students if any are named."""
+    chosen = None if students is None else sorted(set(students))
+    votes = groupby(_rows(journal, _VOTES, chosen, width=7), key=_conversation)
+    at = next(votes, None)
+    for key, rows in groupby(_rows(journal, _TURNS, chosen, width=4), key=_conversation):
+        turns = tuple(Turn(*row[3:]) for row in rows)
+        while at is not None and at[0] < key:
+            at = next(votes, None)
+        graded: tuple[Vote, ...] = ()
+        if at is not None and at[0] == key:
+            graded = tuple(Vote(*row[3:]) for row in at[1])
+            at = next(votes, None)
+        yield Outline(key[0], key[1], key[2], turns, graded)
+
+
+def _rows(journal: JournalReader, query: str, students: list[str] | None, *, width: int) -> Iterator[tuple[Any, ...]]:
+    """Rows of all files in order; of a key that several files have, the one with a reply."""
+    condition = "" if students is None else f"AND student IN ({', '.join('?' * len(students))})"
+    asked = query.format(and_student=condition)
+    files = [_rows_of(path, connection, asked, students or []) for path, connection in journal.files]
+    if len(files) == 1:
+        yield from files[0]
+        return
+    order = itemgetter(*range(width))
+    for _, same in groupby(merge(*files, key=order), key=order):
+        found = list(same)
+        yield max(found, key=lambda row: row[4 if width == 4 else 7] is not None)
+
+
+def _rows_of(path: Path, connection: sqlite3.Connection, query: str, students: list[str]) -> Iterator[tuple[Any, ...]]:
+    with telling_what_broke(path):
+        for row in connection.execute(query, students):  # noqa: UP028  # see JournalReader._rows
+            yield row
+
+
+_AT_ONCE = 500
+
+
+def contents(journal: JournalReader, addresses: Iterable[str]) -> dict[str, str]:
+    """The words behind addresses, each checked against its hash."""
+    wanted = sorted(set(addresses))
+    found: dict[str, str] = {}
+    for path, connection in journal.files:
+        with telling_what_broke(path):
+            for start in range(0, len(wanted), _AT_ONCE):
+                part = wanted[start : start + _AT_ONCE]
+                marks = ", ".join("?" * len(part))
+                query = f"SELECT hash, role, content FROM messages WHERE hash IN ({marks})"
+                for address, role, content in connection.execute(query, part):
+                    found[address] = verified_message(address, role, content).content
+    if len(found) < len(wanted):
+        raise UserError(
+            f"The journal is damaged: {len(wanted) - len(found)} replies are not in it.",
+            hint="Nothing was changed. Restore it from a copy.",
+        )
+    return found
+
+
+def combinations_of(journal: JournalReader, ids: Iterable[str]) -> dict[str, Combination]:
+    """What these combination ids stand for; names that repeat are kept in memory once."""
+    wanted = sorted(set(ids))
+    found: dict[str, Combination] = {}
+    for path, connection in journal.files:
+        with telling_what_broke(path):
+            for start in range(0, len(wanted), _AT_ONCE):
+                part = wanted[start : start + _AT_ONCE]
+                marks = ", ".join("?" * len(part))
+                for row in connection.execute(
+                    f"SELECT id, skills, topic FROM combinations WHERE id IN ({marks})", part
+                ):
+                    whole = combination_of_row(row)
+                    skills = tuple(intern(skill) for skill in whole.skills)
+                    found[whole.id] = Combination(whole.id, skills, intern(whole.topic))
+    if len(found) < len(wanted):
+        raise UserError(
+            f"The journal does not say what {len(wanted) - len(found)} of its combinations are.",
+            hint="It is damaged. Restore it from a copy.",
+        )
+    return found

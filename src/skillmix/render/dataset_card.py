@@ -1,0 +1,221 @@
+"""The card of a data set: a README that says what is in it, how it was made, and what was left out."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from skillmix.core.dataset_figures import Figures, Left, Yield
+from skillmix.render.numbers import share, whole
+from skillmix.render.tables import markdown_table
+
+_MOST_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """What the card says besides figures."""
+
+    name: str
+    recipe: str
+    size: int | None
+    catalog: str
+    partition: str
+    reserved: float
+    near_duplicates: float | None
+    validation: float
+    train: int
+    held_back: int
+    """Texts in validation.jsonl."""
+    written_with: tuple[str, ...]
+    """Prompt sets of the writers, with their hashes."""
+    prompts: str
+    """Prompt set in the data, with its hash."""
+    graders: tuple[str, ...]
+    decoding: tuple[str, ...]
+
+
+def dataset_card(facts: CardFacts, figures: Figures, left: Left, yields: Sequence[Yield]) -> str:
+    """The whole README."""
+    parts = [
+        _front_matter(facts),
+        f"# {facts.name}",
+        _about(facts, figures),
+        "## How it was made",
+        _making(facts, yields),
+        "## What was left out",
+        _left_out(left),
+        "## What is in it",
+        _content(figures),
+        "## Leakage",
+        _leakage(facts, figures),
+        "## Licence",
+        "Definitions, examples and prompts come from the catalogue and prompt set named above; those that skillmix "
+        "ships are Apache-2.0. The answers are the output of the models named above, and are theirs to license.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _front_matter(facts: CardFacts) -> str:
+    files = [("train", "train.jsonl")] + ([("validation", "validation.jsonl")] if facts.held_back else [])
+    lines = ["---", "configs:", "- config_name: default", "  data_files:"]
+    lines += [f"  - split: {split}\n    path: {path}" for split, path in files if split != "train" or facts.train]
+    return "\n".join([*lines, "tags:", "- skillmix", "- skill-composition", "---"])
+
+
+def _about(facts: CardFacts, figures: Figures) -> str:
+    by_k = ", ".join(f"{whole(count)} with k = {k}" for k, count in figures.by_k.items())
+    return (
+        f"{whole(figures.texts)} conversations (prompt, answer, prompt to improve it, better answer) whose last text "
+        f"got full marks: {by_k}. Recipe: {facts.recipe}"
+        + (f", {whole(facts.size)} of it" if facts.size else "")
+        + f". `train.jsonl` has {whole(facts.train)} of them, `validation.jsonl` {whole(facts.held_back)}, split by "
+        "combination, never by text. `rows.parquet` has the same rows in the same order, train first, with where each "
+        "is from."
+    )
+
+
+def _making(facts: CardFacts, yields: Sequence[Yield]) -> str:
+    lines = [
+        f"- Catalogue {facts.catalog}, partition {facts.partition}.",
+        f"- Full marks from: {', '.join(facts.graders) or 'nobody'}.",
+        f"- Written with the prompts {', '.join(facts.written_with)}"
+        + (f"; decoding: {'; '.join(facts.decoding)}." if facts.decoding else "."),
+        _rendering(facts),
+        "- Near copies are texts whose three-word runs overlap with those of an earlier text by "
+        f"{share(facts.near_duplicates)} or more."
+        if facts.near_duplicates is not None
+        else "- Near copies were kept, exact ones not.",
+    ]
+    if not yields:
+        return "\n".join(lines)
+    rows = [
+        (
+            str(y.k),
+            whole(y.target),
+            whole(y.taken),
+            whole(y.written),
+            whole(y.full_marks),
+            share(y.rate),
+            str(y.waves),
+            _spread(y),
+        )
+        for y in yields
+    ]
+    header = ("k", "target", "taken", "conversations", "full marks", "yield", "waves", "per skill")
+    return "\n".join(lines) + "\n\n" + markdown_table(header, rows, right=frozenset(range(7)))
+
+
+def _rendering(facts: CardFacts) -> str:
+    if facts.written_with == (facts.prompts,):
+        return f"- The prompts in the data are rendered from {facts.prompts}, the set they were written with."
+    return (
+        "- **The prompts in the data are not those that the writers saw**: they are rendered anew from "
+        f"{facts.prompts}, without worked examples."
+    )
+
+
+def _spread(y: Yield) -> str:
+    wanted = [f"at least {y.floor}"] if y.floor else []
+    wanted += [f"at most {y.ceiling}"] if y.ceiling is not None else []
+    if y.below_floor:
+        wanted.append("below: " + ", ".join(f"{skill} {count}" for skill, count in sorted(y.below_floor.items())))
+    return "; ".join(wanted) or "as it came"
+
+
+def _left_out(left: Left) -> str:
+    rows = [
+        ("less than full marks", left.less),
+        ("full marks undecided: a vote is missing or cannot be read", left.undecided),
+        ("conversations that are not over", left.unfinished),
+        ("texts without the two turns of a conversation", left.not_conversations),
+        *((f"outside of the recipe: {why}", count) for why, count in sorted(left.outside.items())),
+        *((why, count) for why, count in sorted(left.removed.items())),
+    ]
+    table = markdown_table(("why", "texts"), [(why, whole(n)) for why, n in rows if n], right=frozenset({1}))
+    if not any(n for _, n in rows):
+        return "Nothing."
+    if not left.examples:
+        return table
+    shown = [(why, _cut(text), _cut(of)) for why, text, of in left.examples]
+    return f"{table}\n\nSome of the copies:\n\n" + markdown_table(("why", "text", "repeats"), shown)
+
+
+def _cut(text: str) -> str:
+    # Markdown may hold HTML; what a model wrote must stay text wherever the card is shown.
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("`", "'")
+    return escaped if len(escaped) <= 120 else f"{escaped[:119]}…"
+
+
+def _content(figures: Figures) -> str:
+    lengths = ", ".join(f"k = {k}: {median:g}" for k, median in figures.words_by_k.items())
+    unusable = {status: n for status, n in figures.first_answers.items() if status != "fine"}
+    lines = []
+    if figures.words:
+        shortest, middle, longest = figures.words
+        lines.append(f"- Words in a text: {shortest} to {longest}, median {middle:g} ({lengths}).")
+    lines += [
+        f"- Different four-word runs over all of them (distinct-4): {share(figures.distinct_4)}.",
+        f"- Texts with a six-word run that three or more share: {whole(figures.framed)} of {whole(figures.texts)}.",
+        "- First answers that a reader cannot use, marked in `first_answer`: "
+        + (", ".join(f"{whole(n)} {status}" for status, n in unusable.items()) or "none")
+        + ".",
+    ]
+    parts = ["\n".join(lines)]
+    if figures.frames:
+        parts.append(_table("six-word run", [(_cut(f.words), f.texts) for f in figures.frames], len(figures.frames)))
+    parts.append(_table("writer", figures.by_writer.items(), len(figures.by_writer)))
+    parts.append(_table("skill", figures.by_skill.items(), len(figures.by_skill)))
+    parts.append(_table("topic", figures.by_topic.items(), len(figures.by_topic)))
+    if figures.by_pair:
+        pairs: Mapping[tuple[str, str], int] = figures.by_pair
+        told = [(f"{one} + {other}", count) for (one, other), count in pairs.items()]
+        parts.append(_table("pair of skills", told, _MOST_ROWS))
+    return "\n\n".join(parts)
+
+
+def _table(header: str, counts: Iterable[tuple[str, int]], most: int) -> str:
+    rows = list(counts)
+    table = markdown_table((header, "texts"), [(name, whole(n)) for name, n in rows[:most]], right=frozenset({1}))
+    if len(rows) <= most:
+        return table
+    least = min(count for _, count in rows)
+    return f"{table}\n\nand {whole(len(rows) - most)} more, down to {whole(least)} (all in `skillmix.json`)."
+
+
+def _leakage(facts: CardFacts, figures: Figures) -> str:
+    lines = [
+        "- No held-out topic, no held-out skill at k > 1, no combination of an evaluation: checked on every row.",
+        f"- {share(facts.reserved)} of the skill sets of k = 2 and more are reserved for evaluation and in no row. "
+        f"{whole(figures.holding_reserved)} texts show a larger set that holds a reserved pair or triple.",
+    ]
+    if not figures.named:
+        return "\n".join([*lines, "- No held-out skill is named inside texts of other skills."])
+    lines.append("- Held-out skills named inside texts that are not theirs:")
+    table = markdown_table(
+        ("held-out skill", "named in", "texts"),
+        [(n.skill, n.where, whole(n.texts)) for n in figures.named],
+        right=frozenset({2}),
+    )
+    return "\n".join(lines) + f"\n\n{table}"
+
+
+def dataset_info(name: str, *, has_validation: bool) -> str:
+    """The description that LLaMA-Factory reads: files and the names of their columns."""
+    files = [("train", "train.jsonl"), *([("validation", "validation.jsonl")] if has_validation else [])]
+    tags = {
+        "role_tag": "role",
+        "content_tag": "content",
+        "user_tag": "user",
+        "assistant_tag": "assistant",
+        "system_tag": "system",
+    }
+    entries = {
+        f"{name}-{split}": {
+            "file_name": file,
+            "formatting": "sharegpt",
+            "columns": {"messages": "messages"},
+            "tags": tags,
+        }
+        for split, file in files
+    }
+    return json.dumps(entries, indent=1) + "\n"

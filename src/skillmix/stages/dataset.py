@@ -1,0 +1,238 @@
+"""`skillmix dataset`: conversations with full marks, from an experiment's steps or from runs."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from skillmix.config.catalogs import load_catalog
+from skillmix.config.dataset_step import DatasetStep
+from skillmix.config.experiment import Experiment, StudentSettings
+from skillmix.config.prompt_sets import load_prompts
+from skillmix.core.catalog import Catalog
+from skillmix.core.combinations import Combination
+from skillmix.core.dataset_figures import Left
+from skillmix.core.errors import UserError
+from skillmix.core.kept_texts import KeptText
+from skillmix.core.leakage import Bars, bars_of
+from skillmix.core.recipes import Recipe
+from skillmix.engine.run_folder import RunFolder, find_run
+from skillmix.engine.scheduler import Tally
+from skillmix.stages.dataset_files import prompts_shown, read_rows, require_parquet
+from skillmix.stages.dataset_texts import Made, Plan, Writers, has_two_turns, kept_texts, make_dataset, without_copies
+from skillmix.stages.dataset_waves import Waves
+from skillmix.stages.evaluate import Workplace
+from skillmix.stages.evaluations import bars_for, combinations_in, evaluated
+from skillmix.stages.experiment import experiment_of_run, read_experiment
+from skillmix.stages.graded import Graded, deciding_for, graded_conversations
+from skillmix.stages.stopping import INTERRUPTED
+from skillmix.stages.trained_models import settings_for, student_name
+
+
+def dataset_folder(run: RunFolder, step: str) -> Path:
+    """Where a dataset step puts its files."""
+    return run.step(step) / "dataset"
+
+
+async def work_on_dataset(step: DatasetStep, place: Workplace, tally: Tally) -> Made | None:
+    """Do a dataset step; None if it was interrupted before there was anything to write."""
+    require_parquet()
+    plan = plan_of(step, place)
+    folder = dataset_folder(place.run, step.name)
+    if step.writer is None:
+        return _joined(step, plan, place.run, folder)
+    waves = Waves(step, place, plan, writers_of(place.run, place.experiment), tally)
+    await waves.run()
+    if tally.stopped == INTERRUPTED or waves.is_broken:
+        return None
+    return make_dataset(waves.texts, plan, folder, left=waves.left, yields=waves.yields)
+
+
+def plan_of(step: DatasetStep, place: Workplace) -> Plan:
+    """Everything that a step's files depend on besides texts."""
+    experiment = place.experiment
+    writer = settings_for(experiment, student_name(step.writer)) if step.writer else None
+    return Plan(
+        name=f"{experiment.name}-{step.name}",
+        recipe=step.chosen,
+        catalog=place.catalog,
+        partition=experiment.partition,
+        bars=bars_for(experiment, place.catalog),
+        names=experiment.leakage.names,
+        prompts=step.prompts or experiment.prompts,
+        near_duplicates=step.near_duplicates,
+        validation=step.validation,
+        graders=tuple(step.graders),
+        decoding=(f"{step.writer}: {_decoding(writer)}",) if writer else (),
+        copied=tuple(sorted({s.prompts or experiment.prompts for s in experiment.students.values()})),
+    )
+
+
+def _decoding(settings: StudentSettings) -> str:
+    top = f", top_p {settings.top_p:g}" if settings.top_p is not None else ""
+    return f"temperature {settings.temperature:g}, at most {settings.max_tokens} tokens{top}"
+
+
+def writers_of(run: RunFolder, experiment: Experiment | None) -> Writers:
+    """Which prompts and decoding the students of a run had."""
+    if experiment is None:
+        return Writers(run.name, {}, {})
+    trained = [step.name for step in experiment.steps if step.stage == "train"]
+    settings = {name: settings_for(experiment, name) for name in (*experiment.students, *trained)}
+    shown = {n: prompts_shown(load_prompts(n)) for n in {s.prompts or experiment.prompts for s in settings.values()}}
+    return Writers(
+        run.name,
+        {name: shown[s.prompts or experiment.prompts] for name, s in settings.items()},
+        {name: _decoding(s) for name, s in settings.items()},
+    )
+
+
+def _joined(step: DatasetStep, plan: Plan, run: RunFolder, folder: Path) -> Made:
+    """Texts of earlier steps together, each once."""
+    texts = {text.provenance: text for name in step.of for text in read_rows(dataset_folder(run, name))}
+    return _made(list(texts.values()), plan, folder, Left())
+
+
+def _made(texts: list[KeptText], plan: Plan, folder: Path, left: Left) -> Made:
+    inside, left = _of_recipe(texts, plan, left)
+    kept, left = without_copies(inside, plan, left)
+    return make_dataset(kept, plan, folder, left=left)
+
+
+def _of_recipe(texts: list[KeptText], plan: Plan, left: Left) -> tuple[list[KeptText], Left]:
+    """A named recipe takes only what may be in it; the rest is counted."""
+    outside: Counter[str] = Counter()
+    inside = []
+    for text in texts:
+        why = _outside(text.combination, plan.recipe, plan.bars)
+        if why is None:
+            inside.append(text)
+        else:
+            outside[why] += 1
+    return inside, replace(left, outside=dict(outside))
+
+
+def _outside(combination: Combination, recipe: Recipe, bars: Bars) -> str | None:
+    if recipe.ks and combination.k not in recipe.ks:
+        return "another k"
+    if not recipe.is_named:
+        return None
+    if recipe.skills == "train" and not bars.skills.isdisjoint(combination.skills):
+        return "a held-out skill"
+    return bars.leak_of(combination)
+
+
+@dataclass(frozen=True)
+class FromRuns:
+    """What is wanted of runs."""
+
+    runs: Sequence[str]
+    recipe: Recipe
+    graders: Sequence[str] | None = None
+    students: Sequence[str] | None = None
+    prompts: str | None = None
+    partition: str | None = None
+    evaluations: Sequence[str] = ()
+    names: Literal["list", "strict"] = "list"
+    reserved: float = 0.2
+    near_duplicates: float | None = 0.7
+    validation: float = 0.05
+    output: Path | None = None
+
+
+def dataset_of_runs(wanted: FromRuns) -> Made:
+    """A data set from the graded conversations of one run or several."""
+    require_parquet()
+    runs = [find_run(name) for name in wanted.runs]
+    documents = [read_experiment(run) for run in runs]
+    experiments = [experiment_of_run(document) for document in documents]
+    catalog = _common_catalog(runs, documents)
+    partition = wanted.partition or next((e.partition for e in experiments if e), None)
+    ids = {i: place for e in experiments if e for i, place in evaluated(e, catalog).items()}
+    files = [*wanted.evaluations, *(name for e in experiments if e for name in e.leakage.evaluations)]
+    ids |= {i: name for name in files for i in combinations_in(Path(name))}
+    reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments if e)])
+    prompts = wanted.prompts or next((e.prompts for e in experiments if e), "standard")
+    texts: dict[str, KeptText] = {}
+    left = Left()
+    for run, experiment in zip(runs, experiments, strict=True):
+        found, left = _kept_of_run(run, experiment, wanted, left)
+        texts |= {text.provenance: text for text in found}
+    plan = Plan(
+        name="-".join(run.name for run in runs),
+        recipe=wanted.recipe,
+        catalog=catalog,
+        partition=partition,
+        bars=bars_of(catalog, partition=partition, evaluations=ids, reserved=reserved),
+        names=wanted.names,
+        prompts=prompts,
+        near_duplicates=wanted.near_duplicates,
+        validation=wanted.validation,
+        copied=tuple(sorted({p for e in experiments if e for p in _prompts_used(e)})),
+    )
+    return _made(list(texts.values()), plan, wanted.output or runs[0].path / "dataset", left)
+
+
+def _prompts_used(experiment: Experiment) -> set[str]:
+    return {settings.prompts or experiment.prompts for settings in experiment.students.values()}
+
+
+def _common_catalog(runs: Sequence[RunFolder], documents: Sequence[Mapping[str, object]]) -> Catalog:
+    hashes = {str(document.get("catalog_hash")) for document in documents}
+    if len(hashes) > 1:
+        raise UserError(
+            f"The runs {', '.join(run.name for run in runs)} are of different catalogues.",
+            hint="Make a data set from each.",
+        )
+    name = documents[0].get("catalog")
+    if not isinstance(name, str):
+        raise UserError(f"The run {runs[0].name} does not say what its catalogue is.", hint="Import it with --catalog.")
+    return load_catalog(name)
+
+
+def _kept_of_run(
+    run: RunFolder, experiment: Experiment | None, wanted: FromRuns, left: Left
+) -> tuple[list[KeptText], Left]:
+    """Full marks of a run in the order of their keys, and the count of everything else."""
+    deciding = deciding_for(run, graders=wanted.graders)
+    unknown = sorted(set(wanted.graders or ()) - set(deciding.graders))
+    if unknown or not deciding.graders:
+        raise UserError(
+            f"The run {run.name} has no grader {unknown[0]!r}." if unknown else f"The run {run.name} has no grades.",
+            hint="`skillmix grade` grades what is written; `skillmix export RUN --what votes` shows who voted.",
+        )
+    full: list[Graded] = []
+    counts: Counter[str] = Counter()
+    votes: Counter[str] = Counter()
+    for graded in graded_conversations(run, deciding, students=wanted.students):
+        kind = _kind(graded)
+        counts[kind] += 1
+        votes.update(
+            g for g, decision in zip(deciding.graders, graded.decisions, strict=False) if decision.earned is not None
+        )
+        if kind == "full":
+            full.append(graded)
+    total = counts.total()
+    if counts["undecided"] == total - counts["unfinished"] - counts["no turns"] > 0:
+        told = ", ".join(f"{name} decided {votes[name]} of {total} texts" for name in deciding.graders)
+        raise UserError(f"The run {run.name} has no grades: {told}.", hint="Grade it first: skillmix grade.")
+    left = replace(
+        left,
+        undecided=left.undecided + counts["undecided"],
+        unfinished=left.unfinished + counts["unfinished"],
+        not_conversations=left.not_conversations + counts["no turns"],
+        less=left.less + counts["less"],
+    )
+    with run.read() as journal:
+        return kept_texts(full, journal, writers_of(run, experiment), list(deciding.graders)), left
+
+
+def _kind(graded: Graded) -> str:
+    if not graded.is_over:
+        return "unfinished"
+    if graded.is_ungraded:
+        return "undecided"
+    if not graded.is_kept:
+        return "less"
+    return "full" if has_two_turns(graded.outline) else "no turns"

@@ -1,0 +1,200 @@
+"""A data set's folder: lines for trainers, rows with provenance, the card."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+from skillmix.core.catalog import Catalog
+from skillmix.core.combinations import Combination
+from skillmix.core.errors import UserError
+from skillmix.core.kept_texts import KeptText, is_for_validation
+from skillmix.core.prompts import PromptSet
+
+_ROWS_AT_ONCE: Final = 20_000
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
+
+
+def require_parquet() -> None:
+    """Say so before anything is written or paid for."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise UserError("Data sets need pyarrow.", hint="pip install 'skillmix[parquet]'.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The lines of a data set."""
+
+    train: int
+    validation: int
+    hash: str
+
+
+class Prompting:
+    """The prompts in the data, rendered from each combination."""
+
+    def __init__(self, prompts: PromptSet, catalog: Catalog) -> None:
+        self.prompts = prompts
+        self._catalog = catalog
+        self._last: tuple[str, tuple[str, str]] | None = None
+
+    def messages(self, kept: KeptText) -> list[str]:
+        """What is said, turn by turn."""
+        if self._last is None or self._last[0] != kept.combination.id:
+            self._last = kept.combination.id, self.prompts.student_prompts(self._catalog, kept.combination)
+        (first, second), (answer, better) = self._last[1], kept.replies
+        return [first, answer, second, better]
+
+
+_ROLES: Final = ("user", "assistant", "user", "assistant")
+
+
+def in_order(texts: Sequence[KeptText], validation: float) -> tuple[list[KeptText], list[KeptText]]:
+    """Texts for training and for validation, each in the order in which they came."""
+    split: tuple[list[KeptText], list[KeptText]] = ([], [])
+    for kept in texts:
+        split[is_for_validation(kept.combination.id, validation)].append(kept)
+    return split
+
+
+def write_rows(folder: Path, texts: Sequence[KeptText], *, prompting: Prompting, validation: float) -> Written:
+    """Write train.jsonl, validation.jsonl and rows.parquet."""
+    import pyarrow
+    from pyarrow import parquet
+
+    train, held_back = in_order(texts, validation)
+    content = blake2b(digest_size=16)
+    schema = _schema()
+    with parquet.ParquetWriter(folder / "rows.parquet", schema, compression="zstd") as rows:
+        for split, part in (("train", train), ("validation", held_back)):
+            with (folder / f"{split}.jsonl").open("wb") as lines:
+                for start in range(0, len(part), _ROWS_AT_ONCE):
+                    chunk = part[start : start + _ROWS_AT_ONCE]
+                    said = [prompting.messages(kept) for kept in chunk]
+                    for messages in said:
+                        line = _line(messages)
+                        lines.write(line)
+                        content.update(line)
+                    columns = _columns(chunk, said, split, prompting.prompts)
+                    rows.write_table(pyarrow.Table.from_pydict(columns, schema=schema))
+            content.update(b"\0")
+    return Written(len(train), len(held_back), content.hexdigest())
+
+
+def _line(messages: Sequence[str]) -> bytes:
+    told = [{"role": role, "content": content} for role, content in zip(_ROLES, messages, strict=True)]
+    return (_encode({"messages": told}) + "\n").encode()
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    text, texts, number = pa.string(), pa.list_(pa.string()), pa.int32()
+    message = pa.struct([("role", text), ("content", text)])
+    return pa.schema(
+        [
+            ("split", text),
+            ("run", text),
+            ("key", text),
+            ("writer", text),
+            ("model", text),
+            ("combination", text),
+            ("k", number),
+            ("skills", texts),
+            ("topic", text),
+            ("generation", number),
+            ("text", text),
+            ("text_id", text),
+            ("first_answer", text),
+            ("request_hashes", texts),
+            ("written_with", text),
+            ("prompts", text),
+            ("graders", texts),
+            ("votes", texts),
+            ("messages", pa.list_(message)),
+        ]
+    )
+
+
+def _columns(
+    texts: Sequence[KeptText], said: Sequence[Sequence[str]], split: str, prompts: PromptSet
+) -> dict[str, Any]:
+    import pyarrow as pa
+
+    flat = [content for messages in said for content in messages]
+    roles = pa.array(list(_ROLES) * len(texts))
+    messages = pa.StructArray.from_arrays([roles, pa.array(flat, pa.string())], ["role", "content"])
+    offsets = pa.array(range(0, 4 * len(texts) + 1, 4), pa.int32())
+    shown = prompts_shown(prompts)
+    return {
+        "split": [split] * len(texts),
+        "run": [t.run for t in texts],
+        "key": [t.key for t in texts],
+        "writer": [t.writer for t in texts],
+        "model": [t.model for t in texts],
+        "combination": [t.combination.id for t in texts],
+        "k": [t.combination.k for t in texts],
+        "skills": [t.combination.skills for t in texts],
+        "topic": [t.combination.topic for t in texts],
+        "generation": [t.generation for t in texts],
+        "text": [t.text for t in texts],
+        "text_id": [t.text_id for t in texts],
+        "first_answer": [t.first_status for t in texts],
+        "request_hashes": [t.requests for t in texts],
+        "written_with": [t.written_with for t in texts],
+        "prompts": [shown] * len(texts),
+        "graders": [t.graders for t in texts],
+        "votes": [t.votes for t in texts],
+        "messages": pa.ListArray.from_arrays(offsets, messages),
+    }
+
+
+def prompts_shown(prompts: PromptSet) -> str:
+    """A prompt set as cards and rows name it."""
+    return f"{prompts.name} ({prompts.content_hash()})"
+
+
+def read_rows(folder: Path) -> Iterator[KeptText]:
+    """The rows of a data set, as it was written."""
+    from pyarrow import parquet
+
+    path = folder / "rows.parquet"
+    if not path.is_file():
+        raise UserError(f"There is no data set in {folder}.", hint="Run the step that makes it first.")
+    with parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
+            for row in batch.to_pylist():
+                yield _kept_of(row)
+
+
+def _kept_of(row: Mapping[str, Any]) -> KeptText:
+    return KeptText(
+        run=row["run"],
+        writer=row["writer"],
+        combination=Combination(row["combination"], tuple(row["skills"]), row["topic"]),
+        generation=row["generation"],
+        text=row["text"],
+        text_id=row["text_id"],
+        replies=(row["messages"][1]["content"], row["messages"][3]["content"]),
+        first_status=row["first_answer"],
+        model=row["model"],
+        requests=(row["request_hashes"][0], row["request_hashes"][1]),
+        written_with=row["written_with"],
+        graders=tuple(row["graders"]),
+        votes=tuple(row["votes"]),
+    )
+
+
+def replace_folder(partial: Path, folder: Path) -> None:
+    """Put a finished folder in its place; a crash leaves the old one, or a name that says it is old."""
+    old = folder.with_name(folder.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    partial.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)

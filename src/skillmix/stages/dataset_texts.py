@@ -1,0 +1,265 @@
+"""From graded conversations to kept texts, and from kept texts to a data set's folder."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from skillmix.config.prompt_sets import load_prompts
+from skillmix.core.catalog import Catalog
+from skillmix.core.corpus.words import corpus_of
+from skillmix.core.dataset_figures import Figures, Left, Yield, figures_of
+from skillmix.core.errors import UserError
+from skillmix.core.kept_texts import KeptText, removals
+from skillmix.core.leakage import Bars, names_inside, refuse_leaks, refuse_names
+from skillmix.core.recipes import Recipe, draw_set
+from skillmix.engine.journal import JournalReader
+from skillmix.engine.outlines import Outline, combinations_of, contents
+from skillmix.engine.run_folder import write_whole
+from skillmix.render.dataset_card import CardFacts, dataset_card, dataset_info
+from skillmix.stages.conversations import TURNS
+from skillmix.stages.dataset_files import Prompting, Written, prompts_shown, replace_folder, write_rows
+from skillmix.stages.graded import Graded, answer_of
+
+_MOST_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """What is known of a run's students."""
+
+    run: str
+    written_with: Mapping[str, str]
+    """Prompt sets with their hashes, by student."""
+    decoding: Mapping[str, str]
+
+    def of(self, student: str) -> str:
+        """The prompt set of a student."""
+        return self.written_with.get(student, "unknown prompts")
+
+
+def has_two_turns(outline: Outline) -> bool:
+    """Whether it is a conversation that can be trained on."""
+    return len(outline.turns) == TURNS and all(turn.reply for turn in outline.turns)
+
+
+def kept_texts(
+    graded: Sequence[Graded], journal: JournalReader, writers: Writers, graders: Sequence[str]
+) -> list[KeptText]:
+    """Conversations with full marks, in the order given, with their words."""
+    meant = combinations_of(journal, [g.outline.combination for g in graded])
+    words = contents(journal, [turn.reply for g in graded for turn in g.outline.turns if turn.reply])
+    result = []
+    for g in graded:
+        first, last = g.outline.turns
+        replies = words[first.reply or ""], words[last.reply or ""]
+        result.append(
+            KeptText(
+                run=writers.run,
+                writer=g.outline.student,
+                combination=meant[g.outline.combination],
+                generation=g.outline.generation,
+                text=answer_of(replies[1], last.origin).text,
+                text_id=g.decisions[0].text,
+                replies=replies,
+                first_status=answer_of(replies[0], first.origin).status,
+                model=last.model,
+                requests=(first.request, last.request),
+                written_with=writers.of(g.outline.student),
+                graders=tuple(graders),
+                votes=tuple(decision.votes for decision in g.decisions),
+            )
+        )
+    return result
+
+
+def examples_told(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
+    """What a writer could copy: the catalogue's examples, and the answers of worked ones."""
+    worked = [load_prompts(name).examples for name in sorted(set(prompt_sets))]
+    answers = [answer for examples in worked for example in examples for answer in example.answers]
+    return [skill.example for skill in catalog.skills] + answers
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a folder of a data set depends on besides its texts."""
+
+    name: str
+    recipe: Recipe
+    catalog: Catalog
+    partition: str | None
+    bars: Bars
+    names: str
+    prompts: str
+    near_duplicates: float | None
+    validation: float
+    graders: tuple[str, ...] = ()
+    decoding: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
+    """Prompt sets whose worked examples must not be repeated."""
+
+    @property
+    def examples(self) -> list[str]:
+        """What no answer may repeat."""
+        return examples_told(self.catalog, self.copied)
+
+
+def without_copies(texts: list[KeptText], plan: Plan, left: Left) -> tuple[list[KeptText], Left]:
+    """Texts that say something of their own, and what was left out for it."""
+    found = removals([t.text for t in texts], examples=plan.examples, threshold=plan.near_duplicates)
+    gone = {removal.place for removal in found}
+    shown = [
+        (r.why, texts[r.place].text, texts[r.of].text if r.of is not None else "an example")
+        for r in found[:_MOST_EXAMPLES]
+    ]
+    removed = Counter(left.removed) + Counter(removal.why for removal in found)
+    examples = (*left.examples, *shown)[:_MOST_EXAMPLES]
+    kept = [text for place, text in enumerate(texts) if place not in gone] if gone else texts
+    return kept, replace(left, removed=dict(removed), examples=examples)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A data set that was written."""
+
+    folder: Path
+    written: Written
+    figures: Figures
+    left: Left
+    yields: tuple[Yield, ...] = ()
+
+    @property
+    def texts(self) -> int:
+        """How many conversations it has."""
+        return self.figures.texts
+
+    def as_json(self) -> dict[str, object]:
+        """The documented form of `dataset --json`."""
+        return {
+            "folder": str(self.folder),
+            "hash": self.written.hash,
+            "train": self.written.train,
+            "validation": self.written.validation,
+            "k": {str(k): count for k, count in self.figures.by_k.items()},
+            "yields": [
+                {
+                    "k": y.k,
+                    "target": y.target,
+                    "taken": y.taken,
+                    "conversations": y.written,
+                    "full_marks": y.full_marks,
+                    "yield": y.rate,
+                    "waves": y.waves,
+                    "below_floor": y.below_floor,
+                }
+                for y in self.yields
+            ],
+            "left_out": {
+                "less": self.left.less,
+                "undecided": self.left.undecided,
+                "unfinished": self.left.unfinished,
+                "not_conversations": self.left.not_conversations,
+                "outside": self.left.outside,
+                "removed": self.left.removed,
+            },
+        }
+
+    @property
+    def short(self) -> list[Yield]:
+        """Targets that were not reached."""
+        return [y for y in self.yields if y.taken < y.target]
+
+
+def make_dataset(
+    texts: Sequence[KeptText], plan: Plan, folder: Path, *, left: Left, yields: Sequence[Yield] = ()
+) -> Made:
+    """Draw the set, check it for leaks, and write its folder; nothing is written if anything is wrong."""
+    chosen = [texts[place] for place in draw_set(plan.recipe, [(t.identity, t.combination.k) for t in texts])]
+    if not chosen:
+        raise _empty(plan, left)
+    refuse_leaks((t.combination for t in chosen), plan.bars)
+    named = names_inside(((t.combination, t.replies) for t in chosen), plan.catalog, plan.bars.skills)
+    if plan.names == "strict":
+        refuse_names(named)
+    corpus = corpus_of(t.text for t in chosen)
+    figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus)
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    prompts = load_prompts(plan.prompts)
+    prompting = Prompting(prompts, plan.catalog)
+    written = write_rows(partial, chosen, prompting=prompting, validation=plan.validation)
+    facts = _facts(plan, chosen, written, prompts_shown(prompts))
+    (partial / "README.md").write_text(dataset_card(facts, figures, left, yields), encoding="utf-8")
+    info = dataset_info(plan.name, has_validation=written.validation > 0)
+    (partial / "dataset_info.json").write_text(info, encoding="utf-8")
+    write_whole(partial / "skillmix.json", _lineage(plan, chosen, written, figures))
+    replace_folder(partial, folder)
+    return Made(folder, written, figures, left, tuple(yields))
+
+
+def _empty(plan: Plan, left: Left) -> UserError:
+    why = {
+        "less than full marks": left.less,
+        "undecided": left.undecided,
+        "not over": left.unfinished,
+        "without two turns": left.not_conversations,
+        **left.outside,
+        **left.removed,
+    }
+    told = ", ".join(f"{count} {name}" for name, count in why.items() if count)
+    return UserError(
+        f"No text is left for {plan.recipe.name}: {told or 'there are no conversations'}. Nothing was written.",
+        hint="`skillmix texts RUN` shows what there is; more conversations, a better writer or another k may help.",
+    )
+
+
+def _facts(plan: Plan, texts: Sequence[KeptText], written: Written, shown: str) -> CardFacts:
+    return CardFacts(
+        name=plan.name,
+        recipe=plan.recipe.name,
+        size=plan.recipe.size,
+        catalog=f"{plan.catalog.name} ({plan.catalog.content_hash()})",
+        partition=plan.catalog.partition(plan.partition).name,
+        reserved=plan.bars.reserved,
+        near_duplicates=plan.near_duplicates,
+        validation=plan.validation,
+        train=written.train,
+        held_back=written.validation,
+        written_with=tuple(sorted({t.written_with for t in texts})),
+        prompts=shown,
+        graders=tuple(sorted({grader for t in texts for grader in t.graders})),
+        decoding=plan.decoding,
+    )
+
+
+def _lineage(plan: Plan, texts: Sequence[KeptText], written: Written, figures: Figures) -> str:
+    """What trainers and evaluations need to know of the set."""
+    sets = sorted({tuple(sorted(t.combination.skills)) for t in texts if t.combination.k > 1})
+    writers = Counter((t.run, t.writer, t.model) for t in texts)
+    document = {
+        "kind": "dataset",
+        "name": plan.name,
+        "hash": written.hash,
+        "recipe": plan.recipe.name,
+        "catalog": plan.catalog.name,
+        "catalog_hash": plan.catalog.content_hash(),
+        "partition": plan.catalog.partition(plan.partition).name,
+        "k": list(figures.by_k),
+        "combinations": sorted({t.combination.id for t in texts}),
+        "skill_sets": [list(skills) for skills in sets],
+        "writers": [{"run": r, "student": w, "model": m, "texts": n} for (r, w, m), n in sorted(writers.items())],
+        "counts": {
+            "train": written.train,
+            "validation": written.validation,
+            "k": {str(k): count for k, count in figures.by_k.items()},
+            "skills": figures.by_skill,
+            "topics": figures.by_topic,
+            "pairs": [[one, other, count] for (one, other), count in figures.by_pair.items()],
+        },
+    }
+    # A line for each key: some are as long as the set.
+    lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in document.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -1,0 +1,82 @@
+"""Combinations that are evaluated somewhere, and so stay out of every data set; and the refusal of the reverse."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from skillmix.config.catalogs import load_catalog
+from skillmix.config.experiment import EvaluateStep, Experiment, load_experiment
+from skillmix.config.yaml_files import read_text
+from skillmix.core.catalog import Catalog
+from skillmix.core.combinations import combination_of
+from skillmix.core.errors import UserError
+from skillmix.core.leakage import Bars, bars_of
+from skillmix.stages.plan import step_cells
+from skillmix.stages.trained_models import lineage_of, student_name
+
+
+def bars_for(experiment: Experiment, catalog: Catalog) -> Bars:
+    """What the data sets of an experiment must not hold."""
+    found = evaluated(experiment, catalog)
+    for name in experiment.leakage.evaluations:
+        for combination in combinations_in(Path(name)):
+            found.setdefault(combination, name)
+    reserved = experiment.leakage.reserved
+    return bars_of(catalog, partition=experiment.partition, evaluations=found, reserved=reserved)
+
+
+def evaluated(experiment: Experiment, catalog: Catalog) -> dict[str, str]:
+    """The combinations of an experiment's evaluations by id, with the step that has them."""
+    found: dict[str, str] = {}
+    for step in experiment.steps:
+        if isinstance(step, EvaluateStep) and step.students:
+            # The draw is the same for every student.
+            for cell in step_cells(step.model_copy(update={"students": step.students[:1]}), experiment, catalog):
+                for combination in cell.combinations:
+                    found.setdefault(combination.id, f"step {step.name} of {experiment.name}")
+    return found
+
+
+def combinations_in(path: Path) -> Iterator[str]:
+    """Ids of the combinations in a file: an experiment, the output of `combinations --json`, or JSON lines."""
+    if not path.is_file():
+        raise UserError(f"There is no file {str(path)!r}.", hint="leakage.evaluations lists files.")
+    if path.suffix in (".yaml", ".yml"):
+        experiment = load_experiment(path)
+        yield from evaluated(experiment, load_catalog(experiment.catalog))
+        return
+    text = read_text(path)
+    try:
+        documents = (
+            json.loads(text) if path.suffix == ".json" else [json.loads(x) for x in text.split("\n") if x.strip()]
+        )
+        yield from [combination_of(list(d["skills"]), d["topic"]).id for d in documents]
+    except (ValueError, TypeError, KeyError):
+        raise UserError(
+            f"{path} does not hold combinations.",
+            hint='It must be an experiment file, or JSON: [{"skills": […], "topic": …}], or one such object a line.',
+        ) from None
+
+
+def trained_on(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> dict[str, int]:
+    """For each student whose lineage is known, how many combinations of a step it was trained on."""
+    wanted = set(evaluated(experiment.model_copy(update={"steps": [step]}), catalog))
+    found = {}
+    for reference in step.students:
+        settings = experiment.students.get(student_name(reference))
+        lineage = lineage_of(settings.model) if settings else None
+        if lineage is not None:
+            found[student_name(reference)] = len(wanted & lineage.combinations)
+    return found
+
+
+def refuse_trained(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> None:
+    """Stop before a student is evaluated on what it was trained on, unless the step says that it may."""
+    if step.allow_trained:
+        return
+    for student, count in trained_on(step, experiment, catalog).items():
+        if count:
+            raise UserError(
+                f"{student} was trained on {count} of the combinations of step {step.name}.",
+                hint="Evaluate others (another seed), or set allow_trained: true; the scores then say so.",
+            )

@@ -1,0 +1,107 @@
+"""Models that train steps made: `step:NAME` as a student, and what a checkpoint was trained on."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from skillmix.config.experiment import Experiment, StudentSettings
+from skillmix.core.errors import UserError
+from skillmix.core.hashing import short_id
+from skillmix.core.specs import parse_spec
+from skillmix.engine.run_folder import RunFolder
+
+LINEAGE = "skillmix.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a checkpoint says of itself."""
+
+    combinations: frozenset[str]
+    """Everything that it or a model before it was trained on."""
+    identity: str
+    """A hash of all that is said: another data set, recipe or seed is another model."""
+
+
+def student_name(reference: str) -> str:
+    """The student that a reference means: a train step's model goes by the step's name.
+
+    >>> student_name("step:m1"), student_name("base")
+    ('m1', 'base')
+    """
+    return reference.removeprefix("step:")
+
+
+def settings_for(experiment: Experiment, name: str) -> StudentSettings:
+    """How a student is asked; a trained one as its base is."""
+    seen: set[str] = set()
+    while name not in experiment.students:
+        base = next((s.base for s in experiment.steps if s.name == name and s.stage == "train"), None)
+        if base is None or name in seen:
+            raise UserError(f"There is no student {name!r}.", hint="A step names students and earlier train steps.")
+        seen.add(name)
+        name = student_name(base)
+    return experiment.students[name]
+
+
+def model_folder(run: RunFolder, step: str) -> Path:
+    """Where a train step puts its checkpoint."""
+    return run.step(step) / "model"
+
+
+def with_trained(experiment: Experiment, run: RunFolder) -> Experiment:
+    """The experiment with a student for every train step whose checkpoint is there."""
+    made = {
+        step.name: settings_for(experiment, step.name).model_copy(update={"model": _spec(model_folder(run, step.name))})
+        for step in experiment.steps
+        if step.stage == "train" and (model_folder(run, step.name) / LINEAGE).is_file()
+    }
+    return experiment.model_copy(update={"students": {**made, **experiment.students}}) if made else experiment
+
+
+def require_trained(experiment: Experiment, name: str) -> None:
+    """Refuse a step whose student is not trained yet."""
+    if name not in experiment.students:
+        raise UserError(
+            f"The model of step {name!r} is not there yet.",
+            hint=f"Run the train step first: skillmix train … --step {name}.",
+        )
+
+
+def _spec(folder: Path) -> str:
+    """`local:FOLDER`, or the base with the folder as its adapter."""
+    told = _read(folder)
+    if not told.get("adapter"):
+        return f"local:{folder}"
+    base = told.get("base")
+    spec = base.get("spec") if isinstance(base, dict) else None
+    if not isinstance(spec, str):
+        raise UserError(f"{folder / LINEAGE} does not say what its adapter is for.", hint="Train it again.")
+    return f"{spec}+{folder}"
+
+
+def lineage_of(model: str) -> Lineage | None:
+    """What the checkpoint behind a spec was trained on; None if it does not say, or is not a folder."""
+    spec = parse_spec(model)
+    if spec.provider not in ("local", "bundled"):
+        return None
+    base, _, adapter = spec.name.partition("+")
+    folders = [Path(path).expanduser() for path in (base, adapter) if path]
+    told = [_read(folder) for folder in folders if (folder / LINEAGE).is_file()]
+    told = [document for document in told if document.get("kind") == "model"]
+    if not told:
+        return None
+    trained = [document.get("combinations") for document in told]
+    ids = {str(one) for some in trained if isinstance(some, list) for one in some}
+    return Lineage(frozenset(ids), short_id("lineage", *told))
+
+
+def _read(folder: Path) -> Mapping[str, object]:
+    try:
+        document = json.loads((folder / LINEAGE).read_text(encoding="utf-8"))
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise UserError(f"{folder / LINEAGE} is damaged.", hint="Restore it, or train the model again.")
+    return document
