@@ -101,6 +101,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     scores = _command(commands, "scores", reading.scores, "the score table of a run")
     scores.add_argument("run", metavar="RUN")
     scores.add_argument("--rules", help="default or paper; the run's own if not given")
+    scores.add_argument("--sets", action="store_true", help="reserved and seen skill sets of train skills apart, too")
 
     export = _command(commands, "export", files.export, "texts, votes or calls of a run as a file")
     export.add_argument("run", metavar="RUN")

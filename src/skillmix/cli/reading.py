@@ -162,16 +162,20 @@ def novelty(options: argparse.Namespace) -> int:
 
 def scores(options: argparse.Namespace) -> int:
     """A run's table."""
-    from skillmix.stages.scores import run_scores, students_without_scores
+    from skillmix.stages.scores import makes_data, run_scores, students_without_scores
 
-    scores = run_scores(options.run, rules=options.rules)
+    by_sets = options.sets or (not options.json and makes_data(options.run))
+    scores = run_scores(options.run, rules=options.rules, by_sets=by_sets)
     for student in students_without_scores(options.run, scores):
         print(f"note: the texts of {student} have no gradings yet, and are in no row", file=sys.stderr)
     if options.json:
         return print_json([asdict(score) for score in scores])
-    from skillmix.render.score_table import NOTE, score_table
+    from skillmix.render.score_table import NOTE, score_table, set_table, trained_note
 
     if scores:
         print(score_table(scores))
         print(f"\n{NOTE}")
+    for part in (set_table(scores), trained_note(scores)):
+        if part:
+            print(f"\n{part}")
     return 0

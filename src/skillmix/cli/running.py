@@ -3,8 +3,12 @@
 import argparse
 import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from skillmix.cli.streams import print_json
+
+if TYPE_CHECKING:
+    from skillmix.core.scoring import Score
 
 INTERRUPTED = 130
 
@@ -30,15 +34,20 @@ def run(options: argparse.Namespace) -> int:
         made = {name: made.as_json() for name, made in result.datasets.items()}
         _print_datasets(made, as_json=options.json)
         return 0 if result.is_complete else 1
-    scores = run_scores(str(result.run.path))
-    if options.json:
+    _print_scores(run_scores(str(result.run.path)), as_json=options.json)
+    for page in result.reports:
+        print(f"report: {page}", file=sys.stderr)
+    return 0 if result.is_complete else 1
+
+
+def _print_scores(scores: "list[Score]", *, as_json: bool) -> None:
+    if as_json:
         print_json([asdict(score) for score in scores])
     elif scores:
         from skillmix.render.score_table import NOTE, score_table
 
         print(score_table(scores))
         print(f"\n{NOTE}")
-    return 0 if result.is_complete else 1
 
 
 def _print_datasets(made: dict[str, dict[str, object]], *, as_json: bool) -> None:

@@ -8,6 +8,8 @@ from skillmix.config.sections import ModelRef, Name, NamedStep, Positive, Sectio
 from skillmix.core.errors import UserError
 from skillmix.core.recipes import Recipe, plain_recipe, recipe_named
 
+_TRIES_FOR_A_TEXT = 100
+
 
 class PerSkill(Section):
     """How evenly the texts of each k spread over skills."""
@@ -101,6 +103,10 @@ class DatasetStep(NamedStep):
             return recipe_named(self.recipe, size=self.size, skills=self.skills)
         ks = tuple(dict.fromkeys(self.k or self.shares))
         return plain_recipe(ks, size=self.size, skills=self.skills, shares=self.shares)
+
+    def most_of(self, k: int) -> int:
+        """Conversations of one k at most."""
+        return self.most or _TRIES_FOR_A_TEXT * self.target_of(k)
 
     def target_of(self, k: int) -> int:
         """Texts to keep of one k."""

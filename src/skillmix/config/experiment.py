@@ -222,8 +222,11 @@ def _model_faults(step: Step, experiment: Experiment, made: dict[str, str]) -> l
     faults = []
     for reference in _models_of(step):
         if reference.startswith("step:"):
-            if made.get(reference.removeprefix("step:")) != "train":
-                faults.append(f"no earlier train step is called {reference.removeprefix('step:')!r}")
+            name = reference.removeprefix("step:")
+            if made.get(name) != "train":
+                faults.append(f"no earlier train step is called {name!r}")
+            if name in experiment.students:
+                faults.append(f"{reference} and the student {name!r} would have one name")
         elif reference not in experiment.students:
             faults.append(f"there is no student {reference!r}")
     return faults
@@ -243,5 +246,5 @@ def _inputs_of(step: Step) -> list[tuple[str, tuple[str, ...]]]:
     if isinstance(step, DatasetStep):
         return [(name, ("dataset",)) for name in step.of]
     if isinstance(step, GradeStep):
-        return [(name, ("generate", "evaluate", "dataset")) for name in step.of]
+        return [(name, ("generate", "evaluate")) for name in step.of]
     return []

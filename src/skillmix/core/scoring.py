@@ -149,6 +149,10 @@ class Score:
     one_try: float | None
     one_try_low: float | None
     one_try_high: float | None
+    sets: str = "all"
+    """Which skill sets of the cell: all, those that are reserved, or those that data sets may hold ("seen")."""
+    trained_on: int | None = None
+    """Combinations that the student was trained on; None if its lineage is not known."""
 
 
 def summarise(scores: Sequence[Sequence[float | None]], metric: Metric) -> Summary:

@@ -29,9 +29,44 @@ def score_table(scores: Iterable[Score]) -> str:
     """One row for each student, grader, setting and k."""
     cells: dict[tuple[str, str, str, int], dict[str, Score]] = {}
     for score in scores:
+        if score.sets != "all":
+            continue
         cells.setdefault((score.student, score.grader, score.setting, score.k), {})[score.metric] = score
     rows = [_row(place, by_metric) for place, by_metric in cells.items()]
     return markdown_table(_HEADER, rows, right=frozenset({3, 8, 9, 10}))
+
+
+def set_table(scores: Iterable[Score]) -> str | None:
+    """Skill sets that no data set holds beside those that may be in one; None if they were not told apart."""
+    found: dict[tuple[str, str, int], dict[str, Score]] = {}
+    for score in scores:
+        if score.metric == "full_marks" and score.sets != "all":
+            found.setdefault((score.student, score.grader, score.k), {})[score.sets] = score
+    if not found:
+        return None
+    rows = [
+        (*map(str, place), *(part for name in ("reserved", "seen") for part in _set_cells(by_sets[name])))
+        for place, by_sets in found.items()
+    ]
+    header = ("student", "grader", "k", "full marks, reserved sets", "complete", "full marks, seen sets", "complete")
+    return markdown_table(header, rows, right=frozenset({2, 4, 6}))
+
+
+def _set_cells(score: Score) -> tuple[str, str]:
+    return share_with_interval(score.value, score.low, score.high), f"{score.complete}/{score.combinations}"
+
+
+def trained_note(scores: Iterable[Score]) -> str | None:
+    """What must be said under a table with students that were trained on its combinations."""
+    found = {
+        (s.student, s.setting, s.k): (s.trained_on, s.combinations)
+        for s in scores
+        if s.trained_on and s.sets == "all" and s.metric == "full_marks"
+    }
+    lines = [
+        f"{st} was trained on {n} of the {of} combinations of {se}, k = {k}." for (st, se, k), (n, of) in found.items()
+    ]
+    return "\n".join(lines) or None
 
 
 def _row(place: tuple[str, str, str, int], by_metric: dict[str, Score]) -> Sequence[str]:

@@ -22,8 +22,6 @@ from skillmix.stages.plan import Cell
 from skillmix.stages.progress import duration, say, watch
 from skillmix.stages.trained_models import student_name
 
-_TRIES_FOR_A_TEXT = 100
-
 
 @dataclass
 class Waves:
@@ -123,10 +121,9 @@ class Waves:
         return replace(train, skills=everything.skills)
 
     def _target(self, k: int) -> Target:
-        wanted = self.step.target_of(k)
         return Target(
-            kept=wanted,
-            most=self.step.most or _TRIES_FOR_A_TEXT * wanted,
+            kept=self.step.target_of(k),
+            most=self.step.most_of(k),
             floor=self.step.per_skill.floor,
             ceiling=self.step.per_skill.ceiling,
             skills=self._side(k).skills,

@@ -86,10 +86,15 @@ def drawn_settings(step: Step, experiment: Experiment) -> list[Setting]:
     return [setting for s in earlier for setting in drawn_settings(s, experiment)]
 
 
+def data_writers(step: Step) -> list[str]:
+    """Who writes a data set."""
+    return [student_name(step.writer)] if isinstance(step, DatasetStep) and step.writer else []
+
+
 def written_by(step: Step) -> list[str]:
     """The students that a step asks."""
     if isinstance(step, DatasetStep):
-        return [student_name(step.writer)] if step.writer else []
+        return data_writers(step)
     return [student_name(reference) for reference in getattr(step, "students", [])]
 
 
@@ -112,7 +117,7 @@ def skipped_cells(experiment: Experiment, scores: Sequence[Score]) -> set[Skippe
     values = {
         (s.student, s.grader, s.setting, s.k): s.value
         for s in scores
-        if s.metric == "full_marks" and s.value is not None
+        if s.metric == "full_marks" and s.sets == "all" and s.value is not None
     }
     skipped: set[SkippedCell] = set()
     for step in experiment.steps:

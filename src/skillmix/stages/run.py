@@ -42,6 +42,8 @@ class RunResult:
     """By step."""
     datasets: "dict[str, Made]" = field(default_factory=dict)
     """By step."""
+    reports: list[Path] = field(default_factory=list)
+    """Pages to open."""
 
     @property
     def called(self) -> int:
@@ -136,14 +138,29 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
             raise KeyboardInterrupt from None
         finally:
             run.note_invocation({"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()})
+    if not result.is_interrupted:
+        _write_reports(experiment, steps, result)
     return result
+
+
+def _write_reports(experiment: Experiment, steps: Sequence[Step], result: RunResult) -> None:
+    """Reports read the journal once nobody writes to it."""
+    for step in steps:
+        if step.stage != "report":
+            continue
+        if find_spec("skillmix.stages.report") is None:
+            say(f"{step.name}: reports are not here yet; `skillmix scores {result.run.path}` prints the table")
+        else:
+            result.reports.append(
+                import_module("skillmix.stages.report").report_step(experiment, step, result.run).page
+            )
 
 
 def _work(steps: Sequence[Step], place: Workplace, result: RunResult) -> None:
     """Step after step; what an earlier one made is there for the next."""
     for step in steps:
         now = replace(place, experiment=with_trained(place.experiment, place.run))
-        if not _STAGES[step.stage](step, now, result):
+        if step.stage in _STAGES and not _STAGES[step.stage](step, now, result):
             break
 
 
@@ -183,21 +200,12 @@ def _train(step: Any, place: Workplace, result: RunResult) -> bool:
     return True
 
 
-def _report(step: Any, place: Workplace, result: RunResult) -> bool:
-    if find_spec("skillmix.stages.report") is None:
-        say(f"{step.name}: reports are not here yet; `skillmix scores {place.run.path}` prints the table")
-    else:
-        import_module("skillmix.stages.report").report_step(place.experiment, step, place.run)
-    return True
-
-
 _STAGES: Final[Mapping[str, Callable[[Any, Workplace, RunResult], bool]]] = {
     "evaluate": _calls,
     "generate": _calls,
     "grade": _calls,
     "dataset": _dataset,
     "train": _train,
-    "report": _report,
 }
 """What does the steps of a stage; False if the run must stop there."""
 

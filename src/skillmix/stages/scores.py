@@ -1,12 +1,13 @@
 """`skillmix scores`: from a run's journal to the cells of its table, without a call."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 from skillmix.config.catalogs import load_catalog
 from skillmix.config.experiment import Experiment
 from skillmix.config.prompt_sets import load_prompts
+from skillmix.core.combinations import Combination, is_reserved
 from skillmix.core.errors import UserError
 from skillmix.core.rubric import Phrases, Rubric, rubric_of
 from skillmix.core.scoring import METRICS, Score, summarise, text_score
@@ -15,8 +16,9 @@ from skillmix.core.texts import Ballot, ReadCall, StudentText, ballots, read_cal
 from skillmix.engine.run_folder import RunFolder, find_run
 from skillmix.stages.conversations import TURNS
 from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
-from skillmix.stages.plan import cells_of, skipped_cells
+from skillmix.stages.plan import cells_of, data_writers, skipped_cells
 from skillmix.stages.rules_grader import RulesGrader
+from skillmix.stages.trained_models import trained_combinations
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def run_gradings(run: RunFolder, records: RunRecords) -> Iterator[ReadCall]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class Group:
     """The texts behind one row of the table: for each combination its generations, None where one is missing."""
 
     student: str
@@ -81,18 +83,23 @@ class _Group:
     setting: str
     k: int
     texts: list[list[Ballot | None]]
+    combinations: tuple[Combination, ...]
 
 
-def run_scores(run_name: str, *, rules: str | None = None) -> list[Score]:
-    """Every cell of a run: student, grader, setting, k and metric; the run's own rules unless others are named."""
+def run_scores(run_name: str, *, rules: str | None = None, by_sets: bool = False) -> list[Score]:
+    """Every cell of a run: student, grader, setting, k and metric; the run's own rules unless others are named.
+
+    By sets, the cells on train skills come again in two parts: skill sets that are reserved, and those that data sets
+    may hold.
+    """
     run = find_run(run_name)
     document = read_experiment(run)
     experiment = experiment_of_run(document)
     chosen = run_rules(run, rules)
     records = run_records(run)
-    groups = _planned_groups(experiment, records) if experiment else _found_groups(records)
     scores = []
-    for group in groups:
+    trained = trained_combinations(run, experiment) if experiment else {}
+    for sets, group in _parts(groups_of(experiment, records), experiment if by_sets else None):
         points = [[b.points(chosen, records.phrases) if b else None for b in texts] for texts in group.texts]
         statuses = Counter(b.text.answer.status for texts in group.texts for b in texts if b)
         for metric in METRICS:
@@ -110,10 +117,34 @@ def run_scores(run_name: str, *, rules: str | None = None) -> list[Score]:
                     k=group.k,
                     metric=metric,
                     format_failures=statuses["no marker"] + statuses["empty"],
+                    sets=sets,
+                    trained_on=_known_of(group, trained.get(group.student)),
                     **asdict(summarise(values, metric)),
                 )
             )
     return _without_skipped(scores, experiment) if experiment else scores
+
+
+def groups_of(experiment: Experiment | None, records: RunRecords) -> Iterator[Group]:
+    """The cells of a run: those that were planned, or whatever an import brought."""
+    return _planned_groups(experiment, records) if experiment else _found_groups(records)
+
+
+def _parts(groups: Iterable[Group], experiment: Experiment | None) -> Iterator[tuple[str, Group]]:
+    """Each cell, and its two parts where the experiment reserves some of its skill sets."""
+    for group in groups:
+        yield "all", group
+        if experiment is None or not experiment.leakage.reserved or group.k < 2 or group.setting != "train":
+            continue
+        share = experiment.leakage.reserved
+        for name, wanted in (("reserved", True), ("seen", False)):
+            places = [i for i, c in enumerate(group.combinations) if is_reserved(c.skills, share) == wanted]
+            combinations = tuple(group.combinations[i] for i in places)
+            yield name, replace(group, texts=[group.texts[i] for i in places], combinations=combinations)
+
+
+def _known_of(group: Group, trained: frozenset[str] | None) -> int | None:
+    return None if trained is None else sum(c.id in trained for c in group.combinations)
 
 
 def _without_skipped(scores: list[Score], experiment: Experiment) -> list[Score]:
@@ -122,17 +153,18 @@ def _without_skipped(scores: list[Score], experiment: Experiment) -> list[Score]
     return [s for s in scores if (s.student, s.setting, s.k) not in skipped or s.complete]
 
 
-def _found_groups(records: RunRecords) -> Iterator[_Group]:
+def _found_groups(records: RunRecords) -> Iterator[Group]:
     """The cells of an imported run: whatever is there, by k."""
     cells: dict[tuple[str, str, int], dict[str, list[Ballot | None]]] = defaultdict(lambda: defaultdict(list))
     for ballot in records.ballots:
         combination = ballot.text.combination
         cells[ballot.text.student, ballot.grader, combination.k][combination.id].append(ballot)
     for (student, grader, k), by_combination in sorted(cells.items()):
-        yield _Group(student, grader, "imported", k, list(by_combination.values()))
+        known = tuple(texts[0].text.combination for texts in by_combination.values() if texts[0])
+        yield Group(student, grader, "imported", k, list(by_combination.values()), known)
 
 
-def _planned_groups(experiment: Experiment, records: RunRecords) -> Iterator[_Group]:
+def _planned_groups(experiment: Experiment, records: RunRecords) -> Iterator[Group]:
     """The cells of an experiment: everything that was to be made, made or not."""
     made = {(b.text.student, b.text.combination.id, b.text.generation, b.grader): b for b in records.ballots}
     for cell in cells_of(experiment, load_catalog(experiment.catalog)):
@@ -141,13 +173,22 @@ def _planned_groups(experiment: Experiment, records: RunRecords) -> Iterator[_Gr
                 [made.get((cell.student, c.id, generation, grader)) for generation in range(cell.generations)]
                 for c in cell.combinations
             ]
-            yield _Group(cell.student, grader, cell.setting, cell.k, texts)
+            yield Group(cell.student, grader, cell.setting, cell.k, texts, cell.combinations)
+
+
+def makes_data(run_name: str) -> bool:
+    """Whether a run trains or makes data sets, so that reserved skill sets mean something."""
+    experiment = experiment_of_run(read_experiment(find_run(run_name)))
+    return experiment is not None and any(step.stage in ("dataset", "train") for step in experiment.steps)
 
 
 def students_without_scores(run_name: str, scores: list[Score]) -> list[str]:
     """Students of a run whose texts no grader has seen, and who are in no table for that."""
-    with find_run(run_name).read() as journal:
-        return sorted(journal.students() - {score.student for score in scores})
+    run = find_run(run_name)
+    experiment = experiment_of_run(read_experiment(run))
+    writers = {name for step in experiment.steps for name in data_writers(step)} if experiment else set()
+    with run.read() as journal:
+        return sorted(journal.students() - {score.student for score in scores} - writers)
 
 
 def _text(value: object) -> str | None:

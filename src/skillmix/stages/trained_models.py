@@ -1,7 +1,7 @@
 """Models that train steps made: `step:NAME` as a student, and what a checkpoint was trained on."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +53,9 @@ def model_folder(run: RunFolder, step: str) -> Path:
 def with_trained(experiment: Experiment, run: RunFolder) -> Experiment:
     """The experiment with a student for every train step whose checkpoint is there."""
     made = {
-        step.name: settings_for(experiment, step.name).model_copy(update={"model": _spec(model_folder(run, step.name))})
+        step.name: settings_for(experiment, step.name).model_copy(
+            update={"model": f"local:{model_folder(run, step.name)}"}
+        )
         for step in experiment.steps
         if step.stage == "train" and (model_folder(run, step.name) / LINEAGE).is_file()
     }
@@ -69,32 +71,36 @@ def require_trained(experiment: Experiment, name: str) -> None:
         )
 
 
-def _spec(folder: Path) -> str:
-    """`local:FOLDER`, or the base with the folder as its adapter."""
-    told = _read(folder)
-    if not told.get("adapter"):
-        return f"local:{folder}"
-    base = told.get("base")
-    spec = base.get("spec") if isinstance(base, dict) else None
-    if not isinstance(spec, str):
-        raise UserError(f"{folder / LINEAGE} does not say what its adapter is for.", hint="Train it again.")
-    return f"{spec}+{folder}"
+def trained_combinations(run: RunFolder, experiment: Experiment) -> dict[str, frozenset[str]]:
+    """What each student of an experiment was trained on, as far as checkpoints say."""
+    found = {name: lineage_of(settings.model) for name, settings in with_trained(experiment, run).students.items()}
+    return {name: lineage.combinations for name, lineage in found.items() if lineage is not None}
 
 
 def lineage_of(model: str) -> Lineage | None:
     """What the checkpoint behind a spec was trained on; None if it does not say, or is not a folder."""
+    documents = list(_documents(model))
+    if not documents:
+        return None
+    trained = [document.get("combinations") for document in documents]
+    ids = {str(one) for some in trained if isinstance(some, list) for one in some}
+    return Lineage(frozenset(ids), short_id("lineage", *documents))
+
+
+def _documents(model: str) -> Iterator[Mapping[str, object]]:
+    """What a checkpoint, its adapters, and the models that they were made from say of themselves."""
     spec = parse_spec(model)
     if spec.provider not in ("local", "bundled"):
-        return None
-    base, _, adapter = spec.name.partition("+")
-    folders = [Path(path).expanduser() for path in (base, adapter) if path]
-    told = [_read(folder) for folder in folders if (folder / LINEAGE).is_file()]
-    told = [document for document in told if document.get("kind") == "model"]
-    if not told:
-        return None
-    trained = [document.get("combinations") for document in told]
-    ids = {str(one) for some in trained if isinstance(some, list) for one in some}
-    return Lineage(frozenset(ids), short_id("lineage", *told))
+        return
+    # A '+' may be part of a folder's name.
+    names = [spec.name] if Path(spec.name).expanduser().is_dir() else spec.name.split("+")
+    for folder in (Path(name).expanduser() for name in names):
+        told = _read(folder) if (folder / LINEAGE).is_file() else {}
+        if told.get("kind") == "model":
+            yield told
+            base = told.get("base")
+            if isinstance(base, dict) and isinstance(base.get("spec"), str) and base["spec"] != model:
+                yield from _documents(base["spec"])
 
 
 def _read(folder: Path) -> Mapping[str, object]:

@@ -11,7 +11,7 @@ from skillmix.core.corpus.words import Corpus, corpus_of
 RUN: Final = 3
 """Texts are compared by their sets of three-word runs."""
 _CHUNK: Final = 50_000
-_BUCKETS: Final = 1 << 22
+_MOST_BUCKETS: Final = 24
 
 
 def earlier_copies(texts: Sequence[str], *, threshold: float | None, corpus: Corpus | None = None) -> list[int | None]:
@@ -55,13 +55,16 @@ def _roots(copy_of: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _pairs(corpus: Corpus, is_first: NDArray[np.bool_], threshold: float) -> list[tuple[int, int]]:
     """Pairs of texts (later, earlier) that may overlap enough, in the order of the later text."""
-    frequency = np.zeros(_BUCKETS, np.int64)
+    if not len(corpus.words):
+        return []
+    # Runs are counted by a remainder of their hash: some look more frequent than they are, none looks rarer.
+    frequency = np.zeros(1 << min(_MOST_BUCKETS, len(corpus.words).bit_length() + 1), np.int64)
     sizes = np.zeros(len(corpus), np.int64)
     for first in range(0, len(corpus), _CHUNK):
         runs, texts = _run_sets(corpus, first, is_first)
         chunk = np.bincount(texts - first)
         sizes[first : first + len(chunk)] = chunk
-        frequency += np.bincount((runs % np.uint64(_BUCKETS)).astype(np.int64), minlength=_BUCKETS)
+        frequency += np.bincount(_buckets(runs, frequency), minlength=len(frequency))
     kept_runs, kept_texts = [], []
     for first in range(0, len(corpus), _CHUNK):
         runs, texts = _rarest(*_run_sets(corpus, first, is_first), frequency, threshold)
@@ -71,6 +74,10 @@ def _pairs(corpus: Corpus, is_first: NDArray[np.bool_], threshold: float) -> lis
     order = np.lexsort((texts, runs))
     runs, texts = runs[order], texts[order]
     return _grouped_pairs(runs, texts, sizes, threshold)
+
+
+def _buckets(runs: NDArray[np.uint64], frequency: NDArray[np.int64]) -> NDArray[np.int64]:
+    return (runs & np.uint64(len(frequency) - 1)).astype(np.int64)
 
 
 def _run_sets(corpus: Corpus, first: int, is_first: NDArray[np.bool_]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -90,7 +97,7 @@ def _rarest(
     runs: NDArray[np.uint64], texts: NDArray[np.int64], frequency: NDArray[np.int64], threshold: float
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Of each text as many of its rarest runs as overlapping texts cannot both miss, less those that nobody shares."""
-    often = frequency[(runs % np.uint64(_BUCKETS)).astype(np.int64)]
+    often = frequency[_buckets(runs, frequency)]
     order = np.lexsort((runs, often, texts))
     runs, texts, often = runs[order], texts[order], often[order]
     starts = np.flatnonzero(np.concatenate(([True], texts[1:] != texts[:-1]))) if len(texts) else np.empty(0, np.int64)

@@ -1,0 +1,116 @@
+"""Copies, near copies, frames and copied examples, against the plain way of finding them."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skillmix.core.corpus.copies import earlier_copies
+from skillmix.core.corpus.words import corpus_of, distinct_share, holds_run_of, repeated_frames, words_of
+from skillmix.core.kept_texts import removals
+
+TEXTS = st.lists(st.lists(st.sampled_from("abcdef"), min_size=0, max_size=9).map(" ".join), max_size=25)
+
+
+def plainly(texts: list[str], threshold: float) -> list[bool]:
+    """Which texts are kept, by comparing each with all that are kept before it."""
+    kept: list[int] = []
+    words = [words_of(text) for text in texts]
+    runs = [set(zip(w, w[1:], w[2:], strict=False)) for w in words]
+    for place in range(len(texts)):
+        is_copy = any(
+            words[place] == words[other]
+            or (runs[place] and len(runs[place] & runs[other]) / len(runs[place] | runs[other]) >= threshold)
+            for other in kept
+        )
+        if not is_copy:
+            kept.append(place)
+    return [place in kept for place in range(len(texts))]
+
+
+@settings(max_examples=200)
+@given(TEXTS, st.sampled_from([0.3, 0.5, 0.7, 0.9, 1.0]))
+def test_every_near_copy_is_found_and_nothing_else(texts: list[str], threshold: float) -> None:
+    found = earlier_copies(texts, threshold=threshold)
+
+    assert [copy is None for copy in found] == plainly(texts, threshold)
+    assert all(copy is None or (copy < place and found[copy] is None) for place, copy in enumerate(found))
+
+
+@given(TEXTS, st.integers(0, 25))
+def test_a_longer_list_changes_nothing_before(texts: list[str], cut: int) -> None:
+    assert earlier_copies(texts, threshold=0.7)[:cut] == earlier_copies(texts[:cut], threshold=0.7)
+
+
+def test_only_exact_copies_without_a_threshold() -> None:
+    texts = ["The cat sat on the mat.", "the cat sat on the mat", "The cat sat on the map."]
+
+    assert earlier_copies(texts, threshold=None) == [None, 0, None]
+
+
+def test_frames_are_counted_by_text() -> None:
+    texts = [f"In the heart of the city a {word} sang" for word in ("bird", "child", "clock")] + ["one two three four"]
+
+    frames, framed = repeated_frames(corpus_of(texts), 6, most=5)
+
+    assert [(frame.words, frame.texts) for frame in frames] == [
+        ("in the heart of the city", 3),
+        ("the heart of the city a", 3),
+    ]
+    assert framed == 3
+
+
+def test_a_frame_repeated_inside_one_text_is_one_text() -> None:
+    words = "a b c d e f "
+
+    assert repeated_frames(corpus_of([words * 3]), 6, most=5) == ([], 0)
+
+
+def test_distinct_runs() -> None:
+    assert distinct_share(corpus_of(["a b c d", "a b c d"]), 4) == 0.5
+    assert distinct_share(corpus_of(["a b c"]), 4) is None
+
+
+def test_many_chunks_are_as_one(monkeypatch: object) -> None:
+    chance = random.Random(0)
+    texts = [" ".join(chance.choices("abcdefgh", k=8)) for _ in range(300)]
+    whole = earlier_copies(texts, threshold=0.5)
+
+    from skillmix.core.corpus import copies
+
+    size, copies._CHUNK = copies._CHUNK, 7  # type: ignore[misc]
+    try:
+        assert earlier_copies(texts, threshold=0.5) == whole
+    finally:
+        copies._CHUNK = size  # type: ignore[misc]
+
+
+def test_copies_of_examples_are_found_in_other_words_around_them() -> None:
+    example = "The stars winked at the sailors as they came slowly home."
+    texts = [
+        "Well: the stars winked at the sailors as they slept.",
+        "The stars winked, and the sailors came home.",
+        "A borrowed umbrella never returns!",
+    ]
+
+    found = holds_run_of(corpus_of(texts), [example, "A borrowed umbrella never returns."], length=8)
+
+    assert found.tolist() == [True, False, True]
+
+
+def test_removals_say_why_and_of_what() -> None:
+    texts = [
+        "one two three four five six seven",
+        "One two three four five six seven.",
+        "one two three four five six eight",
+        "told words that were told before by you",
+        "something else",
+    ]
+
+    found = removals(texts, examples=["Told words that were told before by you."], threshold=0.6)
+
+    assert [(r.place, r.why, r.of) for r in found] == [
+        (1, "exact copy", 0),
+        (2, "near copy", 0),
+        (3, "repeats an example", None),
+    ]
