@@ -19,7 +19,7 @@ from skillmix.core.specs import ModelSpec
 
 _DEFINITION = re.compile(r"^(?:- |\*\*)(?P<name>[^\n]+?)(?:\*\*)?: ", re.MULTILINE)
 _CRITERION = re.compile(r"^- (?P<phrase>[^\n:]+)$", re.MULTILINE)
-_TOPIC = re.compile(r"about (?:this topic: |the topic \")(?P<topic>[^\n\"]+)")
+_TOPIC = re.compile(r"(?:about (?:this topic: |the topic \")|^Topic: )(?P<topic>[^\n\"]+)", re.MULTILINE)
 _LIMIT = re.compile(r"(?P<limit>\w+) sentences?\b")
 _LIMITS: Final = {limit_in_words(number).split()[0]: number for number in range(1, 21)}
 
@@ -79,7 +79,9 @@ class ScriptedModel:
         return Reply(text, finish="stop", input_tokens=words, output_tokens=len(text.split()))
 
     def _write(self, request: Request, chance: "_Chance") -> str:
-        first = next(m.content for m in request.messages if m.role == "user")
+        asked = [m.content for m in request.messages if m.role == "user"]
+        # Worked examples stand before the task itself.
+        first = next((content for content in reversed(asked) if _DEFINITION.search(content)), asked[0])
         names = [match["name"] for match in _DEFINITION.finditer(first)]
         topic = _TOPIC.search(first)
         shown = [code(name) for name in names if chance.falls(f"skill {name}", self._rates.skill)]

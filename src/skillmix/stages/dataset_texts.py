@@ -195,7 +195,7 @@ def make_dataset(
     (partial / "README.md").write_text(dataset_card(facts, figures, left, yields), encoding="utf-8")
     info = dataset_info(plan.name, has_validation=written.validation > 0)
     (partial / "dataset_info.json").write_text(info, encoding="utf-8")
-    write_whole(partial / "skillmix.json", _lineage(plan, chosen, written, figures))
+    write_whole(partial / "skillmix.json", _lineage(plan, chosen, written, figures, yields))
     replace_folder(partial, folder)
     return Made(folder, written, figures, left, tuple(yields))
 
@@ -235,7 +235,14 @@ def _facts(plan: Plan, texts: Sequence[KeptText], written: Written, shown: str) 
     )
 
 
-def _lineage(plan: Plan, texts: Sequence[KeptText], written: Written, figures: Figures) -> str:
+def _generated(yields: Sequence[Yield]) -> dict[str, dict[str, int]]:
+    """Conversations written for each k, and how many of them were taken; not known of what was joined."""
+    if not yields:
+        return {}
+    return {"generated": {str(y.k): y.written for y in yields}, "kept": {str(y.k): y.taken for y in yields}}
+
+
+def _lineage(plan: Plan, texts: Sequence[KeptText], written: Written, figures: Figures, yields: Sequence[Yield]) -> str:
     """What trainers and evaluations need to know of the set."""
     sets = sorted({tuple(sorted(t.combination.skills)) for t in texts if t.combination.k > 1})
     writers = Counter((t.run, t.writer, t.model) for t in texts)
@@ -250,11 +257,13 @@ def _lineage(plan: Plan, texts: Sequence[KeptText], written: Written, figures: F
         "k": list(figures.by_k),
         "combinations": sorted({t.combination.id for t in texts}),
         "skill_sets": [list(skills) for skills in sets],
-        "writers": [{"run": r, "student": w, "model": m, "texts": n} for (r, w, m), n in sorted(writers.items())],
+        "writers": sorted({f"{t.run}#{t.writer}" for t in texts}),
+        "written_by": [{"run": r, "student": w, "model": m, "texts": n} for (r, w, m), n in sorted(writers.items())],
         "counts": {
             "train": written.train,
             "validation": written.validation,
             "k": {str(k): count for k, count in figures.by_k.items()},
+            **_generated(yields),
             "skills": figures.by_skill,
             "topics": figures.by_topic,
             "pairs": [[one, other, count] for (one, other), count in figures.by_pair.items()],

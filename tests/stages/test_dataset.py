@@ -1,0 +1,521 @@
+"""Data sets from scripted runs: exactly the expected members, no leak, the same bytes after any kill."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyarrow import parquet
+
+from skillmix.cli import main
+from skillmix.config.catalogs import load_catalog
+from skillmix.core.combinations import is_reserved
+from skillmix.core.errors import UserError
+from skillmix.core.recipes import Recipe, plain_recipe, recipe_named
+from skillmix.core.scoring import text_score
+from skillmix.core.sentences import count_sentences
+from skillmix.core.text_rules import RULES
+from skillmix.engine.run_folder import find_run
+from skillmix.stages.dataset import FromRuns, dataset_of_runs
+from skillmix.stages.dataset_texts import Made
+from skillmix.stages.run import RunResult, run_experiment
+from skillmix.stages.scores import run_records
+
+FILES = ("train.jsonl", "validation.jsonl", "dataset_info.json", "rows.parquet", "README.md", "skillmix.json")
+WRITER = "scripted:student?skill=0.8&marker=0.9"
+
+
+def written(folder: Path, steps: list[dict[str, Any]], **more: Any) -> Path:
+    document = {
+        "name": "data",
+        "students": {"w": {"model": WRITER}, "other": {"model": "scripted:student?skill=0.9"}},
+        "graders": {"judge": {"model": "scripted:grader?noise=0.02&unreadable=0.1", "rounds": 3}},
+        "steps": steps,
+    } | more
+    path = folder / f"{document['name']}.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+def step(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "stage": "dataset", "writer": "w", "graders": ["judge"]} | more
+
+
+def run(folder: Path, *steps: dict[str, Any], **more: Any) -> RunResult:
+    return run_experiment(written(folder, list(steps), **more))
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = parquet.read_table(folder / "rows.parquet").to_pylist()
+    return found
+
+
+def keys(folder: Path) -> set[str]:
+    return {row["key"] for row in rows(folder)}
+
+
+def of_run(recipe: Recipe, **more: Any) -> Made:
+    return dataset_of_runs(FromRuns(runs=["data"], recipe=recipe, near_duplicates=None, **more))
+
+
+def graded_run(folder: Path, **more: Any) -> None:
+    """Texts of k = 1 to 3 from both sides, graded."""
+    steps: list[dict[str, Any]] = [
+        {
+            "name": "texts",
+            "stage": "generate",
+            "students": ["w"],
+            "settings": ["train", "all"],
+            "k": [1, 2, 3],
+            "combinations": 60,
+            "generations": 1,
+        },
+        {"name": "grades", "stage": "grade", "of": ["texts"], "graders": ["judge"]},
+    ]
+    run(folder, *steps, **more)
+
+
+def expected(ks: set[int], *, skills: str = "all") -> set[str]:
+    """Members of D(ks) by the plain way: every ballot counted on its own, every rule read off the catalogue."""
+    catalog = load_catalog("paper")
+    train, held_out = catalog.partition().train, catalog.partition().held_out
+    records = run_records(find_run("data"))
+    found = set()
+    for ballot in records.ballots:
+        c = ballot.text.combination
+        is_full = text_score(ballot.points(RULES["default"], records.phrases), "full_marks") == 1.0
+        sides = c.topic in train.topics and (
+            set(c.skills) <= set(train.skills) or (c.k == 1 and skills == "all" and c.skills[0] in held_out.skills)
+        )
+        if is_full and sides and c.k in ks and not is_reserved(c.skills, 0.2):
+            found.add((f"generate/w/{c.id}/{ballot.text.generation}", ballot.text.id))
+    texts: dict[str, str] = {}
+    for key, text in sorted(found):
+        texts.setdefault(text, key)  # the same words twice are one text
+    return set(texts.values())
+
+
+def test_recipes_of_one_run_have_exactly_the_expected_members(in_folder: Path) -> None:
+    graded_run(in_folder)
+
+    for ks in ({1}, {2}, {1, 2}, {1, 2, 3}):
+        made = of_run(recipe_named(f"D({','.join(map(str, sorted(ks)))})"))
+
+        members = keys(made.folder)
+        assert members == expected(ks), ks
+        assert made.texts == len(members) > 10
+    assert keys(of_run(recipe_named("D(1)", skills="train")).folder) == expected({1}, skills="train")
+    assert expected({1}, skills="train") < expected({1})
+
+
+def test_sizes_are_nested_and_the_ablation_keeps_its_constraint(in_folder: Path) -> None:
+    graded_run(in_folder)
+    whole = expected({1, 2, 3})
+    by_k = Counter(row["k"] for row in rows(of_run(recipe_named("D(1,2,3)")).folder))
+
+    ladder = [keys(of_run(recipe_named("D(1,2,3)", size=size)).folder) for size in (10, 20, 40)]
+    ablation = rows(of_run(recipe_named("ablation", size=30)).folder)
+
+    assert ladder[0] < ladder[1] < ladder[2] < whole
+    assert [len(part) for part in ladder] == [10, 20, 40]
+    compound = sum(row["k"] > 1 for row in ablation)
+    assert len(ablation) == 30
+    assert compound < by_k[2]
+    assert {row["key"] for row in ablation} <= whole
+    with pytest.raises(UserError, match=f"there are {by_k[1]} of k = 1, {by_k[2]} of k = 2"):
+        of_run(recipe_named("D(1,2,3)", size=1000))
+
+
+def test_a_target_is_reached_in_waves_and_rows_say_where_texts_are_from(in_folder: Path) -> None:
+    result = run(in_folder, step("d", k=[1, 2], skills="all", target={1: 30, 2: 20}))
+
+    made = result.datasets["d"]
+    found = rows(made.folder)
+    assert result.is_complete
+    assert Counter(row["k"] for row in found) == {1: 30, 2: 20}
+    assert [(y.k, y.taken, y.target) for y in made.yields] == [(1, 30, 30), (2, 20, 20)]
+    for y in made.yields:
+        assert y.full_marks >= y.taken
+        assert y.written == sum(1 for text in run_records(result.run).texts if text.combination.k == y.k)
+    lines = [
+        json.loads(line)
+        for name in ("train.jsonl", "validation.jsonl")
+        for line in (made.folder / name).read_text(encoding="utf-8").splitlines()
+    ]
+    assert [line["messages"] for line in lines] == [row["messages"] for row in found]
+    assert all(row["run"] == "data" and row["model"] == WRITER and row["graders"] == ["judge"] for row in found)
+    votes = [json.loads(vote) for row in found for vote in row["votes"]]
+    assert all(len(vote) == 3 for vote in votes)
+    with find_run("data").read() as journal:
+        stored = {str(call.key): call for call in journal.calls("generate")}
+    for row in found:
+        calls = [stored[f"{row['key']}/{turn}"] for turn in (1, 2)]
+        assert [call.request_hash for call in calls] == row["request_hashes"]
+        assert [call.outcome.text for call in calls] == [row["messages"][n]["content"] for n in (1, 3)]  # type: ignore[union-attr]
+
+
+def test_kept_texts_are_the_first_of_the_draw(in_folder: Path) -> None:
+    small = {row["key"] for row in rows(run(in_folder, step("d", k=[2], target=10)).datasets["d"].folder)}
+    large = {row["key"] for row in rows(run(in_folder, step("d", k=[2], target=25)).datasets["d"].folder)}
+
+    assert small < large
+
+
+def test_joined_sets_are_unions_and_remember_every_writer(in_folder: Path) -> None:
+    steps = [
+        step("d1", k=[1], target=20),
+        step("d2", k=[2], target=15),
+        step("d2b", k=[2], target=15, writer="other"),
+        {"name": "both", "stage": "dataset", "of": ["d1", "d2", "d2b"], "near_duplicates": None},
+        {"name": "half", "stage": "dataset", "of": ["both"], "size": 20, "shares": {1: 1, 2: 1}},
+    ]
+
+    result = run(in_folder, *steps)
+
+    folders = {name: made.folder for name, made in result.datasets.items()}
+    texts = {name: {row["text"] for row in rows(folder)} for name, folder in folders.items()}
+    assert texts["both"] == texts["d1"] | texts["d2"] | texts["d2b"]
+    assert Counter(row["k"] for row in rows(folders["half"])) == {1: 10, 2: 10}
+    assert keys(folders["half"]) < keys(folders["both"])
+    told = json.loads((folders["both"] / "skillmix.json").read_text(encoding="utf-8"))
+    assert {writer["student"] for writer in told["written_by"]} == {"w", "other"}
+    assert told["kind"] == "dataset"
+    assert told["k"] == [1, 2]
+    assert set(told["combinations"]) == {row["combination"] for row in rows(folders["both"])}
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def test_killed_at_20_random_moments_it_makes_the_same_bytes(in_folder: Path) -> None:
+    steps = [step("d", k=[1, 2], target={1: 40, 2: 60}), {"name": "all", "stage": "dataset", "of": ["d"], "size": 80}]
+    alone = in_folder / "alone"
+    alone.mkdir()
+    os.chdir(alone)
+    started = time.monotonic()
+    run(alone, *steps)
+    seconds = time.monotonic() - started
+    wanted = {name: bytes_of(alone / f"runs/data/{name}/dataset") for name in ("d", "all")}
+
+    os.chdir(in_folder)
+    path = written(in_folder, steps)
+    chance = random.Random(20)
+    kills = 0
+    for _ in range(60):
+        kills += was_killed(path, after=chance.uniform(0.02, 0.5) * seconds)
+        if kills == 20:
+            break
+        if (in_folder / "runs/data/all").exists():
+            (in_folder / "runs/data/journal/calls.sqlite").rename(in_folder / f"old-{kills}.sqlite")  # begin anew
+    result = run_experiment(path)
+
+    assert kills == 20
+    assert result.is_complete
+    assert {name: bytes_of(in_folder / f"runs/data/{name}/dataset") for name in ("d", "all")} == wanted
+
+
+def was_killed(path: Path, *, after: float) -> bool:
+    """Run an experiment in a child that the kernel ends, wherever it is, after so many seconds."""
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, after)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        try:
+            run_experiment(path)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+def test_the_cache_may_be_deleted_or_damaged(in_folder: Path) -> None:
+    graded_run(in_folder)
+    cold = bytes_of(of_run(recipe_named("D(1,2)")).folder)
+    cache = in_folder / "runs/data/derived.sqlite"
+
+    assert bytes_of(of_run(recipe_named("D(1,2)")).folder) == cold
+    cache.write_bytes(b"not a database at all" * 1000)
+    assert bytes_of(of_run(recipe_named("D(1,2)")).folder) == cold
+    cache.unlink()
+    assert bytes_of(of_run(recipe_named("D(1,2)")).folder) == cold
+
+
+def test_a_spread_that_cannot_be_had_is_told(in_folder: Path) -> None:
+    made = run(in_folder, step("d", k=[1], target=60, per_skill={"floor": 1, "ceiling": 2})).datasets["d"]
+
+    counts = Counter(skill for row in rows(made.folder) for skill in row["skills"])
+    assert max(counts.values()) <= 2
+    assert len(counts) == 54
+    assert made.yields[0].below_floor == {}
+
+    short = run(in_folder, step("d", k=[1], target=200, per_skill={"ceiling": 2}))
+    assert not short.is_complete
+    assert [(y.taken, y.target) for y in short.short["d"]] == [(108, 200)]
+
+
+def test_a_target_out_of_reach_stops_what_depends_on_it(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(
+        in_folder,
+        [step("d", k=[3], target=50, most=40), {"name": "j", "stage": "dataset", "of": ["d"]}],
+    )
+
+    assert main(["run", str(path)]) == 1
+
+    told = capsys.readouterr().err
+    assert "of 50 texts of k = 3 after 40 conversations" in told
+    assert not (in_folder / "runs/data/j").exists()
+    assert (in_folder / "runs/data/d/dataset/train.jsonl").exists()
+
+
+def test_a_spent_budget_leaves_what_there_is_and_goes_on_later(in_folder: Path) -> None:
+    short = run(in_folder, step("d", k=[1], target=40), budget={"max_calls": 100})
+
+    assert short.stopped == "the budget is spent"
+    assert 0 < short.datasets["d"].texts < 40
+    whole = run(in_folder, step("d", k=[1], target=40), budget={"max_calls": 10_000})
+    assert whole.is_complete
+    assert whole.datasets["d"].texts == 40
+
+
+def test_writing_again_makes_no_call_and_the_same_bytes(in_folder: Path) -> None:
+    first = run(in_folder, step("d", k=[1], target=20))
+    before = bytes_of(first.datasets["d"].folder)
+
+    again = run(in_folder, step("d", k=[1], target=20))
+
+    assert (again.called, again.found) == (0, first.called)
+    assert bytes_of(again.datasets["d"].folder) == before
+
+
+def test_prompts_in_the_data_may_differ_from_those_that_were_seen(in_folder: Path) -> None:
+    students = {"w": {"model": WRITER, "prompts": "worked"}}
+
+    made = run(in_folder, step("d", k=[1], target=10), students=students).datasets["d"]
+
+    card = (made.folder / "README.md").read_text(encoding="utf-8")
+    assert "not those that the writers saw" in card
+    for row in rows(made.folder):
+        assert row["written_with"].startswith("worked (")
+        assert row["prompts"].startswith("standard (")
+        assert [message["role"] for message in row["messages"]] == ["user", "assistant"] * 2
+        assert row["messages"][0]["content"].startswith("Hello!")
+
+
+def test_validation_is_split_by_combination(in_folder: Path) -> None:
+    made = run(in_folder, step("d", k=[2], target=60, generations=3, near_duplicates=None, validation=0.3)).datasets[
+        "d"
+    ]
+
+    split: dict[str, set[str]] = {}
+    for row in rows(made.folder):
+        split.setdefault(row["combination"], set()).add(row["split"])
+    assert all(len(parts) == 1 for parts in split.values())
+    assert min(made.written.train, made.written.validation) > 5
+
+
+def test_a_run_without_grades_is_refused_with_counts(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generate = {"name": "g", "stage": "generate", "students": ["w"], "k": [1], "combinations": 7, "generations": 1}
+    run(in_folder, generate)
+
+    assert main(["dataset", "data"]) == 2
+
+    assert "judge decided 0 of 7 texts" in capsys.readouterr().err
+    assert not (in_folder / "runs/data/dataset").exists()
+
+
+def test_a_grader_that_graded_half_is_told_and_exits_1(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graded_run(in_folder)
+    whole = json.loads(out(capsys, 0, "dataset", "data", "--recipe", "D(1)", "--json"))
+    graded_run(in_folder, graders={"judge": {"model": "scripted:grader?noise=0.02&unreadable=0.1", "rounds": 7}})
+    import sqlite3
+
+    with sqlite3.connect(in_folder / "runs/data/journal/calls.sqlite") as journal:
+        journal.execute("DELETE FROM calls WHERE stage = 'grade' AND round > 2 AND generation = 0 AND id % 2 = 0")
+
+    half = json.loads(out(capsys, 1, "dataset", "data", "--recipe", "D(1)", "--json"))
+
+    assert half["left_out"]["undecided"] > 0
+    assert whole["left_out"]["undecided"] == 0
+
+
+def out(capsys: pytest.CaptureFixture[str], status: int, *arguments: str) -> str:
+    capsys.readouterr()
+    assert main(arguments) == status
+    return capsys.readouterr().out
+
+
+def test_an_empty_result_is_refused_with_counts(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graded_run(in_folder)
+
+    assert main(["dataset", "data", "--recipe", "D(5)"]) == 2
+
+    assert "another k" in capsys.readouterr().err
+
+
+# Each rule against leaks, with one planted leak.
+
+
+def import_line(skills: list[str], topic: str, number: int, extra: str = "") -> str:
+    said = f"Sentence number {number} says {' '.join(f'word{number}{c}' for c in 'abcdefgh')} of its own{extra}."
+    rows = "\n".join(f"| {name} | 1 |" for name in (*skills, "topic", "sense"))
+    messages = [
+        {"role": "user", "content": "write"},
+        {"role": "assistant", "content": f"Answer: first {said}"},
+        {"role": "user", "content": "better"},
+        {"role": "assistant", "content": f"Answer: {said}\n\nExplanation: so."},
+    ]
+    line = {"student": "w", "skills": skills, "topic": topic, "messages": messages, "gradings": {"judge": [rows]}}
+    return json.dumps(line)
+
+
+def imported(folder: Path, capsys: pytest.CaptureFixture[str], *leaks: str) -> None:
+    good = [import_line(["metaphor"], topic, n) for n, topic in enumerate(sides()[0].topics[:3])]
+    (folder / "texts.jsonl").write_text("\n".join([*good, *leaks]), encoding="utf-8")
+    assert main(["import-texts", str(folder / "texts.jsonl"), "--run", "data"]) == 0
+    capsys.readouterr()
+
+
+def sides() -> tuple[Any, Any]:
+    partition = load_catalog("paper").partition()
+    return partition.train, partition.held_out
+
+
+def unreserved_pair(skills: tuple[str, ...], *, reserved: bool = False) -> list[str]:
+    pairs = ([a, b] for a in skills for b in skills if a < b)
+    return next(pair for pair in pairs if is_reserved(pair, 0.2) == reserved)
+
+
+def test_without_a_leak_an_import_becomes_a_data_set(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, _ = sides()
+    imported(in_folder, capsys, import_line(unreserved_pair(train.skills), train.topics[0], 9))
+
+    assert main(["dataset", "data"]) == 0
+
+    assert len(rows(in_folder / "runs/data/dataset")) == 4
+
+
+@pytest.mark.parametrize("rule", ["a held-out topic", "a held-out skill at k > 1", "a reserved skill set"])
+def test_a_planted_leak_stops_the_export(rule: str, in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, held_out = sides()
+    mixed = next([a, b] for a in train.skills for b in held_out.skills if not is_reserved([a, b], 0.2))
+    leaks = {
+        "a held-out topic": (["metaphor"], held_out.topics[0]),
+        "a held-out skill at k > 1": (mixed, train.topics[0]),
+        "a reserved skill set": (unreserved_pair(train.skills, reserved=True), train.topics[0]),
+    }
+    imported(in_folder, capsys, import_line(*leaks[rule], 9))
+
+    assert main(["dataset", "data"]) == 2
+
+    assert f"1 with {rule}" in capsys.readouterr().err
+    assert not (in_folder / "runs/data/dataset").exists()
+    assert main(["dataset", "data", "--recipe", "D(1,2)"]) == 0
+    assert f"1 texts outside of D(1,2): {rule}" in capsys.readouterr().err
+
+
+def test_a_held_out_skill_alone_is_no_leak(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, held_out = sides()
+    imported(in_folder, capsys, import_line([held_out.skills[0]], train.topics[0], 9))
+
+    assert main(["dataset", "data"]) == 0
+
+
+def test_a_combination_of_a_named_evaluation_stops_the_export(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imported(in_folder, capsys)
+    topics = sides()[0].topics
+    (in_folder / "eval.json").write_text(json.dumps([{"skills": ["metaphor"], "topic": topics[0]}]), encoding="utf-8")
+    (in_folder / "eval.jsonl").write_text(json.dumps({"skills": ["metaphor"], "topic": topics[1]}), encoding="utf-8")
+
+    for file in ("eval.json", "eval.jsonl"):
+        assert main(["dataset", "data", "--evaluations", file]) == 2
+        assert "1 with a combination of an evaluation" in capsys.readouterr().err
+    assert main(["dataset", "data", "--evaluations", "nowhere.json"]) == 2
+
+
+def test_a_combination_of_an_evaluation_of_the_same_run_stops_the_export(in_folder: Path) -> None:
+    evaluate = {"name": "eval", "stage": "evaluate", "students": ["w"], "graders": ["judge"], "settings": ["train"]}
+    run(in_folder, evaluate | {"k": [1], "combinations": 20, "generations": 1})
+
+    with pytest.raises(UserError, match=r"with a combination of an evaluation .* in step eval of data"):
+        of_run(plain_recipe(()))
+
+
+def test_writing_passes_over_what_is_evaluated_or_reserved(in_folder: Path) -> None:
+    evaluate = {"name": "eval", "stage": "evaluate", "students": ["w"], "graders": ["judge"], "settings": ["train"]}
+    result = run(
+        in_folder,
+        evaluate | {"k": [1], "combinations": 2000, "generations": 1},
+        step("d", k=[1, 2], target=30),
+        graders={"judge": {"model": "scripted:grader", "rounds": 1}},
+    )
+
+    found = rows(result.datasets["d"].folder)
+    with find_run("data").read() as journal:
+        known = journal.combinations()
+    evaluated = {c.id for c in list(known.values())[:2000]}
+    assert not evaluated & {row["combination"] for row in found}
+    assert not any(is_reserved(row["skills"], 0.2) for row in found)
+
+
+def test_names_of_held_out_skills_are_listed_and_stop_a_strict_export(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, held_out = sides()
+    name = next(skill for skill in held_out.skills if "(" not in skill)
+    imported(in_folder, capsys, import_line(["metaphor"], sides()[0].topics[5], 9, extra=f" with a {name} inside"))
+
+    assert main(["dataset", "data"]) == 0
+    card = (in_folder / "runs/data/dataset/README.md").read_text(encoding="utf-8")
+    assert any(name in line and "answers" in line and line.rstrip(" |").endswith("1") for line in card.splitlines())
+    capsys.readouterr()
+    assert main(["dataset", "data", "--names", "strict"]) == 2
+    assert f"{name} in the answers (1 texts)" in capsys.readouterr().err
+
+
+def test_copies_are_left_out_and_told(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = [skill.example for skill in load_catalog("paper").skills]
+    example = next(e for e in examples if count_sentences(e, "robust") == 1 and len(e.split()) > 8)
+    copy = json.loads(import_line(["metaphor"], sides()[0].topics[5], 1))
+    stolen = json.loads(import_line(["metaphor"], sides()[0].topics[6], 9))
+    stolen["messages"][3]["content"] = f"Answer: {example}"
+    imported(in_folder, capsys, json.dumps(copy), json.dumps(stolen))
+
+    told = json.loads(out(capsys, 0, "dataset", "data", "--json"))
+
+    assert told["left_out"]["removed"] == {"exact copy": 1, "repeats an example": 1}
+    card = (in_folder / "runs/data/dataset/README.md").read_text(encoding="utf-8")
+    assert "exact copy" in card
+    assert "Sentence number 1 says" in card
+
+
+def test_texts_without_two_turns_are_counted(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    single = {
+        "student": "w",
+        "skills": ["metaphor"],
+        "topic": sides()[0].topics[5],
+        "text": "Alone.",
+        "gradings": {"judge": ["| metaphor | 1 |\n| topic | 1 |\n| sense | 1 |"]},
+    }
+    imported(in_folder, capsys, json.dumps(single))
+
+    assert json.loads(out(capsys, 0, "dataset", "data", "--json"))["left_out"]["not_conversations"] == 1
+
+
+def test_several_runs_become_one_set_with_their_names(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graded_run(in_folder)
+    graded_run(in_folder, name="more", seed=1)
+
+    made = json.loads(out(capsys, 0, "dataset", "data", "more", "--recipe", "D(1,2)", "--output", "both", "--json"))
+
+    assert {row["run"] for row in rows(in_folder / "both")} == {"data", "more"}
+    assert made["folder"] == "both"
