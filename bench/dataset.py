@@ -2,8 +2,8 @@
 
     python bench/dataset.py --conversations 1000000 --folder /tmp/bench-dataset
 
-The run is made up, but whole: two turns and the votes of a grader in the journal, texts of 20 to 60 words, about half of
-them with full marks. It is kept in the folder, so that the second call measures at once.
+The run is made up, but whole: two turns and the votes of a grader in the journal, texts of 20 to 60 words, about half
+of them with full marks. It is kept in the folder, so that the second call measures at once.
 """
 
 import argparse
@@ -29,6 +29,9 @@ from skillmix.engine.run_folder import RunFolder
 
 EXPERIMENT = {
     "name": "bench",
+    "seed": 0,
+    "catalog": "paper",
+    "leakage": {"reserved": 0.0},
     "students": {"writer": {"model": "scripted:student"}},
     "graders": {"judge": {"model": "scripted:grader", "rounds": 3}},
     "steps": [

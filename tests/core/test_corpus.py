@@ -31,7 +31,7 @@ def plainly(texts: list[str], threshold: float) -> list[bool]:
 @settings(max_examples=200)
 @given(TEXTS, st.sampled_from([0.3, 0.5, 0.7, 0.9, 1.0]))
 def test_every_near_copy_is_found_and_nothing_else(texts: list[str], threshold: float) -> None:
-    found = earlier_copies(texts, threshold=threshold)
+    found = earlier_copies(corpus_of(texts), threshold=threshold)
 
     assert [copy is None for copy in found] == plainly(texts, threshold)
     assert all(copy is None or (copy < place and found[copy] is None) for place, copy in enumerate(found))
@@ -39,13 +39,15 @@ def test_every_near_copy_is_found_and_nothing_else(texts: list[str], threshold: 
 
 @given(TEXTS, st.integers(0, 25))
 def test_a_longer_list_changes_nothing_before(texts: list[str], cut: int) -> None:
-    assert earlier_copies(texts, threshold=0.7)[:cut] == earlier_copies(texts[:cut], threshold=0.7)
+    assert earlier_copies(corpus_of(texts), threshold=0.7)[:cut] == earlier_copies(
+        corpus_of(texts[:cut]), threshold=0.7
+    )
 
 
 def test_only_exact_copies_without_a_threshold() -> None:
     texts = ["The cat sat on the mat.", "the cat sat on the mat", "The cat sat on the map."]
 
-    assert earlier_copies(texts, threshold=None) == [None, 0, None]
+    assert earlier_copies(corpus_of(texts), threshold=None) == [None, 0, None]
 
 
 def test_frames_are_counted_by_text() -> None:
@@ -74,13 +76,13 @@ def test_distinct_runs() -> None:
 def test_many_chunks_are_as_one(monkeypatch: object) -> None:
     chance = random.Random(0)
     texts = [" ".join(chance.choices("abcdefgh", k=8)) for _ in range(300)]
-    whole = earlier_copies(texts, threshold=0.5)
+    whole = earlier_copies(corpus_of(texts), threshold=0.5)
 
     from skillmix.core.corpus import copies
 
     size, copies._CHUNK = copies._CHUNK, 7  # type: ignore[misc]
     try:
-        assert earlier_copies(texts, threshold=0.5) == whole
+        assert earlier_copies(corpus_of(texts), threshold=0.5) == whole
     finally:
         copies._CHUNK = size  # type: ignore[misc]
 
@@ -107,7 +109,7 @@ def test_removals_say_why_and_of_what() -> None:
         "something else",
     ]
 
-    found = removals(texts, examples=["Told words that were told before by you."], threshold=0.6)
+    found = removals(corpus_of(texts), examples=["Told words that were told before by you."], threshold=0.6)
 
     assert [(r.place, r.why, r.of) for r in found] == [
         (1, "exact copy", 0),

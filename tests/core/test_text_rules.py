@@ -1,7 +1,10 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from skillmix.core import text_rules
 from skillmix.core.sentences import count_sentences
-from skillmix.core.text_rules import extract_answer, names_skill
+from skillmix.core.text_rules import extract_answer, names_skill, plain_answer
 
 
 @pytest.mark.parametrize(
@@ -109,3 +112,24 @@ def test_sentences_are_counted(text: str, robust: int, original: int) -> None:
 def test_naming_a_skill(text: str, skill: str, substring: bool, word: bool) -> None:
     assert names_skill(text, skill, "substring") is substring
     assert names_skill(text, skill, "word") is word
+
+
+PIECES = st.lists(
+    st.sampled_from(["Answer", ":", " ", "**", "_", "#", "## ", "\n", "Explanation", "2. ", "Brief ", "words ", "x"]),
+    max_size=12,
+).map("".join)
+
+
+@settings(max_examples=500)
+@given(PIECES, st.booleans())
+def test_replies_in_the_plain_form_are_read_like_all_others(reply: str, is_plain: bool) -> None:
+    reply = f"Answer: {reply}" if is_plain else reply
+
+    markers = list(text_rules._ANSWER.finditer(reply))
+    text = reply[markers[-1].end() :] if markers else reply
+    explanation = text_rules._EXPLANATION.search(text)
+    if explanation:
+        text = text_rules._LABEL_ON_LAST_LINE.sub("", text[: explanation.start()])
+
+    assert extract_answer(reply).text == plain_answer(text).text
+    assert (extract_answer(reply).status == "no marker") == (not markers and plain_answer(text).status != "empty")

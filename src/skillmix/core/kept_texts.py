@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from skillmix.core.combinations import Combination
 from skillmix.core.corpus.copies import earlier_copies
-from skillmix.core.corpus.words import Corpus, corpus_of, holds_run_of
+from skillmix.core.corpus.words import Corpus, holds_run_of
 from skillmix.core.hashing import digest
 
 COPIED_WORDS: Final = 8
@@ -62,16 +62,12 @@ class Removal:
     """The place of the text that it repeats."""
 
 
-def removals(
-    texts: Sequence[str], *, examples: Sequence[str], threshold: float | None, corpus: Corpus | None = None
-) -> list[Removal]:
+def removals(corpus: Corpus, *, examples: Sequence[str], threshold: float | None) -> list[Removal]:
     """The texts to leave out, in order: each is compared with earlier ones only, so a longer list changes nothing."""
-    corpus = corpus or corpus_of(texts)
     copied = holds_run_of(corpus, examples, length=COPIED_WORDS)
-    own = [place for place in range(len(texts)) if not copied[place]]
-    found = {place: Removal(place, "repeats an example") for place in range(len(texts)) if copied[place]}
-    left = [texts[place] for place in own] if len(own) < len(texts) else texts
-    for place, earlier in zip(own, earlier_copies(left, threshold=threshold), strict=True):
+    own = [place for place in range(len(corpus)) if not copied[place]]
+    found = {place: Removal(place, "repeats an example") for place in range(len(corpus)) if copied[place]}
+    for place, earlier in zip(own, earlier_copies(corpus.part(own), threshold=threshold), strict=True):
         if earlier is not None:
             is_exact = _same_words(corpus, place, own[earlier])
             found[place] = Removal(place, "exact copy" if is_exact else "near copy", own[earlier])

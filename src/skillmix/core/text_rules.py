@@ -53,15 +53,34 @@ def extract_answer(reply: str) -> Answer:
     >>> extract_answer("Answer: Time is a thief. **Explanation:** so")
     Answer(text='Time is a thief.', status='fine')
     """
-    markers = list(_ANSWER.finditer(reply))
-    text = reply[markers[-1].end() :] if markers else reply
-    explanation = _EXPLANATION.search(text)
-    if explanation:
-        text = _LABEL_ON_LAST_LINE.sub("", text[: explanation.start()])
-    if markers:
+    marker = _end_of_last_marker(reply)
+    text = reply if marker is None else reply[marker:]
+    explanation = _start_of_explanation(text)
+    if explanation is not None:
+        text = text[:explanation]
+        text = _LABEL_ON_LAST_LINE.sub("", text) if "\n" in text else text
+    if marker is not None:
         return plain_answer(text)
     answer = plain_answer(text)
     return answer if answer.status == "empty" else Answer(answer.text, "no marker")
+
+
+def _end_of_last_marker(reply: str) -> int | None:
+    # A million replies are read for a data set: those in the plain form are spared the search.
+    if reply.startswith("Answer: ") and reply.find("Answer", 1) < 0:
+        return len("Answer:")
+    markers = list(_ANSWER.finditer(reply))
+    return markers[-1].end() if markers else None
+
+
+def _start_of_explanation(text: str) -> int | None:
+    place = text.find("Explanation")
+    if place < 0:
+        return None
+    if place == 0 or text[place - 1] not in "*_# ":
+        return place
+    explanation = _EXPLANATION.search(text)
+    return explanation.start() if explanation else None
 
 
 def plain_answer(text: str) -> Answer:

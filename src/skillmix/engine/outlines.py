@@ -68,12 +68,12 @@ def outlines(journal: JournalReader, *, students: Iterable[str] | None = None) -
     votes = groupby(_rows(journal, _VOTES, chosen, width=7), key=_conversation)
     at = next(votes, None)
     for key, rows in groupby(_rows(journal, _TURNS, chosen, width=4), key=_conversation):
-        turns = tuple(Turn(*row[3:]) for row in rows)
+        turns = tuple([Turn._make(row[3:]) for row in rows])
         while at is not None and at[0] < key:
             at = next(votes, None)
         graded: tuple[Vote, ...] = ()
         if at is not None and at[0] == key:
-            graded = tuple(Vote(*row[3:]) for row in at[1])
+            graded = tuple([Vote._make(row[3:]) for row in at[1]])
             at = next(votes, None)
         yield Outline(key[0], key[1], key[2], turns, graded)
 

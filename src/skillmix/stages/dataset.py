@@ -96,8 +96,8 @@ def _joined(step: DatasetStep, plan: Plan, run: RunFolder, folder: Path) -> Made
 
 def _made(texts: list[KeptText], plan: Plan, folder: Path, left: Left) -> Made:
     inside, left = _of_recipe(texts, plan, left)
-    kept, left = without_copies(inside, plan, left)
-    return make_dataset(kept, plan, folder, left=left)
+    kept, corpus, left = without_copies(inside, plan, left)
+    return make_dataset(kept, plan, folder, left=left, corpus=corpus)
 
 
 def _of_recipe(texts: list[KeptText], plan: Plan, left: Left) -> tuple[list[KeptText], Left]:

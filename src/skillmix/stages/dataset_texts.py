@@ -9,7 +9,7 @@ from pathlib import Path
 
 from skillmix.config.prompt_sets import load_prompts
 from skillmix.core.catalog import Catalog
-from skillmix.core.corpus.words import corpus_of
+from skillmix.core.corpus.words import Corpus, corpus_of
 from skillmix.core.dataset_figures import Figures, Left, Yield, figures_of
 from skillmix.core.errors import UserError
 from skillmix.core.kept_texts import KeptText, removals
@@ -106,9 +106,10 @@ class Plan:
         return examples_told(self.catalog, self.copied)
 
 
-def without_copies(texts: list[KeptText], plan: Plan, left: Left) -> tuple[list[KeptText], Left]:
-    """Texts that say something of their own, and what was left out for it."""
-    found = removals([t.text for t in texts], examples=plan.examples, threshold=plan.near_duplicates)
+def without_copies(texts: list[KeptText], plan: Plan, left: Left) -> tuple[list[KeptText], Corpus, Left]:
+    """Texts that say something of their own, their words, and what was left out for it."""
+    corpus = corpus_of(t.text for t in texts)
+    found = removals(corpus, examples=plan.examples, threshold=plan.near_duplicates)
     gone = {removal.place for removal in found}
     shown = [
         (r.why, texts[r.place].text, texts[r.of].text if r.of is not None else "an example")
@@ -116,8 +117,8 @@ def without_copies(texts: list[KeptText], plan: Plan, left: Left) -> tuple[list[
     ]
     removed = Counter(left.removed) + Counter(removal.why for removal in found)
     examples = (*left.examples, *shown)[:_MOST_EXAMPLES]
-    kept = [text for place, text in enumerate(texts) if place not in gone] if gone else texts
-    return kept, replace(left, removed=dict(removed), examples=examples)
+    own = [place for place in range(len(texts)) if place not in gone]
+    return [texts[place] for place in own], corpus.part(own), replace(left, removed=dict(removed), examples=examples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,17 +174,24 @@ class Made:
 
 
 def make_dataset(
-    texts: Sequence[KeptText], plan: Plan, folder: Path, *, left: Left, yields: Sequence[Yield] = ()
+    texts: Sequence[KeptText],
+    plan: Plan,
+    folder: Path,
+    *,
+    left: Left,
+    yields: Sequence[Yield] = (),
+    corpus: Corpus | None = None,
 ) -> Made:
     """Draw the set, check it for leaks, and write its folder; nothing is written if anything is wrong."""
-    chosen = [texts[place] for place in draw_set(plan.recipe, [(t.identity, t.combination.k) for t in texts])]
+    places = draw_set(plan.recipe, [(t.identity, t.combination.k) for t in texts])
+    chosen = [texts[place] for place in places]
     if not chosen:
         raise _empty(plan, left)
     refuse_leaks((t.combination for t in chosen), plan.bars)
     named = names_inside(((t.combination, t.replies) for t in chosen), plan.catalog, plan.bars.skills)
     if plan.names == "strict":
         refuse_names(named)
-    corpus = corpus_of(t.text for t in chosen)
+    corpus = corpus.part(places) if corpus else corpus_of(t.text for t in chosen)
     figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from skillmix.config.dataset_step import DatasetStep
 from skillmix.core.catalog import Side
 from skillmix.core.combinations import Draw, all_combinations
+from skillmix.core.corpus.words import corpus_of
 from skillmix.core.dataset_figures import Left, Yield
 from skillmix.core.kept_texts import KeptText, removals
 from skillmix.core.sampling import Candidate, Candidates, Sampler, Target
@@ -167,7 +168,7 @@ class Waves:
         outcome.less = len(found) - len(full) - outcome.undecided - outcome.unfinished
         # Compared with what was taken of smaller k as well, which comes first.
         said = [kept.text for kept in (*self.texts, *outcome.full)]
-        gone = removals(said, examples=self.plan.examples, threshold=self.plan.near_duplicates)
+        gone = removals(corpus_of(said), examples=self.plan.examples, threshold=self.plan.near_duplicates)
         outcome.removed = {r.place - len(self.texts): r.why for r in gone if r.place >= len(self.texts)}
         outcome.examples = tuple(
             (r.why, said[r.place], said[r.of] if r.of is not None else "an example")

@@ -114,8 +114,9 @@ class Deciding:
         """The first readable attempt of each round; votes on another text (of an older extraction) do not count."""
         rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=self.phrases)
         readings: dict[int, Reading | None] = {}
+        wanted = text.id
         for vote, reply in votes:
-            if vote.text == text.id:
+            if vote.text == wanted:
                 earlier = readings.get(vote.round)
                 if earlier is None or earlier.points is None:
                     found = read_grades(rubric, reply, text=text.answer.text) if vote.reply else None

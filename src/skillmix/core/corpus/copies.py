@@ -1,12 +1,11 @@
 """Exact and near copies among texts: each text against the earlier ones that are kept."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmix.core.corpus.words import Corpus, corpus_of
+from skillmix.core.corpus.words import Corpus
 
 RUN: Final = 3
 """Texts are compared by their sets of three-word runs."""
@@ -14,14 +13,13 @@ _CHUNK: Final = 50_000
 _MOST_BUCKETS: Final = 24
 
 
-def earlier_copies(texts: Sequence[str], *, threshold: float | None, corpus: Corpus | None = None) -> list[int | None]:
+def earlier_copies(corpus: Corpus, *, threshold: float | None) -> list[int | None]:
     """For each text the earlier kept text that it repeats, None for those that are kept.
 
     Two texts repeat each other if they are the same words in the same order, or if the sets of their three-word runs
     overlap (common over all) by the threshold or more. Not an estimate: every pair that counts is found, by the fact
     that two such sets share one of their rarest members.
     """
-    corpus = corpus or corpus_of(texts)
     copy_of = _exact_copies(corpus)
     if threshold is None:
         return [None if place < 0 else int(place) for place in copy_of]
