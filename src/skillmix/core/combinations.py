@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from math import comb
 from typing import Literal
@@ -54,8 +55,13 @@ def combination_of(skills: tuple[str, ...] | list[str], topic: str) -> Combinati
             f"A combination needs one or more different skills, not {list(skills)}.",
             hint="Name each skill once.",
         )
-    identity = short_id("combination", sorted(skills), topic)
+    identity = combination_id(skills, topic)
     return Combination(id=identity, skills=tuple(ranked(list(skills), "order", identity)), topic=topic)
+
+
+def combination_id(skills: Sequence[str], topic: str) -> str:
+    """The id of a set of skills and a topic."""
+    return short_id("combination", sorted(skills), topic)
 
 
 def draw_combinations(draw: Draw, count: int) -> list[Combination]:
@@ -93,7 +99,12 @@ def is_reserved(skills: Sequence[str], share: float) -> bool:
     >>> is_reserved(["a", "b"], 1.0), is_reserved(["a"], 1.0), is_reserved(["a", "b"], 0.0)
     (True, False, False)
     """
-    return len(skills) > 1 and int.from_bytes(digest("reserved", sorted(skills), size=6)) < share * 2**48
+    return len(skills) > 1 and share > 0 and _place_of_set(tuple(sorted(skills))) < share * 2**48
+
+
+@lru_cache(maxsize=1 << 16)
+def _place_of_set(skills: tuple[str, ...]) -> int:
+    return int.from_bytes(digest("reserved", skills, size=6))
 
 
 def draw_ladder(draw: Draw, count: int) -> list[Combination]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from skillmix.core.catalog import Catalog, Skill
@@ -77,9 +78,15 @@ class NameFinder:
             if words:
                 self._by_first.setdefault(words[0], []).append((skill, words))
 
+    def among(self, text: str) -> "NameFinder | None":
+        """A finder of the names that may be in any part of a text; None if there are none."""
+        folded = _folded(text)
+        skills = [skill for first, names in self._by_first.items() if first in folded for skill, _ in names]
+        return NameFinder(skills) if skills else None
+
     def names_in(self, text: str) -> set[str]:
         """The skills that a text names."""
-        folded = text.casefold().replace("’", "'")
+        folded = _folded(text)
         # Most texts name none: taking them apart would take most of the time.
         firsts = [first for first in self._by_first if first in folded]
         if not firsts:
@@ -98,11 +105,18 @@ class NameFinder:
         return {part: self.names_in(said) - {skill.name} for part, said in parts.items()}
 
 
+def _folded(text: str) -> str:
+    return text.casefold().replace("’", "'")
+
+
 def _has_run(words: Sequence[str], run: Sequence[str]) -> bool:
     if len(run) == 1:
         return True
     size = len(run)
     return any(words[place : place + size] == run for place in range(len(words) - size + 1) if words[place] == run[0])
+
+
+_AT_ONCE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +137,15 @@ def names_inside(
     in_skills = {skill.name: finder.names_in_skill(skill) for skill in catalog.skills}
     counts: Counter[tuple[str, str]] = Counter()
     shown: Counter[str] = Counter()
-    for combination, replies in texts:
-        own = frozenset(combination.skills)
-        for name in set().union(*(finder.names_in(reply) for reply in replies)) - own:
-            counts[name, "answers"] += 1
-        shown.update(combination.skills)
+    source = iter(texts)
+    while block := list(islice(source, _AT_ONCE)):
+        # Most names are in none of many texts, which is found out at one go.
+        near = finder.among("\n".join(reply for _, replies in block for reply in replies))
+        for combination, replies in block:
+            shown.update(combination.skills)
+            if near is not None:
+                for name in near.names_in("\n".join(replies)) - set(combination.skills):
+                    counts[name, "answers"] += 1
     for skill, texts_of_it in shown.items():
         for part, names in in_skills.get(skill, {}).items():
             for name in names:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, get_args
 
 from skillmix.core.catalog import Catalog, Skill
@@ -162,7 +163,12 @@ def _values_of(skills: Sequence[Skill], topic: str) -> dict[str, str]:
 
 
 def _lines(skills: Sequence[Skill], layout: str) -> str:
-    return "\n".join(layout.format(s=skill) for skill in skills)
+    return "\n".join([_told(skill, layout) for skill in skills])
+
+
+@lru_cache(maxsize=4096)
+def _told(skill: Skill, layout: str) -> str:
+    return layout.format(s=skill)
 
 
 def _render(template: str, values: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from skillmix.core.calls import (
     Reply,
     Role,
 )
-from skillmix.core.combinations import Combination, combination_of
+from skillmix.core.combinations import Combination, combination_id
 from skillmix.core.errors import UserError
 
 CALL_COLUMNS: Final = (
@@ -53,7 +53,7 @@ def combination_of_row(row: tuple[str, ...]) -> Combination:
     """A combination whose id is still the hash of its skills and topic."""
     try:
         combination = Combination(row[0], tuple(json.loads(row[1])), row[2])
-        is_whole = combination_of(combination.skills, combination.topic).id == combination.id
+        is_whole = bool(combination.skills) and combination_id(combination.skills, combination.topic) == combination.id
     except (ValueError, TypeError, UserError):
         is_whole = False
     if not is_whole:

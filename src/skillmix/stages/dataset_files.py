@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -70,19 +71,26 @@ def write_rows(folder: Path, texts: Sequence[KeptText], *, prompting: Prompting,
     train, held_back = in_order(texts, validation)
     content = blake2b(digest_size=16)
     schema = _schema()
-    with parquet.ParquetWriter(folder / "rows.parquet", schema, compression="zstd") as rows:
+    with (
+        ThreadPoolExecutor(max_workers=1) as packing,  # packing rows needs no interpreter: it goes on beside the lines
+        parquet.ParquetWriter(folder / "rows.parquet", schema, compression="zstd") as rows,
+    ):
+        packed: Future[None] | None = None
         for split, part in (("train", train), ("validation", held_back)):
             with (folder / f"{split}.jsonl").open("wb") as lines:
                 for start in range(0, len(part), _ROWS_AT_ONCE):
                     chunk = part[start : start + _ROWS_AT_ONCE]
                     said = [prompting.messages(kept) for kept in chunk]
-                    for messages in said:
-                        line = _line(messages)
-                        lines.write(line)
-                        content.update(line)
-                    columns = _columns(chunk, said, split, prompting.prompts)
-                    rows.write_table(pyarrow.Table.from_pydict(columns, schema=schema))
+                    block = b"".join(map(_line, said))
+                    lines.write(block)
+                    content.update(block)
+                    table = pyarrow.Table.from_pydict(_columns(chunk, said, split, prompting.prompts), schema=schema)
+                    if packed is not None:
+                        packed.result()
+                    packed = packing.submit(rows.write_table, table)
             content.update(b"\0")
+        if packed is not None:
+            packed.result()
     return Written(len(train), len(held_back), content.hexdigest())
 
 

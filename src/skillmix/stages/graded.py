@@ -129,6 +129,7 @@ def code_version() -> str:
     """A hash of the code that reads replies and checks texts, other packages' checkers included."""
     package = Path(skillmix.__file__).parent
     files = [path for part in ("core", "verify") for path in sorted((package / part).rglob("*.py"))]
+    files += [package / "stages" / name for name in ("graded.py", "rules_grader.py")]
     brought = sorted((e.name, e.value, e.dist.version if e.dist else "") for e in entry_points(group=ENTRY_POINTS))
     content = blake2b(digest_size=16)
     for path in files:
