@@ -1,11 +1,12 @@
 """The experiment file: the design's examples parse, and every fault is told."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from skillmix.config.experiment import EvaluateStep, experiment_of
+from skillmix.config.experiment import EvaluateStep, experiment_of, load_experiment
 from skillmix.core.errors import UserError
 
 EVALUATION = """
@@ -97,3 +98,41 @@ def test_all_faults_are_reported_at_once() -> None:
         parsed(EVALUATION, sed=1, name="Bad Name", budget={"max_calls": "many"})
 
     assert "3 faults" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml")), ids=lambda p: p.name
+)
+def test_every_experiment_that_ships_can_be_read(path: Path) -> None:
+    assert load_experiment(path).name == path.stem
+
+
+@pytest.mark.parametrize(
+    ("step", "fault"),
+    [
+        ({"writer": "base", "of": ["d0"]}, "give one of them"),
+        ({}, "give one of them"),
+        ({"writer": "base", "k": [1]}, "needs graders, a target"),
+        ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(x)"}, "no recipe"),
+        ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(1)", "k": [1]}, "says which k"),
+        ({"writer": "base", "graders": ["judge"], "target": {1: 5}, "k": [1, 2]}, "target names k"),
+        ({"of": ["d0"], "target": 3}, "do not apply"),
+        ({"of": ["d0"], "shares": {1: 1}}, "need a size"),
+        ({"of": ["nowhere"]}, "no earlier dataset step"),
+        (
+            {"writer": "base", "graders": ["judge"], "target": 5, "k": [1], "per_skill": {"floor": 3, "ceiling": 2}},
+            "above",
+        ),
+    ],
+)
+def test_a_dataset_step_that_makes_no_sense_is_refused(step: dict[str, Any], fault: str) -> None:
+    first = {"name": "d0", "stage": "dataset", "writer": "base", "graders": ["judge"], "target": 5, "k": [1]}
+    document = {
+        "name": "x",
+        "students": {"base": {"model": "scripted:student"}},
+        "graders": {"judge": {"model": "scripted:grader"}},
+        "steps": [first, {"name": "d", "stage": "dataset"} | step],
+    }
+
+    with pytest.raises(UserError, match=fault):
+        experiment_of(document, source="test")
