@@ -1,43 +1,70 @@
 """Generation in process against plain `generate`: two turns, three generations, from messages to texts.
 
-    python bench/generate.py --write-prompts FILE                 # needs only the catalogue
+    python bench/generate.py --write-prompts FILE [--prompt-set worked]        # needs only the catalogue
     python bench/generate.py --prompts FILE --model FOLDER --ignore-ends --batches 512 1024 2048 4608
     python bench/generate.py --prompts FILE --model FOLDER --shape mistral-7b --conversations 384 --ignore-ends ...
 
-Tokenising and detokenising count; loading, and the recording of steps on a GPU, do not, and are stated. `--shape` takes
-random weights of that shape and the tokenizer of the model, its ids folded into the vocabulary.
+Tokenising and detokenising count; loading, and the recording of steps on a GPU, do not, and are stated. `generate`
+works in a process of its own, on a model that nothing of ours has touched: each batch size writes as many conversations
+as it has rows, and the best then writes all of them. `--shape` takes random weights of that shape and the tokenizer of
+the model, its ids folded into the vocabulary.
 """
 
 import argparse
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from skillmix.core.calls import Decoding, GenerateKey, Message, Outcome, Reply, Request
 
 TEMPERATURE = 0.7
-Conversation = list[tuple[str, str]]
 
 
-def write_prompts(path: str, combinations: int) -> None:
-    """First and second prompt of evaluation combinations, k = 1 to 3."""
+class Prompts(NamedTuple):
+    """What conversations are about."""
+
+    worked: tuple[Message, ...]
+    """Turns before all of them."""
+    pairs: list[tuple[str, str]]
+
+    def first(self, number: int) -> tuple[Message, ...]:
+        """What is asked in the first turn."""
+        return (*self.worked, Message("user", self.pairs[number % len(self.pairs)][0]))
+
+    def second(self, number: int) -> str:
+        """What is asked in the second turn."""
+        return self.pairs[number % len(self.pairs)][1]
+
+
+def write_prompts(path: str, combinations: int, prompt_set: str) -> None:
+    """First and second prompt of evaluation combinations, k = 1 to 3, and worked examples."""
     from skillmix.config.catalogs import load_catalog
     from skillmix.config.prompt_sets import load_prompts
     from skillmix.core.combinations import Draw, draw_combinations
 
-    catalog, prompts = load_catalog("verifiable"), load_prompts("standard")
+    catalog, prompts = load_catalog("verifiable"), load_prompts(prompt_set)
     pool = catalog.pool("all")
     drawn = [c for k in (1, 2, 3) for c in draw_combinations(Draw(pool, "all", k, 0), combinations // 3)]
-    Path(path).write_text(json.dumps([prompts.student_prompts(catalog, c) for c in drawn]), encoding="utf-8")
+    pairs = [prompts.student_prompts(catalog, c) for c in drawn]
+    Path(path).write_text(json.dumps({"worked": prompts.worked_turns(), "pairs": pairs}), encoding="utf-8")
 
 
-def requests_of(prompts: list[tuple[str, str]], count: int, tokens: int) -> list[Request]:
+def read_prompts(path: str) -> Prompts:
+    """What `write_prompts` wrote."""
+    found = json.loads(Path(path).read_text(encoding="utf-8"))
+    worked = tuple(m for asked, said in found["worked"] for m in (Message("user", asked), Message("assistant", said)))
+    return Prompts(worked, [(first, then) for first, then in found["pairs"]])
+
+
+def requests_of(prompts: Prompts, count: int, tokens: int) -> list[Request]:
     """Three generations of each combination, in order."""
     decoding = Decoding(TEMPERATURE, tokens)
-    asked = [(Message("user", first),) for first, _ in prompts]
+    asked = [prompts.first(n) for n in range(len(prompts.pairs))]
     return [
         Request(GenerateKey("s", str(n // 3), n % 3, 1), "m", asked[n // 3 % len(asked)], decoding, n)
         for n in range(count)
@@ -55,7 +82,7 @@ def second(request: Request, text: str, prompt: str) -> Request:
 class Ours:
     """The engine, driven without the journal."""
 
-    def __init__(self, loaded: Any, prompts: list[tuple[str, str]], slots: int, ends: Sequence[int] | None) -> None:
+    def __init__(self, loaded: Any, prompts: Prompts, slots: int, ends: Sequence[int] | None) -> None:
         from skillmix.models.local.engine import Generator
 
         self.prompts = prompts
@@ -69,8 +96,7 @@ class Ours:
         assert isinstance(outcome, Reply) and isinstance(key, GenerateKey)
         self.replies[key.combination, key.generation, key.turn] = outcome
         if key.turn == 1:
-            prompt = self.prompts[int(key.combination) % len(self.prompts)][1]
-            self.released.append(second(request, outcome.text, prompt))
+            self.released.append(second(request, outcome.text, self.prompts.second(int(key.combination))))
 
     def run(self, requests: list[Request]) -> int:
         """All conversations; how many tokens were written."""
@@ -85,11 +111,12 @@ class Ours:
         return sum(reply.output_tokens or 0 for reply in self.replies.values())
 
 
-def plain(loaded: Any, prompts: list[tuple[str, str]], requests: list[Request], batch: int, *, ends: bool) -> int:
+def plain(loaded: Any, prompts: Prompts, requests: list[Request], batch: int, *, ends: bool) -> int:
     """Plain `generate`, batches of like length, left-padded; how many tokens were written."""
     import torch
 
     model, renderer = loaded
+    model.generation_config.eos_token_id = renderer.ends(model) if ends else None
     tokenizer = renderer.tokenizer
     vocabulary = model.config.vocab_size
     limit = requests[0].decoding.max_tokens or 0
@@ -114,8 +141,6 @@ def plain(loaded: Any, prompts: list[tuple[str, str]], requests: list[Request], 
                 temperature=TEMPERATURE,
                 top_k=0,
                 max_new_tokens=limit,
-                min_new_tokens=None if ends else limit,
-                eos_token_id=stop if ends else -1,
                 pad_token_id=tokenizer.pad_token_id % vocabulary,
             )[:, longest:].tolist()
             for row, n in enumerate(rows):
@@ -124,8 +149,7 @@ def plain(loaded: Any, prompts: list[tuple[str, str]], requests: list[Request], 
                 texts[n] = renderer.texts([out[row] if end is None else out[row][:end]])[0]
         if turn == 1:
             requests = [
-                second(r, t or "", prompts[int(r.key.combination) % len(prompts)][1])
-                for r, t in zip(requests, texts, strict=True)
+                second(r, t or "", prompts.second(int(r.key.combination))) for r, t in zip(requests, texts, strict=True)
             ]
     return written
 
@@ -141,8 +165,8 @@ def timed(work: Callable[[], int], device: str) -> tuple[float, int]:
     return time.monotonic() - started, tokens
 
 
-def loaded_model(folder: str, shape: str | None, device: str) -> Any:
-    """The model, or random weights in its place."""
+def loaded_model(folder: str, shape: str | None, device: str, *, is_plain: bool = False) -> Any:
+    """The model, or random weights in its place, set up for slots or as transformers has it."""
     import torch
     from transformers import AutoModelForCausalLM, MistralConfig
 
@@ -151,6 +175,8 @@ def loaded_model(folder: str, shape: str | None, device: str) -> Any:
 
     loaded = load(Path(folder), device=device)
     if shape is None:
+        if is_plain:
+            loaded.model.set_attn_implementation("sdpa")
         return loaded
 
     class Folded(Renderer):
@@ -162,11 +188,13 @@ def loaded_model(folder: str, shape: str | None, device: str) -> Any:
     config = MistralConfig(**sizes, **heads, max_position_embeddings=32768)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    return Loaded(prepared(model, name=shape), Folded(loaded.renderer.tokenizer, name=shape))
+    return Loaded(
+        model.eval() if is_plain else prepared(model, name=shape), Folded(loaded.renderer.tokenizer, name=shape)
+    )
 
 
 def floor(loaded: Any, ours: Ours, slots: int, bandwidth: float) -> str:
-    """The least time that the bytes and the arithmetic of these conversations take."""
+    """The least time that the bytes and the arithmetic of these conversations take, and the bandwidth it stands on."""
     from skillmix.models.local.cache import CacheShape
 
     shape = CacheShape(loaded.model)
@@ -179,7 +207,7 @@ def floor(loaded: Any, ours: Ours, slots: int, bandwidth: float) -> str:
     steps = written / slots
     moved = (looked_at * shape.bytes_per_token + steps * weights * shape.dtype.itemsize) / bandwidth
     operations = 2 * weights * (written + ours.generator.read_tokens) / 789e12
-    return f"floor: bytes {moved:.2f} s, arithmetic {operations:.2f} s"
+    return f"floor: bytes {moved:.2f} s at {bandwidth / 1e12:.2f} TB/s, arithmetic {operations:.2f} s"
 
 
 def _conversation(request: Request) -> tuple[object, ...]:
@@ -187,7 +215,7 @@ def _conversation(request: Request) -> tuple[object, ...]:
     return key.student, key.combination, key.generation
 
 
-def check_chances(loaded: Any, prompts: list[tuple[str, str]], tokens: int) -> None:
+def check_chances(loaded: Any, prompts: Prompts, tokens: int) -> None:
     """Compare the log-probabilities of 20,000 and more sampled tokens with those of plain, padded transformers."""
     import torch
 
@@ -250,10 +278,64 @@ def measured_bandwidth(device: str) -> float:
     return best
 
 
+def baseline(options: argparse.Namespace, prompts: Prompts, requests: list[Request]) -> None:
+    """`generate` at each batch size, and all conversations at the best one."""
+    loaded = loaded_model(options.model, options.shape, options.device, is_plain=True)
+    run = partial(plain, loaded, prompts, ends=not options.ignore_ends)
+    run(requests[:8], 8)  # libraries load
+    found = {}
+    for batch in options.batches:
+        found[batch] = seconds, tokens = timed(partial(run, requests[:batch], batch), options.device)
+        print(f"generate, {batch} conversations at once: {seconds:.2f} s, {tokens / seconds:.0f}/s", flush=True)
+    best = max(found, key=lambda batch: found[batch][1] / found[batch][0])
+    seconds, tokens = found[best]
+    if best < len(requests):
+        seconds, tokens = timed(partial(run, requests, best), options.device)
+    print(f"generate, all, batch {best}: {seconds:.2f} s, {tokens / seconds:.0f}/s", flush=True)
+    print(json.dumps({"seconds": seconds}), flush=True)
+
+
+def seconds_of_baseline() -> float:
+    """The same command in another process, which compiles and records nothing."""
+    lines = []
+    with subprocess.Popen([sys.executable, *sys.argv, "--baseline"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if not line.startswith("{"):
+                print(line, end="", flush=True)
+    if process.returncode:
+        sys.exit("generate failed")
+    seconds: float = json.loads(lines[-1])["seconds"]
+    return seconds
+
+
+def ours_at(slots: int, loaded: Any, prompts: Prompts, requests: list[Request], options: argparse.Namespace) -> float:
+    """Seconds that our engine takes."""
+    ours = Ours(loaded, prompts, slots, [] if options.ignore_ends else None)
+    seconds, tokens = timed(partial(ours.run, requests), options.device)
+    if options.device == "cuda":
+        print(f"slots {slots}: first run, compiled and recorded in it, {seconds:.2f} s", flush=True)
+        runs = []
+        for _ in range(3):  # a run may still meet a shape that is not recorded yet
+            ours.generator.read_tokens = 0
+            runs.append(timed(partial(ours.run, requests), options.device))
+        print(f"slots {slots}: then {', '.join(f'{seconds:.2f}' for seconds, _ in runs)} s", flush=True)
+        seconds, tokens = min(runs)
+    least = floor(loaded, ours, slots, measured_bandwidth(options.device))
+    print(
+        f"slots {slots}: {seconds:.2f} s, {tokens} new tokens, {tokens / seconds:.0f}/s; "
+        f"read {ours.generator.read_tokens} prompt tokens; {least}",
+        flush=True,
+    )
+    return seconds
+
+
 def main() -> None:
     """Compare."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--write-prompts")
+    parser.add_argument("--prompt-set", default="standard")
     parser.add_argument("--prompts")
     parser.add_argument("--model")
     parser.add_argument("--shape")
@@ -264,41 +346,21 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*", default=[])
     parser.add_argument("--ignore-ends", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--baseline", action="store_true", help="only `generate`")
     options = parser.parse_args()
     if options.write_prompts:
-        return write_prompts(options.write_prompts, 1536)
-    prompts = [tuple(pair) for pair in json.loads(Path(options.prompts).read_text(encoding="utf-8"))]
+        return write_prompts(options.write_prompts, 1536, options.prompt_set)
+    prompts = read_prompts(options.prompts)
+    requests = requests_of(prompts, options.conversations, options.tokens)
+    if options.baseline:
+        return baseline(options, prompts, requests)
+    theirs = seconds_of_baseline() if options.batches else None
     loaded = loaded_model(options.model, options.shape, options.device)
     if options.check:
         return check_chances(loaded, prompts, options.tokens)
-    requests = requests_of(prompts, options.conversations, options.tokens)
-    bandwidth = measured_bandwidth(options.device)
-    print(f"bandwidth {bandwidth / 1e12:.2f} TB/s", flush=True)
-    best = 0.0
-    for slots in options.slots:
-        ours = Ours(loaded, prompts, slots, [] if options.ignore_ends else None)
-        seconds, tokens = timed(partial(ours.run, requests), options.device)
-        if options.device == "cuda":
-            print(f"slots {slots}: first run, compiled and recorded in it, {seconds:.2f} s", flush=True)
-            runs = []
-            for _ in range(3):  # a run may still meet a shape that is not recorded yet
-                ours.generator.read_tokens = 0
-                runs.append(timed(partial(ours.run, requests), options.device))
-            print(f"slots {slots}: then {', '.join(f'{seconds:.2f}' for seconds, _ in runs)} s", flush=True)
-            seconds, tokens = min(runs)
-        best = max(best, 1 / seconds)
-        print(
-            f"slots {slots}: {seconds:.2f} s, {tokens} new tokens, {tokens / seconds:.0f}/s; "
-            f"read {ours.generator.read_tokens} prompt tokens; {floor(loaded, ours, slots, bandwidth)}",
-            flush=True,
-        )
-        del ours
-    loaded.model.set_attn_implementation("sdpa")
-    for batch in options.batches:
-        work = partial(plain, loaded, prompts, requests, batch, ends=not options.ignore_ends)
-        seconds, tokens = timed(work, options.device)
-        ratio = f"ours is {best * seconds:.2f} times as fast"
-        print(f"generate, batch {batch}: {seconds:.2f} s, {tokens / seconds:.0f}/s; {ratio}", flush=True)
+    ours = min(ours_at(slots, loaded, prompts, requests, options) for slots in options.slots)
+    if theirs is not None:
+        print(f"ours is {theirs / ours:.2f} times as fast as `generate`", flush=True)
 
 
 if __name__ == "__main__":

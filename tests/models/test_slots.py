@@ -59,3 +59,10 @@ def test_common_beginnings_are_measured_exactly() -> None:
         assert common_length(base, other) == place
     assert common_length(base, base[:70]) == 70
     assert common_length([], base) == 0
+
+
+def test_a_chain_can_be_continued_from_that_of_a_beginning() -> None:
+    whole = [*tokens(0, 1000, 2000), 7]
+    for blocks in range(4):
+        beginning = chain_of(whole[: blocks * BLOCK + 5 * (blocks < 3)])
+        assert chain_of(whole, beginning) == chain_of(whole)

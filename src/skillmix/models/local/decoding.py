@@ -135,8 +135,9 @@ class Decoder:
         top_p = np.array([1.0 if s.top_p is None else s.top_p for s in starts], dtype=np.float32)
         self._top_p[slots] = self._sent(top_p)
         self._place[slots] = self._sent([len(s.tokens) - 1 for s in starts])
-        self._count[slots] = 0
-        self._is_active[slots] = True
+        # Not `tensor[slots] = 0`, which waits for the device.
+        self._count.index_fill_(0, slots, 0)
+        self._is_active.index_fill_(0, slots, True)
 
     def _slots_of(self, starts: Sequence[Start]) -> torch.Tensor:
         return self._sent([s.slot for s in starts])

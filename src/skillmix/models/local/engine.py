@@ -22,8 +22,6 @@ _STEPS: Final = {"cuda": 8, "cpu": 1}
 _PATIENCE: Final = 0.2
 _SHORT_PATIENCE: Final = 0.03
 """Seconds for which an ended row's slot waits for its conversation to go on, while others run or while none does."""
-_SHARED: Final = 64
-"""A row lets another go ahead that will have read that many more tokens of its prompt than any slot knows."""
 _LENGTHS: Final = 128
 """Slots have a multiple of this many places."""
 _MOST_STARTS: Final = {"cuda": 768, "cpu": 64}
@@ -45,6 +43,10 @@ class _Row:
         """What its turns have in common."""
         key = self.request.key
         return (key.student, key.combination, key.generation) if isinstance(key, GenerateKey) else (key,)
+
+    def opening(self, known_blocks: int) -> object:
+        """What rows have in common whose known blocks and the one after them are the same."""
+        return self.chain[known_blocks] if known_blocks < len(self.chain) else tuple(self.tokens)
 
 
 class Generator:
@@ -152,7 +154,8 @@ class Generator:
             decoder.copy(sources, targets, length=max(lengths))
         decoder.start(placing.starts)
         for start in placing.starts:
-            self._table.set(start.slot, self._exact(list(start.tokens)))
+            row = self._active[start.slot]
+            self._table.set(start.slot, self._exact(row.tokens), row.chain)
             self._counts[start.slot] = 1
         self.read_tokens += sum(len(start.tokens) - start.known for start in placing.starts)
 
@@ -193,7 +196,7 @@ class Generator:
         known = match.length if match else 0
         if self._device != "cuda":
             known = known // BLOCK * BLOCK
-        opening = tuple(row.tokens[: known // BLOCK * BLOCK + _SHARED])
+        opening = row.opening(known // BLOCK)
         if opening in placing.openings:
             later.append(row)
             return True
@@ -249,7 +252,7 @@ class Generator:
         for slot, row, tokens in ended:
             # The last token was written but never read, so the slot does not know it.
             known = [*row.tokens, *tokens[:-1]] if self._device == "cuda" else self._exact(row.tokens)
-            self._table.rest(slot, known, now=now)
+            self._table.rest(slot, known, chain_of(known, row.chain), now=now)
             self._resting[row.conversation] = slot
         texts = self._renderer.texts([tokens[:-1] if tokens[-1] in self._ends else tokens for _, _, tokens in ended])
         for (_, row, tokens), text in zip(ended, texts, strict=True):
@@ -270,7 +273,8 @@ class _Placing:
     def __init__(self) -> None:
         self.starts: list[Start] = []
         self.copies: list[tuple[int, int, int]] = []
-        self.openings: set[tuple[int, ...]] = set()
+        self.openings: set[object] = set()
+        """A row waits for another that reads a block more of its prompt than any slot knows."""
 
 
 def _start_of(row: _Row, slot: int, known: int) -> Start:

@@ -71,9 +71,9 @@ class SlotTable:
             return slot
         return None
 
-    def set(self, slot: int, tokens: list[int]) -> None:
-        """Say what a slot knows now; blocks that it knew before stay as they are."""
-        before, after = self._chains[slot], chain_of(tokens)
+    def set(self, slot: int, tokens: list[int], chain: Chain | None = None) -> None:
+        """Say what a slot knows now, and its chain if it is known; blocks that it knew before stay as they are."""
+        before, after = self._chains[slot], chain_of(tokens) if chain is None else chain
         same = common_length(before, after)
         for block in before[same:]:
             holders = self._holders[block]
@@ -84,16 +84,17 @@ class SlotTable:
         for block in after[same:]:
             self._holders.setdefault(block, set()).add(slot)
 
-    def rest(self, slot: int, tokens: list[int], *, now: float) -> None:
+    def rest(self, slot: int, tokens: list[int], chain: Chain | None = None, *, now: float) -> None:
         """A slot's row has ended; its tokens may be of use to what comes next."""
-        self.set(slot, tokens)
+        self.set(slot, tokens, chain)
         self._resting[slot] = now
 
 
-def chain_of(tokens: Sequence[int]) -> Chain:
-    """A hash for each whole block and everything before it."""
-    chain, last = [], 0
-    for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
+def chain_of(tokens: Sequence[int], beginning: Chain | None = None) -> Chain:
+    """A hash for each whole block and everything before it; the chain of a beginning of the tokens saves that part."""
+    chain = list(beginning or ())
+    last = chain[-1] if chain else 0
+    for start in range(len(chain) * BLOCK, len(tokens) - BLOCK + 1, BLOCK):
         last = hash((last, *tokens[start : start + BLOCK]))
         chain.append(last)
     return chain
