@@ -1,0 +1,1 @@
+"""Fine-tuning: masks, micro-batches without padding, the loop and its checkpoints."""

@@ -1,0 +1,192 @@
+"""One optimiser step: micro-batches forward and backward, gradients summed, one update."""
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from skillmix.core.errors import UserError
+from skillmix.training.examples import Example
+from skillmix.training.layers import compile_layers, set_recompute
+from skillmix.training.micro_batches import MicroBatch, pack, split
+from skillmix.training.optimizer import BYTES, Optimizer
+from skillmix.training.packed_model import PackedModel, inputs_of
+from skillmix.training.recipe import Recipe
+
+_FILL: Final = 128
+"""On a GPU, micro-batches are as long as a multiple of this."""
+_LEAN_FROM: Final = 1 << 30
+"""Bytes of weights from which activations are worth saving."""
+_CPU_BUDGET: Final = 4096
+_LARGEST_BUDGET: Final = 1 << 16
+_KEPT_FREE: Final = 0.9
+"""Part of the free memory that activations may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step did."""
+
+    answers: float
+    """Mean loss over the answers' tokens."""
+    replay: float | None
+    """Mean loss over replay tokens, if there were any."""
+    norm: float
+    """Norm of the gradient before clipping."""
+    tokens: int
+    micro_batches: int
+
+
+class Engine:
+    """A model and its optimiser, ready to take steps."""
+
+    def __init__(self, model: Any, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.device: torch.device = next(model.parameters()).device
+        self.packed = PackedModel(model)
+        self.precision = choose_precision(model, recipe, self.device)
+        if self.precision != "fp32":
+            _to_bf16(model, but_trained=self.precision == "bf16-master")
+        self.packed.train()
+        self.optimizer = Optimizer(trained_parameters(model), recipe, precision=self.precision)
+        if recipe.compile == "on" or (recipe.compile == "auto" and self.device.type == "cuda"):
+            size = sum(parameter.nbytes for parameter in model.parameters())
+            compile_layers(self.packed.layers, is_lean=recipe.recompute != "off" and size > _LEAN_FROM)
+        set_recompute(self.packed.layers, is_on=recipe.recompute == "on")
+        self.budget = recipe.token_budget
+        self._longest = 0
+        self.before_micro_batch: Callable[[int], None] = lambda number: None
+
+    def step(self, number: int, examples: Sequence[Example]) -> Step:
+        """Take one step; short of memory, take it again with smaller micro-batches."""
+        budget = self._find_budget(examples)
+        while True:
+            try:
+                return self._step(number, examples, budget)
+            except torch.OutOfMemoryError as error:
+                budget = self._smaller(budget, examples, error)
+            self._free()
+            self.budget = budget
+
+    def close(self) -> None:
+        """Let go of the model and of all that was kept for it."""
+        self.optimizer.close()
+        self._free()
+
+    def _step(self, number: int, examples: Sequence[Example], budget: int) -> Step:
+        batches = self._batches(examples, budget)
+        answers, replay = (sum(_trained(e) for e in examples if e.is_replay == kind) for kind in (False, True))
+        sums = torch.zeros(2, device=self.device)
+        for place, batch in enumerate(batches):
+            self.before_micro_batch(place)
+            self.optimizer.begin(number, place)
+            sums += self._one(batch, answers=answers, replay=replay)
+        norm = self.optimizer.squares().sqrt()
+        self.optimizer.apply(number, norm=norm)
+        found = torch.cat([sums, norm[None]]).tolist()
+        return Step(
+            answers=found[0] / answers,
+            replay=found[1] / replay if replay else None,
+            norm=found[2],
+            tokens=sum(len(e.tokens) for e in examples),
+            micro_batches=len(batches),
+        )
+
+    def _batches(self, examples: Sequence[Example], budget: int) -> list[MicroBatch]:
+        multiple = _FILL if self.device.type == "cuda" else 1
+        groups = split([len(e.tokens) for e in examples], budget=budget)[0]
+        return [pack([examples[i] for i in group], multiple=multiple) for group in groups]
+
+    def _one(self, batch: MicroBatch, *, answers: int, replay: int) -> torch.Tensor:
+        """Forward and backward; the summed losses of answers and replay."""
+        shares = np.where(batch.is_replay, self.recipe.gamma / max(1, replay), 1 / max(1, answers))
+        inputs = inputs_of(batch, shares=shares, longest=self._bound(batch.longest), device=self.device)
+        loss, losses = self.packed(inputs)
+        loss.backward()
+        of_replay = (losses * inputs.is_replay).sum()
+        return torch.stack([losses.sum() - of_replay, of_replay]).detach()
+
+    def _bound(self, longest: int) -> int:
+        """An upper bound of the length that rarely changes, as kernels are compiled for it."""
+        if self.device.type != "cuda":
+            return longest
+        self._longest = max(self._longest, 1 << (max(128, longest) - 1).bit_length())
+        return self._longest
+
+    def _find_budget(self, examples: Sequence[Example]) -> int:
+        if self.budget is None:
+            self.budget = self._measured_budget(examples) if self.device.type == "cuda" else _CPU_BUDGET
+        return self.budget
+
+    def _measured_budget(self, examples: Sequence[Example]) -> int:
+        """How many tokens fit, judged by what two small micro-batches take."""
+        longest = sorted(examples, key=lambda e: -len(e.tokens))[:3]
+        self._bound(len(longest[0].tokens))
+        for is_recomputed in {"on": (True,), "off": (False,), "auto": (False, True)}[self.recipe.recompute]:
+            set_recompute(self.packed.layers, is_on=is_recomputed)
+            fitting = self._fitting(pack(longest[:1], multiple=_FILL), pack(longest, multiple=_FILL))
+            if fitting >= 4 * len(longest[0].tokens):
+                break
+        return max(len(longest[0].tokens), min(_LARGEST_BUDGET, fitting))
+
+    def _fitting(self, small: MicroBatch, large: MicroBatch) -> int:
+        """Tokens for which the free memory suffices, on the line through two measurements."""
+        taken = {}
+        for probe in (small, small, large):  # twice: compilers and libraries take memory of their own the first time
+            self._free()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            self.optimizer.begin(0, 0)
+            self._one(probe, answers=len(probe.rows), replay=len(probe.rows))
+            taken[len(probe.tokens)] = torch.cuda.max_memory_allocated() - before
+        self._free()
+        (few, low), (many, high) = sorted(taken.items())[0], sorted(taken.items())[-1]
+        per_token = (high - low) / (many - few) if many > few else low / few
+        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        return int((_KEPT_FREE * free - max(0, low - few * per_token)) / per_token)
+
+    def _smaller(self, budget: int, examples: Sequence[Example], error: BaseException) -> int:
+        longest = max(len(e.tokens) for e in examples)
+        if budget <= longest:
+            raise UserError(
+                f"Out of memory with a single example of {longest} tokens in a micro-batch.",
+                hint="Set recompute: on, a smaller precision, LoRA, or more GPUs.",
+            ) from error
+        return max(longest, budget * 3 // 4)
+
+    def _free(self) -> None:
+        for slot in self.optimizer.slots:
+            slot.parameter.grad = None
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def trained_parameters(model: Any) -> list[tuple[str, Any]]:
+    """What is trained, each under one name even if it is used twice."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def choose_precision(model: Any, recipe: Recipe, device: torch.device) -> str:
+    """The asked one; `auto`: float32 on a CPU, on a GPU float32 masters if a quarter of it stays free, else none."""
+    if recipe.precision != "auto":
+        return recipe.precision
+    if device.type != "cuda":
+        return "fp32"
+    trained = sum(parameter.numel() for _, parameter in trained_parameters(model))
+    frozen = sum(parameter.numel() for parameter in model.parameters()) - trained
+    total = torch.cuda.mem_get_info(device)[1]
+    return "bf16-master" if BYTES["bf16-master"] * trained + 2 * frozen < 0.8 * total else "bf16-stochastic"
+
+
+def _to_bf16(model: Any, *, but_trained: bool) -> None:
+    for parameter in model.parameters():
+        if not (but_trained and parameter.requires_grad):
+            parameter.data = parameter.data.to(torch.bfloat16)
+
+
+def _trained(example: Example) -> int:
+    return int(example.is_trained.sum())

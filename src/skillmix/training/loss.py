@@ -1,0 +1,74 @@
+"""Cross-entropy of chosen tokens, with a few thousand rows of logits in memory at any time."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import torch
+
+_LOGITS: Final = 1 << 28
+"""Most logits that exist at once."""
+
+
+class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
+    """Weighted sum and each row's own loss. The gradient is made along with the loss, as the logits are there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, shares: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `linear_cross_entropy`."""
+        for_hidden, for_weight = ctx.needs_input_grad[:2]
+        losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
+        hidden_gradient = torch.empty_like(hidden) if for_hidden else None
+        weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if for_weight else None
+        rows = max(1, _LOGITS // len(weight))
+        chunk_losses = _chunk_function(hidden.is_cuda)
+        for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):
+            losses[part], gradient = chunk_losses(hidden[part] @ weight.T, targets[part], shares[part])
+            if hidden_gradient is not None:
+                torch.mm(gradient, weight, out=hidden_gradient[part])
+            if weight_gradient is not None:
+                weight_gradient += gradient.T @ hidden[part]
+        ctx.save_for_backward(hidden_gradient, weight_gradient)
+        ctx.weight_dtype = weight.dtype
+        ctx.mark_non_differentiable(losses)
+        return (losses * shares).sum(), losses
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:
+        """Scale what the forward pass has found."""
+        hidden, weight = ctx.saved_tensors
+        return (
+            None if hidden is None else hidden * gradient.to(hidden.dtype),
+            None if weight is None else (weight * gradient).to(ctx.weight_dtype),
+            None,
+            None,
+        )
+
+
+def linear_cross_entropy(
+    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, shares: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum of shares · losses, and the losses: each row's hidden state against the token that came next."""
+    found: tuple[torch.Tensor, torch.Tensor] = _LinearCrossEntropy.apply(hidden, weight, targets, shares)
+    return found
+
+
+def _losses_and_gradient(
+    logits: torch.Tensor, targets: torch.Tensor, shares: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = logits.float()
+    sums = torch.logsumexp(scores, dim=-1)
+    losses = sums - scores.gather(1, targets[:, None])[:, 0]
+    is_target = torch.arange(logits.shape[1], device=logits.device) == targets[:, None]
+    chances = torch.exp(scores - sums[:, None])
+    gradient = torch.where(is_target, chances - 1, chances) * shares[:, None]
+    return losses, gradient.to(logits.dtype)
+
+
+@cache
+def _chunk_function(is_compiled: bool) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    compiled: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+    compiled = torch.compile(_losses_and_gradient, dynamic=True) if is_compiled else _losses_and_gradient
+    return compiled

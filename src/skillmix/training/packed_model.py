@@ -1,0 +1,102 @@
+"""A causal language model that reads micro-batches without padding and gives their loss."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from skillmix.core.errors import UserError
+from skillmix.training.attention import ATTENTION
+from skillmix.training.loss import linear_cross_entropy
+from skillmix.training.micro_batches import MicroBatch
+from skillmix.training.optimizer import sent
+
+
+class Inputs(NamedTuple):
+    """A micro-batch on the device."""
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    bounds: torch.Tensor
+    longest: int
+    rows: torch.Tensor
+    targets: torch.Tensor
+    shares: torch.Tensor
+    is_replay: torch.Tensor
+
+
+class PackedModel(nn.Module):  # type: ignore[misc]
+    """Calls a transformers model, plain or with a PEFT adapter, on packed tokens."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+        _refuse_what_we_cannot_train(causal)
+        causal.set_attn_implementation(ATTENTION)
+        causal.config.use_cache = False
+
+    @property
+    def causal(self) -> Any:
+        """The transformers model, without the adapter's wrapping."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    @property
+    def layers(self) -> Any:
+        """The decoder's layers."""
+        return self.causal.base_model.layers
+
+    def hidden_states(self, inputs: Inputs) -> torch.Tensor:
+        """The last hidden state of every token, (tokens, size)."""
+        found = self.causal.base_model(
+            input_ids=inputs.tokens[None],
+            position_ids=inputs.positions[None],
+            bounds=inputs.bounds,
+            longest=inputs.longest,
+            use_cache=False,
+        )
+        hidden: torch.Tensor = found.last_hidden_state[0]
+        return hidden
+
+    def forward(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+        """The weighted loss, and each trained token's own."""
+        hidden = self.hidden_states(inputs).index_select(0, inputs.rows)
+        head = self.causal.get_output_embeddings()
+        return linear_cross_entropy(hidden, head.weight, inputs.targets, inputs.shares)
+
+
+def inputs_of(batch: MicroBatch, *, shares: np.ndarray, longest: int | None, device: torch.device) -> Inputs:
+    """Bring a micro-batch to the device; a batch without targets gets one that weighs nothing."""
+    rows, targets, is_replay = batch.rows, batch.targets, batch.is_replay
+    if not len(rows):
+        rows, targets = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        is_replay, shares = np.zeros(1, dtype=bool), np.zeros(1)
+    return Inputs(
+        tokens=_sent(batch.tokens, device),
+        positions=_sent(batch.positions, device),
+        bounds=_sent(batch.bounds, device),
+        longest=longest or batch.longest,
+        rows=_sent(rows, device),
+        targets=_sent(targets, device),
+        shares=_sent(shares.astype(np.float32), device),
+        is_replay=_sent(is_replay, device),
+    )
+
+
+def _sent(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    return sent(torch.from_numpy(np.ascontiguousarray(array)), device)
+
+
+def _refuse_what_we_cannot_train(causal: Any) -> None:
+    config, name = causal.config.get_text_config(), type(causal).__name__
+    head = causal.get_output_embeddings()
+    if not getattr(causal, "_supports_attention_backend", False):
+        raise UserError(f"{name} has an attention of its own, which cannot keep packed conversations apart.")
+    for setting in ("final_logit_softcapping", "attn_logit_softcapping", "logit_scale", "logits_scaling"):
+        if getattr(config, setting, None) not in (None, 1, 1.0):
+            raise UserError(f"{name} changes its logits by {setting}, which training does not know.")
+    if getattr(config, "attention_dropout", 0):
+        raise UserError(f"{name} has attention dropout.", hint="Set attention_dropout to 0 in its config.json.")
+    if type(head) is not nn.Linear or head.bias is not None:
+        raise UserError(f"The output layer of {name} is not a plain matrix.", hint="Leave it out of the adapter.")
