@@ -1,0 +1,142 @@
+"""Conversations become examples: rendered once, tokenised once, and refused if anything about them is in doubt."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from skillmix.core.errors import UserError
+from skillmix.training.examples import Example
+from skillmix.training.formats import Piece, Turn
+from skillmix.training.sealing import SealedTokenizer
+from skillmix.training.templates import Template
+
+TooLong = Literal["drop", "refuse"]
+_AT_ONCE: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What is learned from: users' words and their answers, by a key that errors can name."""
+
+    key: str
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Examples, and the conversations that were too long to become one."""
+
+    examples: tuple[Example, ...]
+    dropped: tuple[str, ...]
+
+
+class Encoder:
+    """A tokenizer that knows which tokens of a conversation its model writes."""
+
+    def __init__(self, tokenizer: Any, *, end_ids: Iterable[int] = (), chat_format: str | None = None) -> None:
+        self.tokenizer = tokenizer
+        known = {tokenizer.eos_token_id, *end_ids} - {None}
+        self._ends: dict[str, int] = {tokenizer.convert_ids_to_tokens(number): number for number in sorted(known)}
+        self._template = Template(tokenizer, ends=list(self._ends), name=chat_format)
+        marks = self._template.format
+        self.sealed = SealedTokenizer(
+            tokenizer, marks=(marks.first, marks.asked, marks.lead, marks.end, marks.between, marks.last)
+        )
+
+    @property
+    def template(self) -> Template:
+        """The chat template and its format."""
+        return self._template
+
+    def examples(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
+        """Every conversation that fits; an error names the first that cannot be learned from."""
+        kept: list[Example] = []
+        dropped: list[str] = []
+        for example in self._encoded(conversations):
+            if len(example.tokens) <= limit:
+                kept.append(example)
+            elif too_long == "drop":
+                dropped.append(example.key)
+            else:
+                raise UserError(
+                    f"{example.key} has {len(example.tokens)} tokens: the limit of {limit} would cut an answer.",
+                    hint="Raise max_tokens, or leave such conversations out with too_long: drop.",
+                )
+        if not kept:
+            raise UserError(
+                f"There is nothing to train on: {len(dropped)} of {len(conversations)} conversations are too long.",
+                hint=f"The limit is {limit} tokens; raise max_tokens.",
+            )
+        return Prepared(tuple(kept), tuple(dropped))
+
+    def _encoded(self, conversations: Sequence[Conversation]) -> Iterator[Example]:
+        for start in range(0, len(conversations), _AT_ONCE):
+            group = conversations[start : start + _AT_ONCE]
+            pieces = [self._pieces(conversation) for conversation in group]
+            for conversation, encoded in zip(group, self.sealed.encode(pieces), strict=True):
+                example = Example(conversation.key, encoded.tokens, encoded.is_trained)
+                self._check_ends(example, answers=len(conversation.turns))
+                yield example
+
+    def _pieces(self, conversation: Conversation) -> list[Piece]:
+        try:
+            self._template.check(conversation.turns)
+        except UserError as error:
+            raise UserError(f"{conversation.key}: {error.message}", hint=error.hint) from None
+        return list(self._template.format.pieces(conversation.turns))
+
+    def _check_ends(self, example: Example, *, answers: int) -> None:
+        """Each answer's last learned token must be the one at which generation stops."""
+        learned = example.is_trained
+        is_last = learned.copy()
+        is_last[:-1] &= ~learned[1:]
+        ends = set(self._ends.values())
+        last = [int(token) for token in example.tokens[is_last]]
+        if len(last) != answers or not ends.issuperset(last):
+            raise UserError(
+                f"{example.key}: an end token lies outside of what is learned.",
+                hint="The model would never learn to stop; check the chat template and the tokenizer.",
+            )
+
+
+def read_conversations(file: Path) -> list[Conversation]:
+    """The conversations of a JSON Lines file whose rows have `messages`, and perhaps a `key`."""
+    found = []
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    found.append(_conversation(line, place=f"{file}:{number}"))
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is not UTF-8.", hint="Write it again in UTF-8.") from None
+    except FileNotFoundError:
+        raise UserError(f"There is no file {file}.", hint="A dataset step makes it; run that first.") from None
+    return found
+
+
+def _conversation(line: str, *, place: str) -> Conversation:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        raise UserError(f"{place} is not JSON.", hint='A row is {"messages": [...]}.') from None
+    messages = row.get("messages") if isinstance(row, dict) else None
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise UserError(f"{place} has no messages.", hint='A row is {"messages": [{"role": …, "content": …}, …]}.')
+    key = row.get("key") or row.get("id") or place
+    return Conversation(str(key), _turns(messages, place=place))
+
+
+def _turns(messages: Sequence[Mapping[str, object]], *, place: str) -> tuple[Turn, ...]:
+    roles = [message.get("role") for message in messages]
+    if not roles or roles != ["user", "assistant"] * (len(roles) // 2):
+        raise UserError(
+            f"{place}: the roles are {', '.join(map(str, roles)) or 'missing'}.",
+            hint="A conversation is user, assistant, user, assistant, and so on; there is nothing else to train on.",
+        )
+    words = [message.get("content") for message in messages]
+    if not all(isinstance(word, str) and word.strip() for word in words):
+        raise UserError(f"{place}: a message is empty or no text.", hint="There is nothing to train on; leave it out.")
+    said = [str(word) for word in words]
+    return tuple(Turn(user, answer) for user, answer in zip(said[::2], said[1::2], strict=True))

@@ -1,0 +1,220 @@
+"""Plain text beside the conversations: from files of any size, read as it is needed, the same whoever resumes.
+
+The n-th text of a run comes from a file that is drawn by hash, larger files more often; within a file texts follow each
+other, and a file that ends begins again. To go on at a later text, the draws are counted and each file is read from
+its start without tokenising.
+"""
+
+import gzip
+import json
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import IO, Final
+
+import numpy as np
+
+from skillmix.core.errors import UserError
+from skillmix.core.hashing import digest
+from skillmix.training.examples import Example
+
+_CHARACTERS_PER_TOKEN: Final = 4
+_MOST_OPEN: Final = 64
+_JSON_LINES: Final = (".jsonl", ".jsonl.gz", ".ndjson")
+_SKIPPED: Final = (".", "_")
+"""How files begin that folders hold besides their texts."""
+
+
+class Replay:
+    """The texts of some files and folders, by number."""
+
+    def __init__(
+        self,
+        sources: Sequence[Path],
+        *,
+        tokenise: Callable[[str], list[int]],
+        limit: int,
+        field: str = "text",
+        seed: int = 0,
+    ) -> None:
+        self._files = _files_of(sources)
+        self._bounds = list(accumulate(file.stat().st_size for file in self._files))
+        self._tokenise = tokenise
+        self._limit = limit
+        self._field = field
+        self._seed = seed
+        self._open: OrderedDict[int, _Cursor] = OrderedDict()
+        self._counts: dict[int, int] = {}
+        """Texts of each file among the first `_counted`."""
+        self._counted = 0
+        self._kept: tuple[int, Example] | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        """What is read, in the order that draws depend on."""
+        return self._files
+
+    def text(self, number: int) -> Example:
+        """The text of a number, from 0; quick if asked for in order."""
+        if self._kept is not None and self._kept[0] == number:
+            return self._kept[1]
+        if number < self._counted:
+            self._counts, self._counted = {}, 0
+        while self._counted < number:
+            drawn = self._drawn(self._counted)
+            self._counts[drawn] = self._counts.get(drawn, 0) + 1
+            self._counted += 1
+        at = self._drawn(number)
+        place = self._counts.get(at, 0)
+        example = self._example(self._files[at], place, self._cursor(at).piece(place))
+        self._kept = number, example
+        return example
+
+    def check(self) -> None:
+        """Read the first text, so that a source which cannot be read is found before training starts."""
+        for at in range(min(len(self._files), _MOST_OPEN)):
+            self._cursor(at).piece(0)
+
+    def _drawn(self, number: int) -> int:
+        share = int.from_bytes(digest("replay", self._seed, number, size=8)) / 2**64
+        return min(bisect_right(self._bounds, share * self._bounds[-1]), len(self._files) - 1)
+
+    def _cursor(self, at: int) -> "_Cursor":
+        if at not in self._open:
+            self._open[at] = _Cursor(self._files[at], field=self._field, size=self._limit * _CHARACTERS_PER_TOKEN)
+        self._open.move_to_end(at)
+        while len(self._open) > _MOST_OPEN:
+            self._open.popitem(last=False)[1].close()
+        return self._open[at]
+
+    def _example(self, file: Path, place: int, piece: str) -> Example:
+        tokens = np.asarray(self._tokenise(piece)[: self._limit], dtype=np.int32)
+        is_trained = np.ones(len(tokens), dtype=bool)
+        is_trained[:1] = False
+        return Example(f"replay/{file.name}/{place}", tokens, is_trained, is_replay=True)
+
+
+class _Cursor:
+    """A place in one file."""
+
+    def __init__(self, file: Path, *, field: str, size: int) -> None:
+        self._file, self._field, self._size = file, field, size
+        self._pieces: Iterator[str] = iter(())
+        self._next = 0
+        self._last = ""
+        self._in_a_pass: int | None = None
+        self._rewind()
+
+    def piece(self, place: int) -> str:
+        """The text at a place; beyond the end, counting goes on from the start."""
+        if self._in_a_pass is not None:
+            place %= self._in_a_pass
+        if place == self._next - 1:
+            return self._last
+        if place < self._next - 1:
+            self._rewind()
+        while self._next <= place:
+            found = next(self._pieces, None)
+            if found is None:
+                if self._next == 0:
+                    raise UserError(f"{self._file} has no text to replay.", hint="Leave it out of replay.sources.")
+                self._in_a_pass = self._next
+                return self.piece(place)
+            self._last, self._next = found, self._next + 1
+        return self._last
+
+    def close(self) -> None:
+        """Let go of the file."""
+        close = getattr(self._pieces, "close", None)
+        if close is not None:
+            close()
+
+    def _rewind(self) -> None:
+        self.close()
+        self._pieces = _pieces_of(self._file, field=self._field, size=self._size)
+        self._next = 0
+
+
+def _pieces_of(file: Path, *, field: str, size: int) -> Iterator[str]:
+    """The texts of a file, long ones in parts of at most so many characters, blank ones left out."""
+    if file.name.endswith(_JSON_LINES):
+        texts = _json_texts(file, field)
+    elif file.suffix == ".parquet":
+        texts = _parquet_texts(file, field)
+    else:
+        texts = _blocks(file, size)
+    for text in texts:
+        for start in range(0, len(text), size):
+            # Fewer than two tokens teach nothing: one predicts, the other is predicted.
+            if len(part := text[start : start + size].strip()) > 1:
+                yield part
+
+
+def _json_texts(file: Path, field: str) -> Iterator[str]:
+    with _opened(file) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                text = json.loads(line)[field]
+            except (ValueError, KeyError, TypeError):
+                text = None
+            if not isinstance(text, str):
+                raise UserError(
+                    f"{file}:{number} has no text under {field!r}.", hint="Name another key with replay.field."
+                )
+            yield text
+
+
+def _parquet_texts(file: Path, field: str) -> Iterator[str]:
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise UserError("Parquet needs pyarrow.", hint="pip install 'skillmix[parquet]'") from None
+    try:
+        with ParquetFile(file) as table:
+            if field not in table.schema_arrow.names:
+                raise UserError(f"{file} has no column {field!r}.", hint="Name another with replay.field.")
+            for rows in table.iter_batches(batch_size=64, columns=[field]):
+                yield from (str(text) for text in rows.column(0).to_pylist() if text is not None)
+    except ArrowInvalid as error:
+        raise UserError(f"{file} cannot be read: {error}", hint="Check the file.") from None
+
+
+def _blocks(file: Path, size: int) -> Iterator[str]:
+    """A plain text in blocks of whole lines as far as lines are short enough."""
+    block: list[str] = []
+    length = 0
+    with _opened(file) as lines:
+        while line := lines.readline(size):
+            if block and length + len(line) > size:
+                yield "".join(block)
+                block, length = [], 0
+            block.append(line)
+            length += len(line)
+    yield "".join(block)
+
+
+def _opened(file: Path) -> IO[str]:
+    if file.suffix == ".gz":
+        return gzip.open(file, "rt", encoding="utf-8", errors="replace")
+    return file.open(encoding="utf-8", errors="replace")
+
+
+def _files_of(sources: Sequence[Path]) -> list[Path]:
+    """The files that sources name; of a folder all, in order of their names."""
+    found: list[Path] = []
+    for source in sources:
+        if source.is_dir():
+            inside = sorted(p for p in source.rglob("*") if p.is_file() and not p.name.startswith(_SKIPPED))
+            found += [file for file in inside if file.stat().st_size]
+        elif source.is_file():
+            found.append(source)
+        else:
+            raise UserError(f"There is no {source} to replay.", hint="replay.sources names files and folders.")
+    if not found or not sum(file.stat().st_size for file in found):
+        raise UserError("replay.sources holds no text.", hint="Name a text, JSON Lines or Parquet file, or a folder.")
+    return found
