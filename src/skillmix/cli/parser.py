@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from skillmix import __version__
-from skillmix.cli import dataset, files, reading, running
+from skillmix.cli import dataset, files, reading, running, training
 
 Command = Callable[[argparse.Namespace], int]
 _Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -29,6 +29,11 @@ def parser_of_all() -> argparse.ArgumentParser:
     _experiment_command(commands, "run", "every step of an experiment; run it again to go on")
     for stage, about in _STAGES.items():
         _experiment_command(commands, stage, about, stage=stage)
+    _train_command(commands)
+
+    merge = _command(commands, "merge", training.merge, "a model and its adapter become one checkpoint")
+    merge.add_argument("model", metavar="MODEL+ADAPTER", help="such as local:PATH+ADAPTER")
+    merge.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder that is not there yet")
 
     about = "conversations with full marks as training data, from an experiment's dataset steps or from runs"
     dataset.add_options(_command(commands, "dataset", dataset.dataset, about))
@@ -117,7 +122,7 @@ def _command(
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=about)
     parser.set_defaults(command=run)
-    if name not in ("export", "import-texts", "import-reference"):
+    if name not in ("export", "import-texts", "import-reference", "merge"):
         parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -134,9 +139,20 @@ def _named_combination(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", default="standard", metavar="DIR", help="a shipped prompt set or a folder")
 
 
+def _train_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = _experiment_command(
+        commands, "train", "the train steps of an experiment: fine-tune on data sets", stage="train"
+    )
+    parser.set_defaults(command=training.train)
+    parser.add_argument(
+        "--show-mask", action="store_true", help="print conversations token by token, trained ones marked"
+    )
+    parser.add_argument("--n", type=int, default=1, help="with --show-mask: how many conversations (default 1)")
+
+
 def _experiment_command(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, about: str, *, stage: str | None = None
-) -> None:
+) -> argparse.ArgumentParser:
     parser = _command(commands, name, running.run, about)
     parser.set_defaults(stage=stage, step=None)
     parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml")
@@ -147,3 +163,4 @@ def _experiment_command(
     parser.add_argument("--prices", type=Path, metavar="FILE", help="your own price file")
     if stage:
         parser.add_argument("--step", metavar="NAME", help="only the step of that name")
+    return parser

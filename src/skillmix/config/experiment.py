@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from skillmix.config.changes import changed
 from skillmix.config.dataset_step import DatasetStep, LeakageSettings
 from skillmix.config.sections import ModelRef, Name, NamedStep, Positive, Section, Share
+from skillmix.config.train_step import TrainStep
 from skillmix.config.yaml_files import read_yaml
 from skillmix.core.catalog import Setting
 from skillmix.core.errors import UserError, faults_error
@@ -132,13 +133,6 @@ class GradeStep(NamedStep):
     graders: list[Name]
 
 
-class TrainStep(NamedStep):
-    """Fine-tune on data sets."""
-
-    stage: Literal["train"]
-    base: ModelRef
-    data: list[Name]
-    steps: Positive = 4000
 
 
 class ReportStep(NamedStep):
@@ -242,7 +236,7 @@ def _models_of(step: Step) -> list[str]:
 
 def _inputs_of(step: Step) -> list[tuple[str, tuple[str, ...]]]:
     if isinstance(step, TrainStep):
-        return [(name, ("dataset",)) for name in step.data]
+        return [(name, ("dataset",)) for name in step.data_steps]
     if isinstance(step, DatasetStep):
         return [(name, ("dataset",)) for name in step.of]
     if isinstance(step, GradeStep):

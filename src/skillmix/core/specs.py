@@ -9,7 +9,7 @@ PROVIDERS: Final = {
     "openai": "any OpenAI-compatible endpoint: openai:gpt-4o, openai:my-model@http://localhost:8000/v1",
     "anthropic": "Anthropic messages: anthropic:claude-model-name",
     "local": "transformers in process: local:PATH or local:PATH+ADAPTER",
-    "bundled": "a small model from a package: bundled:smollm2-135m",
+    "bundled": "a small model from a package: bundled:smollm2-135m or bundled:smollm2-135m+ADAPTER",
     "scripted": "a deterministic fake: scripted:student?skill=0.8 or scripted:grader?noise=0.1",
     "rules": "code that checks skills, graders only: rules: alone, or rules:SPEC to ask a model about the rest",
 }

@@ -76,7 +76,7 @@ class Encoder:
             group = conversations[start : start + _AT_ONCE]
             pieces = [self._pieces(conversation) for conversation in group]
             for conversation, encoded in zip(group, self.sealed.encode(pieces), strict=True):
-                example = Example(conversation.key, encoded.tokens, encoded.is_trained)
+                example = Example(conversation.key, encoded.tokens, encoded.is_trained, is_replay=False)
                 self._check_ends(example, answers=len(conversation.turns))
                 yield example
 
@@ -101,14 +101,14 @@ class Encoder:
             )
 
 
-def read_conversations(file: Path) -> list[Conversation]:
-    """The conversations of a JSON Lines file whose rows have `messages`, and perhaps a `key`."""
+def read_conversations(file: Path, *, name: str | None = None) -> list[Conversation]:
+    """The conversations of a JSON Lines file whose rows have `messages`; a key is the file's name and the line."""
     found = []
     try:
         with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    found.append(_conversation(line, place=f"{file}:{number}"))
+                    found.append(_conversation(line, place=f"{name or file}:{number}"))
     except UnicodeDecodeError:
         raise UserError(f"{file} is not UTF-8.", hint="Write it again in UTF-8.") from None
     except FileNotFoundError:
@@ -124,8 +124,7 @@ def _conversation(line: str, *, place: str) -> Conversation:
     messages = row.get("messages") if isinstance(row, dict) else None
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise UserError(f"{place} has no messages.", hint='A row is {"messages": [{"role": …, "content": …}, …]}.')
-    key = row.get("key") or row.get("id") or place
-    return Conversation(str(key), _turns(messages, place=place))
+    return Conversation(place, _turns(messages, place=place))
 
 
 def _turns(messages: Sequence[Mapping[str, object]], *, place: str) -> tuple[Turn, ...]:

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Example:
     """One conversation, or one piece of replay text."""
 
@@ -16,7 +16,7 @@ class Example:
     """int32, one dimension."""
     is_trained: np.ndarray
     """bool, as long as `tokens`: this token is a target that counts in the loss. The first never is."""
-    is_replay: bool = False
+    is_replay: bool
 
 
 class Data(Protocol):

@@ -22,6 +22,7 @@ from skillmix.training.examples import Example
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _MOST_OPEN: Final = 64
+_RECENT: Final = 512
 _JSON_LINES: Final = (".jsonl", ".jsonl.gz", ".ndjson")
 _SKIPPED: Final = (".", "_")
 """How files begin that folders hold besides their texts."""
@@ -49,7 +50,7 @@ class Replay:
         self._counts: dict[int, int] = {}
         """Texts of each file among the first `_counted`."""
         self._counted = 0
-        self._kept: tuple[int, Example] | None = None
+        self._recent: OrderedDict[int, Example] = OrderedDict()
 
     @property
     def files(self) -> list[Path]:
@@ -58,8 +59,8 @@ class Replay:
 
     def text(self, number: int) -> Example:
         """The text of a number, from 0; quick if asked for in order."""
-        if self._kept is not None and self._kept[0] == number:
-            return self._kept[1]
+        if number in self._recent:  # a step that is repeated
+            return self._recent[number]
         if number < self._counted:
             self._counts, self._counted = {}, 0
         while self._counted < number:
@@ -69,7 +70,9 @@ class Replay:
         at = self._drawn(number)
         place = self._counts.get(at, 0)
         example = self._example(self._files[at], place, self._cursor(at).piece(place))
-        self._kept = number, example
+        self._recent[number] = example
+        if len(self._recent) > _RECENT:
+            self._recent.popitem(last=False)
         return example
 
     def check(self) -> None:

@@ -5,18 +5,18 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from skillmix.core.calls import CallProblem, Outcome, Request
-from skillmix.core.errors import UserError
 from skillmix.core.specs import ModelSpec
+from skillmix.models.checkpoints import checkpoint_of
 
 _CPU_SLOTS: Final = 8
 _SHARE_OF_MEMORY: Final = 0.6
 _MOST_SLOTS: Final = 2048
 _TYPICAL_LENGTH: Final = 1024
+_QUICKLY_HASHED: Final = 2 << 30
 
 _Result = tuple[Request, Outcome]
 
@@ -31,8 +31,8 @@ class LocalModel:
         self._thread: threading.Thread | None = None
 
     async def probe(self) -> CallProblem | None:
-        """Whether the checkpoint is there; a bundled one is fetched now."""
-        await asyncio.to_thread(_folder_of, self._spec)
+        """Whether the checkpoint and its adapters are there and belong together; a bundled one is fetched now."""
+        await asyncio.to_thread(_probed, self._spec)
         return None
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
@@ -87,7 +87,7 @@ class LocalModel:
         from skillmix.models.local.engine import Generator
         from skillmix.models.local.loading import load
 
-        model, renderer = load(_folder_of(self._spec), device=os.environ.get("SKILLMIX_DEVICE"))
+        model, renderer = load(checkpoint_of(self._spec), device=os.environ.get("SKILLMIX_DEVICE"))
         slots = self._concurrency or slots_for(model)
         generator = Generator(model, renderer, slots=slots, done=lambda request, outcome: put((request, outcome)))
         generator.add([first])
@@ -137,12 +137,7 @@ def _all_of(incoming: "SimpleQueue[Request]") -> list[Request]:
     return found
 
 
-def _folder_of(spec: ModelSpec) -> Path:
-    if spec.provider == "bundled":
-        from skillmix.models.bundled import bundled_model
-
-        return bundled_model(spec.name)
-    folder = Path(spec.name).expanduser()
-    if not (folder / "config.json").is_file():
-        raise UserError(f"There is no checkpoint in {folder}.", hint="local:PATH names a folder with config.json.")
-    return folder
+def _probed(spec: ModelSpec) -> None:
+    found = checkpoint_of(spec)
+    if found.bytes() <= _QUICKLY_HASHED:  # else when it is loaded
+        found.check_adapters()

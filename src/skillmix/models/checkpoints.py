@@ -1,0 +1,182 @@
+"""Checkpoints on disk: which folders a spec names, what they hold, and whether an adapter belongs to its base."""
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+from skillmix.core.errors import UserError
+from skillmix.core.hashing import digest
+from skillmix.core.specs import ModelSpec, parse_spec
+from skillmix.models.bundled import bundled_model, cache_folder
+
+LINEAGE: Final = "skillmix.json"
+ADAPTER: Final = "adapter_config.json"
+_BLOCK: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model's weights and the adapters on top of them, the first applied first."""
+
+    base: Path
+    adapters: tuple[Path, ...] = ()
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder with the tokenizer and chat template: an adapter may have its own."""
+        own = [folder for folder in self.adapters if (folder / "tokenizer.json").is_file()]
+        return own[-1] if own else self.base
+
+    def weights_hash(self) -> str:
+        """What the model is: changes with any weight, but neither with file names nor with how files are cut."""
+        found = weights_hash(self.base)
+        for adapter in self.adapters:
+            found = _with_adapter(found, adapter)
+        return found
+
+    def check_adapters(self) -> None:
+        """Refuse an adapter that was made for other weights; one that does not say for which is taken."""
+        if not any(_base_hash(adapter) for adapter in self.adapters):
+            return
+        found = weights_hash(self.base)
+        for adapter in self.adapters:
+            wanted = _base_hash(adapter)
+            if wanted is not None and wanted != found:
+                raise UserError(
+                    f"The adapter {adapter} was made for other weights than those in {self.base}.",
+                    hint=f"It belongs to {lineage_of(adapter).get('base', {}).get('spec')} with hash {wanted}; "
+                    f"this is {found}.",
+                )
+            found = _with_adapter(found, adapter)
+
+    def bytes(self) -> int:
+        """Size of all weights."""
+        return sum(file.stat().st_size for folder in (self.base, *self.adapters) for file in _weight_files(folder))
+
+
+def checkpoint_of(spec: ModelSpec) -> Checkpoint:
+    """The folders of a local or bundled model; a bundled one is fetched if it is not there."""
+    if spec.provider == "bundled":
+        name, *added = spec.name.split("+")
+        return Checkpoint(bundled_model(name), tuple(_adapter_folder(path) for path in added))
+    path, added = _split(spec.name)
+    folder = Path(path).expanduser()
+    adapters = tuple(_adapter_folder(name) for name in added)
+    if (folder / "config.json").is_file():
+        return Checkpoint(folder, adapters)
+    if (folder / ADAPTER).is_file():
+        under = checkpoint_of(parse_spec(_base_spec(folder)))
+        return Checkpoint(under.base, (*under.adapters, folder, *adapters))
+    raise UserError(
+        f"There is no checkpoint in {folder}.",
+        hint="local:PATH names a folder with config.json, local:PATH+ADAPTER one with adapter_config.json beside it.",
+    )
+
+
+def lineage_of(folder: Path) -> dict[str, Any]:
+    """What a checkpoint says of its making; empty if it says nothing."""
+    try:
+        found = json.loads((folder / LINEAGE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def weights_hash(folder: Path) -> str:
+    """Hash of every tensor in a folder's safetensors files; of the same files it is computed once."""
+    files = _weight_files(folder)
+    if not files:
+        raise UserError(f"There are no safetensors weights in {folder}.", hint="Convert them with transformers.")
+    state = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
+    note = cache_folder() / "hashes" / digest("weights", state).hex()
+    try:
+        return note.read_text(encoding="ascii")
+    except OSError:
+        found = _hashed(files)
+    try:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        partial = note.with_name(f"{note.name}.{os.getpid()}.partial")
+        partial.write_text(found, encoding="ascii")
+        partial.replace(note)
+    except OSError:  # the next one computes it again
+        pass
+    return found
+
+
+def _hashed(files: list[Path]) -> str:
+    tensors = [(file, *entry) for file in files for entry in _tensors(file)]
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        hashes = pool.map(lambda tensor: _hash_of_bytes(tensor[0], tensor[3], tensor[4]), tensors)
+        listed = sorted([name, about, found] for (_, name, about, _, _), found in zip(tensors, hashes, strict=True))
+    return digest("weights", listed).hex()
+
+
+def _tensors(file: Path) -> Iterator[tuple[str, list[object], int, int]]:
+    """Name, kind and place of every tensor in a safetensors file."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if not 0 < length < file.stat().st_size:
+            raise UserError(f"{file} is not a safetensors file.", hint="It is damaged; fetch it again.")
+        header = json.loads(stream.read(length))
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, end = entry["data_offsets"]
+            yield name, [entry["dtype"], entry["shape"]], 8 + length + start, 8 + length + end
+
+
+def _hash_of_bytes(file: Path, start: int, end: int) -> str:
+    found = blake2b(digest_size=16)
+    with file.open("rb") as stream:
+        stream.seek(start)
+        left = end - start
+        while left:
+            block = stream.read(min(_BLOCK, left))
+            if not block:
+                raise UserError(f"{file} ends too early.", hint="It is damaged; fetch it again.")
+            found.update(block)
+            left -= len(block)
+    return found.hexdigest()
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
+def _with_adapter(base: str, adapter: Path) -> str:
+    return digest("adapter", base, weights_hash(adapter)).hex()
+
+
+def _base_hash(adapter: Path) -> str | None:
+    found = lineage_of(adapter).get("base", {}).get("hash")
+    return None if found is None else str(found)
+
+
+def _base_spec(adapter: Path) -> str:
+    spec = lineage_of(adapter).get("base", {}).get("spec")
+    if not isinstance(spec, str):
+        raise UserError(
+            f"{adapter} is an adapter and does not say for which model.", hint="Use local:PATH+ADAPTER and name both."
+        )
+    return spec
+
+
+def _adapter_folder(name: str) -> Path:
+    folder = Path(name).expanduser()
+    if not (folder / ADAPTER).is_file():
+        raise UserError(f"There is no adapter in {folder}.", hint="It is a folder with adapter_config.json.")
+    return folder
+
+
+def _split(name: str) -> tuple[str, list[str]]:
+    """A path and the adapters behind it; a '+' may be part of a folder's name."""
+    parts = name.split("+")
+    for count in range(len(parts), 0, -1):
+        path = "+".join(parts[:count])
+        if Path(path).expanduser().is_dir():
+            return path, parts[count:]
+    return parts[0], parts[1:]

@@ -1,0 +1,31 @@
+"""`skillmix merge`: a model and its adapters become one plain checkpoint."""
+
+from pathlib import Path
+
+from skillmix.core.errors import UserError
+from skillmix.core.specs import IN_PROCESS, parse_spec
+from skillmix.models.checkpoints import checkpoint_of, lineage_of
+from skillmix.stages.train import write_lineage
+
+
+def merge_adapters(spec: str, output: Path) -> Path:
+    """Write the checkpoint that a spec with an adapter stands for."""
+    parsed = parse_spec(spec)
+    if parsed.provider not in IN_PROCESS:
+        raise UserError(f"{spec} has no adapter here.", hint="Give local:PATH+ADAPTER or bundled:NAME+ADAPTER.")
+    checkpoint = checkpoint_of(parsed)
+    if not checkpoint.adapters:
+        raise UserError(f"{spec} has no adapter to merge.", hint="Give local:PATH+ADAPTER or bundled:NAME+ADAPTER.")
+    if output.exists():
+        raise UserError(f"{output} exists.", hint="Name a folder that does not.")
+    from skillmix.models.local.loading import read_checkpoint
+    from skillmix.training.saving import replaced, write_model
+
+    model, tokenizer = read_checkpoint(checkpoint, dtype="auto", device="cpu")
+    partial = output.with_name(f"{output.name}.partial")
+    write_model(model, tokenizer, partial)
+    lineage = lineage_of(checkpoint.adapters[-1])
+    if lineage:
+        write_lineage(partial, {**lineage, "adapter": False})
+    replaced(output, partial)
+    return output

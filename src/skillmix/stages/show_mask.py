@@ -1,0 +1,52 @@
+"""`skillmix train --show-mask`: conversations token by token, with what is learned marked."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from skillmix.config.experiment import load_experiment
+from skillmix.core.specs import parse_spec
+from skillmix.engine.run_folder import new_run
+from skillmix.models.checkpoints import checkpoint_of
+from skillmix.stages.train import base_spec, chosen_steps, lessons_of
+
+
+@dataclass(frozen=True, slots=True)
+class ShownToken:
+    """One token."""
+
+    id: int
+    text: str
+    is_trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownConversation:
+    """One conversation as it is trained on."""
+
+    step: str
+    key: str
+    tokens: list[ShownToken]
+
+
+def shown_masks(
+    path: Path, *, changes: Sequence[str] = (), only: str | None = None, count: int = 1
+) -> Iterator[ShownConversation]:
+    """The first conversations of each train step."""
+    from skillmix.models.local.loading import read_tokenizer
+    from skillmix.training.conversations import Encoder
+
+    experiment = load_experiment(path, changes=changes)
+    run = new_run(experiment.name)
+    for step in chosen_steps(experiment, only):
+        lessons = lessons_of(experiment, step, run)
+        tokenizer, ends = read_tokenizer(checkpoint_of(parse_spec(base_spec(experiment, step, run))))
+        encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
+        found = encoder.examples(lessons.train[:count], limit=step.max_tokens, too_long=step.too_long)
+        for example in found.examples:
+            ids = example.tokens.tolist()
+            tokens = [
+                ShownToken(number, tokenizer.decode([number]), bool(is_trained))
+                for number, is_trained in zip(ids, example.is_trained, strict=True)
+            ]
+            yield ShownConversation(step.name, example.key, tokens)

@@ -1,0 +1,189 @@
+"""`skillmix train`: from data sets and a model to a checkpoint that says what it was made of."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from skillmix.config.catalogs import load_catalog
+from skillmix.config.experiment import Experiment, load_experiment
+from skillmix.config.train_step import TrainStep
+from skillmix.core.errors import UserError
+from skillmix.core.hashing import digest
+from skillmix.core.specs import IN_PROCESS, parse_spec
+from skillmix.engine.run_folder import RunFolder, new_run, write_whole
+from skillmix.models.checkpoints import LINEAGE, Checkpoint, checkpoint_of, lineage_of
+from skillmix.stages.experiment import continue_run
+from skillmix.stages.progress import say
+from skillmix.stages.training_data import Lessons, Source, read_lessons, sources_of, united
+
+DEFAULT_STEPS: Final = 4000
+"""arXiv 2409.19808, section 3.3."""
+_ONLY_HOW: Final = frozenset({"token_budget", "recompute", "compile", "checkpoint_every", "reshard", "precision"})
+"""Settings of speed and memory: a run may go on with others."""
+_NOT_RECIPE: Final = frozenset({"name", "stage", "base", "data", "seed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A train step's checkpoint."""
+
+    step: str
+    folder: Path
+    was_there: bool
+    """Whether an earlier call had made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A train step with everything that it names looked up."""
+
+    experiment: Experiment
+    step: TrainStep
+    folder: Path
+    base: str
+    checkpoint: Checkpoint
+    sources: list[Source]
+
+    @property
+    def model_folder(self) -> Path:
+        """Where the result goes."""
+        return self.folder / "model"
+
+    @property
+    def seed(self) -> int:
+        """Of order, adapter and rounding."""
+        return self.experiment.seed if self.step.seed is None else self.step.seed
+
+    def recipe(self) -> dict[str, Any]:
+        """How it is trained, as the lineage keeps it."""
+        return self.step.model_dump(mode="json", exclude=set(_NOT_RECIPE))
+
+    def identity(self) -> str:
+        """Changes with whatever changes the result."""
+        recipe = {key: value for key, value in self.recipe().items() if key not in _ONLY_HOW}
+        hashes = [source.about["hash"] for source in self.sources]
+        return digest("training", self.checkpoint.weights_hash(), hashes, recipe, self.seed).hex()
+
+    def lineage(self, *, steps: int) -> dict[str, Any]:
+        """What the checkpoint says of itself."""
+        parent = lineage_of((self.checkpoint.adapters or (self.checkpoint.base,))[-1])
+        is_trained = parent.get("kind") == "model"
+        about = [source.about for source in self.sources] + ([parent] if is_trained else [])
+        base = {"spec": self.base, "hash": self.checkpoint.weights_hash()}
+        return {
+            "kind": "model",
+            "base": base,
+            "dataset": [{"path": str(s.train.parent), "hash": s.about["hash"]} for s in self.sources],
+            "k": united(about, "k"),
+            "catalog": self.experiment.catalog,
+            "partition": self.experiment.partition or load_catalog(self.experiment.catalog).default_partition,
+            "combinations": united(about, "combinations"),
+            "recipe": {**self.recipe(), "steps_taken": steps},
+            "seed": self.seed,
+            "parent": base["hash"] if is_trained else None,
+            "adapter": self.step.lora is not None and not self.step.lora.merge,
+            "identity": self.identity(),
+        }
+
+
+def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = None) -> list[Trained]:
+    """The train steps of an experiment file, without its calls; the same command under torchrun."""
+    experiment = load_experiment(path, changes=changes)
+    run = new_run(experiment.name)
+    chosen = chosen_steps(experiment, only)
+    if is_first_rank():
+        continue_run(run, experiment, load_catalog(experiment.catalog))
+    return [train_step(experiment, step, run) for step in chosen]
+
+
+def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
+    """The train steps, or the one of a name; an error if there is none."""
+    chosen = [step for step in experiment.steps if isinstance(step, TrainStep) and only in (None, step.name)]
+    if not chosen:
+        names = ", ".join(f"{step.name} ({step.stage})" for step in experiment.steps)
+        called = f" called {only!r}" if only else ""
+        raise UserError(f"The experiment has no train step{called}.", hint=f"It has: {names}.")
+    return chosen
+
+
+def train_step(experiment: Experiment, step: TrainStep, run: RunFolder) -> Trained:
+    """Train, or find that it is done; killed in the middle, the next call goes on from the last checkpoint."""
+    job = job_of(experiment, step, run)
+    identity = job.identity()
+    made = lineage_of(job.model_folder)
+    if made:
+        if made.get("identity") != identity:
+            raise _was_other(job.model_folder)
+        say(f"{step.name}: found in {job.model_folder}")
+        return Trained(step.name, job.model_folder, was_there=True)
+    if is_first_rank():
+        _begin(job, identity)
+    from skillmix.stages.training_run import run_training
+
+    run_training(job, read_lessons(job.sources, validation_share=step.validation_share))
+    return Trained(step.name, job.model_folder, was_there=False)
+
+
+def job_of(experiment: Experiment, step: TrainStep, run: RunFolder) -> Job:
+    """Look up what a step names."""
+    base = base_spec(experiment, step, run)
+    return Job(
+        experiment=experiment,
+        step=step,
+        folder=run.path / step.name,
+        base=base,
+        checkpoint=checkpoint_of(parse_spec(base)),
+        sources=sources_of(step, run.path),
+    )
+
+
+def base_spec(experiment: Experiment, step: TrainStep, run: RunFolder) -> str:
+    """The model that is trained."""
+    if step.base.startswith("step:"):
+        folder = run.path / step.base.removeprefix("step:") / "model"
+        made = lineage_of(folder)
+        if not made:
+            raise UserError(f"The model of {step.base} is not there yet.", hint="Run that train step first.")
+        return f"{made['base']['spec']}+{folder}" if made.get("adapter") else f"local:{folder}"
+    spec = experiment.students[step.base].model
+    if parse_spec(spec).provider not in IN_PROCESS:
+        raise UserError(
+            f"{spec} cannot be trained: its weights are not here.", hint="base: is a student with a local: model."
+        )
+    return spec
+
+
+def lessons_of(experiment: Experiment, step: TrainStep, run: RunFolder) -> Lessons:
+    """The conversations of a step."""
+    return read_lessons(sources_of(step, run.path), validation_share=step.validation_share)
+
+
+def is_first_rank() -> bool:
+    """Whether this process writes files: the only one, or the first under torchrun."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def _begin(job: Job, identity: str) -> None:
+    """Note what a run is about, so that it is never resumed as another."""
+    note = job.folder / "begun.json"
+    job.folder.mkdir(parents=True, exist_ok=True)
+    if note.is_file():
+        if json.loads(note.read_text(encoding="utf-8")).get("identity") != identity:
+            raise _was_other(job.folder)
+        return
+    write_whole(note, json.dumps({"identity": identity, "base": job.base, "recipe": job.recipe()}, indent=1) + "\n")
+
+
+def _was_other(folder: Path) -> UserError:
+    return UserError(
+        f"{folder} is from other data, another base or another recipe.",
+        hint="Remove the folder to train anew, or give the step another name.",
+    )
+
+
+def write_lineage(folder: Path, lineage: dict[str, Any]) -> None:
+    """Write a checkpoint's skillmix.json."""
+    write_whole(folder / LINEAGE, json.dumps(lineage, ensure_ascii=False, indent=1) + "\n")

@@ -1,0 +1,60 @@
+"""The result of training as others load it: a Hugging Face checkpoint, or a PEFT adapter."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from skillmix.core.errors import UserError
+
+_STATES: Final = {"fp32": 12, "bf16-master": 12, "bf16-stochastic": 6}
+"""Bytes on disk of one trained parameter in a checkpoint: weights and both moments."""
+
+
+def write_model(model: Any, tokenizer: Any, folder: Path, *, state: Mapping[str, torch.Tensor] | None = None) -> None:
+    """Write weights, tokenizer and chat template; of a model with an adapter, the adapter alone."""
+    folder.mkdir(parents=True)
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    causal.config.use_cache = True  # training switches it off, and generation elsewhere would be slow
+    named = {} if state is None else {"state_dict": dict(state)}
+    model.save_pretrained(folder, safe_serialization=True, **named)
+    (folder / "README.md").unlink(missing_ok=True)  # PEFT's form to fill in
+    tokenizer.save_pretrained(folder)
+
+
+def merged(model: Any) -> Any:
+    """The model with its adapter in its weights."""
+    return model.merge_and_unload()
+
+
+def replaced(folder: Path, partial: Path) -> None:
+    """Put a finished folder in its place: what has the name is whole."""
+    old = folder.with_name(f"{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    partial.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def require_space(model: Any, folder: Path, *, precision: str, result_bytes: int) -> None:
+    """Refuse to start what the disk cannot hold: two checkpoints, as one replaces the other, and the result."""
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    needed = 2 * trained * _STATES.get(precision, max(_STATES.values())) + result_bytes
+    free = shutil.disk_usage(_existing(folder)).free
+    if free < needed:
+        raise UserError(
+            f"The disk of {folder} has {free / 1e9:.1f} GB free, and training writes up to {needed / 1e9:.1f} GB.",
+            hint="Make room, or put the run on another disk.",
+        )
+
+
+def bytes_of(model: Any, *, only_trained: bool) -> int:
+    """Size of a model's weights, or of those that are trained."""
+    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad or not only_trained)
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
