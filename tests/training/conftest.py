@@ -7,9 +7,9 @@ import pytest
 from skillmix.models.bundled import bundled_models
 
 
-@pytest.fixture
-def small_model(tmp_path: Path) -> Path:
-    """A checkpoint of two layers."""
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of two layers; nobody changes it."""
     torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
     folder = bundled_models()[0].folder
     if folder is None:
@@ -33,7 +33,7 @@ def small_model(tmp_path: Path) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = LlamaForCausalLM(config)
-    path = tmp_path / "small"
+    path = tmp_path_factory.mktemp("models") / "small"
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path

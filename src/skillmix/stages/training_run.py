@@ -1,0 +1,130 @@
+"""One training run: tokens, model, loop, and the checkpoint that comes out of it."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from skillmix.config.train_step import LoraSettings, TrainStep
+from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
+from skillmix.stages.progress import say
+from skillmix.stages.train import DEFAULT_STEPS, Job, is_first_rank, write_lineage
+from skillmix.stages.training_data import Lessons
+from skillmix.stages.training_progress import TrainingProgress, draw_losses
+from skillmix.training.conversations import Encoder
+from skillmix.training.engine import choose_precision
+from skillmix.training.examples import Example
+from skillmix.training.loop import train
+from skillmix.training.lora import Lora, with_adapter
+from skillmix.training.order import OrderedData, steps_of
+from skillmix.training.recipe import Recipe
+from skillmix.training.replay import Replay
+from skillmix.training.saving import bytes_of, merged, replaced, require_space, write_model
+
+
+def run_training(job: Job, lessons: Lessons) -> None:
+    """Train, or go on from the last checkpoint, and write the result."""
+    step = job.step
+    tokenizer, ends = read_tokenizer(job.checkpoint)
+    encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
+    data, recipe = _data_and_recipe(job, encoder, lessons)
+    validation = _validation(encoder, lessons, step)
+    model = load_for_training(job.checkpoint, device=training_device(), is_fp32=step.precision == "fp32")
+    model = _with_adapter(model, step.lora, seed=job.seed)
+    _check_disk(model, recipe, job)
+    progress = TrainingProgress(step.name, recipe.steps)
+    result = train(
+        model, data, recipe, job.folder, validation=validation or None, on_progress=progress.report, resume=True
+    )
+    progress.close()
+    if is_first_rank():
+        _write(job, result.model, tokenizer, steps=result.steps)
+
+
+def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[OrderedData, Recipe]:
+    step = job.step
+    prepared = encoder.examples(lessons.train, limit=step.max_tokens, too_long=step.too_long)
+    count = len(prepared.examples)
+    tokens = sum(len(example.tokens) for example in prepared.examples)
+    say(f"{step.name}: {count} conversations, {tokens} tokens; {len(prepared.dropped)} left out as too long")
+    steps, total = step.steps or DEFAULT_STEPS, None
+    if step.epochs is not None:
+        steps, total = steps_of(step.epochs, conversations=count, batch=step.batch)
+    replay = _replay(job, encoder)
+    data = OrderedData(
+        prepared.examples,
+        batch=step.batch,
+        seed=job.seed,
+        total=total,
+        replay=replay,
+        replay_ratio=step.replay.ratio if step.replay else 0.0,
+    )
+    return data, _recipe(step, steps=steps, seed=job.seed)
+
+
+def _recipe(step: TrainStep, *, steps: int, seed: int) -> Recipe:
+    return Recipe(
+        steps=steps,
+        batch=step.batch,
+        learning_rate=step.learning_rate,
+        warmup_steps=step.warmup_steps,
+        schedule=step.schedule,
+        clip=step.clip,
+        optimizer=step.optimizer,
+        weight_decay=step.weight_decay,
+        gamma=step.replay.gamma if step.replay else 0.0,
+        token_budget=step.token_budget,
+        precision=step.precision,
+        recompute=step.recompute,
+        compile=step.compile,
+        checkpoint_every=step.checkpoint_every,
+        patience=step.patience,
+        validate_every=step.validate_every,
+        reshard=step.reshard,
+        seed=seed,
+    )
+
+
+def _replay(job: Job, encoder: Encoder) -> Replay | None:
+    settings = job.step.replay
+    if settings is None:
+        return None
+    replay = Replay(
+        [Path(source).expanduser() for source in settings.sources],
+        tokenise=encoder.sealed.plain,
+        limit=settings.max_tokens or job.step.max_tokens,
+        field=settings.field,
+        seed=job.seed,
+    )
+    replay.check()
+    return replay
+
+
+def _validation(encoder: Encoder, lessons: Lessons, step: TrainStep) -> list[Example]:
+    if not lessons.validation:
+        return []
+    return list(encoder.examples(lessons.validation, limit=step.max_tokens, too_long=step.too_long).examples)
+
+
+def _with_adapter(model: Any, lora: LoraSettings | None, *, seed: int) -> Any:
+    if lora is None:
+        return model
+    return with_adapter(model, Lora(lora.rank, lora.alpha, lora.dropout, lora.targets), seed=seed)
+
+
+def _check_disk(model: Any, recipe: Recipe, job: Job) -> None:
+    is_adapter = job.step.lora is not None and not job.step.lora.merge
+    precision = choose_precision(model, recipe, next(model.parameters()).device)
+    require_space(model, job.folder, precision=precision, result_bytes=bytes_of(model, only_trained=is_adapter))
+
+
+def _write(job: Job, model: Any, tokenizer: Any, *, steps: int) -> None:
+    """Write everything beside its place, then put it there: a checkpoint with the name is whole."""
+    partial = job.folder / "model.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    if job.step.lora is not None and job.step.lora.merge:
+        model = merged(model)
+    write_model(model, tokenizer, partial)
+    write_lineage(partial, job.lineage(steps=steps))
+    replaced(job.model_folder, partial)
+    draw_losses(job.folder)
+    say(f"{job.step.name}: {steps} steps; the model is in {job.model_folder}")
