@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,6 +109,11 @@ def weights_hash(folder: Path) -> str:
     return found
 
 
+def parameters_in(folder: Path) -> int:
+    """How many weights a folder's files hold."""
+    return sum(prod(about[1]) for file in _weight_files(folder) for _, about, _, _ in _tensors(file))
+
+
 def _hashed(files: list[Path]) -> str:
     tensors = [(file, *entry) for file in files for entry in _tensors(file)]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
@@ -116,7 +122,7 @@ def _hashed(files: list[Path]) -> str:
     return digest("weights", listed).hex()
 
 
-def _tensors(file: Path) -> Iterator[tuple[str, list[object], int, int]]:
+def _tensors(file: Path) -> Iterator[tuple[str, list[Any], int, int]]:
     """Name, kind and place of every tensor in a safetensors file."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")

@@ -1,0 +1,65 @@
+"""How long a GPU is busy with local models, before it is: for `--dry-run`."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from skillmix.config.train_step import TrainStep
+from skillmix.core.specs import IN_PROCESS, ModelSpec, parse_spec
+from skillmix.models.checkpoints import parameters_in
+
+PEAK: Final = 989e12
+"""Dense bfloat16 operations a second of one H100 or H200."""
+TRAINING_SHARE: Final = 0.38
+"""Share of the peak that training is assumed to reach."""
+GENERATION_SHARE: Final = 0.05
+"""The same for generation, which waits for memory most of the time."""
+NOTE: Final = (
+    f"GPU hours are for one H100 or H200, on the assumption that training reaches {TRAINING_SHARE:.0%} of its peak and "
+    f"generation {GENERATION_SHARE:.0%}; tokens of training are at most: every conversation as long as the limit."
+)
+_SIZE: Final = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])", re.IGNORECASE)
+_DEFAULT_STEPS: Final = 4000
+
+
+def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None:
+    """Tokens that a train step reads, at most; None if that depends on how many conversations there will be."""
+    if step.epochs is not None and conversations is None:
+        return None
+    seen = (step.steps or _DEFAULT_STEPS) * step.batch if step.epochs is None else step.epochs * (conversations or 0)
+    replayed = step.replay.ratio * (step.replay.max_tokens or step.max_tokens) if step.replay else 0.0
+    return round(seen * (step.max_tokens + replayed))
+
+
+def training_hours(step: TrainStep, model: str, tokens: int | None) -> float | None:
+    """Hours of a train step; an adapter saves the gradients of the weights."""
+    return _hours(model, tokens, operations=4 if step.lora else 6, share=TRAINING_SHARE)
+
+
+def generation_hours(model: str, tokens: int) -> float | None:
+    """Hours of generation by a local model; none elsewhere."""
+    if parse_spec(model).provider not in IN_PROCESS:
+        return 0.0
+    return _hours(model, tokens, operations=2, share=GENERATION_SHARE)
+
+
+def parameters_of(model: str) -> float | None:
+    """How many weights a model has: from its files, else as its name says; None if neither tells."""
+    spec = parse_spec(model)
+    folder = _folder(spec)
+    if folder is not None and (found := parameters_in(folder)):
+        return found
+    sizes = _SIZE.findall(spec.name.split("+")[0].rsplit("/", 1)[-1])
+    return float(sizes[0][0]) * {"b": 1e9, "m": 1e6}[sizes[0][1].lower()] if sizes else None
+
+
+def _hours(model: str, tokens: int | None, *, operations: int, share: float) -> float | None:
+    weights = parameters_of(model)
+    if weights is None or tokens is None:
+        return None
+    return operations * weights * tokens / (share * PEAK) / 3600
+
+
+def _folder(spec: ModelSpec) -> Path | None:
+    path = Path(spec.name.split("+")[0]).expanduser()
+    return path if spec.provider == "local" and path.is_dir() else None

@@ -1,0 +1,46 @@
+"""Train steps of an experiment file."""
+
+from typing import Any
+
+import pytest
+
+from skillmix.config.experiment import experiment_of
+from skillmix.config.train_step import TrainStep
+from skillmix.core.errors import UserError
+
+
+def step(**settings: object) -> TrainStep:
+    document: dict[str, Any] = {
+        "name": "run",
+        "students": {"base": {"model": "local:somewhere"}},
+        "steps": [{"name": "m", "stage": "train", "base": "base", "data": ["./mine.jsonl"], **settings}],
+    }
+    found = experiment_of(document, source="test").steps[0]
+    assert isinstance(found, TrainStep)
+    return found
+
+
+def test_the_defaults_are_the_papers_recipe() -> None:
+    found = step()
+
+    assert (found.steps, found.batch, found.max_tokens, found.warmup_steps) == (None, 64, 1024, 64)
+    assert (found.learning_rate, found.schedule, found.optimizer, found.weight_decay) == (2e-5, "constant", "adam", 0)
+    assert found.lora is None and found.replay is None and found.clip is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"steps": 10, "epochs": 2}, "give one of them"),
+        ({"format": "vicuna"}, "format"),
+        ({"replay": {"ratio": 1}}, "sources"),
+        ({"lora": {"rank": 0}}, "rank"),
+        ({"data": []}, "data"),
+        ({"data": ["d1"]}, "no earlier dataset step is called 'd1'"),
+        ({"base": "step:m0"}, "no earlier train step is called 'm0'"),
+        ({"learningrate": 1e-4}, "learningrate"),
+    ],
+)
+def test_faults_are_found_before_anything_runs(settings: dict[str, object], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        step(**settings)

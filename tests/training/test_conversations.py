@@ -1,0 +1,52 @@
+"""Files of conversations: what is wrong with them is said with its place."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from skillmix.core.errors import UserError
+from skillmix.training.conversations import Conversation, read_conversations
+from skillmix.training.formats import Turn
+
+GOOD = [{"role": "user", "content": "Ask"}, {"role": "assistant", "content": " Say\n"}]
+
+
+def test_rows_are_read_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps({"messages": GOOD + GOOD}) + "\n\n" + json.dumps({"messages": GOOD}), encoding="utf-8")
+
+    found = read_conversations(file, name="d1")
+
+    turn = Turn("Ask", " Say\n")
+    assert found == [Conversation("d1:1", (turn, turn)), Conversation("d1:3", (turn,))]
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("{", r"a.jsonl:1 is not JSON"),
+        ("[]", r"a.jsonl:1 has no messages"),
+        (json.dumps({"messages": []}), "the roles are missing"),
+        (json.dumps({"messages": GOOD[:1]}), "the roles are user"),
+        (
+            json.dumps({"messages": [{"role": "system", "content": "x"}, *GOOD]}),
+            "the roles are system, user, assistant",
+        ),
+        (json.dumps({"messages": [GOOD[0], {"role": "assistant", "content": " "}]}), "a message is empty"),
+        (json.dumps({"messages": [GOOD[0], {"role": "assistant", "content": None}]}), "a message is empty"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_an_error(row: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(row, encoding="utf-8")
+
+    with pytest.raises(UserError, match=complaint):
+        read_conversations(tmp_path / "a.jsonl")
+
+
+def test_a_file_that_is_not_there_or_not_text_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe")
+
+    for name, complaint in (("none.jsonl", "There is no file"), ("b.jsonl", "not UTF-8")):
+        with pytest.raises(UserError, match=complaint):
+            read_conversations(tmp_path / name)
