@@ -133,8 +133,6 @@ class GradeStep(NamedStep):
     graders: list[Name]
 
 
-
-
 class ReportStep(NamedStep):
     """Tables and figures of all that came before."""
 
