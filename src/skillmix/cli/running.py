@@ -61,10 +61,13 @@ def dry_run(options: argparse.Namespace) -> int:
     """What it would ask for."""
     from skillmix.render.estimate_table import estimate_table
     from skillmix.stages.dry_run import estimates
+    from skillmix.stages.gpu_hours import NOTE
 
     found = estimates(options.experiment, prices=options.prices, changes=options.set)
     if options.json:
         return print_json([asdict(estimate) for estimate in found])
-    rows = [(e.step, e.model, e.calls, e.input_tokens, e.output_tokens, e.cost_usd) for e in found]
+    rows = [(e.step, e.model, e.calls, e.input_tokens, e.output_tokens, e.cost_usd, e.gpu_hours) for e in found]
     print(estimate_table(rows))
+    if any(e.gpu_hours != 0 for e in found):
+        print(f"\n{NOTE}")
     return 0

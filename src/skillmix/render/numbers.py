@@ -49,3 +49,16 @@ def dollars(value: float | None) -> str:
     ('12.35', '0.00', 'unknown')
     """
     return "unknown" if value is None else f"{value:.2f}"
+
+
+def hours(value: float | None) -> str:
+    """A stretch of hours; one that is not known is none.
+
+    >>> hours(15.13), hours(0.004), hours(0.0), hours(None)
+    ('15.1', '< 0.1', '0', 'unknown')
+    """
+    if value is None:
+        return "unknown"
+    if value == 0:
+        return "0"
+    return f"{value:.1f}" if value >= 0.05 else "< 0.1"

@@ -10,12 +10,14 @@ from skillmix.config.dataset_step import DatasetStep
 from skillmix.config.experiment import Experiment, GenerateStep, GradeStep, load_experiment
 from skillmix.config.price_file import load_prices
 from skillmix.config.prompt_sets import load_prompts
+from skillmix.config.train_step import TrainStep
 from skillmix.core.catalog import Catalog, Setting
 from skillmix.core.combinations import Combination, Draw, all_combinations
 from skillmix.core.prices import Price, price_of, tokens_in
 from skillmix.core.prompts import PromptSet
 from skillmix.core.specs import parse_spec
 from skillmix.render.estimate_table import AT_LEAST
+from skillmix.stages.gpu_hours import generation_hours, training_hours, training_tokens
 from skillmix.stages.plan import CALL_STEPS, CallStep, step_cells
 from skillmix.stages.trained_models import settings_for, student_name
 
@@ -30,14 +32,17 @@ class Estimate:
     step: str
     model: str
     calls: int
-    input_tokens: int
+    input_tokens: int | None
+    """Tokens of prompts; of a train step, all that it reads. None if not known."""
     output_tokens: int
     cost_usd: float | None
     """None if the price is not known."""
+    gpu_hours: float | None = 0.0
+    """None if the model's size is not known."""
 
 
 def estimates(path: Path, *, prices: Path | None, changes: Sequence[str] = ()) -> list[Estimate]:
-    """Calls, tokens and cost of every step that makes calls."""
+    """Calls, tokens, cost and GPU hours of every step that makes calls or trains."""
     experiment = load_experiment(path, changes=changes)
     catalog = load_catalog(experiment.catalog)
     known = _Known(experiment, catalog, load_prices(prices))
@@ -47,6 +52,8 @@ def estimates(path: Path, *, prices: Path | None, changes: Sequence[str] = ()) -
             found += _step_estimates(step, known)
         elif isinstance(step, DatasetStep) and step.writer:
             found += _dataset_estimates(step, known)
+        elif isinstance(step, TrainStep):
+            found.append(_training_estimate(step, known))
     return found
 
 
@@ -108,7 +115,8 @@ def _student_estimate(step: str, student: str, counted: _Counted, known: _Known)
     )
     output = calls * settings.max_tokens
     if student not in known.experiment.students:  # trained here, and asked here
-        return Estimate(step, f"step:{student}", calls, tokens, output, 0.0)
+        hours = generation_hours(settings.model, tokens + output)
+        return Estimate(step, f"step:{student}", calls, tokens, output, 0.0, hours)
     return _estimate(step, settings.model, calls, tokens, output, known.prices)
 
 
@@ -128,6 +136,21 @@ def _grader_estimates(step: str, graders: Sequence[str], counted: _Counted, know
     return found
 
 
+def _training_estimate(step: TrainStep, known: _Known) -> Estimate:
+    """No calls, but a GPU."""
+    model = settings_for(known.experiment, student_name(step.base)).model
+    tokens = training_tokens(step, conversations=_conversations(step, known.experiment))
+    return Estimate(step.name, step.base, 0, tokens, 0, 0.0, training_hours(step, model, tokens))
+
+
+def _conversations(step: TrainStep, experiment: Experiment) -> int | None:
+    """How many there will be at most; None if a file or a joined data set says."""
+    written = {s.name: s for s in experiment.steps if isinstance(s, DatasetStep) and s.writer}
+    if not set(step.data) <= written.keys():
+        return None
+    return sum(written[name].target_of(k) for name in step.data for k in written[name].chosen.ks)
+
+
 def _student_tokens(prompts: PromptSet, catalog: Catalog, combination: Combination, longest_reply: int) -> int:
     """Both turns: the second repeats the first, and the reply to it."""
     first, second = prompts.student_prompts(catalog, combination)
@@ -137,4 +160,5 @@ def _student_tokens(prompts: PromptSet, catalog: Catalog, combination: Combinati
 
 def _estimate(step: str, model: str, calls: int, tokens: int, output: int, known: Mapping[str, Price]) -> Estimate:
     price = price_of(parse_spec(model), dict(known))
-    return Estimate(step, model, calls, tokens, output, price.of(tokens, output) if price else None)
+    cost = price.of(tokens, output) if price else None
+    return Estimate(step, model, calls, tokens, output, cost, generation_hours(model, tokens + output))
