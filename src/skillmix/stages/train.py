@@ -18,6 +18,7 @@ from skillmix.models.checkpoints import LINEAGE, Checkpoint, checkpoint_of, line
 from skillmix.stages.experiment import continue_run
 from skillmix.stages.progress import say
 from skillmix.stages.training_data import Lessons, Source, read_lessons, sources_of, united
+from skillmix.training.replay import state_of
 
 DEFAULT_STEPS: Final = 4000
 """arXiv 2409.19808, section 3.3."""
@@ -170,11 +171,19 @@ def _begin(job: Job, identity: str) -> None:
     """Note what a run is about, so that it is never resumed as another."""
     note = job.folder / "begun.json"
     job.folder.mkdir(parents=True, exist_ok=True)
+    sources = [Path(source).expanduser() for source in job.step.replay.sources] if job.step.replay else []
+    told = {"identity": identity, "replay": state_of(sources) if sources else []}
     if note.is_file():
-        if json.loads(note.read_text(encoding="utf-8")).get("identity") != identity:
+        begun = json.loads(note.read_text(encoding="utf-8"))
+        if begun.get("identity") != identity:
             raise _was_other(job.folder)
+        if begun.get("replay") != told["replay"]:
+            raise UserError(
+                f"{job.folder} was begun with other files to replay.",
+                hint="Put them back as they were, or remove the folder to train anew.",
+            )
         return
-    write_whole(note, json.dumps({"identity": identity, "base": job.base, "recipe": job.recipe()}, indent=1) + "\n")
+    write_whole(note, json.dumps({**told, "base": job.base, "recipe": job.recipe()}, indent=1) + "\n")
 
 
 def _was_other(folder: Path) -> UserError:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from skillmix.config.train_step import LoraSettings, TrainStep
+from skillmix.core.errors import UserError
 from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
 from skillmix.stages.progress import say
 from skillmix.stages.train import DEFAULT_STEPS, Job, is_first_rank, write_lineage
@@ -100,9 +101,13 @@ def _replay(job: Job, encoder: Encoder) -> Replay | None:
 
 
 def _validation(encoder: Encoder, lessons: Lessons, step: TrainStep) -> list[Example]:
-    if not lessons.validation:
-        return []
-    return list(encoder.examples(lessons.validation, limit=step.max_tokens, too_long=step.too_long).examples)
+    prepared = encoder.fitting(lessons.validation, limit=step.max_tokens, too_long=step.too_long)
+    if step.patience is not None and not prepared.examples:
+        raise UserError(
+            f"{step.name} has patience, but nothing to validate with.",
+            hint="Set validation_share, or leave patience out.",
+        )
+    return list(prepared.examples)
 
 
 def _with_adapter(model: Any, lora: LoraSettings | None, *, seed: int) -> Any:

@@ -51,7 +51,18 @@ class Encoder:
         return self._template
 
     def examples(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
-        """Every conversation that fits; an error names the first that cannot be learned from."""
+        """Every conversation that fits, at least one; an error names the first that cannot be learned from."""
+        prepared = self.fitting(conversations, limit=limit, too_long=too_long)
+        if not prepared.examples:
+            raise UserError(
+                f"There is nothing to train on: {len(prepared.dropped)} of {len(conversations)} conversations are too "
+                "long.",
+                hint=f"The limit is {limit} tokens; raise max_tokens.",
+            )
+        return prepared
+
+    def fitting(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
+        """The same, even if none fits."""
         kept: list[Example] = []
         dropped: list[str] = []
         for example in self._encoded(conversations):
@@ -64,11 +75,6 @@ class Encoder:
                     f"{example.key} has {len(example.tokens)} tokens: the limit of {limit} would cut an answer.",
                     hint="Raise max_tokens, or leave such conversations out with too_long: drop.",
                 )
-        if not kept:
-            raise UserError(
-                f"There is nothing to train on: {len(dropped)} of {len(conversations)} conversations are too long.",
-                hint=f"The limit is {limit} tokens; raise max_tokens.",
-            )
         return Prepared(tuple(kept), tuple(dropped))
 
     def _encoded(self, conversations: Sequence[Conversation]) -> Iterator[Example]:

@@ -40,7 +40,7 @@ class Replay:
         field: str = "text",
         seed: int = 0,
     ) -> None:
-        self._files = _files_of(sources)
+        self._files = files_of(sources)
         self._bounds = list(accumulate(file.stat().st_size for file in self._files))
         self._tokenise = tokenise
         self._limit = limit
@@ -207,7 +207,12 @@ def _opened(file: Path) -> IO[str]:
     return file.open(encoding="utf-8", errors="replace")
 
 
-def _files_of(sources: Sequence[Path]) -> list[Path]:
+def state_of(sources: Sequence[Path]) -> list[list[object]]:
+    """What draws depend on: a run can only go on with the same files."""
+    return [[str(file), file.stat().st_size] for file in files_of(sources)]
+
+
+def files_of(sources: Sequence[Path]) -> list[Path]:
     """The files that sources name; of a folder all, in order of their names."""
     found: list[Path] = []
     for source in sources:
