@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -120,6 +121,7 @@ def train_step(experiment: Experiment, step: TrainStep, run: RunFolder) -> Train
             raise _was_other(job.model_folder)
         say(f"{step.name}: found in {job.model_folder}")
         return Trained(step.name, job.model_folder, was_there=True)
+    _require_packages(step)
     if is_first_rank():
         _begin(job, identity)
     from skillmix.stages.training_run import run_training
@@ -165,6 +167,13 @@ def lessons_of(experiment: Experiment, step: TrainStep, run: RunFolder) -> Lesso
 def is_first_rank() -> bool:
     """Whether this process writes files: the only one, or the first under torchrun."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+def _require_packages(step: TrainStep) -> None:
+    wanted = ["torch", "transformers", "safetensors", *(["peft"] if step.lora else [])]
+    missing = [package for package in wanted if find_spec(package) is None]
+    if missing:
+        raise UserError(f"Training needs {', '.join(missing)}.", hint="pip install 'skillmix[train]'")
 
 
 def _begin(job: Job, identity: str) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from skillmix.core.errors import UserError
 from skillmix.training.formats import Piece
@@ -100,6 +99,8 @@ class SealedTokenizer:
             self._use_block(free[0])
 
     def _use_block(self, block: int) -> None:
+        from tokenizers import Tokenizer
+
         self._block = block
         first = _PLANE + block * _BLOCK
         self._by_spelling = {spelling: chr(first + number) for number, spelling in enumerate(self._sealed)}
