@@ -34,7 +34,7 @@ golden: $(TEST)         ## regenerate golden files; say why in the commit
 
 long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cell
 	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/core/test_reading_properties.py tests/test_interval_coverage.py tests/test_truth.py \
-		tests/models/test_local.py
+		tests/models/test_local.py tests/training/test_formats.py
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,5 +1,6 @@
 """Chat formats: golden renderings, and masks that decode to the answers and nothing else."""
 
+from copy import copy
 from functools import cache
 from importlib.util import find_spec
 from itertools import product
@@ -13,7 +14,7 @@ pytest.importorskip("tokenizers", reason="the extra `local` is not installed")
 from skillmix.core.errors import UserError
 from skillmix.training.conversations import Conversation, Encoder
 from skillmix.training.formats import TEMPLATES, Turn
-from tests.training.tokenizers_at_hand import BUILDERS, tokenizer
+from tests.training.tokenizers_at_hand import tokenizer
 
 SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
 CASES = {  # tokenizer -> format; None: the template that comes with it
@@ -45,6 +46,12 @@ SHORT = (Turn(" Say it. ", "It.\n "), Turn("Again", " It!"))
 @cache
 def encoder(name: str) -> Encoder:
     return Encoder(tokenizer(name), chat_format=CASES[name])
+
+
+def without_template(name: str) -> Any:
+    found = copy(tokenizer(name))
+    found.chat_template = None
+    return found
 
 
 def nasty_conversations() -> list[Conversation]:
@@ -79,7 +86,7 @@ def test_renderings_are_the_golden_ones(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*CASES, "llama-2 with mistral's vocabulary"])
 def test_trained_tokens_decode_to_the_answers_and_their_ends(name: str) -> None:
-    found = encoder(name) if name in CASES else Encoder(BUILDERS["mistral"](), chat_format="llama-2")
+    found = encoder(name) if name in CASES else Encoder(without_template("mistral"), chat_format="llama-2")
     conversations = nasty_conversations()
     form = found.template.format
 
@@ -129,11 +136,7 @@ def test_too_long_conversations_are_counted_or_refused() -> None:
 
 
 def templated(template: str) -> Encoder:
-    from transformers import AutoTokenizer
-
-    from skillmix.models.bundled import bundled_models
-
-    fresh = AutoTokenizer.from_pretrained(bundled_models()[0].folder or pytest.skip("no bundled model"))
+    fresh = copy(tokenizer("smollm2"))
     fresh.chat_template = template
     return Encoder(fresh)
 
@@ -193,14 +196,8 @@ def test_a_template_that_changes_with_what_is_said_is_refused_for_that_conversat
 
 
 def test_a_named_format_must_be_the_checkpoints_own() -> None:
-    from transformers import AutoTokenizer
-
-    from skillmix.models.bundled import bundled_models
-
-    fresh = AutoTokenizer.from_pretrained(bundled_models()[0].folder or pytest.skip("no bundled model"))
-
     with pytest.raises(UserError, match="not that of llama-2"):
-        Encoder(fresh, chat_format="llama-2")
+        Encoder(copy(tokenizer("smollm2")), chat_format="llama-2")
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("gemma", "gemma"), ("llama-3", "llama3")])

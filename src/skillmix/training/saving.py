@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from transformers.utils import logging
 
 from skillmix.core.errors import UserError
 
@@ -15,6 +16,7 @@ _STATES: Final = {"fp32": 12, "bf16-master": 12, "bf16-stochastic": 6}
 
 def write_model(model: Any, tokenizer: Any, folder: Path, *, state: Mapping[str, torch.Tensor] | None = None) -> None:
     """Write weights, tokenizer and chat template; of a model with an adapter, the adapter alone."""
+    logging.disable_progress_bar()
     folder.mkdir(parents=True)
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     causal.config.use_cache = True  # training switches it off, and generation elsewhere would be slow
