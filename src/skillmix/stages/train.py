@@ -78,7 +78,7 @@ class Job:
         return {
             "kind": "model",
             "base": base,
-            "dataset": [{"path": str(s.train.parent), "hash": s.about["hash"]} for s in self.sources],
+            "dataset": [{"path": str(s.path), "hash": s.about["hash"]} for s in self.sources],
             "k": united(about, "k"),
             "catalog": self.experiment.catalog,
             "partition": self.experiment.partition or load_catalog(self.experiment.catalog).default_partition,

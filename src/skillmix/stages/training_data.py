@@ -19,6 +19,7 @@ class Source:
     """A data set's files and what it says of itself."""
 
     name: str
+    path: Path
     train: Path
     validation: Path | None
     about: dict[str, Any]
@@ -76,7 +77,7 @@ def _file_or_folder(name: str) -> Source:
         return _of_folder(name, path)
     if not path.is_file():
         raise UserError(f"There is no data set {name}.", hint="data: names dataset steps, folders or JSON Lines files.")
-    return Source(name, path, None, {"hash": _hash_of([path])})
+    return Source(name, path, path, None, {"hash": _hash_of([path])})
 
 
 def _of_folder(name: str, folder: Path) -> Source:
@@ -90,7 +91,7 @@ def _of_folder(name: str, folder: Path) -> Source:
         about = {}
     except ValueError:
         raise UserError(f"{folder / LINEAGE} is damaged.", hint="Make the data set again.") from None
-    return Source(name, files[0], files[1] if len(there) == 2 else None, {"hash": _hash_of(there), **about})
+    return Source(name, folder, files[0], files[1] if len(there) == 2 else None, {"hash": _hash_of(there), **about})
 
 
 def _hash_of(files: Sequence[Path]) -> str:
