@@ -17,6 +17,7 @@ from skillmix.training.examples import Example
 from skillmix.training.loop import train
 from skillmix.training.lora import Lora, with_adapter
 from skillmix.training.order import OrderedData, steps_of
+from skillmix.training.ranks import joined_ranks
 from skillmix.training.recipe import Recipe
 from skillmix.training.replay import Replay
 from skillmix.training.saving import bytes_of, merged, replaced, require_space, write_model
@@ -39,6 +40,8 @@ def run_training(job: Job, lessons: Lessons) -> None:
     progress.close()
     if is_first_rank():
         _write(job, result.model, tokenizer, steps=result.steps)
+        shutil.rmtree(job.folder / "checkpoints", ignore_errors=True)
+    joined_ranks().wait()  # the next step may begin with this one's model
 
 
 def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[OrderedData, Recipe]:

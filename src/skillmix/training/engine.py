@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,9 +13,12 @@ from skillmix.core.errors import UserError
 from skillmix.training.examples import Example
 from skillmix.training.layers import compile_layers, set_recompute
 from skillmix.training.micro_batches import MicroBatch, pack, split
-from skillmix.training.optimizer import BYTES, Optimizer
+from skillmix.training.optimizer import BYTES, Optimizer, divided
 from skillmix.training.packed_model import PackedModel, inputs_of
+from skillmix.training.ranks import Ranks
 from skillmix.training.recipe import Recipe
+from skillmix.training.seeding import has_dropout, seeded
+from skillmix.training.sharding import shard
 
 _FILL: Final = 128
 """On a GPU, micro-batches are as long as a multiple of this."""
@@ -43,15 +47,19 @@ class Step:
 class Engine:
     """A model and its optimiser, ready to take steps."""
 
-    def __init__(self, model: Any, recipe: Recipe) -> None:
-        self.recipe = recipe
+    def __init__(self, model: Any, recipe: Recipe, ranks: Ranks = Ranks()) -> None:  # noqa: B008, it is frozen
+        self.recipe, self.ranks = recipe, ranks
         self.device: torch.device = next(model.parameters()).device
         self.packed = PackedModel(model)
-        self.precision = choose_precision(model, recipe, self.device)
+        self.precision = choose_precision(model, recipe, self.device, ranks=ranks.count)
         if self.precision != "fp32":
             _to_bf16(model, but_trained=self.precision == "bf16-master")
+        lows = divided(trained_parameters(model)) if self.precision == "bf16-master" else {}
         self.packed.train()
-        self.optimizer = Optimizer(trained_parameters(model), recipe, precision=self.precision)
+        if ranks.count > 1:
+            shard(self.packed, ranks, reshard=recipe.reshard)
+        self.optimizer = Optimizer(trained_parameters(model), recipe, precision=self.precision, lows=lows)
+        self._has_dropout = has_dropout(model)
         if recipe.compile == "on" or (recipe.compile == "auto" and self.device.type == "cuda"):
             size = sum(parameter.nbytes for parameter in model.parameters())
             compile_layers(self.packed.layers, is_lean=recipe.recompute != "off" and size > _LEAN_FROM)
@@ -61,43 +69,64 @@ class Engine:
         self.before_micro_batch: Callable[[int], None] = lambda number: None
 
     def step(self, number: int, examples: Sequence[Example]) -> Step:
-        """Take one step; short of memory, take it again with smaller micro-batches."""
+        """Take one step; short of memory, gather its gradients again from smaller micro-batches."""
         budget = self._find_budget(examples)
         while True:
             try:
-                return self._step(number, examples, budget)
+                step, norm = self._gradients(number, examples, budget)
+                break
             except torch.OutOfMemoryError as error:
                 budget = self._smaller(budget, examples, error)
             self._free()
             self.budget = budget
+        self.optimizer.apply(number, norm=norm)
+        return step
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def validate(self, examples: Sequence[Example]) -> float:
+        """Mean loss over the answers' tokens, with nothing dropped out."""
+        trained = sum(_trained(e) for e in examples)
+        total = torch.zeros((), device=self.device)
+        self.packed.eval()
+        for batch in self._batches(examples, self._find_budget(examples)):
+            shares = np.full(len(batch.rows), 1 / trained)
+            inputs = inputs_of(batch, shares=shares, longest=self._bound(batch.longest), device=self.device)
+            total += self.packed(inputs)[0]
+        self.packed.train()
+        return float(self.ranks.summed(total))
 
     def close(self) -> None:
         """Let go of the model and of all that was kept for it."""
-        self.optimizer.close()
         self._free()
+        self.optimizer.close()
+        self.packed.release()
 
-    def _step(self, number: int, examples: Sequence[Example], budget: int) -> Step:
+    def _gradients(self, number: int, examples: Sequence[Example], budget: int) -> tuple[Step, torch.Tensor]:
+        """Gather a step's gradients; what it did, and their norm."""
         batches = self._batches(examples, budget)
         answers, replay = (sum(_trained(e) for e in examples if e.is_replay == kind) for kind in (False, True))
-        sums = torch.zeros(2, device=self.device)
+        sums = torch.zeros(3, device=self.device)
         for place, batch in enumerate(batches):
             self.before_micro_batch(place)
             self.optimizer.begin(number, place)
-            sums += self._one(batch, answers=answers, replay=replay)
-        norm = self.optimizer.squares().sqrt()
-        self.optimizer.apply(number, norm=norm)
-        found = torch.cat([sums, norm[None]]).tolist()
-        return Step(
-            answers=found[0] / answers,
+            with self._drawing(number, place):
+                sums[:2] += self._one(batch, answers=answers, replay=replay)
+        sums[2] = self.optimizer.squares()
+        sums = self.ranks.summed(sums)
+        norm = sums[2].sqrt()
+        found = torch.cat([sums[:2], norm[None]]).tolist()
+        step = Step(
+            answers=found[0] / max(1, answers),
             replay=found[1] / replay if replay else None,
             norm=found[2],
             tokens=sum(len(e.tokens) for e in examples),
             micro_batches=len(batches),
         )
+        return step, norm
 
     def _batches(self, examples: Sequence[Example], budget: int) -> list[MicroBatch]:
         multiple = _FILL if self.device.type == "cuda" else 1
-        groups = split([len(e.tokens) for e in examples], budget=budget)[0]
+        groups = split([len(e.tokens) for e in examples], budget=budget, ranks=self.ranks.count)[self.ranks.own]
         return [pack([examples[i] for i in group], multiple=multiple) for group in groups]
 
     def _one(self, batch: MicroBatch, *, answers: int, replay: int) -> torch.Tensor:
@@ -108,6 +137,11 @@ class Engine:
         loss.backward()
         of_replay = (losses * inputs.is_replay).sum()
         return torch.stack([losses.sum() - of_replay, of_replay]).detach()
+
+    def _drawing(self, number: int, place: int) -> AbstractContextManager[None]:
+        if not self._has_dropout:
+            return nullcontext()
+        return seeded(self.recipe.seed, number, place, self.ranks.own, device=self.device)
 
     def _bound(self, longest: int) -> int:
         """An upper bound of the length that rarely changes, as kernels are compiled for it."""
@@ -146,10 +180,16 @@ class Engine:
         (few, low), (many, high) = sorted(taken.items())[0], sorted(taken.items())[-1]
         per_token = (high - low) / (many - few) if many > few else low / few
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        return int((_KEPT_FREE * free - max(0, low - few * per_token)) / per_token)
+        found = int((_KEPT_FREE * free - max(0, low - few * per_token)) / per_token)
+        return int(self.ranks.least(found, self.device))
 
     def _smaller(self, budget: int, examples: Sequence[Example], error: BaseException) -> int:
         longest = max(len(e.tokens) for e in examples)
+        if self.ranks.count > 1:  # the others wait for this rank in the middle of the step
+            raise UserError(
+                f"Out of memory with micro-batches of {budget} tokens.",
+                hint="Set a smaller token_budget; the run goes on from its last checkpoint.",
+            ) from error
         if budget <= longest:
             raise UserError(
                 f"Out of memory with a single example of {longest} tokens in a micro-batch.",
@@ -170,8 +210,8 @@ def trained_parameters(model: Any) -> list[tuple[str, Any]]:
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
-def choose_precision(model: Any, recipe: Recipe, device: torch.device) -> str:
-    """The asked one; `auto`: float32 on a CPU, on a GPU float32 masters if a quarter of it stays free, else none."""
+def choose_precision(model: Any, recipe: Recipe, device: torch.device, *, ranks: int = 1) -> str:
+    """The asked one; `auto`: float32 on a CPU, on a GPU float32 masters if a fifth of it stays free, else none."""
     if recipe.precision != "auto":
         return recipe.precision
     if device.type != "cuda":
@@ -179,7 +219,7 @@ def choose_precision(model: Any, recipe: Recipe, device: torch.device) -> str:
     trained = sum(parameter.numel() for _, parameter in trained_parameters(model))
     frozen = sum(parameter.numel() for parameter in model.parameters()) - trained
     total = torch.cuda.mem_get_info(device)[1]
-    return "bf16-master" if BYTES["bf16-master"] * trained + 2 * frozen < 0.8 * total else "bf16-stochastic"
+    return "bf16-master" if (BYTES["bf16-master"] * trained + 2 * frozen) / ranks < 0.8 * total else "bf16-stochastic"
 
 
 def _to_bf16(model: Any, *, but_trained: bool) -> None:

@@ -51,6 +51,8 @@ def linear_cross_entropy(
     hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, shares: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum of shares · losses, and the losses: each row's hidden state against the token that came next."""
+    if not torch.is_grad_enabled():
+        hidden, weight = hidden.detach(), weight.detach()
     found: tuple[torch.Tensor, torch.Tensor] = _LinearCrossEntropy.apply(hidden, weight, targets, shares)
     return found
 

@@ -5,7 +5,7 @@ them; moments and sums in float32. bf16-stochastic: all four in bfloat16, rounde
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
@@ -14,11 +14,14 @@ import torch
 
 from skillmix.training.recipe import Recipe
 from skillmix.training.rounding import high_part, joined, low_part, noise, rounded
+from skillmix.training.sharding import local_part, start_of
 
 BYTES: Final = {"fp32": 16, "bf16-master": 16, "bf16-stochastic": 8}
 """Memory for one trained parameter: weight, its lower half, two moments, sum of gradients."""
 _FIRST, _SECOND, _WEIGHT, _SUM = range(4)
 """Streams of noise."""
+_TICKS: Final = 4096
+"""Ticks of a step: one for each micro-batch, the last for the update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +45,20 @@ class Slot:
 class Optimizer:
     """Gathers gradients as the backward pass makes them, and applies them."""
 
-    def __init__(self, named: Iterable[tuple[str, Any]], recipe: Recipe, *, precision: str) -> None:
+    def __init__(
+        self,
+        named: Iterable[tuple[str, Any]],
+        recipe: Recipe,
+        *,
+        precision: str,
+        lows: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
         self.recipe, self.precision = recipe, precision
-        self.slots = [self._slot(name, parameter) for name, parameter in named]
+        self.slots = [self._slot(name, parameter, lows or {}) for name, parameter in named]
         device = self.slots[0].weight.device
         self._tick = torch.zeros((), dtype=torch.int32, device=device)
-        self._is_first = True
+        self._untouched: set[str] = set()
+        """What has no gradient yet in this step."""
         self._functions = _functions(device.type == "cuda", recipe.optimizer, precision, recipe.betas, recipe.eps)
         self._hooks = [
             slot.parameter.register_post_accumulate_grad_hook(partial(self._gather, slot)) for slot in self.slots
@@ -55,8 +66,9 @@ class Optimizer:
 
     def begin(self, step: int, micro_batch: int) -> None:
         """From now on gradients belong to this micro-batch; the first forgets what was gathered before."""
-        self._tick.fill_(step * 4096 + micro_batch)
-        self._is_first = micro_batch == 0
+        self._tick.fill_(step * _TICKS + micro_batch)
+        if micro_batch == 0:
+            self._untouched = {slot.name for slot in self.slots}
 
     def close(self) -> None:
         """Take no more gradients."""
@@ -66,6 +78,9 @@ class Optimizer:
 
     def squares(self) -> torch.Tensor:
         """Sum of squares of all gradients on this rank."""
+        for slot in self.slots:
+            if slot.name in self._untouched:  # such as an expert that no token was sent to
+                slot.total.zero_()
         norms = [torch.linalg.vector_norm(slot.total, dtype=torch.float32) for slot in self.slots]
         return torch.stack(norms).square().sum()
 
@@ -81,26 +96,27 @@ class Optimizer:
             decay: torch.cat([found, sent(torch.tensor([rate / first, second**-0.5, decay]), norm.device)])
             for decay in {1.0, 1 - rate * recipe.weight_decay}
         }
+        self._tick.fill_((step + 1) * _TICKS - 1)
         for slot in self.slots:
             decay = 1 - rate * recipe.weight_decay if slot.is_decayed else 1.0
             tensors = (slot.weight, slot.low, slot.first, slot.second, slot.total)
             self._functions.update(*tensors, numbers[decay], slot.key, self._tick, slot.start)
 
     def _gather(self, slot: Slot, parameter: Any) -> None:
-        gradient, parameter.grad = _local(parameter.grad).reshape(-1), None
-        if self._is_first:
+        gradient, parameter.grad = local_part(parameter.grad).reshape(-1), None
+        if slot.name in self._untouched:
+            self._untouched.discard(slot.name)
             slot.total.copy_(gradient)
         elif slot.total.dtype == torch.bfloat16:
             self._functions.add(slot.total, gradient, slot.key, self._tick, slot.start)
         else:
             slot.total.add_(gradient)
 
-    def _slot(self, name: str, parameter: Any) -> Slot:
-        low = None
-        if self.precision == "bf16-master":
-            exact = parameter.data.float()
-            low, parameter.data = low_part(exact).view(-1), high_part(exact)
-        local = _local(parameter.data).view(-1)
+    def _slot(self, name: str, parameter: Any, lows: Mapping[str, torch.Tensor]) -> Slot:
+        local, start = local_part(parameter.data).view(-1), start_of(parameter)
+        low = lows[name].view(-1) if name in lows else None
+        if low is not None and len(low) > len(local):
+            low = low[start : start + len(local)].clone()
         state = torch.float32 if self.precision != "bf16-stochastic" else torch.bfloat16
         has_moments = self.recipe.optimizer == "adam"
         return Slot(
@@ -112,9 +128,18 @@ class Optimizer:
             second=torch.zeros_like(local, dtype=state) if has_moments else None,
             total=torch.zeros_like(local, dtype=state),
             key=torch.tensor(_key(self.recipe.seed, name), dtype=torch.int32, device=local.device),
-            start=torch.tensor(_start(parameter), dtype=torch.int32, device=local.device),
+            start=torch.tensor(start, dtype=torch.int32, device=local.device),
             is_decayed=parameter.ndim > 1,
         )
+
+
+def divided(named: Iterable[tuple[str, Any]]) -> dict[str, torch.Tensor]:
+    """Leave each parameter its upper half, a bfloat16, and give out the lower ones by name."""
+    lows = {}
+    for name, parameter in named:
+        exact = parameter.data.float()
+        lows[name], parameter.data = low_part(exact), high_part(exact)
+    return lows
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,19 +247,3 @@ def _key(seed: int, name: str) -> int:
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A small tensor on the device, without waiting for what the device has still to do."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-
-
-def _local(tensor: Any) -> torch.Tensor:
-    """This rank's part of a sharded tensor; any other as it is."""
-    found: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return found
-
-
-def _start(parameter: Any) -> int:
-    """Index of this rank's first element in the whole parameter."""
-    if not hasattr(parameter, "to_local"):
-        return 0
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-    return int(offset[0] * (parameter.numel() // parameter.shape[0]))

@@ -34,8 +34,15 @@ class PackedModel(nn.Module):  # type: ignore[misc]
         self.model = model
         causal = model.get_base_model() if hasattr(model, "get_base_model") else model
         _refuse_what_we_cannot_train(causal)
+        self._before = causal.config._attn_implementation, causal.config.use_cache
         causal.set_attn_implementation(ATTENTION)
         causal.config.use_cache = False
+
+    def release(self) -> None:
+        """Leave the model as it was found, ready to generate."""
+        attention, self.causal.config.use_cache = self._before
+        self.causal.set_attn_implementation(attention)
+        self.model.eval()
 
     @property
     def causal(self) -> Any:
