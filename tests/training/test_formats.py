@@ -14,6 +14,7 @@ pytest.importorskip("tokenizers", reason="the extra `local` is not installed")
 from skillmix.core.errors import UserError
 from skillmix.training.conversations import Conversation, Encoder
 from skillmix.training.formats import TEMPLATES, Turn
+from skillmix.training.templates import Template
 from tests.training.tokenizers_at_hand import tokenizer
 
 SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
@@ -202,19 +203,52 @@ def test_a_named_format_must_be_the_checkpoints_own() -> None:
 
 @pytest.mark.parametrize(("ours", "theirs"), [("gemma", "gemma"), ("llama-3", "llama3")])
 def test_named_formats_render_as_published_templates_do(ours: str, theirs: str) -> None:
-    trl = find_spec("trl")
-    if trl is None or trl.origin is None:
-        pytest.skip("trl, which carries published templates, is not installed")
-    file = Path(trl.origin).parent / "chat_templates" / f"{theirs}.jinja"
-    at_hand = tokenizer("gemma trained here")
+    at_hand = published(theirs)
     messages = [{"role": r, "content": c} for t in SHORT for r, c in (("user", t.said), ("assistant", t.answer))]
 
     rendered = [
         at_hand.apply_chat_template(messages, chat_template=template, tokenize=False)
-        for template in (TEMPLATES[ours], file.read_text(encoding="utf-8"))
+        for template in (TEMPLATES[ours], at_hand.chat_template)
     ]
 
     assert rendered[0] == rendered[1]
+
+
+PUBLISHED = {
+    "llama3_1": "<|eot_id|>",
+    "llama3_2": "<|eot_id|>",
+    "phi3_5": "<|end|>",
+    "gemma3": "<end_of_turn>",
+    "qwen2_5": "<|im_end|>",
+    "lfm2": "<|im_end|>",
+    "cohere": "<|END_OF_TURN_TOKEN|>",
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_other_published_templates_are_read(name: str) -> None:
+    found = published(name)
+
+    form = Template(found, ends=["<|endoftext|>", PUBLISHED[name]]).format
+
+    assert (form.lead, form.end) == ("", PUBLISHED[name])
+
+
+@pytest.mark.parametrize("name", ["qwen3", "deepseekv3", "glm4moe", "gptoss"])
+def test_templates_that_add_or_drop_thoughts_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match="in parts than whole|before an answer"):
+        Template(published(name), ends=["<|im_end|>", "<｜end▁of▁sentence｜>", "<|user|>", "<|return|>"])
+
+
+def published(name: str) -> Any:
+    """A tokenizer with one of the templates that TRL carries."""
+    trl = find_spec("trl")
+    if trl is None or trl.origin is None:
+        pytest.skip("trl, which carries published templates, is not installed")
+    file = Path(trl.origin).parent / "chat_templates" / f"{name}.jinja"
+    found = copy(tokenizer("gemma trained here"))
+    found.chat_template = file.read_text(encoding="utf-8")
+    return found
 
 
 def _only_special(found: Encoder, end: str) -> int:
