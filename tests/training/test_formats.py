@@ -236,7 +236,7 @@ def test_other_published_templates_are_read(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["qwen3", "deepseekv3", "glm4moe", "gptoss"])
 def test_templates_that_add_or_drop_thoughts_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match="in parts than whole|before an answer"):
+    with pytest.raises(UserError, match=r"in parts than whole|before an answer"):
         Template(published(name), ends=["<|im_end|>", "<｜end▁of▁sentence｜>", "<|user|>", "<|return|>"])
 
 
