@@ -41,10 +41,10 @@ def replaced(folder: Path, partial: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def require_space(model: Any, folder: Path, *, precision: str, result_bytes: int) -> None:
-    """Refuse to start what the disk cannot hold: two checkpoints, as one replaces the other, and the result."""
+def require_space(model: Any, folder: Path, *, precision: str, checkpoints: int, result_bytes: int) -> None:
+    """Refuse to start what the disk cannot hold: some checkpoints at once, and the result."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    needed = 2 * trained * _STATES.get(precision, max(_STATES.values())) + result_bytes
+    needed = checkpoints * trained * _STATES.get(precision, max(_STATES.values())) + result_bytes
     free = shutil.disk_usage(_existing(folder)).free
     if free < needed:
         raise UserError(
