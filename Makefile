@@ -8,12 +8,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # This version has small CPU builds; a bare `torch` may bring gigabytes of GPU libraries. Set TORCH for another.
 TORCH ?= torch==2.13.0
 
-.PHONY: run test check format golden long clean
+.PHONY: run test check format golden readme long clean
 
-run: $(LOCAL)           ## a real small model on this machine, graded by code: scores and some texts
+run: $(LOCAL)           ## a real small model on this machine, graded by code: scores, some texts, a report
 	@$(BIN)/skillmix run experiments/quickstart.yaml
 	@echo
 	@$(BIN)/skillmix texts quickstart --n 6
+	@echo
+	@echo "open runs/quickstart/report/index.html in a browser: every number there leads to its texts"
 
 test: $(TEST)           ## everything that needs no GPU, no key and no network
 	$(BIN)/pytest -q
@@ -31,6 +33,9 @@ format: $(TEST)
 
 golden: $(TEST)         ## regenerate golden files; say why in the commit
 	SKILLMIX_GOLDEN=write $(BIN)/pytest -q tests/test_golden.py
+
+readme: $(TEST)         ## the README's headline figure and table, from the result it names (RESULT=results/x.json for another)
+	$(BIN)/python tools/readme.py $(RESULT)
 
 long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cell
 	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/core/test_reading_properties.py tests/test_interval_coverage.py tests/test_truth.py \

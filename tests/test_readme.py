@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tools import readme as readme_tool
 
 from skillmix.cli import main
 
@@ -42,6 +43,15 @@ def test_the_table_is_that_of_the_example_run(in_folder: Path, capsys: pytest.Ca
     assert blocks("text")[0].strip() in capsys.readouterr().out
 
 
+def test_the_headline_is_that_of_the_result_it_names() -> None:
+    result = readme_tool.named_result(README)
+
+    assert readme_tool.headline(result) in README, "run `make readme`"
+    drawn = (ROOT / readme_tool.FIGURE).read_text(encoding="utf-8")
+    assert f"drawn from {readme_tool.digest(result)}" in drawn, "run `make readme`"
+    assert readme_tool.figure(result).count(b"<use") == drawn.count("<use")
+
+
 def test_the_python_example_runs(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = blocks("python")
 
@@ -67,7 +77,7 @@ def test_the_tree_is_there() -> None:
 
     for name in names:
         assert list((ROOT / "src/skillmix").rglob(name)), name
-    shown = {name for name in names if name not in ("statistics", "local")}
+    shown = {name for name in names if name not in ("statistics", "local", "report")}
     folders = {p.name for p in (ROOT / "src/skillmix").iterdir() if p.is_dir() and p.name != "__pycache__"}
     assert folders <= shown
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from skillmix import __version__
-from skillmix.cli import dataset, files, reading, running, training
+from skillmix.cli import dataset, files, reading, reporting, running, training
 
 Command = Callable[[argparse.Namespace], int]
 _Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -107,6 +107,9 @@ def parser_of_all() -> argparse.ArgumentParser:
     scores.add_argument("run", metavar="RUN")
     scores.add_argument("--rules", help="default or paper; the run's own if not given")
     scores.add_argument("--sets", action="store_true", help="reserved and seen skill sets of train skills apart, too")
+
+    report = _command(commands, "report", reporting.report, "pages, tables and figures of an experiment or of runs")
+    reporting.add_options(report)
 
     export = _command(commands, "export", files.export, "texts, votes or calls of a run as a file")
     export.add_argument("run", metavar="RUN")

@@ -5,6 +5,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from skillmix.cli.reporting import tell_pages
 from skillmix.cli.streams import print_json
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ def run(options: argparse.Namespace) -> int:
         _print_datasets(made, as_json=options.json)
         return 0 if result.is_complete else 1
     _print_scores(run_scores(str(result.run.path)), as_json=options.json)
-    for page in result.reports:
-        print(f"report: {page}", file=sys.stderr)
+    tell_pages(result.reports)
     return 0 if result.is_complete else 1
 
 

@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from skillmix.config.changes import changed
 from skillmix.config.dataset_step import DatasetStep, LeakageSettings
+from skillmix.config.report_step import ReportStep
 from skillmix.config.sections import ModelRef, Name, NamedStep, Positive, Section, Share
 from skillmix.config.train_step import TrainStep
 from skillmix.config.yaml_files import read_yaml
@@ -131,12 +132,6 @@ class GradeStep(NamedStep):
     stage: Literal["grade"]
     of: list[Name]
     graders: list[Name]
-
-
-class ReportStep(NamedStep):
-    """Tables and figures of all that came before."""
-
-    stage: Literal["report"]
 
 
 Step = Annotated[

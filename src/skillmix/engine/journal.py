@@ -263,6 +263,15 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             for row in self._rows("SELECT hash, role, content FROM messages")
         }
 
+    def message(self, address: str) -> Message:
+        """One message by its hash."""
+        for path, connection in self._files:
+            with telling_what_broke(path):
+                row = connection.execute("SELECT role, content FROM messages WHERE hash = ?", (address,)).fetchone()
+            if row is not None:
+                return verified_message(address, *row)
+        return verified_message(address, None, None)
+
     def tries(self) -> list[tuple[str, str, str]]:
         """Key, outcome and reason of everything that was sent."""
         rows = self._rows("SELECT key, outcome, reason FROM tries ORDER BY id")

@@ -244,10 +244,14 @@ def _facts(plan: Plan, texts: Sequence[KeptText], written: Written, shown: str) 
 
 
 def _generated(yields: Sequence[Yield]) -> dict[str, dict[str, int]]:
-    """Conversations written for each k, and how many of them were taken; not known of what was joined."""
+    """Conversations written for each k, how many had full marks and were taken; not known of what was joined."""
     if not yields:
         return {}
-    return {"generated": {str(y.k): y.written for y in yields}, "kept": {str(y.k): y.taken for y in yields}}
+    return {
+        "generated": {str(y.k): y.written for y in yields},
+        "full_marks": {str(y.k): y.full_marks for y in yields},
+        "kept": {str(y.k): y.taken for y in yields},
+    }
 
 
 def _lineage(plan: Plan, texts: Sequence[KeptText], written: Written, figures: Figures, yields: Sequence[Yield]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skillmix.config.catalogs import load_catalog
 from skillmix.config.experiment import EvaluateStep, Experiment, Step, load_experiment
 from skillmix.config.price_file import load_prices
+from skillmix.config.report_step import ReportStep
 from skillmix.core.calls import CallProblem, Model
 from skillmix.core.catalog import Catalog
 from skillmix.core.errors import UserError
@@ -145,15 +146,11 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
 
 def _write_reports(experiment: Experiment, steps: Sequence[Step], result: RunResult) -> None:
     """Reports read the journal once nobody writes to it."""
-    for step in steps:
-        if step.stage != "report":
-            continue
-        if find_spec("skillmix.stages.report") is None:
-            say(f"{step.name}: reports are not here yet; `skillmix scores {result.run.path}` prints the table")
-        else:
-            result.reports.append(
-                import_module("skillmix.stages.report").report_step(experiment, step, result.run).page
-            )
+    wanted = [step for step in steps if isinstance(step, ReportStep)]
+    if wanted:
+        from skillmix.stages.report import report_step
+
+        result.reports.extend(report_step(experiment, step, result.run).page for step in wanted)
 
 
 def _work(steps: Sequence[Step], place: Workplace, result: RunResult) -> None:

@@ -16,9 +16,9 @@ from skillmix.core.statistics.intervals import (
     Floats,
     Interval,
     bootstrap_means,
+    constant_interval,
     percentile_interval,
     t_quantile,
-    wilson_interval,
 )
 
 POWER: Final = 0.8
@@ -61,9 +61,8 @@ def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -
 
 def _difference_interval(differences: Floats, generator: np.random.Generator) -> Interval:
     if float(np.ptp(differences)) < ROUNDING:
-        # Nothing varies, so the bootstrap knows nothing; Wilson's bound does, on -1..1 laid over 0..1.
-        low, high = wilson_interval((float(differences[0]) + 1) / 2, len(differences))
-        return Interval(2 * low - 1, 2 * high - 1)
+        # Nothing varies, so the bootstrap knows nothing; how rare other differences must be is known.
+        return constant_interval(float(differences[0]), len(differences))
     return percentile_interval(bootstrap_means(differences, RESAMPLES, generator), len(differences))
 
 

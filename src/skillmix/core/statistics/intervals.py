@@ -48,6 +48,16 @@ def mean_interval(values: Sequence[float]) -> Interval:
     return bootstrap_interval(values)
 
 
+def constant_interval(value: float, n: int) -> Interval:
+    """The mean of a quantity in -1..1 that had the same value n times: others have at most Wilson's share.
+
+    >>> [round(end, 3) for end in constant_interval(0.0, 100)]
+    [-0.037, 0.037]
+    """
+    others = wilson_interval(0.0, n).high
+    return Interval(value - others * (1 + value), value + others * (1 - value))
+
+
 def bootstrap_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Interval:
     """Percentile bootstrap of the mean over the values."""
     means = bootstrap_means(np.asarray(values, dtype=np.float64), RESAMPLES, np.random.default_rng(SEED))
@@ -75,6 +85,18 @@ def percentile_interval(means: Floats, n: int, confidence: float = CONFIDENCE) -
     tail = expanded_tail(n, confidence)
     low, high = np.quantile(means, [tail, 1 - tail])
     return Interval(float(low), float(high))
+
+
+def p_of_zero(means: Floats, n: int) -> float:
+    """Two-sided p that belongs to `percentile_interval`: the level at which the interval would just reach 0."""
+    beyond = min(float((means <= 0).mean()), float((means >= 0).mean()))
+    if beyond >= 0.5:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(40):  # the tail falls as the confidence rises
+        middle = (low + high) / 2
+        low, high = (middle, high) if expanded_tail(n, middle) > max(beyond, 0.5 / len(means)) else (low, middle)
+    return 1 - low
 
 
 @lru_cache(maxsize=1024)

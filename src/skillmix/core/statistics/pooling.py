@@ -11,7 +11,9 @@ from skillmix.core.statistics.intervals import (
     SEED,
     Floats,
     bootstrap_means,
+    constant_interval,
     mean_interval,
+    p_of_zero,
     percentile_interval,
 )
 
@@ -27,6 +29,10 @@ class Pooled:
     mean: float
     low: float
     high: float
+    p: float
+    """Two-sided, that the mean is 0: the level at which the interval would just reach it."""
+    units: int
+    """Partitions, or seeds, or combinations: the highest level that has several, which limits what can be known."""
 
 
 def pooled(nested: Nested) -> Pooled:
@@ -36,15 +42,21 @@ def pooled(nested: Nested) -> Pooled:
     if not partitions or not all(seeds and all(len(values) for values in seeds) for seeds in partitions):
         raise ValueError("every partition and seed needs at least one combination")
     means = [float(np.mean([values.mean() for values in seeds])) for seeds in partitions]
+    units = _top_level_size(partitions)
     if max(every) - min(every) < ROUNDING:
-        low, high = mean_interval(every)
+        low, high = mean_interval(every) if min(every) >= 0 else constant_interval(every[0], len(every))
+        p = 1.0 if abs(every[0]) < ROUNDING else min(1.0, 2 * 0.5**units)
     else:
-        low, high = percentile_interval(_resampled(partitions), _top_level_size(partitions))
+        resampled = _resampled(partitions)
+        low, high = percentile_interval(resampled, units)
+        p = p_of_zero(resampled, units)
     return Pooled(
         values={p: {s: float(np.mean(v)) for s, v in seeds.items()} for p, seeds in nested.items()},
         mean=float(np.mean(means)),
         low=low,
         high=high,
+        p=p,
+        units=units,
     )
 
 

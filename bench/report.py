@@ -1,0 +1,189 @@
+"""What a report of many texts costs: `python bench/report.py [TEXTS] [--votes 3] [--browser] [--keep FOLDER]`.
+
+Makes a run of two students in three settings, k = 1 to 5, three generations, two turns with the real prompts, and votes
+with replies of a realistic length; then writes its report in a process of its own, and with --browser opens it in
+headless Chromium (Debian: apt-get install chromium chromium-driver; pip install selenium).
+"""
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from skillmix.config.catalogs import load_catalog
+from skillmix.config.experiment import Experiment, experiment_of
+from skillmix.config.prompt_sets import load_prompts
+from skillmix.core.calls import Decoding, GenerateKey, GradeKey, Message, Reply, Request, text_id
+from skillmix.core.catalog import SETTINGS, Catalog
+from skillmix.core.combinations import Combination
+from skillmix.core.prompts import PromptSet
+from skillmix.core.rubric import rubric_of
+from skillmix.engine.run_folder import RunFolder
+from skillmix.stages.experiment import continue_run
+from skillmix.stages.plan import cells_of
+
+STUDENTS, GENERATIONS, KS = ("small", "large"), 3, (1, 2, 3, 4, 5)
+EXPLANATION = (
+    "Explanation: the student's text keeps to the topic and can be understood without effort. {skill} is shown in the "
+    "first half of the sentence, where the speaker says one thing and means another; the point is earned. What is "
+    "asked for beside it is less clear: a reader would have to guess, and a guess is not a demonstration. The text "
+    "has no more sentences than it may have. Thus the total points earned are as the table says.\n\n"
+) * 3
+NOUNS = ("harbour", "lantern", "orchard", "violin", "glacier", "compass", "meadow", "thunder", "kettle", "ribbon")
+
+
+def experiment_for(texts: int, votes: int) -> Experiment:
+    """An experiment of about that many texts."""
+    each = max(1, round(texts / (len(STUDENTS) * len(SETTINGS) * len(KS) * GENERATIONS)))
+    step = {"name": "eval", "stage": "evaluate", "students": list(STUDENTS), "graders": ["judge"]}
+    document = {
+        "name": "bench",
+        "catalog": "paper",
+        "students": {name: {"model": "scripted:student"} for name in STUDENTS},
+        "graders": {"judge": {"model": "scripted:grader", "rounds": votes}},
+        "steps": [{**step, "k": list(KS), "combinations": each, "generations": GENERATIONS}],
+    }
+    return experiment_of(document, source="bench")
+
+
+def text_of(combination: Combination, rng: random.Random) -> str:
+    """A sentence or two of a usual length."""
+    words = " ".join(rng.choice(NOUNS) for _ in range(20 + 6 * combination.k))
+    return f"On {combination.topic.lower()} the {words}, number {rng.randrange(10**9)}; who would not be glad of it?"
+
+
+def reply_to(combination: Combination, rng: random.Random, quality: float) -> str:
+    """What a grader might write."""
+    if rng.random() < 0.04:
+        return "I am sorry, but there is not enough to grade in this text."
+    rubric = rubric_of(combination.skills, combination.topic)
+    points = [rng.random() < quality for _ in rubric.criteria]
+    rows = "".join(f"| {c.phrase:<60} | {int(p)} |\n" for c, p in zip(rubric.criteria, points, strict=True))
+    head = "Here's the grading table:\n\n| Criteria | Points Earned |\n|---|---|\n"
+    return f"{head}{rows}| Total Points Earned | {sum(points)} |\n\n{EXPLANATION.format(skill=combination.skills[0])}"
+
+
+def calls_of(experiment: Experiment, catalog: Catalog, prompts: PromptSet) -> Iterator[tuple[Request, Reply]]:
+    """Every call of the experiment, answered."""
+    rng, seen, decoding = random.Random(0), set(), Decoding()
+    votes = experiment.graders["judge"].votes
+    for cell in cells_of(experiment, catalog):
+        quality = 0.97 if cell.student == "large" else 0.88
+        for combination in cell.combinations:
+            first, second = prompts.student_prompts(catalog, combination)
+            for generation in range(cell.generations):
+                key = GenerateKey(cell.student, combination.id, generation, 1)
+                if key in seen:
+                    continue
+                seen.add(key)
+                draft, text = text_of(combination, rng), text_of(combination, rng)
+                asked = (Message("user", first),)
+                yield Request(key, "m", asked, decoding, 1), Reply(f"Answer: {draft}\n\nExplanation: x")
+                later = GenerateKey(cell.student, combination.id, generation, 2)
+                said = (*asked, Message("assistant", f"Answer: {draft}\n\nExplanation: x"), Message("user", second))
+                yield Request(later, "m", said, decoding, 1), Reply(f"Answer: {text}\n\nExplanation: y")
+                prompt = prompts.grader_prompt(catalog, combination, answer=text, variant="gpt")
+                for vote in range(votes):
+                    grade = GradeKey(cell.student, combination.id, generation, text_id(text), "judge", vote, 0)
+                    given = (Message("user", prompt),)
+                    yield Request(grade, "g", given, decoding, vote), Reply(reply_to(combination, rng, quality))
+
+
+def make_run(folder: Path, texts: int, votes: int) -> RunFolder:
+    """A run with that many graded texts."""
+    experiment, catalog = experiment_for(texts, votes), load_catalog("paper")
+    run = RunFolder(folder)
+    continue_run(run, experiment, catalog)
+    with run.write() as journal:
+        for cell in cells_of(experiment, catalog):
+            journal.add_combinations(cell.combinations)
+        journal.record_all(calls_of(experiment, catalog, load_prompts("standard")))
+    return run
+
+
+def measured_report(run: RunFolder) -> dict[str, object]:
+    """The report in a process of its own, with its time and memory."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.monotonic()
+    command = [sys.executable, "-m", "skillmix", "report", str(run.path), "--json"]
+    made = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    folder = Path(made["page"]).parent
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    return {
+        "texts": made["texts"],
+        "s": round(time.monotonic() - start, 1),
+        "CPU s": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
+        "peak MB": round(after.ru_maxrss / 1000),
+        "folder MB": round(sum(sizes) / 1e6, 1),
+        "files": len(sizes),
+        "largest file kB": round(max(path.stat().st_size for path in folder.glob("data/*")) / 1000),
+        "first page kB": round((folder / "index.html").stat().st_size / 1000),
+    }
+
+
+def measured_browser(folder: Path) -> dict[str, float]:
+    """Seconds until a cell's texts, the votes on one of them, and the results of a search stand on the page."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.common.by import By
+
+    options = Options()
+    options.binary_location = "/usr/bin/chromium"
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000"):
+        options.add_argument(argument)
+    browser = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+    done = "return document.getElementById('list').dataset.state === 'done'"
+
+    def timed(act: Callable[[], object], until: str) -> float:
+        start = time.monotonic()
+        act()
+        while not browser.execute_script(until):
+            time.sleep(0.01)
+        return round(time.monotonic() - start, 2)
+
+    try:
+        page = (folder / "texts.html").resolve().as_uri()
+        found = {"first page": timed(lambda: browser.get((folder / "index.html").resolve().as_uri()), "return true")}
+        found["a cell"] = timed(lambda: browser.get(f"{page}#cell=7"), done)
+        button = browser.find_element(By.CSS_SELECTOR, ".actions button")
+        found["votes"] = timed(button.click, "return document.querySelector('.votes') !== null")
+        word = browser.find_element(By.CSS_SELECTOR, "blockquote").text.split("number ")[1].split(";")[0]
+        browser.get("about:blank")
+        first = "return document.querySelector('.card') !== null"
+        found["search, first result"] = timed(lambda: browser.get(f"{page}#q={word}"), first)
+        browser.get("about:blank")
+        found["search, all looked through"] = timed(lambda: browser.get(f"{page}#q=nowhere"), done)
+        return found
+    finally:
+        browser.quit()
+
+
+def main() -> None:
+    """Print what it took."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("texts", nargs="?", type=int, default=100_000)
+    parser.add_argument("--votes", type=int, default=3)
+    parser.add_argument("--browser", action="store_true")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the run stays, and is found again")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        place = options.keep or Path(temporary) / "bench"
+        start = time.monotonic()
+        run = RunFolder(place) if place.exists() else make_run(place, options.texts, options.votes)
+        print(f"run made in {time.monotonic() - start:.0f} s", file=sys.stderr)
+        found = measured_report(run)
+        if options.browser:
+            found |= measured_browser(run.path / "report")
+        print("\n".join(f"| {name} | {value} |" for name, value in found.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""What the data say about the study's four claims, from lineage and paired differences."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final, Literal
+
+from skillmix.core.catalog import SETTINGS
+from skillmix.core.cells import Cell, Place
+from skillmix.core.lineage import Lineage
+from skillmix.core.statistics.comparisons import holm
+from skillmix.core.statistics.gains import Gain, gain, more_to_exclude, more_to_find
+
+Claim = Literal["held-out", "larger k", "efficiency", "control"]
+Verdict = Literal["supported", "not supported", "too little data"]
+LEVEL: Final = 0.05
+SMALLEST_GAIN: Final = 0.05
+"""A gain below this would not be worth claiming: a claim whose intervals all end below it is not supported."""
+CONTROL_MARGIN: Final = 0.10
+"""The control holds where single-skill data lift full marks by less than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A student with all that decides what it may be compared with."""
+
+    run: str
+    student: str
+    spec: str
+    """What the student is, as the experiment says."""
+    prompts: str
+    """The prompt set it is asked with: a base is compared with what is asked in the same words."""
+    lineage: Lineage | None
+    partition: str
+    seed: int
+    """Of the training, or of the run."""
+
+    @property
+    def base(self) -> str:
+        """The model at the root: its own, or the one that was tuned."""
+        return self.lineage.base if self.lineage else self.spec
+
+    @property
+    def k(self) -> tuple[int, ...]:
+        """What it was trained on; nothing for a base."""
+        return self.lineage.k if self.lineage else ()
+
+    @property
+    def rows(self) -> int | None:
+        """Conversations it was trained on."""
+        return self.lineage.rows if self.lineage else None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Second against first at one k."""
+
+    k: int
+    gain: Gain
+    p_corrected: float
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the corrected test finds a difference."""
+        return self.p_corrected < LEVEL
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One claim for one base model, grader and setting."""
+
+    claim: Claim
+    base: str
+    grader: str
+    setting: str
+    first: str
+    second: str
+    """Names of the students compared, those of the first run if there are several."""
+    first_k: tuple[int, ...]
+    second_k: tuple[int, ...]
+    first_rows: int | None
+    second_rows: int | None
+    runs: tuple[str, ...]
+    compared: tuple[Compared, ...]
+    verdict: Verdict
+    more: int | None
+    """Units (combinations, or seeds or partitions where there are several) still needed; None if nobody can say."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    claim: Claim
+    setting: str
+    grader: str
+    first: Contender
+    second: Contender
+    ks: tuple[int, ...]
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """Pairs of several runs with the same signature are one comparison, repeated."""
+        return (self.claim, self.first.base, self.grader, self.setting, self.first.k, self.second.k)
+
+
+Cells = Mapping[Place, Cell]
+
+
+def findings(contenders: Sequence[Contender], cells: Cells) -> list[Finding]:
+    """Every claim that the runs can speak to; tests are corrected over all k and settings of a claim."""
+    pairs = sorted(_pairs(contenders, cells), key=lambda p: str(p.signature))
+    found = [_finding(list(same), cells) for _, same in groupby(pairs, key=lambda p: p.signature)]
+    judged = [f for f in found if f is not None]
+    return sorted(_corrected(judged), key=lambda f: (_CLAIMS.index(f.claim), f.base, f.grader, _rank(f.setting)))
+
+
+def _rank(setting: str) -> int:
+    return (*SETTINGS, setting).index(setting)
+
+
+_CLAIMS: Final[tuple[Claim, ...]] = ("held-out", "larger k", "efficiency", "control")
+
+
+def _pairs(contenders: Sequence[Contender], cells: Cells) -> Iterable[_Pair]:
+    for (run, *_), group in _families(contenders).items():
+        places = {(p[2], p[3]) for p in cells if p[0] == run and p[1] in {c.student for c in group}}
+        for claim in _CLAIMS:
+            chosen = _CHOICES[claim](group)
+            if chosen is None:
+                continue
+            first, second = chosen
+            for grader, setting in sorted(places):
+                if claim == "held-out" and setting != "held-out":
+                    continue
+                ks = [p[4] for p in cells if p[:4] == (run, second.student, grader, setting)]
+                wanted = tuple(sorted(k for k in ks if _COUNTS[claim](k, second)))
+                if wanted:
+                    yield _Pair(claim, setting, grader, first, second, wanted)
+
+
+def _families(contenders: Sequence[Contender]) -> dict[tuple[str, str, str], list[Contender]]:
+    families: dict[tuple[str, str, str], list[Contender]] = {}
+    for contender in contenders:
+        families.setdefault((contender.run, contender.base, contender.prompts), []).append(contender)
+    return families
+
+
+def _base_and_richest(group: Sequence[Contender]) -> tuple[Contender, Contender] | None:
+    base = _base_of(group)
+    composed = [c for c in group if c.k and max(c.k) >= 2]
+    richest = max(composed, key=lambda c: (max(c.k), len(c.k), c.rows or 0), default=None)
+    return (base, richest) if base and richest else None
+
+
+def _richer_of_no_more_data(group: Sequence[Contender]) -> tuple[Contender, Contender] | None:
+    """The richest against a poorer one with as many conversations or more, the two as near in size as can be."""
+    sized = [c for c in group if c.k and c.rows is not None]
+    pairs = [
+        (first, second)
+        for first in sized
+        for second in sized
+        if max(first.k) >= 2 and max(second.k) > max(first.k) and (second.rows or 0) <= (first.rows or 0)
+    ]
+    return min(pairs, key=lambda p: (-max(p[1].k), (p[0].rows or 0) - (p[1].rows or 0)), default=None)
+
+
+def _base_and_single_skills(group: Sequence[Contender]) -> tuple[Contender, Contender] | None:
+    base = _base_of(group)
+    single = next((c for c in group if c.k == (1,)), None)
+    return (base, single) if base and single else None
+
+
+def _base_of(group: Sequence[Contender]) -> Contender | None:
+    return next((c for c in group if c.lineage is None), None)
+
+
+_CHOICES: Final[Mapping[Claim, Callable[[Sequence[Contender]], tuple[Contender, Contender] | None]]] = {
+    "held-out": _base_and_richest,
+    "larger k": _base_and_richest,
+    "efficiency": _richer_of_no_more_data,
+    "control": _base_and_single_skills,
+}
+_COUNTS: Final[Mapping[Claim, Callable[[int, Contender], bool]]] = {
+    "held-out": lambda k, second: k >= 2,
+    "larger k": lambda k, second: k > max(second.k),
+    "efficiency": lambda k, second: k >= 2,
+    "control": lambda k, second: k >= 3,
+}
+
+
+def _finding(pairs: Sequence[_Pair], cells: Cells) -> Finding | None:
+    compared = []
+    for k in sorted({k for pair in pairs for k in pair.ks}):
+        nested: dict[str, dict[int, list[float]]] = {}
+        for pair in pairs:
+            differences = _differences(pair, k, cells)
+            if differences:
+                seeds = nested.setdefault(pair.second.partition, {})
+                seeds.setdefault(pair.second.seed, []).extend(differences)
+        if nested:
+            found = gain(nested)
+            compared.append(Compared(k, found, found.p))
+    if not compared:
+        return None
+    first, second = pairs[0].first, pairs[0].second
+    return Finding(
+        claim=pairs[0].claim,
+        base=first.base,
+        grader=pairs[0].grader,
+        setting=pairs[0].setting,
+        first=first.student,
+        second=second.student,
+        first_k=first.k,
+        second_k=second.k,
+        first_rows=first.rows,
+        second_rows=second.rows,
+        runs=tuple(dict.fromkeys(pair.first.run for pair in pairs)),
+        compared=tuple(compared),
+        verdict="too little data",
+        more=None,
+    )
+
+
+def _differences(pair: _Pair, k: int, cells: Cells) -> list[float]:
+    places = [Place(c.run, c.student, pair.grader, pair.setting, k) for c in (pair.first, pair.second)]
+    if not all(place in cells for place in places):
+        return []
+    first, second = (cells[place].best("full_marks") for place in places)
+    return [second[c] - first[c] for c in sorted(first.keys() & second.keys())]
+
+
+def _corrected(found: Sequence[Finding]) -> list[Finding]:
+    result = []
+    families = sorted({(f.claim, f.base, f.grader) for f in found})
+    for family in families:
+        members = [f for f in found if (f.claim, f.base, f.grader) == family]
+        p_values = holm([c.gain.p for f in members for c in f.compared])
+        tests = len(p_values)
+        for finding in members:
+            compared = tuple(replace(c, p_corrected=p_values.pop(0)) for c in finding.compared)
+            judge = _judge_control if finding.claim == "control" else _judge_gain
+            verdict, more = judge(compared, tests)
+            result.append(replace(finding, compared=compared, verdict=verdict, more=more))
+    return result
+
+
+def _judge_gain(compared: Sequence[Compared], tests: int) -> tuple[Verdict, int | None]:
+    better = [c for c in compared if c.is_found and c.gain.mean > 0]
+    worse = [c for c in compared if c.is_found and c.gain.mean < 0]
+    if better and not worse:
+        return "supported", None
+    if worse or all(c.gain.high < SMALLEST_GAIN for c in compared):
+        return "not supported", None
+    rising = [more_to_find(c.gain, level=LEVEL / tests) for c in compared if c.gain.mean > 0]
+    known = [more for more in rising if more is not None]
+    if known:
+        return "too little data", min(known)
+    open_ = [more_to_exclude(c.gain, SMALLEST_GAIN) for c in compared if c.gain.high >= SMALLEST_GAIN]
+    return "too little data", max((more for more in open_ if more is not None), default=None)
+
+
+def _judge_control(compared: Sequence[Compared], tests: int) -> tuple[Verdict, int | None]:
+    if any(c.is_found and c.gain.mean >= CONTROL_MARGIN for c in compared):
+        return "not supported", None
+    if all(c.gain.high < CONTROL_MARGIN for c in compared):
+        return "supported", None
+    wide = [c.gain for c in compared if c.gain.high >= CONTROL_MARGIN]
+    needed = [
+        more_to_find(g, level=LEVEL / tests) if g.mean >= CONTROL_MARGIN else more_to_exclude(g, CONTROL_MARGIN)
+        for g in wide
+    ]
+    return "too little data", max((n for n in needed if n is not None), default=None)

@@ -1,0 +1,212 @@
+"""How far graders can be trusted: agreement between rounds and between graders, and what could not be read."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from skillmix.core.cells import Cell
+from skillmix.core.scoring import Points
+from skillmix.core.statistics.agreement import cohen_kappa, flip_rate, krippendorff_alpha
+from skillmix.core.texts import Ballot
+
+Kind = Literal["skill", "topic", "sense"]
+KINDS: Final[tuple[Kind, ...]] = ("skill", "topic", "sense")
+"""The criteria that graders decide; the length is counted by code."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundAgreement:
+    """The rounds of one grader on one kind of criterion."""
+
+    run: str
+    grader: str
+    kind: Kind
+    units: int
+    """Criteria of texts that two rounds or more could be read for."""
+    flips: float | None
+    """Share of pairs of rounds that differ."""
+    alpha: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GraderAgreement:
+    """Two graders on the same texts, after their votes."""
+
+    run: str
+    first: str
+    second: str
+    kind: Kind
+    units: int
+    agree: float | None
+    kappa: float | None
+    alpha: float | None
+    first_earned: float | None
+    second_earned: float | None
+    """Shares of the points given, on these units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """How often two graders decide differently on one criterion by name."""
+
+    criterion: str
+    units: int
+    differ: int
+
+
+@dataclass(frozen=True, slots=True)
+class Readability:
+    """What became of the calls to one grader."""
+
+    run: str
+    grader: str
+    calls: int
+    unreadable: int
+    without_reply: int
+    reasons: Mapping[str, int]
+
+
+def round_agreement(run: str, ballots: Sequence[Ballot]) -> list[RoundAgreement]:
+    """Agreement between the rounds of each grader."""
+    units: dict[tuple[str, Kind], list[list[float | None]]] = defaultdict(list)
+    for ballot in ballots:
+        votes = [r.points for r in ballot.readings if r is not None and r.points is not None]
+        if len(votes) < 2:
+            continue
+        k = ballot.text.combination.k
+        for place in range(k + 2):
+            units[ballot.grader, _kind(place, k)].append([vote[place] for vote in votes])
+    return [
+        RoundAgreement(run, grader, kind, len(found), flip_rate(found), krippendorff_alpha(found))
+        for grader in sorted({grader for grader, _ in units})
+        for kind in KINDS
+        if (found := units.get((grader, kind)))
+    ]
+
+
+Decided = tuple[Ballot, Points]
+
+
+def grader_agreement(run: str, decided: Iterable[Decided]) -> tuple[list[GraderAgreement], list[Disagreement]]:
+    """Every two graders on the texts that both decided, and the criteria they disagree on, worst first."""
+    by_text: dict[tuple[str, str, int], dict[str, Decided]] = defaultdict(dict)
+    for ballot, points in decided:
+        text = ballot.text
+        if text.answer.text:  # what is empty was shown to nobody
+            by_text[text.student, text.combination.id, text.generation][ballot.grader] = (ballot, points)
+    pairs: dict[tuple[str, str, Kind], list[tuple[float, float]]] = defaultdict(list)
+    named: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for graders in by_text.values():
+        names = sorted(graders)
+        for i, first in enumerate(names):
+            for second in names[i + 1 :]:
+                ballot, points = graders[first]
+                for place, a, b in _both(points, graders[second][1]):
+                    k = ballot.text.combination.k
+                    pairs[first, second, _kind(place, k)].append((float(a), float(b)))
+                    name = ballot.text.combination.skills[place] if place < k else _kind(place, k)
+                    named[name][0] += 1
+                    named[name][1] += a != b
+    agreements = [_agreement(run, key, pairs[key]) for key in sorted(pairs, key=lambda p: (*p[:2], KINDS.index(p[2])))]
+    worst = sorted((Disagreement(n, *c) for n, c in named.items()), key=lambda d: (-d.differ / d.units, d.criterion))
+    return agreements, worst
+
+
+def _both(first: Points, second: Points) -> Iterable[tuple[int, bool, bool]]:
+    for place, (a, b) in enumerate(zip(first[:-1], second[:-1], strict=True)):
+        if a is not None and b is not None:
+            yield place, a, b
+
+
+def _agreement(run: str, key: tuple[str, str, Kind], pairs: list[tuple[float, float]]) -> GraderAgreement:
+    first, second = [a for a, _ in pairs], [b for _, b in pairs]
+    return GraderAgreement(
+        run=run,
+        first=key[0],
+        second=key[1],
+        kind=key[2],
+        units=len(pairs),
+        agree=sum(a == b for a, b in pairs) / len(pairs),
+        kappa=cohen_kappa(first, second),
+        alpha=krippendorff_alpha([list(pair) for pair in pairs]),
+        first_earned=sum(first) / len(first),
+        second_earned=sum(second) / len(second),
+    )
+
+
+def _kind(place: int, k: int) -> Kind:
+    return "skill" if place < k else ("topic" if place == k else "sense")
+
+
+@dataclass(frozen=True, slots=True)
+class CriterionRates:
+    """How often each kind of point is earned, of the points that are decided; None where none is."""
+
+    texts: int
+    skill: float | None
+    topic: float | None
+    sense: float | None
+    length: float | None
+
+
+def criterion_rates(cells: Iterable[Cell]) -> CriterionRates:
+    """Over the texts of cells, each counted in every cell that has it."""
+    earned: Counter[str] = Counter()
+    decided: Counter[str] = Counter()
+    texts = 0
+    for cell in cells:
+        for points in (p for generations in cell.points for p in generations if p is not None):
+            texts += 1
+            kinds = ["skill"] * cell.place.k + ["topic", "sense", "length"]
+            for kind, point in zip(kinds, points, strict=True):
+                decided[kind] += point is not None
+                earned[kind] += point is True
+
+    def rate(kind: str) -> float | None:
+        return earned[kind] / decided[kind] if decided[kind] else None
+
+    return CriterionRates(texts, rate("skill"), rate("topic"), rate("sense"), rate("length"))
+
+
+Reason = Literal["format", "refused", "skills", "others", "both", "undecided"]
+REASONS: Final[tuple[Reason, ...]] = ("format", "refused", "skills", "others", "both", "undecided")
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Why the texts of a cell have no full marks."""
+
+    texts: int
+    full_marks: int
+    reasons: Mapping[Reason, int]
+    missing: int
+    """Texts that are not written or not graded yet."""
+
+
+def losses(cells: Iterable[Cell]) -> Losses:
+    """Format failures apart from skill failures; a text without the marker that earns everything all the same has."""
+    reasons: Counter[Reason] = Counter()
+    texts = full = missing = 0
+    for cell in cells:
+        for points_of, statuses in zip(cell.points, cell.statuses, strict=True):
+            for points, status in zip(points_of, statuses, strict=True):
+                if points is None:
+                    missing += 1
+                    continue
+                texts += 1
+                full += all(points)
+                if not all(points):
+                    reasons[_reason(points, status)] += 1
+    return Losses(texts, full, {reason: reasons[reason] for reason in REASONS}, missing)
+
+
+def _reason(points: Points, status: str | None) -> Reason:
+    if status == "refused":
+        return "refused"
+    if status in ("no marker", "empty"):
+        return "format"
+    if False not in points:
+        return "undecided"
+    skills, others = False in points[:-3], False in points[-3:]
+    return "both" if skills and others else ("skills" if skills else "others")

@@ -1,0 +1,137 @@
+"""Everything that a report shows, worked out and not yet put into words, tables or figures."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from skillmix.core.cells import Cell, Place
+from skillmix.core.findings import Finding
+from skillmix.core.grader_checks import Disagreement, GraderAgreement, Readability, RoundAgreement
+from skillmix.core.lineage import DatasetFacts, Lineage, TrainingCurve
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a run is, as its folder says."""
+
+    name: str
+    catalog: str | None
+    partition: str | None
+    seed: int | None
+    prompts: str | None
+    rules: str
+    exclude: tuple[str, ...]
+    students: Mapping[str, str]
+    """Specs by name; empty for an imported run."""
+    graders: Mapping[str, str]
+    rounds: Mapping[str, int]
+    generations: int
+    texts: int
+    graded: int
+    missing: int
+    """Texts of planned cells that are not written or not graded."""
+    not_sent: tuple[str, ...] = ()
+    """Parameters that a provider could not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Skills that code found in the texts of one student and k: those asked for, and others."""
+
+    run: str
+    student: str
+    k: int
+    texts: int
+    requested: int
+    unrequested: int
+    by_skill: Mapping[str, int]
+    """Texts that show a skill without having been asked for it."""
+
+
+StudentKey = tuple[str, str]
+"""Run and student."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The records behind every table, figure and sentence."""
+
+    runs: tuple[RunFacts, ...]
+    cells: tuple[Cell, ...]
+    by_rules: Mapping[str, tuple[Cell, ...]] = field(default_factory=dict)
+    """The same cells under each of several rules, where that was asked for."""
+    lineages: Mapping[StudentKey, Lineage] = field(default_factory=dict)
+    skill_sets: Mapping[StudentKey, frozenset[frozenset[str]]] = field(default_factory=dict)
+    """What each tuned student saw together in training."""
+    reserved: Mapping[str, float] = field(default_factory=dict)
+    """The share of skill sets that each run which makes data keeps out of it."""
+    findings: tuple[Finding, ...] = ()
+    rounds: tuple[RoundAgreement, ...] = ()
+    agreements: tuple[GraderAgreement, ...] = ()
+    disagreements: Mapping[str, tuple[Disagreement, ...]] = field(default_factory=dict)
+    """By run."""
+    readability: tuple[Readability, ...] = ()
+    datasets: tuple[tuple[str, DatasetFacts], ...] = ()
+    curves: tuple[tuple[str, TrainingCurve], ...] = ()
+    shown: tuple[Shown, ...] = ()
+    categories: Mapping[str, str] = field(default_factory=dict)
+    common_skills: frozenset[str] = frozenset()
+    corpus_tokens: float = 2e12
+    gaps: tuple[str, ...] = ()
+    """What the runs do not hold, and why something is not shown."""
+
+    @property
+    def students(self) -> list[StudentKey]:
+        """Everybody in a cell, in order of appearance."""
+        return list(dict.fromkeys((c.place.run, c.place.student) for c in self.cells))
+
+    @property
+    def graders(self) -> list[str]:
+        """Every grader in a cell."""
+        return list(dict.fromkeys(c.place.grader for c in self.cells))
+
+    @property
+    def settings(self) -> list[str]:
+        """Every setting in a cell."""
+        return list(dict.fromkeys(c.place.setting for c in self.cells))
+
+    @property
+    def ks(self) -> list[int]:
+        """Every k in a cell."""
+        return sorted({c.place.k for c in self.cells})
+
+    def label(self, run: str, student: str) -> str:
+        """A student's name, with the run's where there are several."""
+        return student if len(self.runs) == 1 else f"{run}: {student}"
+
+    def training_of(self, key: StudentKey) -> tuple[int, ...]:
+        """The numbers of skills a student was trained on; nothing for one that was not."""
+        return self.lineages[key].k if key in self.lineages else ()
+
+    def pairs_to_compare(self) -> list[tuple[StudentKey, StudentKey]]:
+        """Before and after: a base and its richest tuned model; without lineage the first two students of a run."""
+        by_lineage = dict.fromkeys(
+            ((run, f.first), (run, f.second)) for f in self.findings if f.claim != "efficiency" for run in f.runs[:1]
+        )
+        if by_lineage:
+            return list(by_lineage)
+        pairs = []
+        for run in self.runs:
+            students = [key for key in self.students if key[0] == run.name]
+            if len(students) >= 2:
+                pairs.append((students[0], students[1]))
+        return pairs
+
+    def cells_of(self, key: StudentKey, *, grader: str | None = None, setting: str | None = None) -> list[Cell]:
+        """The cells of one student."""
+        return [
+            c
+            for c in self.cells
+            if (c.place.run, c.place.student) == key
+            and grader in (None, c.place.grader)
+            and setting in (None, c.place.setting)
+        ]
+
+
+def by_place(cells: Iterable[Cell]) -> dict[Place, Cell]:
+    """Cells by where they stand."""
+    return {cell.place: cell for cell in cells}

@@ -1,0 +1,108 @@
+"""Which skills succeed, alone, in pairs and together, over the texts of cells."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations as subsets
+
+from skillmix.core.cells import Cell
+from skillmix.core.scoring import Points
+from skillmix.core.statistics.independence import Independence, TextOutcome, independence
+from skillmix.core.statistics.intervals import wilson_interval
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often something was shown of the times it was asked for."""
+
+    shown: int
+    asked: int
+
+    @property
+    def value(self) -> float:
+        """The share."""
+        return self.shown / self.asked
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's, over texts; texts of one combination are alike, so it is the least that is not known."""
+        return wilson_interval(self.value, self.asked)
+
+
+def skill_rates(cells: Iterable[Cell]) -> dict[str, Rate]:
+    """For each skill, in how many of the texts it was asked for it is shown; undecided points are passed over."""
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for skills, points in _texts(cells):
+        for skill, point in zip(skills, points, strict=False):
+            if point is not None:
+                counts[skill][0] += point
+                counts[skill][1] += 1
+    return {skill: Rate(*counts[skill]) for skill in sorted(counts)}
+
+
+def pair_rates(cells: Iterable[Cell]) -> dict[tuple[str, str], Rate]:
+    """For each two skills, in how many of the texts that were to show both both are shown."""
+    counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for skills, points in _texts(cells):
+        known = [(s, p) for s, p in zip(skills, points, strict=False) if p is not None]
+        for (a, shown_a), (b, shown_b) in subsets(sorted(known), 2):
+            counts[a, b][0] += shown_a and shown_b
+            counts[a, b][1] += 1
+    return {pair: Rate(*counts[pair]) for pair in sorted(counts)}
+
+
+def _texts(cells: Iterable[Cell]) -> Iterator[tuple[tuple[str, ...], Points]]:
+    """Every graded text once, though settings share some."""
+    seen: set[tuple[str, str, str, str, int]] = set()
+    for cell in cells:
+        run, student, grader, *_ = cell.place
+        for combination, texts in zip(cell.combinations, cell.points, strict=True):
+            for generation, points in enumerate(texts):
+                key = (run, student, grader, combination.id, generation)
+                if points is not None and key not in seen:
+                    seen.add(key)
+                    yield combination.skills, points
+
+
+def outcomes(cell: Cell) -> list[TextOutcome]:
+    """The fully decided texts of a cell."""
+    return [
+        TextOutcome({s: bool(p) for s, p in zip(combination.skills, points, strict=False)}, all(points[-3:]))
+        for combination, texts in zip(cell.combinations, cell.points, strict=True)
+        for points in texts
+        if points is not None and None not in points
+    ]
+
+
+def cell_independence(cell: Cell, alone: Cell | None) -> Independence:
+    """Observed one-try full marks beside the product of the skills' own rates; `alone` is the cell of k = 1."""
+    return independence(outcomes(cell), outcomes(alone) if alone else [])
+
+
+@dataclass(frozen=True, slots=True)
+class Saturation:
+    """The largest k with full marks of at least a level, by the value and by both ends of its interval."""
+
+    k: int
+    k_low: int
+    k_high: int
+    largest_tried: int
+
+
+def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
+    """Over the cells of one student, grader and setting, from the smallest k on until the first below the level."""
+    summaries = [(c.place.k, c.summary("full_marks")) for c in sorted(cells, key=lambda c: c.place.k)]
+    known = [(k, s) for k, s in summaries if s.value is not None]
+    if not known:
+        return None
+
+    def last(ends: list[float]) -> int:
+        reached = 0
+        for (k, _), end in zip(known, ends, strict=True):
+            if end < level:
+                break
+            reached = k
+        return reached
+
+    values, lows, highs = ([float(getattr(s, name)) for _, s in known] for name in ("value", "low", "high"))
+    return Saturation(k=last(values), k_low=last(lows), k_high=last(highs), largest_tried=known[-1][0])

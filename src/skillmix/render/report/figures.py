@@ -1,0 +1,142 @@
+"""All figures of a report, with their titles and what they say in words."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from matplotlib.figure import Figure
+
+from skillmix.core.report import Report
+from skillmix.render.report import score_figures, skill_figures
+from skillmix.render.report.score_tables import students_label
+from skillmix.render.report.style import as_png, as_svg, house_style, laid_out
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFigure:
+    """A drawn figure in both forms."""
+
+    name: str
+    title: str
+    caption: str
+    svg: bytes
+    png: bytes
+    is_detail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Report], Figure | None]
+    why_not: str
+    """Said where it cannot be drawn."""
+    is_detail: bool = False
+
+
+_FIXED: Final = (
+    _Plan(
+        "full-marks",
+        "Full marks against k",
+        "Best of the generations, mean over combinations, 95 % intervals; points stand a little apart to be told from "
+        "one another.",
+        lambda r: score_figures.metric_against_k(r, "full_marks"),
+        "No cell has a graded combination.",
+    ),
+    _Plan(
+        "skill-fraction",
+        "Skill fraction against k",
+        "The share of skills shown in texts that meet the other three criteria.",
+        lambda r: score_figures.metric_against_k(r, "skill_fraction"),
+        "No cell has a graded combination.",
+    ),
+    _Plan(
+        "saturation",
+        "How many skills a student can combine",
+        "The largest k up to which full marks stay at or above .10.",
+        score_figures.saturation_points,
+        "No cell has a graded combination.",
+    ),
+    _Plan(
+        "observed-and-independent",
+        "Observed, and expected of independent skills",
+        "One try. Above the dashed line skills help each other, below it they are in each other's way.",
+        score_figures.observed_and_independent,
+        "No text is fully decided.",
+    ),
+    _Plan(
+        "common-skills-removed",
+        "Common skills removed, and the novelty bound",
+        "Above the bound not all texts can stand in a training corpus of that size, if skills are independent there.",
+        score_figures.common_removed,
+        "The catalogue has no list of common skills, or no combination drawn is without them.",
+    ),
+    _Plan(
+        "requested-and-unrequested",
+        "Skills shown, asked for and not",
+        "Found by code in each text.",
+        skill_figures.requested_and_unrequested,
+        "Skills that were not asked for are known only where code grades (`rules:`).",
+    ),
+    _Plan(
+        "data-efficiency",
+        "Full marks against the amount of data",
+        "One point for each tuned student, one line for each richness of data.",
+        skill_figures.data_efficiency,
+        "No student has a lineage that says how many conversations it was trained on.",
+    ),
+    _Plan(
+        "yield",
+        "Yield per k",
+        "Of the conversations written for a data set, those with full marks; the numbers count them.",
+        skill_figures.yield_per_k,
+        "The runs made no data set.",
+    ),
+    _Plan(
+        "training-curves",
+        "Training curves",
+        "Solid: training; dashed: validation; dotted: replay.",
+        skill_figures.training_curves,
+        "The runs trained nothing.",
+    ),
+)
+
+
+def figures(report: Report) -> tuple[list[ReportFigure], list[str]]:
+    """What can be drawn, and why the rest cannot."""
+    drawn: list[ReportFigure] = []
+    gaps: list[str] = []
+    with house_style():
+        for plan in (*_FIXED, *_of_students(report)):
+            figure = plan.draw(report)
+            if figure is None:
+                gaps.append(f"{plan.title}: {plan.why_not}")
+            else:
+                laid_out(figure)
+                files = as_svg(figure, about=plan.caption), as_png(figure)
+                drawn.append(ReportFigure(plan.name, plan.title, plan.caption, *files, is_detail=plan.is_detail))
+    if len(report.students) < 2:
+        gaps.append("Skills before and after: there is one student only.")
+    return drawn, gaps
+
+
+def _of_students(report: Report) -> Iterator[_Plan]:
+    for number, (before, after) in enumerate(report.pairs_to_compare()):
+        yield _Plan(
+            "skills-before-and-after" + (f"-{number + 1}" if number else ""),
+            f"Skill by skill: {students_label(report, before)} and {students_label(report, after)}",
+            "Sorted by the difference between the two; all k and settings together.",
+            lambda r, b=before, a=after: skill_figures.skills_before_and_after(r, b, a),  # type: ignore[misc]
+            "The two students share no graded skill.",
+            is_detail=True,
+        )
+    for number, key in enumerate(report.students):
+        yield _Plan(
+            f"pairs-{number + 1}",
+            f"Pairs of skills: {students_label(report, key)}",
+            "How often two skills are both shown in texts that were to show both.",
+            lambda r, k=key: skill_figures.pair_heat_map(r, k),  # type: ignore[misc]
+            "No text was to show two skills.",
+            is_detail=True,
+        )

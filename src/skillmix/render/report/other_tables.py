@@ -1,0 +1,367 @@
+"""Tables of findings, graders, data sets and the paper's own figures."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from skillmix.core.findings import Finding
+from skillmix.core.grader_checks import REASONS, criterion_rates, losses
+from skillmix.core.lineage import short_name
+from skillmix.core.report import Report
+from skillmix.core.skill_outcomes import cell_independence
+from skillmix.render.report.table import Count, Entry, Estimate, PValue, ReportTable
+
+_UNIT: Final = {"combinations": "combinations", "seeds": "seeds", "partitions": "partitions"}
+
+
+def finding_table(findings: Sequence[Finding]) -> ReportTable | None:
+    """The differences behind the findings."""
+    rows: list[tuple[Entry, ...]] = []
+    for f in findings:
+        for c in f.compared:
+            rows.append(
+                (
+                    f.claim,
+                    f"{f.second} − {f.first}",
+                    f"{short_name(f.second_k)} − {short_name(f.first_k)}",
+                    f.grader,
+                    f.setting,
+                    str(c.k),
+                    Estimate(c.gain.mean, c.gain.low, c.gain.high, is_signed=True),
+                    PValue(c.gain.p),
+                    PValue(c.p_corrected),
+                    Count(c.gain.combinations),
+                    Count(c.gain.seeds),
+                    Count(c.gain.partitions),
+                )
+            )
+    if not rows:
+        return None
+    return ReportTable(
+        name="findings",
+        title="Paired differences behind the findings",
+        note="Full marks, best of the generations, on the combinations that both students have complete. One run: "
+        "bootstrap interval and permutation test over combinations; several seeds or partitions: interval and test "
+        "that resample these first. Corrected by Holm over all rows of a claim.",
+        columns=(
+            "claim",
+            "students",
+            "trained on",
+            "grader",
+            "setting",
+            "k",
+            "difference",
+            "p",
+            "p, corrected",
+            "combinations",
+            "runs",
+            "partitions",
+        ),
+        rows=tuple(rows),
+        is_detail=True,
+    )
+
+
+def loss_table(report: Report) -> ReportTable:
+    """Why full marks were missed: format apart from skill."""
+    rows: list[tuple[Entry, ...]] = []
+    for key in report.students:
+        cells = report.cells_of(key)
+        for grader in dict.fromkeys(c.place.grader for c in cells):
+            for k in sorted({c.place.k for c in cells}):
+                found = losses([c for c in cells if c.place.grader == grader and c.place.k == k])
+                rows.append(
+                    (
+                        report.label(*key),
+                        grader,
+                        str(k),
+                        Count(found.texts),
+                        Count(found.full_marks),
+                        *(Count(found.reasons[reason]) for reason in REASONS),
+                        Count(found.missing),
+                    )
+                )
+    return ReportTable(
+        name="why-full-marks-were-missed",
+        title="Why full marks were missed",
+        note="Texts over all settings, each counted in every setting that draws it. Format: no 'Answer:' marker, or an "
+        "empty answer, whatever else is wrong. Skills: only skills are missing; others: only topic, sense or length; "
+        "both; undecided: no vote says no, but too few could be read. Not there: not written or not graded.",
+        columns=(
+            "student",
+            "grader",
+            "k",
+            "texts",
+            "full marks",
+            "format",
+            "refused",
+            "skills",
+            "others",
+            "both",
+            "undecided",
+            "not there",
+        ),
+        rows=tuple(rows),
+    )
+
+
+def criteria_table(report: Report) -> ReportTable:
+    """How often each kind of point is earned."""
+    rows: list[tuple[Entry, ...]] = []
+    for key in report.students:
+        cells = report.cells_of(key)
+        for grader in dict.fromkeys(c.place.grader for c in cells):
+            for k in sorted({c.place.k for c in cells}):
+                found = criterion_rates([c for c in cells if c.place.grader == grader and c.place.k == k])
+                rates = (found.skill, found.topic, found.sense, found.length)
+                rows.append((report.label(*key), grader, str(k), Count(found.texts), *map(Estimate, rates)))
+    return ReportTable(
+        name="points-by-criterion",
+        title="Points by criterion",
+        note="One try, over all settings: how often a skill that was asked for is shown, and the other three criteria "
+        "are met, of the points that are decided.",
+        columns=("student", "grader", "k", "texts", "a skill", "topic", "sense", "length"),
+        rows=tuple(rows),
+    )
+
+
+def independence_table(report: Report) -> ReportTable:
+    """Observed full marks beside what independent skills would give."""
+    rows: list[tuple[Entry, ...]] = []
+    for key in report.students:
+        cells = report.cells_of(key)
+        alone = {(c.place.grader, c.place.setting): c for c in cells if c.place.k == 1}
+        for cell in cells:
+            found = cell_independence(cell, alone.get((cell.place.grader, cell.place.setting)))
+            rows.append(
+                (
+                    report.label(*key),
+                    cell.place.grader,
+                    cell.place.setting,
+                    str(cell.place.k),
+                    Count(found.texts),
+                    Estimate(found.observed),
+                    Estimate(found.expected_same_k),
+                    Estimate(found.expected_k1),
+                    Count(found.without_k1_rate),
+                )
+            )
+    return ReportTable(
+        name="observed-and-independent",
+        title="Full marks observed, and expected of independent skills",
+        note="One try, fully decided texts. Expected: the product of each skill's own rate, times the rate of topic, "
+        "sense and length together; rates from texts of the same k, or from k = 1. The last column counts texts left "
+        "out for want of a rate at k = 1.",
+        columns=(
+            "student",
+            "grader",
+            "setting",
+            "k",
+            "texts",
+            "observed",
+            "expected, same k",
+            "expected, k = 1",
+            "without a rate",
+        ),
+        rows=tuple(rows),
+        is_detail=True,
+    )
+
+
+def rounds_table(report: Report) -> ReportTable | None:
+    """Agreement between the rounds of each grader."""
+    if not report.rounds:
+        return None
+    rows: list[tuple[Entry, ...]] = [
+        (
+            r.grader if len(report.runs) == 1 else f"{r.run}: {r.grader}",
+            r.kind,
+            Count(r.units),
+            Estimate(r.flips),
+            Estimate(r.alpha),
+        )
+        for r in report.rounds
+    ]
+    return ReportTable(
+        name="rounds",
+        title="Agreement between the rounds of one grader",
+        note="Flips: how often two rounds on the same criterion of the same text differ. Alpha is Krippendorff's; – "
+        "where nothing varies.",
+        columns=("grader", "criterion", "criteria of texts", "flips", "alpha"),
+        rows=tuple(rows),
+    )
+
+
+def agreement_table(report: Report) -> ReportTable | None:
+    """Agreement between graders."""
+    if not report.agreements:
+        return None
+    rows: list[tuple[Entry, ...]] = [
+        (
+            f"{a.first} and {a.second}" if len(report.runs) == 1 else f"{a.run}: {a.first} and {a.second}",
+            a.kind,
+            Count(a.units),
+            Estimate(a.agree),
+            Estimate(a.kappa),
+            Estimate(a.alpha),
+            Estimate(a.first_earned),
+            Estimate(a.second_earned),
+        )
+        for a in report.agreements
+    ]
+    return ReportTable(
+        name="graders-agreement",
+        title="Agreement between graders",
+        note="Decided points of the same texts, after each grader's vote. Kappa is Cohen's, alpha Krippendorff's; the "
+        "last two columns are the shares of points that each gives.",
+        columns=("graders", "criterion", "criteria of texts", "agree", "kappa", "alpha", "first gives", "second gives"),
+        rows=tuple(rows),
+    )
+
+
+def disagreement_table(report: Report, *, most: int = 25) -> ReportTable | None:
+    """The criteria that graders disagree on."""
+    rows: list[tuple[Entry, ...]] = [
+        (
+            d.criterion if len(report.runs) == 1 else f"{run}: {d.criterion}",
+            Count(d.units),
+            Count(d.differ),
+            Estimate(d.differ / d.units),
+        )
+        for run, found in report.disagreements.items()
+        for d in found[:most]
+        if d.differ
+    ]
+    if not rows:
+        return None
+    return ReportTable(
+        name="graders-disagree-on",
+        title="Criteria that graders disagree on",
+        note=f"The worst {most} at most of each run, over all pairs of graders.",
+        columns=("criterion", "texts", "decided differently", "share"),
+        rows=tuple(rows),
+        is_detail=True,
+    )
+
+
+def readability_table(report: Report) -> ReportTable | None:
+    """Replies that could not be read."""
+    if not report.readability:
+        return None
+    rows: list[tuple[Entry, ...]] = []
+    for r in report.readability:
+        reasons = "; ".join(f"{count} × {reason}" for reason, count in list(r.reasons.items())[:5])
+        answered = r.calls - r.without_reply
+        rows.append(
+            (
+                r.grader if len(report.runs) == 1 else f"{r.run}: {r.grader}",
+                Count(r.calls),
+                Count(r.without_reply),
+                Count(r.unreadable),
+                Estimate(r.unreadable / answered if answered else None),
+                reasons or "–",
+            )
+        )
+    return ReportTable(
+        name="unreadable",
+        title="Grading calls, and replies that could not be read",
+        note="Every attempt counts; a vote that cannot be read is asked for again where the experiment allows it. "
+        "Graders that are code make no calls.",
+        columns=("grader", "calls", "without a reply", "unreadable", "share of replies", "reasons"),
+        rows=tuple(rows),
+    )
+
+
+def yield_table(report: Report) -> ReportTable | None:
+    """What data sets kept of what was generated."""
+    rows: list[tuple[Entry, ...]] = []
+    for run, facts in report.datasets:
+        name = facts.name if len(report.runs) == 1 else f"{run}: {facts.name}"
+        for k, y in facts.yields.items():
+            rate = Estimate(y.full_marks / y.written if y.written else None)
+            rows.append((name, ", ".join(facts.writers) or "–", str(k), Count(y.written), Count(y.full_marks), rate))
+    if not rows:
+        return None
+    return ReportTable(
+        name="yield",
+        title="Yield: conversations with full marks",
+        note="Of all conversations written for a data set, those that had full marks; the set may take fewer of them.",
+        columns=("data set", "writer", "k", "written", "full marks", "share"),
+        rows=tuple(rows),
+    )
+
+
+def lineage_table(report: Report) -> ReportTable | None:
+    """Where tuned students come from."""
+    if not report.lineages:
+        return None
+    rows: list[tuple[Entry, ...]] = [
+        (
+            report.label(*key),
+            x.base,
+            short_name(x.k),
+            Count(x.rows),
+            Count(len(x.combinations)),
+            Count(x.steps),
+            x.partition or "–",
+            "–" if x.seed is None else str(x.seed),
+            "adapter" if x.is_adapter else "all weights",
+        )
+        for key, x in report.lineages.items()
+    ]
+    return ReportTable(
+        name="lineage",
+        title="Where the tuned students come from",
+        note="As the files beside their weights say.",
+        columns=(
+            "student",
+            "base",
+            "trained on",
+            "conversations",
+            "combinations",
+            "steps",
+            "partition",
+            "seed",
+            "weights",
+        ),
+        rows=tuple(rows),
+    )
+
+
+Published = Mapping[str, object]
+
+
+def paper_tables(published: Mapping[str, Published]) -> list[ReportTable]:
+    """The figures that the paper prints, without intervals, as it gives none."""
+    return [_paper_table(number, table) for number, table in published.items() if "rows" in table]
+
+
+def _paper_table(number: str, table: Published) -> ReportTable:
+    metrics = [str(m).replace("_", " ") for m in _list(table["metrics"])]
+    over = [f"k = {k}" for k in _list(table.get("k"))] or [str(s) for s in _list(table.get("settings"))]
+    heads = ["model", "setting", "grader", "trained on"]
+    given = [h for h in heads if any(h.replace(" ", "_") in _dict(row) for row in _list(table["rows"]))]
+    rows: list[tuple[Entry, ...]] = []
+    for row in map(_dict, _list(table["rows"])):
+        values = [Estimate(_float(v)) for group in _list(row["values"]) for v in _list(group)]
+        rows.append((*(str(row.get(h.replace(" ", "_"), "–")) for h in given), *values))
+    return ReportTable(
+        name=f"paper-{number.replace('_', '-')}",
+        title=f"Published: {number.replace('_', ' ')} of arXiv 2409.19808",
+        note=str(table["caption"]),
+        columns=(*given, *(m for _ in over for m in metrics)),
+        rows=tuple(rows),
+        groups=(("", len(given)), *((o, len(metrics)) for o in over)),
+        is_detail=True,
+    )
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _dict(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _float(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

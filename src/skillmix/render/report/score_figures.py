@@ -1,0 +1,155 @@
+"""Figures of scores against k."""
+
+from collections.abc import Callable
+
+from matplotlib.figure import Figure
+
+from skillmix.core.cells import Cell
+from skillmix.core.novelty import novelty
+from skillmix.core.report import Report, StudentKey
+from skillmix.core.scoring import Metric
+from skillmix.core.skill_outcomes import cell_independence, saturation
+from skillmix.render.report.score_tables import METRIC_NAMES, common_k, students_label, without_common
+from skillmix.render.report.style import FAINT, INK, colour, marker, new_figure, share_axis
+
+SATURATION_LEVEL = 0.10
+
+
+def metric_against_k(report: Report, metric: Metric) -> Figure | None:
+    """A panel for each setting, a line for each student and grader, with 95 % intervals."""
+    settings = report.settings
+    if not settings:
+        return None
+    figure = new_figure(max(4.4, 3.4 * len(settings)), 3.5)
+    panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
+    lines = {}
+    for axes, setting in zip(panels, settings, strict=True):
+        for place, key in enumerate(report.students):
+            for number, grader in enumerate(report.graders):
+                cells = report.cells_of(key, grader=grader, setting=setting)
+                known = [(c.place.k, c.summary(metric)) for c in cells if c.summary(metric).value is not None]
+                if not known:
+                    continue
+                shift = 0.05 * (place - (len(report.students) - 1) / 2)
+                x = [k + shift for k, _ in known]
+                y = [s.value or 0.0 for _, s in known]
+                ends = [
+                    [max(0.0, v - (s.low or 0)) for v, (_, s) in zip(y, known, strict=True)],
+                    [max(0.0, (s.high or 0) - v) for v, (_, s) in zip(y, known, strict=True)],
+                ]
+                label = students_label(report, key) + (f", {grader}" if len(report.graders) > 1 else "")
+                lines[label] = axes.errorbar(
+                    x,
+                    y,
+                    yerr=ends,
+                    color=colour(place),
+                    marker=marker(place),
+                    linestyle=("-", "--", ":", "-.")[number % 4],
+                    capsize=2.5,
+                    elinewidth=1,
+                )
+        axes.set_title(setting)
+        axes.set_xlabel("k, skills in one text")
+        axes.set_xticks(report.ks)
+        share_axis(axes, METRIC_NAMES[metric] if axes is panels[0] else "")
+    figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=min(4, len(lines)))
+    return figure
+
+
+def observed_and_independent(report: Report) -> Figure | None:
+    """One-try full marks beside the products of the skills' own rates."""
+    students = report.students
+    chosen = "all" if "all" in report.settings else (report.settings[0] if report.settings else None)
+    if chosen is None:
+        return None
+    figure = new_figure(max(4.4, 3.1 * len(students)), 3.4)
+    panels = figure.subplots(1, len(students), sharey=True, squeeze=False)[0]
+    for place, (axes, key) in enumerate(zip(panels, students, strict=True)):
+        cells = report.cells_of(key, grader=report.graders[0], setting=chosen)
+        alone = next((c for c in cells if c.place.k == 1), None)
+        found = [(c.place.k, cell_independence(c, alone)) for c in cells]
+        found = [(k, f) for k, f in found if f.observed is not None]
+        if not found:
+            axes.text(0.5, 0.5, "no decided texts", ha="center", transform=axes.transAxes, color=FAINT)
+            continue
+        ks = [k for k, _ in found]
+        axes.plot(ks, [f.observed for _, f in found], color=colour(place), marker=marker(place), label="observed")
+        axes.plot(ks, [f.expected_same_k for _, f in found], color=INK, ls="--", marker=".", label="expected, same k")
+        with_k1 = [(k, f.expected_k1) for k, f in found if f.expected_k1 is not None]
+        if with_k1:
+            x, y = zip(*with_k1, strict=True)
+            axes.plot(x, y, color=FAINT, ls=":", marker=".", label="expected, from k = 1")
+        axes.set_title(report.label(*key))
+        axes.set_xlabel("k, skills in one text")
+        axes.set_xticks(report.ks)
+        axes.legend(loc="upper right")
+        share_axis(axes, f"full marks, one try, {chosen}" if axes is panels[0] else "")
+    return figure
+
+
+def saturation_points(report: Report) -> Figure | None:
+    """The largest k that each student still manages."""
+    rows: list[tuple[str, int, StudentKey, list[Cell]]] = []
+    for setting in reversed(report.settings):
+        for place, key in reversed(list(enumerate(report.students))):
+            cells = report.cells_of(key, grader=report.graders[0], setting=setting)
+            if cells:
+                rows.append((f"{students_label(report, key)}, {setting}", place, key, cells))
+    if not rows:
+        return None
+    figure = new_figure(6.4, 1.2 + 0.3 * len(rows))
+    axes = figure.subplots()
+    for y, (_, place, _, cells) in enumerate(rows):
+        found = saturation(cells, level=SATURATION_LEVEL)
+        if found is None:
+            axes.text(0, y, "nothing graded", va="center", color=FAINT)
+            continue
+        axes.plot([found.k_low, found.k_high], [y, y], color=colour(place), lw=2.2, alpha=0.45, solid_capstyle="round")
+        axes.plot([found.k], [y], color=colour(place), marker=marker(place), ms=7, ls="")
+        if found.k == found.largest_tried:
+            axes.annotate("or more", (found.k, y), (7, 0), textcoords="offset points", va="center", color=FAINT)
+    axes.set_yticks(range(len(rows)), [label for label, *_ in rows])
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.set_xticks([0, *report.ks])
+    axes.set_xlim(-0.3, max(report.ks) + 0.9)
+    axes.grid(axis="x")
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("largest k; the bar is by the ends of the interval")
+    return figure
+
+
+def common_removed(report: Report) -> Figure | None:
+    """Full marks without common skills, the novelty bound drawn in."""
+    k, found = common_k(report), without_common(report)
+    if k is None or found is None or not found[0]:
+        return None
+    cells = [c for c in found[0] if c.summary("full_marks").value is not None]
+    if not cells:
+        return None
+    settings = list(dict.fromkeys(c.place.setting for c in cells))
+    bound = novelty(k, report.corpus_tokens).expected_occurrences
+    figure = new_figure(max(4.6, 2.4 * len(settings)), 3.4)
+    axes = figure.subplots()
+    several = len(report.students)
+    for place, key in enumerate(report.students):
+        mine = [c for c in cells if (c.place.run, c.place.student) == key and c.place.grader == report.graders[0]]
+        x = [settings.index(c.place.setting) + 0.14 * (place - (several - 1) / 2) for c in mine]
+        summaries = [c.summary("full_marks") for c in mine]
+        y = [s.value or 0.0 for s in summaries]
+        ends = [
+            [max(0.0, v - (s.low or 0)) for v, s in zip(y, summaries, strict=True)],
+            [max(0.0, (s.high or 0) - v) for v, s in zip(y, summaries, strict=True)],
+        ]
+        label = students_label(report, key)
+        axes.errorbar(x, y, yerr=ends, color=colour(place), marker=marker(place), ls="", capsize=2.5, label=label)
+    if bound <= 1:
+        axes.axhline(bound, color=INK, ls="--", lw=1.1, label="novelty bound")
+        axes.axhline(1.5 * bound, color=FAINT, ls=":", lw=1.1, label="a third new")
+    axes.set_xticks(range(len(settings)), settings)
+    axes.set_xlim(-0.6, len(settings) - 0.4)
+    share_axis(axes, f"full marks, k = {k}")
+    figure.legend(loc="outside lower center", ncols=4)
+    return figure
+
+
+Maker = Callable[[Report], Figure | None]

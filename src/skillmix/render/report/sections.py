@@ -1,0 +1,111 @@
+"""Which table and which figure stands where."""
+
+from collections.abc import Mapping, Sequence
+
+from skillmix.core.report import Report
+from skillmix.render.report.figures import ReportFigure
+from skillmix.render.report.other_tables import (
+    Published,
+    agreement_table,
+    criteria_table,
+    disagreement_table,
+    independence_table,
+    lineage_table,
+    loss_table,
+    paper_tables,
+    readability_table,
+    rounds_table,
+    yield_table,
+)
+from skillmix.render.report.page import Section
+from skillmix.render.report.score_tables import Link, score_tables
+from skillmix.render.report.table import ReportTable
+
+
+def tables_of(report: Report, *, link: Link, published: Mapping[str, Published]) -> list[ReportTable]:
+    """Every table that the runs allow, but that of the findings."""
+    others = (
+        criteria_table(report),
+        loss_table(report),
+        independence_table(report),
+        rounds_table(report),
+        agreement_table(report),
+        disagreement_table(report),
+        readability_table(report),
+        lineage_table(report),
+        yield_table(report),
+        *paper_tables(published),
+    )
+    return [*score_tables(report, link), *(table for table in others if table is not None)]
+
+
+def sections_of(tables: Sequence[ReportTable], figures: Sequence[ReportFigure]) -> list[Section]:
+    """Tables and figures by what they are about; a section with nothing in it is left out."""
+    items: dict[str, ReportTable | ReportFigure] = {f"figure:{figure.name}": figure for figure in figures}
+    items |= {table.name: table for table in tables}
+
+    def some(*names: str) -> tuple[ReportTable | ReportFigure, ...]:
+        return tuple(items[name] for name in names if name in items)
+
+    settings = [t.name for t in tables if t.name.startswith("scores-")]
+    plan = (
+        (
+            "scores",
+            "Scores",
+            "How often students combine k skills in one text. Click a value to read the texts behind it.",
+            some(
+                "figure:full-marks",
+                *settings,
+                "seen-and-reserved",
+                "data-efficiency",
+                "graders-side-by-side",
+                "common-skills-removed",
+                "rules-side-by-side",
+                "figure:skill-fraction",
+            ),
+        ),
+        (
+            "skills",
+            "Skills",
+            "Which skills succeed, alone and together, and how many can be combined.",
+            some(
+                "figure:saturation",
+                "figure:observed-and-independent",
+                "observed-and-independent",
+                "figure:common-skills-removed",
+                "figure:requested-and-unrequested",
+                *_names(figures, "skills-before-and-after", "pairs-"),
+            ),
+        ),
+        (
+            "graders",
+            "Graders",
+            "How far the grades can be trusted, and why full marks were missed.",
+            some(
+                "points-by-criterion",
+                "why-full-marks-were-missed",
+                "rounds",
+                "graders-agreement",
+                "graders-disagree-on",
+                "unreadable",
+            ),
+        ),
+        (
+            "data",
+            "Data and training",
+            "Where tuned students come from, and what their data cost.",
+            some("lineage", "yield", "figure:yield", "figure:data-efficiency", "figure:training-curves"),
+        ),
+        (
+            "published",
+            "Published figures",
+            "What the paper prints for its own models and graders: other models, and other words for the skills.",
+            some(*(t.name for t in tables if t.name.startswith("paper-"))),
+        ),
+    )
+    return [Section(*parts) for parts in plan if parts[3]]
+
+
+def _names(figures: Sequence[ReportFigure], *prefixes: str) -> list[str]:
+    """Figures whose names start so, as `figure:NAME`."""
+    return [f"figure:{figure.name}" for figure in figures if figure.name.startswith(prefixes)]

@@ -1,0 +1,195 @@
+"""Figures of single skills, pairs, data sets and training."""
+
+from collections import defaultdict
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from skillmix.core.lineage import short_name
+from skillmix.core.report import Report, StudentKey
+from skillmix.core.skill_outcomes import Rate, pair_rates, skill_rates
+from skillmix.render.numbers import share
+from skillmix.render.report.score_tables import students_label
+from skillmix.render.report.style import COLOURS, FAINT, INK, colour, marker, new_figure, share_axis
+
+_MOST_SKILLS_BY_NAME = 24
+
+
+def skills_before_and_after(report: Report, before: StudentKey, after: StudentKey) -> Figure | None:
+    """For each skill how often it is shown when asked for, by one student and by another."""
+    first, second = (skill_rates(report.cells_of(key, grader=report.graders[0])) for key in (before, after))
+    names = sorted(first.keys() & second.keys(), key=lambda n: (second[n].value - first[n].value, n))
+    if not names:
+        return None
+    figure = new_figure(7.2, 1.3 + 0.185 * len(names))
+    axes = figure.subplots()
+    places = [report.students.index(before), report.students.index(after)]
+    for y, name in enumerate(names):
+        axes.plot([first[name].value, second[name].value], [y, y], color="#cfd6de", lw=2.4, zorder=1)
+    for rates, key, place in ((first, before, places[0]), (second, after, places[1])):
+        x = [rates[name].value for name in names]
+        label = students_label(report, key)
+        axes.plot(x, range(len(names)), color=colour(place), marker=marker(place), ls="", ms=4.5, label=label, zorder=2)
+    size = 8 if len(names) > _MOST_SKILLS_BY_NAME else 9.5
+    axes.set_yticks(range(len(names)), [_clipped(name) for name in names], fontsize=size)
+    axes.set_ylim(-0.8, len(names) - 0.2)
+    axes.set_xlim(-0.03, 1.03)
+    axes.set_xlabel("share of texts that show the skill when asked for, all k and settings")
+    axes.grid(axis="x")
+    axes.grid(visible=False, axis="y")
+    figure.legend(loc="outside upper center", ncols=2)
+    return figure
+
+
+def pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
+    """How often two skills are both shown; by category where there are too many skills to name."""
+    pairs = pair_rates(report.cells_of(key, grader=report.graders[0]))
+    if not pairs:
+        return None
+    names = sorted({name for pair in pairs for name in pair})
+    by_category = len(names) > _MOST_SKILLS_BY_NAME and bool(report.categories)
+    if by_category:
+        pairs = _by_category(pairs, report)
+        names = sorted({name for pair in pairs for name in pair})
+    grid = np.full((len(names), len(names)), np.nan)
+    for (a, b), rate in pairs.items():
+        i, j = sorted((names.index(a), names.index(b)), reverse=True)
+        grid[i, j] = rate.value
+    size = 2.6 + 0.5 * len(names) if len(names) <= _MOST_SKILLS_BY_NAME else 2.6 + 0.16 * len(names)
+    figure = new_figure(min(11, size + 1.4), min(10, size))
+    axes = figure.subplots()
+    image = axes.imshow(grid, cmap="cividis", vmin=0, vmax=1)
+    if len(names) <= _MOST_SKILLS_BY_NAME:
+        for (a, b), rate in pairs.items():
+            i, j = sorted((names.index(a), names.index(b)), reverse=True)
+            ink = "white" if rate.value < 0.55 else INK
+            axes.text(j, i, f"{share(rate.value)}\nn={rate.asked}", ha="center", va="center", color=ink, fontsize=7)
+    small = 8 if len(names) <= _MOST_SKILLS_BY_NAME else 5
+    axes.set_xticks(range(len(names)), [_clipped(n) for n in names], rotation=45, ha="right", fontsize=small)
+    axes.set_yticks(range(len(names)), [_clipped(n) for n in names], fontsize=small)
+    axes.grid(visible=False)
+    axes.set_title(f"{students_label(report, key)}" + (", skills by category" if by_category else ""))
+    figure.colorbar(image, ax=axes, shrink=0.7, label="both shown, of texts that were to show both")
+    return figure
+
+
+def _by_category(pairs: dict[tuple[str, str], Rate], report: Report) -> dict[tuple[str, str], Rate]:
+    counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for pair, rate in pairs.items():
+        a, b = sorted(report.categories.get(name, "other") for name in pair)
+        counts[a, b][0] += rate.shown
+        counts[a, b][1] += rate.asked
+    return {pair: Rate(*count) for pair, count in counts.items()}
+
+
+def requested_and_unrequested(report: Report) -> Figure | None:
+    """Skills that code finds in a text: of those asked for, and beyond them."""
+    if not report.shown:
+        return None
+    students = list(dict.fromkeys((s.run, s.student) for s in report.shown))
+    figure = new_figure(max(4.4, 3.1 * len(students)), 3.3)
+    panels = figure.subplots(1, len(students), sharey=True, squeeze=False)[0]
+    for axes, key in zip(panels, students, strict=True):
+        found = sorted((s for s in report.shown if (s.run, s.student) == key), key=lambda s: s.k)
+        ks = [s.k for s in found]
+        asked = [s.requested / s.texts for s in found]
+        extra = [s.unrequested / s.texts for s in found]
+        axes.bar([k - 0.2 for k in ks], asked, width=0.36, color=COLOURS[0], label="asked for")
+        axes.bar([k + 0.2 for k in ks], extra, width=0.36, color=COLOURS[4], hatch="//", edgecolor="white", label="not")
+        axes.plot(ks, ks, color=FAINT, ls=":", marker="_", ms=14, lw=1, label="all that were asked for")
+        axes.set_xticks(ks)
+        axes.set_xlabel("k, skills asked for")
+        axes.set_title(report.label(*key))
+        axes.set_ylabel("skills shown in a text, mean" if axes is panels[0] else "")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
+
+
+def data_efficiency(report: Report) -> Figure | None:
+    """Full marks against the number of training conversations."""
+    setting = "all" if "all" in report.settings else (report.settings[0] if report.settings else None)
+    sized = [k for k in report.students if k in report.lineages and report.lineages[k].rows is not None]
+    if not sized or setting is None:
+        return None
+    ks = [k for k in report.ks if k >= 2] or report.ks
+    figure = new_figure(max(4.4, 2.7 * len(ks)), 3.3)
+    panels = figure.subplots(1, len(ks), sharey=True, squeeze=False)[0]
+    richness = sorted({report.lineages[key].k for key in sized})
+    for axes, k in zip(panels, ks, strict=True):
+        for place, trained in enumerate(richness):
+            points = []
+            for key in sized:
+                cells = report.cells_of(key, grader=report.graders[0], setting=setting)
+                cell = next((c for c in cells if c.place.k == k), None)
+                if cell and report.lineages[key].k == trained and cell.summary("full_marks").value is not None:
+                    points.append((report.lineages[key].rows or 0, cell.summary("full_marks")))
+            points.sort(key=lambda p: p[0])
+            y = [s.value or 0.0 for _, s in points]
+            low = [max(0.0, v - (s.low or 0)) for v, (_, s) in zip(y, points, strict=True)]
+            high = [max(0.0, (s.high or 0) - v) for v, (_, s) in zip(y, points, strict=True)]
+            x = [rows for rows, _ in points]
+            axes.errorbar(
+                x,
+                y,
+                yerr=[low, high],
+                color=colour(place),
+                marker=marker(place),
+                capsize=2.5,
+                label=short_name(trained),
+            )
+        axes.set_title(f"k = {k}")
+        axes.set_xlabel("training conversations")
+        axes.ticklabel_format(axis="x", style="plain")
+        axes.tick_params(axis="x", labelrotation=30)
+        share_axis(axes, f"full marks, {setting}" if axes is panels[0] else "")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    return figure
+
+
+def yield_per_k(report: Report) -> Figure | None:
+    """What share of the conversations written for a data set has full marks."""
+    found = [(run, facts) for run, facts in report.datasets if facts.yields]
+    if not found:
+        return None
+    figure = new_figure(5.4, 3.3)
+    axes = figure.subplots()
+    for place, (run, facts) in enumerate(found):
+        ks = list(facts.yields)
+        rates = [y.full_marks / y.written if y.written else 0.0 for y in facts.yields.values()]
+        label = facts.name if len(report.runs) == 1 else f"{run}: {facts.name}"
+        axes.plot(ks, rates, color=colour(place), marker=marker(place), label=label)
+        for k, rate, y in zip(ks, rates, facts.yields.values(), strict=True):
+            axes.annotate(f"{y.full_marks:,}", (k, rate), (0, 6), textcoords="offset points", ha="center", fontsize=8)
+    axes.set_xticks(sorted({k for _, facts in found for k in facts.yields}))
+    axes.set_xlabel("k, skills in one text")
+    share_axis(axes, "full marks, of those written")
+    figure.legend(loc="outside lower center", ncols=4)
+    return figure
+
+
+def training_curves(report: Report) -> Figure | None:
+    """Loss against step for every training."""
+    drawn = [(run, curve) for run, curve in report.curves if any("loss" in name for name in curve.series)]
+    if not drawn:
+        return None
+    figure = new_figure(6.6, 3.5)
+    axes = figure.subplots()
+    styles = {"validation": "--", "replay": ":"}
+    for place, (run, curve) in enumerate(drawn):
+        for name, series in sorted(curve.series.items()):
+            if "loss" not in name or not series:
+                continue
+            style = next((s for word, s in styles.items() if word in name), "-")
+            label = curve.name if len(report.runs) == 1 else f"{run}: {curve.name}"
+            axes.plot(*zip(*series, strict=True), color=colour(place), ls=style, label=f"{label}, {name}")
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+def _clipped(name: str, most: int = 34) -> str:
+    printable = "".join(c if c.isprintable() else " " for c in name).replace("$", r"\$")
+    return printable if len(printable) <= most else printable[: most - 1] + "…"

@@ -1,0 +1,257 @@
+"""`skillmix report`: a folder that opens offline in a browser, in which each number leads to the texts behind it."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from skillmix.config.experiment import Experiment, load_experiment
+from skillmix.config.report_step import ReportStep
+from skillmix.core.errors import UserError
+from skillmix.core.findings import Contender, findings
+from skillmix.core.grader_checks import grader_agreement, round_agreement
+from skillmix.core.lineage import trained_skill_sets
+from skillmix.core.report import Report, by_place
+from skillmix.engine.run_folder import RunFolder, find_run
+from skillmix.stages.progress import say
+from skillmix.stages.report_archive import Archive
+from skillmix.stages.report_records import RunReading, read_run
+
+_MARK: Final = "skillmix-report"
+"""A file that says: this folder is a report, and may be replaced by the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a report shows beside what is always there."""
+
+    rules: str | None = None
+    """A name, `both`, or None for each run's own."""
+    published: bool = False
+    tokens: float | None = None
+    """Size of the corpus for the novelty bound; 2e12 if nobody says."""
+    figures: bool = True
+    """Drawing takes most of the time of a small report."""
+
+    def over(self, step: ReportStep | None) -> "Wishes":
+        """These wishes, and those of an experiment's report step where these say nothing."""
+        if step is None:
+            return self
+        return replace(
+            self,
+            rules=self.rules or step.rules,
+            published=self.published or step.published,
+            tokens=self.tokens or step.tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What was written."""
+
+    page: Path
+    bytes: int
+    files: int
+    texts: int
+    gaps: tuple[str, ...]
+
+
+def report_step(experiment: Experiment, step: ReportStep, run: RunFolder, **_: object) -> Made:
+    """The report of a run in its own folder, with further runs where the step names some."""
+    wishes = Wishes().over(step)
+    return write_report([run, *(find_run(name) for name in step.runs)], output=run.path / "report", wishes=wishes)
+
+
+def report(targets: Sequence[str], *, output: Path | None = None, wishes: Wishes | None = None) -> Made:
+    """The report of an experiment file, or of one or more runs."""
+    runs, step = _runs_of(targets)
+    return write_report(runs, output=output or _default_folder(runs), wishes=(wishes or Wishes()).over(step))
+
+
+def _runs_of(targets: Sequence[str]) -> tuple[list[RunFolder], ReportStep | None]:
+    runs: dict[Path, RunFolder] = {}
+    step = None
+    for target in targets:
+        names = [target]
+        if target.endswith((".yaml", ".yml")):
+            experiment = load_experiment(Path(target))
+            step = next((s for s in experiment.steps if isinstance(s, ReportStep)), None)
+            names = [experiment.name, *(step.runs if step else [])]
+        for name in names:
+            run = find_run(name)
+            runs.setdefault(run.path.resolve(), run)
+    _refuse_equal_names(list(runs.values()))
+    return list(runs.values()), step
+
+
+def _refuse_equal_names(runs: Sequence[RunFolder]) -> None:
+    names = [run.name for run in runs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise UserError(
+            f"Two of the runs are called {twice!r}.", hint="Rename one folder, so that they can be told apart."
+        )
+
+
+def _default_folder(runs: Sequence[RunFolder]) -> Path:
+    if len(runs) == 1:
+        return runs[0].path / "report"
+    others = f"-and-{len(runs) - 2}-more" if len(runs) > 2 else ""
+    return runs[0].path / f"report-with-{runs[1].name}{others}"
+
+
+def write_report(runs: Sequence[RunFolder], *, output: Path, wishes: Wishes) -> Made:
+    """Everything that the runs allow; an older report in its place is replaced when the new one is whole."""
+    if wishes.rules not in (None, "default", "paper", "both"):
+        raise UserError(f"There are no rules {wishes.rules!r}.", hint="default, paper, or both.")
+    _check_replaceable(output)
+    partial = output.with_name(output.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    writer = _Writer(partial)
+    try:
+        writer.text(_MARK, "This folder was made by `skillmix report`, and is replaced by the next one.\n")
+        texts, gaps = _fill(runs, wishes, writer)
+        shutil.rmtree(output, ignore_errors=True)
+        partial.rename(output)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return Made(output / "index.html", writer.bytes, writer.files, texts, tuple(gaps))
+
+
+def _check_replaceable(output: Path) -> None:
+    if output.exists() and not (output / _MARK).exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} is there, and is not a report.", hint="Choose another --output.")
+
+
+class _Writer:
+    """Writes files and counts them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.bytes = 0
+        self.files = 0
+
+    def text(self, name: str, content: str) -> None:
+        self.raw(name, content.encode("utf-8", "replace"))
+
+    def raw(self, name: str, content: bytes) -> None:
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        self.bytes += len(content)
+        self.files += 1
+
+    def within(self, folder: str) -> Callable[[str, str], None]:
+        return lambda name, content: self.text(f"{folder}/{name}", content)
+
+
+def _fill(runs: Sequence[RunFolder], wishes: Wishes, writer: _Writer) -> tuple[int, list[str]]:
+    from skillmix.render.report.figures import figures
+    from skillmix.render.report.other_tables import finding_table
+    from skillmix.render.report.page import ASSETS, asset, index_page, texts_page
+    from skillmix.render.report.sections import sections_of, tables_of
+    from skillmix.render.report.table import written_forms
+
+    archive = Archive(writer.within("data"))
+    readings = []
+    for run in runs:
+        say(f"report: reading {run.path}")
+        readings.append(read_run(run, rules=wishes.rules, archive=archive))
+    made = _report_of(readings, wishes)
+    say("report: writing texts, tables and figures")
+    archive.close([r.archived for r in readings], made.cells, {"runs": [run.name for run in runs]})
+    drawn, not_drawn = figures(made) if wishes.figures else ([], ["Figures: not asked for."])
+    for figure in drawn:
+        writer.raw(f"figures/{figure.name}.svg", figure.svg)
+        writer.raw(f"figures/{figure.name}.png", figure.png)
+    number = {cell.place: place for place, cell in enumerate(made.cells)}
+    tables = tables_of(made, link=lambda cell: f"texts.html#cell={number[cell.place]}", published=_published(wishes))
+    decisive = finding_table(made.findings)
+    for name, content in written_forms([*tables, *([decisive] if decisive else [])]):
+        writer.text(f"tables/{name}", content)
+    gaps = [*made.gaps, *not_drawn]
+    writer.text("index.html", index_page(made, sections_of(tables, drawn), decisive, gaps))
+    writer.text("texts.html", texts_page(made))
+    for name in ASSETS:
+        writer.text(name, asset(name))
+    return sum(r.facts.texts for r in readings), gaps
+
+
+def _published(wishes: Wishes) -> dict[str, dict[str, object]]:
+    if not wishes.published:
+        return {}
+    file = resources.files("skillmix.catalogs").joinpath("published.json")
+    tables: dict[str, dict[str, object]] = json.loads(file.read_text(encoding="utf-8"))["tables"]
+    return tables
+
+
+def _report_of(readings: Sequence[RunReading], wishes: Wishes) -> Report:
+    cells = tuple(cell for r in readings for cell in r.cells)
+    agreements = {r.facts.name: grader_agreement(r.facts.name, r.decided) for r in readings}
+    known = {c: combination for r in readings for c, combination in r.combinations.items()}
+    lineages = {(r.facts.name, student): lineage for r in readings for student, lineage in r.lineages.items()}
+    sets = {key: trained_skill_sets(lineage, known) for key, lineage in lineages.items()}
+    catalogs = [r.catalog for r in readings if r.catalog]
+    found = findings([c for r in readings for c in _contenders(r)], by_place(cells))
+    names = list(dict.fromkeys(name for r in readings for name in r.by_rules)) if wishes.rules == "both" else []
+    report = Report(
+        runs=tuple(r.facts for r in readings),
+        cells=cells,
+        by_rules={name: tuple(c for r in readings for c in r.by_rules.get(name, ())) for name in names},
+        lineages=lineages,
+        skill_sets={key: known_sets for key, known_sets in sets.items() if known_sets is not None},
+        reserved={r.facts.name: r.reserved for r in readings if r.reserved is not None},
+        findings=tuple(found),
+        rounds=tuple(a for r in readings for a in round_agreement(r.facts.name, [b for b, _ in r.decided])),
+        agreements=tuple(a for found_by_run, _ in agreements.values() for a in found_by_run),
+        disagreements={name: tuple(worst) for name, (_, worst) in agreements.items() if worst},
+        readability=tuple(x for r in readings for x in r.readability),
+        datasets=tuple((r.facts.name, facts) for r in readings for facts in r.datasets),
+        curves=tuple((r.facts.name, curve) for r in readings for curve in r.curves),
+        shown=tuple(s for r in readings for s in r.shown),
+        categories={skill.name: skill.category for catalog in catalogs for skill in catalog.skills},
+        common_skills=frozenset(s for catalog in catalogs for s in catalog.exclude.get("common", ())),
+        corpus_tokens=wishes.tokens or 2e12,
+    )
+    return _with_gaps(report, readings)
+
+
+def _contenders(reading: RunReading) -> list[Contender]:
+    students = dict.fromkeys(cell.place.student for cell in reading.cells)
+    facts = reading.facts
+    found = []
+    for student in students:
+        lineage = reading.lineages.get(student)
+        seed = lineage.seed if lineage and lineage.seed is not None else facts.seed
+        partition = (lineage.partition if lineage else None) or facts.partition or "default"
+        spec = facts.students.get(student, student)
+        prompts = reading.prompts.get(student) or facts.prompts or ""
+        found.append(Contender(facts.name, student, spec, prompts, lineage, partition, seed or 0))
+    return found
+
+
+def _gaps_of_run(reading: RunReading) -> Iterator[str]:
+    facts = reading.facts
+    if facts.missing:
+        yield f"{facts.name}: {facts.missing:,} texts that were planned are not written, or not graded."
+    silent = {t.student for t in reading.archived.texts} - {cell.place.student for cell in reading.cells}
+    if silent:
+        yield f"{facts.name}: in no cell, as not planned or not graded: the texts of {', '.join(sorted(silent))}."
+    if facts.catalog and reading.catalog is None:
+        yield f"{facts.name}: its catalogue {facts.catalog} is gone or has changed."
+
+
+def _with_gaps(report: Report, readings: Sequence[RunReading]) -> Report:
+    gaps = [gap for reading in readings for gap in _gaps_of_run(reading)]
+    if not report.lineages:
+        gaps.append("No student has a lineage (`skillmix.json`), so nothing is known of what they were trained on.")
+    elif not report.skill_sets and not report.reserved:
+        gaps.append("Seen and kept-back skill sets: no lineage says which skills were trained on together.")
+    if not report.agreements:
+        gaps.append("Agreement between graders: no text was graded by two.")
+    if not report.rounds:
+        gaps.append("Agreement between rounds: no grader voted twice on a text.")
+    return replace(report, gaps=tuple(gaps))

@@ -1,0 +1,257 @@
+"""The drill-down of a report: every text with its votes, raw replies and prompts, in files that a page can load."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from skillmix.core.calls import Call, CallProblem, GenerateKey, GradeKey, Reply
+from skillmix.core.cells import Cell
+from skillmix.core.combinations import Combination
+from skillmix.core.scoring import Points
+from skillmix.core.texts import Ballot, ReadCall, StudentText
+from skillmix.engine.journal import JournalReader
+from skillmix.render.report.chunks import Chunks, index_script
+
+Conversation = tuple[str, str, int]
+"""Student, combination and generation."""
+_POINT = {True: "1", False: "0", None: "?"}
+
+
+class Names:
+    """Strings by number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, name: str) -> int:
+        """The number of a name, a new one if it is new."""
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    @property
+    def all(self) -> list[str]:
+        """In the order of their numbers."""
+        return list(self._numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What code found in a text: the words that show each wanted skill, and skills that nobody asked for."""
+
+    words: tuple[str | None, ...]
+    unrequested: tuple[str, ...]
+
+
+@dataclass
+class RunArchive:
+    """Where the conversations of one run lie."""
+
+    run: str
+    talks: dict[Conversation, int] = field(default_factory=dict)
+    votes: dict[Conversation, int] = field(default_factory=dict)
+
+
+class Archive:
+    """Takes in calls as they are read, and writes them away at once: replies are never all in memory."""
+
+    def __init__(self, write: Callable[[str, str], None]) -> None:
+        self._write = write
+        self._talks = Chunks("talks", write)
+        self._votes = Chunks("votes", write)
+        self._texts = Chunks("texts", write)
+        self._lines = Chunks("lines", write)
+        self._line_numbers: dict[str, int] = {}
+        self._students: dict[tuple[str, str], int] = {}
+        self._graders: dict[tuple[str, str], int] = {}
+        self._skills, self._topics = Names(), Names()
+
+    def introduce(self, run: str, students: Iterable[str], graders: Iterable[str]) -> None:
+        """Fix the order in which the page lists them."""
+        for student in students:
+            self._student(run, student)
+        for grader in graders:
+            self._grader(run, grader)
+
+    def watch_talks(self, calls: Iterable[Call], journal: JournalReader, place: RunArchive) -> Iterator[Call]:
+        """Students' calls, passed through; each conversation is written when its last call has gone by."""
+        for conversation, group in groupby(calls, key=_conversation):
+            found = list(group)
+            place.talks[conversation] = self._talks.add(self._talk(found, journal))
+            yield from found
+
+    def _talk(self, calls: Sequence[Call], journal: JournalReader) -> list[object]:
+        last = calls[-1]
+        own = {len(call.messages) for call in calls[:-1] if isinstance(call.outcome, Reply)}
+        said = {len(c.messages): c.outcome.text for c in calls[:-1] if isinstance(c.outcome, Reply)}
+        messages: list[list[object]] = []
+        for number, address in enumerate(last.messages):
+            if number in own:
+                messages.append(["assistant", said[number]])
+            else:
+                message = journal.message(address)
+                messages.append([message.role, self._numbered(message.content)])
+        reply = last.outcome.text if isinstance(last.outcome, Reply) else None
+        problem = last.outcome.reason if isinstance(last.outcome, CallProblem) else None
+        return [last.model, messages, reply, problem]
+
+    def watch_votes(self, read: Iterable[ReadCall], journal: JournalReader, place: RunArchive) -> Iterator[ReadCall]:
+        """Gradings, passed through in the same way."""
+        for conversation, group in groupby(read, key=lambda item: _conversation(item.call)):
+            found = list(group)
+            place.votes[conversation] = self._votes.add(self._ballot(found, journal, place.run))
+            yield from found
+
+    def _ballot(self, found: Sequence[ReadCall], journal: JournalReader, run: str) -> list[object]:
+        prompts: dict[tuple[str, ...], int] = {}
+        shown: list[object] = []
+        votes: list[object] = []
+        for item in found:
+            key, outcome = item.call.key, item.call.outcome
+            assert isinstance(key, GradeKey)  # read_calls keeps no other
+            if item.call.messages not in prompts:
+                prompts[item.call.messages] = len(prompts)
+                shown.append([self._prompt(a, item.text.answer.text, journal) for a in item.call.messages])
+            reading = item.reading
+            points = None if reading is None or reading.points is None else list(reading.points)
+            problem = reading.problem if reading else (outcome.reason if isinstance(outcome, CallProblem) else None)
+            votes.append(
+                [
+                    self._grader(run, key.grader),
+                    key.round,
+                    key.attempt,
+                    prompts[item.call.messages],
+                    outcome.text if isinstance(outcome, Reply) else None,
+                    points,
+                    problem,
+                    list(reading.notes) if reading else [],
+                ]
+            )
+        return [shown, votes]
+
+    def _prompt(self, address: str, answer: str, journal: JournalReader) -> list[object]:
+        """Lines by number, with a hole where the student's text stands."""
+        message = journal.message(address)
+        before, text, after = message.content.partition(answer) if answer else (message.content, "", "")
+        if not text:
+            return [message.role, self._numbered(message.content)]
+        return [message.role, [*self._numbered(before), -1, *self._numbered(after)]]
+
+    def _numbered(self, content: str) -> list[int]:
+        numbers = []
+        for line in content.split("\n"):
+            number = self._line_numbers.get(line)
+            if number is None:
+                number = self._line_numbers[line] = self._lines.add(line)
+            numbers.append(number)
+        return numbers
+
+    def _student(self, run: str, student: str) -> int:
+        return self._students.setdefault((run, student), len(self._students))
+
+    def _grader(self, run: str, grader: str) -> int:
+        return self._graders.setdefault((run, grader), len(self._graders))
+
+    def close(self, runs: Sequence["ArchivedRun"], cells: Sequence[Cell], facts: Mapping[str, object]) -> None:
+        """Write the texts by combination, and the index."""
+        order = _combination_order(cells, runs)
+        texts = _texts_by_combination(runs)
+        numbers: dict[str, int] = {}
+        for combination in order:
+            entries = [self._text(*found) for found in texts.get(combination.id, ())]
+            skills = [self._skills.number(skill) for skill in combination.skills]
+            topic = self._topics.number(combination.topic)
+            numbers[combination.id] = self._texts.add([combination.id, skills, topic, entries])
+        for chunks in (self._texts, self._talks, self._votes, self._lines):
+            chunks.flush()
+        index = {
+            **facts,
+            "students": [list(key) for key in self._students],
+            "graders": [list(key) for key in self._graders],
+            "skills": self._skills.all,
+            "topics": self._topics.all,
+            "cells": [self._cell(cell, numbers) for cell in cells],
+            "combinations": self._texts.count,
+            "starts": {
+                "texts": self._texts.starts,
+                "talks": self._talks.starts,
+                "votes": self._votes.starts,
+                "lines": self._lines.starts,
+            },
+        }
+        self._write("index.js", index_script(index))
+
+    def _cell(self, cell: Cell, numbers: Mapping[str, int]) -> list[object]:
+        run, student, grader, setting, k = cell.place
+        ranges = _ranges(numbers[c.id] for c in cell.combinations if c.id in numbers)
+        return [self._student(run, student), self._grader(run, grader), setting, k, ranges]
+
+    def _text(self, run: "ArchivedRun", text: StudentText, ballots: Sequence[tuple[Ballot, Points]]) -> list[object]:
+        conversation = (text.student, text.combination.id, text.generation)
+        found = run.found.get(conversation)
+        return [
+            self._student(run.place.run, text.student),
+            text.generation,
+            text.answer.status,
+            text.answer.text,
+            [[self._grader(run.place.run, b.grader), "".join(_POINT[p] for p in points)] for b, points in ballots],
+            run.place.talks.get(conversation, -1),
+            run.place.votes.get(conversation, -1),
+            list(found.words) if found else 0,
+            [self._skills.number(s) for s in found.unrequested] if found else 0,
+        ]
+
+
+@dataclass(frozen=True)
+class ArchivedRun:
+    """A run as the archive needs it, once all is decided."""
+
+    place: RunArchive
+    texts: Sequence[StudentText]
+    decided: Sequence[tuple[Ballot, Points]]
+    found: Mapping[Conversation, Found]
+
+
+def _conversation(call: Call) -> Conversation:
+    key = call.key
+    assert isinstance(key, GenerateKey | GradeKey)
+    return key.student, key.combination, key.generation
+
+
+def _combination_order(cells: Sequence[Cell], runs: Sequence[ArchivedRun]) -> list[Combination]:
+    """Those of one cell together, so that a cell's page loads few files; then the rest."""
+    order: dict[str, Combination] = {}
+    for cell in cells:
+        for combination in cell.combinations:
+            order.setdefault(combination.id, combination)
+    rest = {text.combination.id: text.combination for run in runs for text in run.texts}
+    for combination in sorted(rest.values(), key=lambda c: (c.k, c.id)):
+        order.setdefault(combination.id, combination)
+    return list(order.values())
+
+
+_Entry = tuple[ArchivedRun, StudentText, list[tuple[Ballot, Points]]]
+
+
+def _texts_by_combination(runs: Sequence[ArchivedRun]) -> dict[str, list[_Entry]]:
+    texts: dict[str, list[_Entry]] = {}
+    for run in runs:
+        votes: dict[int, list[tuple[Ballot, Points]]] = {}
+        for ballot, points in run.decided:
+            votes.setdefault(id(ballot.text), []).append((ballot, points))
+        for text in sorted(run.texts, key=lambda t: (t.student, t.generation)):
+            texts.setdefault(text.combination.id, []).append((run, text, votes.get(id(text), [])))
+    return texts
+
+
+def _ranges(numbers: Iterable[int]) -> list[list[int]]:
+    """Numbers as runs of first and last.
+
+    >>> _ranges([3, 4, 5, 9])
+    [[3, 5], [9, 9]]
+    """
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ranges

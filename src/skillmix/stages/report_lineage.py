@@ -1,0 +1,101 @@
+"""Lineage, data sets and training logs, as the steps of a run left them in their folders."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from skillmix.config.experiment import Experiment
+from skillmix.core.lineage import DatasetFacts, Lineage, TrainingCurve, continued, dataset_facts, lineage_of
+from skillmix.engine.run_folder import RunFolder
+
+_FILE = "skillmix.json"
+_MOST_POINTS = 1000
+
+
+def run_datasets(run: RunFolder) -> list[DatasetFacts]:
+    """The data sets that a run made, by step."""
+    found = []
+    for file in sorted(run.path.glob(f"*/dataset/{_FILE}")):
+        document = _read(file)
+        if document is not None:
+            found.append(dataset_facts(file.parents[1].name, document))
+    return found
+
+
+def run_lineages(
+    run: RunFolder, experiment: Experiment | None, students: Iterable[str], datasets: Iterable[DatasetFacts]
+) -> dict[str, Lineage]:
+    """Of every student whose weights lie where they can be asked; the others are bases."""
+    by_hash = {facts.hash: facts for facts in datasets if facts.hash}
+    found = {}
+    for student in students:
+        settings = experiment.students.get(student) if experiment else None
+        spec = settings.model if settings else f"local:{run.path / student / 'model'}"
+        lineage = _lineage_of_spec(spec, by_hash)
+        if lineage is not None:
+            found[student] = lineage
+    return found
+
+
+_LONGEST_LINE = 50
+"""Of models trained from one another; a longer one goes in a circle."""
+
+
+def _lineage_of_spec(spec: str, by_hash: Mapping[str, DatasetFacts], depth: int = 0) -> Lineage | None:
+    """What a checkpoint says of itself, and of those it was trained from."""
+    if not spec.startswith(("local:", "bundled:")) or depth > _LONGEST_LINE:
+        return None
+    folders = [Path(part).expanduser() for part in spec.partition(":")[2].split("+")]
+    for folder in reversed(folders):  # an adapter says more than what it lies on
+        document = _read(folder / _FILE)
+        if document is not None and document.get("kind") == "model":
+            lineage = lineage_of(document, {**by_hash, **_beside(document)})
+            before = _lineage_of_spec(lineage.base, by_hash, depth + 1)
+            return continued(lineage, before) if before else lineage
+    return None
+
+
+def _beside(document: dict[str, object]) -> dict[str, DatasetFacts]:
+    """Data sets of other runs that a model's file points to, where they still are."""
+    listed = document.get("dataset")
+    found = {}
+    for entry in listed if isinstance(listed, list) else []:
+        if isinstance(entry, dict) and isinstance(entry.get("path"), str):
+            known = _read(Path(entry["path"]) / _FILE)
+            facts = dataset_facts(Path(entry["path"]).name, known) if known else None
+            if facts and facts.hash and facts.hash == entry.get("hash"):
+                found[facts.hash] = facts
+    return found
+
+
+def run_curves(run: RunFolder) -> list[TrainingCurve]:
+    """The training logs of a run, by step; what is not a number is passed over."""
+    found = []
+    for file in sorted(run.path.glob("*/training.jsonl")):
+        series: dict[str, list[tuple[int, float]]] = {}
+        for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
+            record = _parsed(line)
+            step = record.get("step") if record else None
+            if record and isinstance(step, int):
+                for name, value in record.items():
+                    if name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
+                        series.setdefault(name, []).append((step, float(value)))
+        if series:
+            thinned = {name: points[:: len(points) // _MOST_POINTS + 1] for name, points in series.items()}
+            found.append(TrainingCurve(file.parent.name, thinned))
+    return found
+
+
+def _read(file: Path) -> dict[str, object] | None:
+    try:
+        return _parsed(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _parsed(text: str) -> dict[str, object] | None:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None

@@ -1,0 +1,70 @@
+"""One run with everything in it, and its report, made once."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from skillmix.stages.report import Made, Wishes, report
+from tests.report.worlds import ROWS, World, make_world, write_dataset
+
+GRADERS = {
+    "judge": {"model": "scripted:grader?noise=0.08&unreadable=0.15", "rounds": 3, "attempts": 2},
+    "strict": {"model": "scripted:grader?noise=0.15&unreadable=0.1", "rounds": 1, "attempts": 1},
+}
+RATES = {
+    "base": "skill=0.55&marker=0.85&empty=0.05&refusal=0.03",
+    "m1": "skill=0.7",
+    "m12": "skill=0.8&sense=0.8",
+    "m123": "skill=0.95",
+}
+
+
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture(scope="package")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("world")
+    with inside(folder):
+        made = make_world(
+            folder,
+            "world",
+            RATES,
+            graders=GRADERS,
+            k=[1, 2, 3, 5],
+            combinations=8,
+            generations=2,
+            settings=["train", "held-out", "all"],
+        )
+    write_dataset(made.run / "d123" / "dataset", "d123", ROWS["d123"], skill_sets=every_other_set(made))
+    return made
+
+
+def every_other_set(world: World) -> list[list[str]]:
+    """Half of the skill sets of the run, as if m123 had been trained on them."""
+    with sqlite3.connect(world.run / "journal" / "calls.sqlite") as connection:
+        rows = sorted(json.loads(row[0]) for row in connection.execute("SELECT skills FROM combinations"))
+    return [skills for skills in rows if len(skills) > 1][::2]
+
+
+@pytest.fixture(scope="package")
+def made(world: World) -> Made:
+    with inside(world.run.parents[1]):
+        return report(["world"], output=world.run / "report", wishes=Wishes(rules="both", published=True))
+
+
+@pytest.fixture(scope="package")
+def folder(made: Made) -> Path:
+    return made.page.parent

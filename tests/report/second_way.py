@@ -1,0 +1,151 @@
+"""Scores worked out again with pandas, straight from the tables of a journal, without a line of the package."""
+
+import json
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+Frame = Any
+"""A data frame; its stubs know too little of what is done with it here."""
+
+LIMIT = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4}
+
+
+def calls_of(run: Path) -> Frame:
+    with sqlite3.connect(run / "journal" / "calls.sqlite") as connection:
+        calls = pd.read_sql_query("SELECT * FROM calls", connection)
+        messages = pd.read_sql_query("SELECT hash, content FROM messages", connection).set_index("hash")["content"]
+        meant = pd.read_sql_query("SELECT * FROM combinations", connection).set_index("id")
+    calls["said"] = calls["reply"].map(messages)
+    calls["skills"] = calls["combination"].map(meant["skills"]).map(json.loads)
+    calls["topic"] = calls["combination"].map(meant["topic"])
+    calls["k"] = calls["skills"].map(len)
+    return calls
+
+
+def texts_of(calls: Frame) -> Frame:
+    """One row for each finished conversation: the graded text and whether it kept to the form."""
+    turns = calls[calls["stage"] == "generate"].sort_values("turn")
+    last = turns.groupby(["student", "combination", "generation"]).tail(1)
+    refused = last["status"].eq("problem")
+    last = last[refused | last["turn"].eq(2)].copy()
+    found = last["said"].fillna("").str.extract(r"(?P<marker>Answer: )?(?P<text>.*?)\n\nExplanation", flags=re.DOTALL)
+    last["text"] = found["text"].fillna("").str.strip()
+    last["form"] = np.select(
+        [last["status"].eq("problem"), last["text"].eq(""), found["marker"].isna()],
+        ["refused", "empty", "no marker"],
+        "fine",
+    )
+    return last[["student", "combination", "generation", "skills", "topic", "k", "text", "form"]]
+
+
+def votes_of(calls: Frame) -> Frame:
+    """One row for each grading call, with its points where every criterion but the length has one."""
+    votes = calls[calls["stage"] == "grade"].sort_values(["grader", "round", "attempt"]).copy()
+    votes["points"] = [_points(said, k) for said, k in zip(votes["said"], votes["k"], strict=True)]
+    return votes[["student", "combination", "generation", "grader", "round", "attempt", "k", "skills", "points"]]
+
+
+def _points(said: str, k: int) -> list[int] | None:
+    """The scripted grader writes a row for each criterion, in order; when it forgets one, it is the first."""
+    rows = [int(p) for p in re.findall(r"^\| (?!Criteria)[^|\n]+ \| ([01]) \|$", said, flags=re.MULTILINE)]
+    return rows[: k + 2] if len(rows) == k + 3 else None
+
+
+def decided(texts: Frame, votes: Frame, rounds: dict[str, int]) -> Frame:
+    """One row for each text and grader: a list of True, False and None, skills, topic, sense and length."""
+    readable = (
+        votes[votes["points"].notna()]
+        .groupby(["student", "combination", "generation", "grader", "round"], as_index=False)
+        .first()
+    )
+    counted = {
+        key: list(group["points"])
+        for key, group in readable.groupby(["student", "combination", "generation", "grader"])
+    }
+    rows = []
+    for text in texts.itertuples():
+        for grader, most in rounds.items():
+            given = counted.get((text.student, text.combination, text.generation, grader), [])
+            rows.append({**text._asdict(), "grader": grader, "points": _decide(text, given, most)})
+    return pd.DataFrame(rows)
+
+
+def _decide(text: Any, given: list[list[int]], rounds: int) -> list[bool | None]:
+    k = text.k
+    if text.form in ("refused", "empty"):
+        return [False] * (k + 3)
+    points: list[bool | None] = []
+    for place in range(k + 2):
+        ones = sum(vote[place] for vote in given)
+        missing = rounds - len(given)
+        points.append(True if 2 * ones > rounds else False if 2 * (ones + missing) < rounds else None)
+    sentences = text.text.count(".")
+    return [*points, sentences <= LIMIT[k]]
+
+
+def metric_of(points: list[bool | None], metric: str) -> float:
+    """The metric, NaN where an undecided point could change it: tried both ways."""
+    unknown = [i for i, p in enumerate(points) if p is None]
+    values = set()
+    for number in range(2 ** len(unknown)):
+        filled = [bool(p) for p in points]
+        for bit, place in enumerate(unknown):
+            filled[place] = bool(number >> bit & 1)
+        skills, others = filled[:-3], filled[-3:]
+        values.add(
+            {
+                "full marks": float(all(filled)),
+                "all skills": float(all(skills) and sum(others) >= 2),
+                "skill fraction": sum(skills) / len(skills) if all(others) else 0.0,
+            }[metric]
+        )
+    return values.pop() if len(values) == 1 else float("nan")
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    z = 1.959963984540054
+    centre, half = share + z * z / (2 * n), z * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low, high = (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
+    return (0.0 if share == 0 else low), (1.0 if share == 1 else high)
+
+
+def bootstrap(values: list[float]) -> tuple[float, float]:
+    """Percentiles of resampled means, widened for small n by t quantiles (scipy's), drawn from the documented seed."""
+    from scipy import stats
+
+    n = len(values)
+    if np.ptp(values) < 1e-12:
+        return wilson(values[0], n)
+    levels, counts = np.unique(values, return_counts=True)
+    drawn = np.random.default_rng(20240919).multinomial(n, counts / n, size=10_000)
+    tail = stats.norm.cdf(-np.sqrt(n / (n - 1)) * stats.t.ppf(0.975, n - 1))
+    low, high = np.quantile(drawn @ levels / n, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def summary(texts: Frame, metric: str, *, combinations: list[str], generations: int) -> dict[str, float]:
+    """Everything that a cell of a table says."""
+    scored = texts.assign(score=[metric_of(p, metric) for p in texts["points"]])
+    by_combination = scored.groupby("combination")["score"]
+    whole = by_combination.apply(lambda s: len(s) == generations and bool(s.notna().all()))
+    kept = [c for c in combinations if bool(whole.get(c, False))]
+    best = [float(by_combination.get_group(c).max()) for c in kept]
+    tries = [float(by_combination.get_group(c).mean()) for c in kept]
+    out: dict[str, float] = {
+        "complete": len(kept),
+        "combinations": len(combinations),
+        "ungraded": int(scored["score"].isna().sum()) + generations * len(combinations) - len(scored),
+        "format_failures": int(scored["form"].isin(["no marker", "empty"]).sum()),
+    }
+    if kept:
+        value, single = float(np.mean(best)), float(np.mean(tries))
+        ends = wilson(value, len(kept)) if metric != "skill fraction" else bootstrap(best)
+        out |= {"value": value, "low": ends[0], "high": ends[1]}
+        ends = bootstrap(tries)
+        out |= {"one_try": single, "one_try_low": ends[0], "one_try_high": ends[1]}
+    return out

@@ -1,0 +1,72 @@
+"""Write the README's headline figure and table from a committed result: `python tools/readme.py [RESULT.json]`.
+
+A result file is {"about", "command", "scores"}; the scores are what `skillmix scores --json` prints. The figure carries
+the hash of the result it was drawn from, so that a test can tell whether it is of this one.
+"""
+
+import json
+import re
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+from skillmix.core.scoring import Score
+from skillmix.render.report.headline import headline_figure, headline_table
+from skillmix.render.report.style import as_svg, house_style, laid_out
+
+ROOT = Path(__file__).parents[1]
+FIGURE = Path("docs/figures/headline.svg")
+START, END = "<!-- headline: written by `make readme` from {0} -->", "<!-- end of headline -->"
+
+
+def headline(result: Path) -> str:
+    """The part of the README between its two marks."""
+    document = json.loads(result.read_text(encoding="utf-8"))
+    scores = [Score(**score) for score in document["scores"]]
+    note = f"{document['about']} Full marks, best of the generations, 95 % intervals: `{document['command']}`."
+    picture = f"![Full marks against k, from {result.name}]({FIGURE.as_posix()})"
+    start = START.format(result.relative_to(ROOT).as_posix())
+    return "\n\n".join([start, picture, headline_table(scores), note, END])
+
+
+def figure(result: Path) -> bytes:
+    """The figure, with the hash of what it shows."""
+    scores = [Score(**score) for score in json.loads(result.read_text(encoding="utf-8"))["scores"]]
+    with house_style():
+        return as_svg(laid_out(headline_figure(scores)), about=f"drawn from {digest(result)}")
+
+
+def digest(result: Path) -> str:
+    """What identifies a result."""
+    return sha256(result.read_bytes()).hexdigest()
+
+
+def with_headline(readme: str, part: str) -> str:
+    """The README with that part in its place."""
+    pattern = re.escape(START).replace(re.escape("{0}"), r"\S+") + ".*?" + re.escape(END)
+    found, count = re.subn(pattern, lambda _: part, readme, flags=re.DOTALL)
+    if count != 1:
+        raise SystemExit("README.md must hold the marks of the headline once")
+    return found
+
+
+def named_result(readme: str) -> Path:
+    """The result that a README says it shows."""
+    found = re.search(re.escape(START).replace(re.escape("{0}"), r"(\S+)"), readme)
+    if found is None:
+        raise SystemExit("README.md has no headline")
+    return ROOT / found[1]
+
+
+def main() -> None:
+    """Write both."""
+    file = ROOT / "README.md"
+    readme = file.read_text(encoding="utf-8")
+    result = (Path.cwd() / sys.argv[1]).resolve() if len(sys.argv) > 1 else named_result(readme)
+    (ROOT / FIGURE).parent.mkdir(parents=True, exist_ok=True)
+    (ROOT / FIGURE).write_bytes(figure(result))
+    file.write_text(with_headline(readme, headline(result)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
