@@ -98,20 +98,25 @@ class ReadCall:
 
 def read_calls(texts: Iterable[StudentText], calls: Iterable[Call], *, phrases: Phrases) -> Iterator[ReadCall]:
     """Read every grading of these texts; gradings of other texts (of an older extraction, say) are passed over."""
+    for call, text in gradings_of(texts, calls):
+        reply = call.outcome.text if isinstance(call.outcome, Reply) else None
+        yield ReadCall(call, text, None if reply is None else read_reply(text, reply, phrases=phrases))
+
+
+def gradings_of(texts: Iterable[StudentText], calls: Iterable[Call]) -> Iterator[tuple[Call, StudentText]]:
+    """The gradings of these texts, each with its text."""
     by_key = {(t.student, t.combination.id, t.generation, t.id): t for t in texts}
     for call in calls:
-        if not isinstance(call.key, GradeKey):
-            continue
-        text = by_key.get((call.key.student, call.key.combination, call.key.generation, call.key.text))
-        if text is not None:
-            yield ReadCall(call, text, _reading_of(call, text, phrases))
+        if isinstance(call.key, GradeKey):
+            text = by_key.get((call.key.student, call.key.combination, call.key.generation, call.key.text))
+            if text is not None:
+                yield call, text
 
 
-def _reading_of(call: Call, text: StudentText, phrases: Phrases) -> Reading | None:
-    if isinstance(call.outcome, Reply):
-        rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=phrases)
-        return read_grades(rubric, call.outcome.text, text=text.answer.text)
-    return None
+def read_reply(text: StudentText, reply: str, *, phrases: Phrases) -> Reading:
+    """What a reply says about a text."""
+    rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=phrases)
+    return read_grades(rubric, reply, text=text.answer.text)
 
 
 def ballots(

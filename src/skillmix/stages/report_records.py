@@ -16,13 +16,14 @@ from skillmix.core.grader_checks import Readability
 from skillmix.core.lineage import DatasetFacts, Lineage, TrainingCurve
 from skillmix.core.report import RunFacts, Shown
 from skillmix.core.scoring import METRICS, Points, Score
-from skillmix.core.texts import Ballot, ReadCall, ballots, read_calls, student_texts
+from skillmix.core.texts import Ballot, ReadCall, ballots, student_texts
 from skillmix.engine.run_folder import RunFolder
 from skillmix.stages.conversations import TURNS
 from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
 from skillmix.stages.plan import skipped_cells
 from skillmix.stages.report_archive import Archive, ArchivedRun, Conversation, Found, RunArchive
 from skillmix.stages.report_lineage import run_curves, run_datasets, run_lineages
+from skillmix.stages.report_reading import read_gradings
 from skillmix.stages.rules_grader import RulesGrader, reading_of
 from skillmix.stages.scores import RunRecords, groups_of, run_rules
 from skillmix.stages.trained_models import settings_for, student_name
@@ -108,7 +109,7 @@ def read_run(run: RunFolder, *, rules: str | None, archive: Archive) -> RunReadi
         combinations = journal.combinations()
         calls = archive.watch_talks(tally.watch_calls(journal.calls("generate")), journal, place)
         texts = student_texts(calls, combinations, turns=TURNS if experiment else None)
-        read = tally.watch(read_calls(texts, journal.calls("grade"), phrases=phrases))
+        read = tally.watch(read_gradings(texts, journal.calls("grade"), phrases=phrases))
         found = ballots(texts, archive.watch_votes(read, journal, place), rounds=rounds)
     records = RunRecords(texts, found, phrases)
     seen_by_code: dict[Conversation, Found] = {}

@@ -1,0 +1,79 @@
+"""Reading the replies of a large run in a second process, while this one goes on with the journal."""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import islice
+from multiprocessing import get_context
+from typing import Final
+
+from skillmix.core.calls import Call, Reply
+from skillmix.core.reading import Reading
+from skillmix.core.rubric import Phrases
+from skillmix.core.texts import ReadCall, StudentText, gradings_of, read_reply
+
+Grading = tuple[Call, StudentText]
+_BATCH: Final = 500
+_AHEAD: Final = 8
+"""Batches under way: enough to keep both processes busy, few enough to hold in memory."""
+WORTH_IT: Final = 10_000
+"""Gradings that are read here before another process is started: it takes a second to come up."""
+
+
+def read_gradings(
+    texts: Iterable[StudentText], calls: Iterable[Call], *, phrases: Phrases, here: int = WORTH_IT
+) -> Iterator[ReadCall]:
+    """The same as `read_calls`, in the same order; beyond the first ones with help, where there is a second core."""
+    gradings = gradings_of(texts, calls)
+    yield from _read_here(islice(gradings, here), phrases)
+    batches = iter(lambda: list(islice(gradings, _BATCH)), [])
+    first = next(batches, None)
+    if first is None:
+        return
+    pool = _helper()
+    if pool is None:
+        for batch in (first, *batches):
+            yield from _read_here(batch, phrases)
+        return
+    with pool:
+        waiting = deque([_sent(pool, first, phrases)])
+        for batch in batches:
+            waiting.append(_sent(pool, batch, phrases))
+            if len(waiting) > _AHEAD:
+                yield from _received(*waiting.popleft())
+        while waiting:
+            yield from _received(*waiting.popleft())
+
+
+def _read_here(gradings: Iterable[Grading], phrases: Phrases) -> Iterator[ReadCall]:
+    for call, text in gradings:
+        reading = read_reply(text, call.outcome.text, phrases=phrases) if isinstance(call.outcome, Reply) else None
+        yield ReadCall(call, text, reading)
+
+
+def _helper() -> ProcessPoolExecutor | None:
+    """One more process, started afresh: this one may have threads that a copy of it would not survive."""
+    if (os.cpu_count() or 1) < 2:
+        return None
+    try:
+        return ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn"))
+    except (OSError, ImportError):  # a system without semaphores
+        return None
+
+
+_Waiting = tuple[list[Grading], "Future[list[Reading | None]]"]
+
+
+def _sent(pool: ProcessPoolExecutor, batch: list[Grading], phrases: Phrases) -> _Waiting:
+    replies = [(text, c.outcome.text if isinstance(c.outcome, Reply) else None) for c, text in batch]
+    return batch, pool.submit(_readings, replies, phrases)
+
+
+def _readings(replies: list[tuple[StudentText, str | None]], phrases: Phrases) -> list[Reading | None]:
+    return [None if reply is None else read_reply(text, reply, phrases=phrases) for text, reply in replies]
+
+
+def _received(batch: list[Grading], future: "Future[list[Reading | None]]") -> Iterator[ReadCall]:
+    for (call, text), reading in zip(batch, future.result(), strict=True):
+        yield ReadCall(call, text, reading)
