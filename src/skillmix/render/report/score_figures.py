@@ -1,7 +1,9 @@
 """Figures of scores against k."""
 
-from collections.abc import Callable
+from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from skillmix.core.cells import Cell
@@ -16,44 +18,38 @@ SATURATION_LEVEL = 0.10
 
 
 def metric_against_k(report: Report, metric: Metric) -> Figure | None:
-    """A panel for each setting, a line for each student and grader, with 95 % intervals."""
-    settings = report.settings
+    """A panel for each grader and setting, a line for each student, with 95 % intervals."""
+    settings, graders = report.settings, report.graders
     if not settings:
         return None
-    figure = new_figure(max(4.4, 3.4 * len(settings)), 3.5)
-    panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
-    lines = {}
-    for axes, setting in zip(panels, settings, strict=True):
-        for place, key in enumerate(report.students):
-            for number, grader in enumerate(report.graders):
-                cells = report.cells_of(key, grader=grader, setting=setting)
-                known = [(c.place.k, c.summary(metric)) for c in cells if c.summary(metric).value is not None]
-                if not known:
-                    continue
+    figure = new_figure(max(4.4, 3.4 * len(settings)), 0.6 + 2.9 * len(graders))
+    panels = figure.subplots(len(graders), len(settings), sharey=True, squeeze=False)
+    lines: dict[str, Any] = {}
+    for number, (grader, row) in enumerate(zip(graders, panels, strict=True), start=1):
+        for axes, setting in zip(row, settings, strict=True):
+            for place, key in enumerate(report.students):
                 shift = 0.05 * (place - (len(report.students) - 1) / 2)
-                x = [k + shift for k, _ in known]
-                y = [s.value or 0.0 for _, s in known]
-                ends = [
-                    [max(0.0, v - (s.low or 0)) for v, (_, s) in zip(y, known, strict=True)],
-                    [max(0.0, (s.high or 0) - v) for v, (_, s) in zip(y, known, strict=True)],
-                ]
-                label = students_label(report, key) + (f", {grader}" if len(report.graders) > 1 else "")
-                lines[label] = axes.errorbar(
-                    x,
-                    y,
-                    yerr=ends,
-                    color=colour(place),
-                    marker=marker(place),
-                    linestyle=("-", "--", ":", "-.")[number % 4],
-                    capsize=2.5,
-                    elinewidth=1,
-                )
-        axes.set_title(setting)
-        axes.set_xlabel("k, skills in one text")
-        axes.set_xticks(report.ks)
-        share_axis(axes, METRIC_NAMES[metric] if axes is panels[0] else "")
+                cells = report.cells_of(key, grader=grader, setting=setting)
+                drawn = _line(axes, cells, metric, place=place, shift=shift)
+                if drawn is not None:
+                    lines[students_label(report, key)] = drawn
+            axes.set_title(setting if len(graders) == 1 else f"{setting}, {grader}")
+            axes.set_xlabel("k, skills in one text" if number == len(graders) else "")
+            axes.set_xticks(report.ks)
+            share_axis(axes, METRIC_NAMES[metric] if axes is row[0] else "")
     figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=min(4, len(lines)))
     return figure
+
+
+def _line(axes: Axes, cells: list[Cell], metric: Metric, *, place: int, shift: float) -> ErrorbarContainer | None:
+    known = [(c.place.k, c.summary(metric)) for c in cells if c.summary(metric).value is not None]
+    if not known:
+        return None
+    y = [s.value or 0.0 for _, s in known]
+    low = [max(0.0, v - (s.low or 0)) for v, (_, s) in zip(y, known, strict=True)]
+    high = [max(0.0, (s.high or 0) - v) for v, (_, s) in zip(y, known, strict=True)]
+    x = [k + shift for k, _ in known]
+    return axes.errorbar(x, y, yerr=[low, high], color=colour(place), marker=marker(place), capsize=2.5, elinewidth=1)
 
 
 def observed_and_independent(report: Report) -> Figure | None:
@@ -150,6 +146,3 @@ def common_removed(report: Report) -> Figure | None:
     share_axis(axes, f"full marks, k = {k}")
     figure.legend(loc="outside lower center", ncols=4)
     return figure
-
-
-Maker = Callable[[Report], Figure | None]

@@ -234,8 +234,9 @@ async function nextPage(view) {
   }
 }
 
-function finish(view, isAll) {
+function finish(view, isOver) {
   const total = view.wanted.places.reduce((sum, [first, last]) => sum + last - first + 1, 0);
+  const isAll = isOver || view.seen >= total;
   const many = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
   byId("status").textContent = view.shown === 0 ? `No text fits (${many(total, "combination")} looked through).`
     : `${many(view.texts, "text")} of ${many(view.shown, "combination")}${isAll ? "" : `, of the first ${many(view.seen, "combination")} of ${total.toLocaleString("en")}`}.`;
