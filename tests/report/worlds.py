@@ -102,6 +102,8 @@ def write_model(folder: Path, student: str, *, base: str, seed: int, partition: 
         "adapter": False,
     }
     (folder / "skillmix.json").write_text(json.dumps(document), encoding="utf-8")
-    lines = [json.dumps({"step": s, "loss": 3.0 / (1 + s / 20), "learning_rate": 2e-5}) for s in range(0, 250, 5)]
-    lines += [json.dumps({"step": s, "validation_loss": 3.2 / (1 + s / 25)}) for s in range(0, 250, 50)]
+    lines = [
+        json.dumps({"step": s, "answers": 3.0 / (1 + s / 20), "replay": 2.5, "tokens": 900}) for s in range(0, 250, 5)
+    ]
+    lines += [json.dumps({"step": s, "validation": 3.2 / (1 + s / 25)}) for s in range(0, 250, 50)]
     (folder.parent / "training.jsonl").write_text("\n".join(lines) + "\n{broken", encoding="utf-8")

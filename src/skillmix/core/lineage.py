@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from skillmix.core.combinations import Combination
 
@@ -54,9 +55,13 @@ class Lineage:
     is_adapter: bool
 
 
+LOSSES: Final = ("answers", "validation", "replay")
+"""What a training log holds of each step: the loss on answers, on data held back, on replayed text."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingCurve:
-    """What a training step logged: a series of (step, value) for each quantity."""
+    """What a training step logged: a series of (step, value) for each loss."""
 
     name: str
     series: Mapping[str, Sequence[tuple[int, float]]]

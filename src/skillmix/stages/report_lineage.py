@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from skillmix.config.experiment import Experiment
-from skillmix.core.lineage import DatasetFacts, Lineage, TrainingCurve, continued, dataset_facts, lineage_of
+from skillmix.core.lineage import LOSSES, DatasetFacts, Lineage, TrainingCurve, continued, dataset_facts, lineage_of
 from skillmix.engine.run_folder import RunFolder
 
 _FILE = "skillmix.json"
@@ -69,21 +69,26 @@ def _beside(document: dict[str, object]) -> dict[str, DatasetFacts]:
 
 
 def run_curves(run: RunFolder) -> list[TrainingCurve]:
-    """The training logs of a run, by step; what is not a number is passed over."""
+    """The training logs of a run, by step; a resumed training writes some steps again, and the later row counts."""
     found = []
     for file in sorted(run.path.glob("*/training.jsonl")):
-        series: dict[str, list[tuple[int, float]]] = {}
+        series: dict[str, dict[int, float]] = {}
         for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
             record = _parsed(line)
             step = record.get("step") if record else None
             if record and isinstance(step, int):
-                for name, value in record.items():
-                    if name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
-                        series.setdefault(name, []).append((step, float(value)))
+                for name in LOSSES:
+                    value = record.get(name)
+                    if isinstance(value, int | float) and not isinstance(value, bool):
+                        series.setdefault(name, {})[step] = float(value)
         if series:
-            thinned = {name: points[:: len(points) // _MOST_POINTS + 1] for name, points in series.items()}
-            found.append(TrainingCurve(file.parent.name, thinned))
+            found.append(TrainingCurve(file.parent.name, {name: _thinned(line) for name, line in series.items()}))
     return found
+
+
+def _thinned(line: Mapping[int, float]) -> list[tuple[int, float]]:
+    points = sorted(line.items())
+    return points[:: len(points) // _MOST_POINTS + 1]
 
 
 def _read(file: Path) -> dict[str, object] | None:

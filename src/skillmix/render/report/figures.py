@@ -96,7 +96,7 @@ _FIXED: Final = (
     _Plan(
         "training-curves",
         "Training curves",
-        "Solid: training; dashed: validation; dotted: replay.",
+        "Solid: loss on answers; dashed: on data held back; dotted: on replayed text.",
         skill_figures.training_curves,
         "The runs trained nothing.",
     ),

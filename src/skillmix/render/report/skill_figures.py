@@ -171,19 +171,15 @@ def yield_per_k(report: Report) -> Figure | None:
 
 def training_curves(report: Report) -> Figure | None:
     """Loss against step for every training."""
-    drawn = [(run, curve) for run, curve in report.curves if any("loss" in name for name in curve.series)]
-    if not drawn:
+    if not report.curves:
         return None
     figure = new_figure(6.6, 3.5)
     axes = figure.subplots()
-    styles = {"validation": "--", "replay": ":"}
-    for place, (run, curve) in enumerate(drawn):
-        for name, series in sorted(curve.series.items()):
-            if "loss" not in name or not series:
-                continue
-            style = next((s for word, s in styles.items() if word in name), "-")
-            label = curve.name if len(report.runs) == 1 else f"{run}: {curve.name}"
-            axes.plot(*zip(*series, strict=True), color=colour(place), ls=style, label=f"{label}, {name}")
+    styles = {"answers": "-", "validation": "--", "replay": ":"}
+    for place, (run, curve) in enumerate(report.curves):
+        label = curve.name if len(report.runs) == 1 else f"{run}: {curve.name}"
+        for name, series in curve.series.items():
+            axes.plot(*zip(*series, strict=True), color=colour(place), ls=styles[name], label=f"{label}, {name}")
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
     figure.legend(loc="outside lower center", ncols=3)
