@@ -10,7 +10,8 @@ from skillmix.core.report import Report
 from skillmix.core.skill_outcomes import cell_independence
 from skillmix.render.report.table import Count, Entry, Estimate, PValue, ReportTable
 
-_UNIT: Final = {"combinations": "combinations", "seeds": "seeds", "partitions": "partitions"}
+_LONG: Final = 16
+"""Rows beyond which a table is folded away on the page."""
 
 
 def finding_table(findings: Sequence[Finding]) -> ReportTable | None:
@@ -101,6 +102,7 @@ def loss_table(report: Report) -> ReportTable:
             "not there",
         ),
         rows=tuple(rows),
+        is_detail=len(rows) > _LONG,
     )
 
 
@@ -121,6 +123,7 @@ def criteria_table(report: Report) -> ReportTable:
         "are met, of the points that are decided.",
         columns=("student", "grader", "k", "texts", "a skill", "topic", "sense", "length"),
         rows=tuple(rows),
+        is_detail=len(rows) > _LONG,
     )
 
 

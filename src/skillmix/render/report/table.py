@@ -117,6 +117,11 @@ class ReportTable:
     """Headings over several columns, with their widths; empty for none."""
 
     @property
+    def numeric(self) -> list[bool]:
+        """Whether each column holds plain numbers, which stand on the right."""
+        return [_form(self, column) not in (str, Score) for column in range(len(self.columns))]
+
+    @property
     def full_columns(self) -> list[str]:
         """Each column's heading with that of its group."""
         if not self.groups:
