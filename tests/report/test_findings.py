@@ -1,17 +1,21 @@
 """The findings, on runs made to support, contradict and leave open each claim."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skillmix.config.catalogs import load_catalog
+from skillmix.config.experiment import experiment_of
 from skillmix.core.cells import Cell, Place
 from skillmix.core.combinations import combination_of
 from skillmix.core.findings import Contender, Finding, findings
 from skillmix.core.lineage import Lineage
 from skillmix.core.statistics.gains import gain, more_to_exclude, more_to_find
 from skillmix.render.report.sentences import finding_sentence
+from skillmix.stages.plan import cells_of
 from skillmix.stages.report import Wishes, report
 from tests.report.worlds import make_world
 
@@ -182,3 +186,23 @@ def test_scripted_runs_from_journal_to_page(in_folder: Path, verdict: str) -> No
     ):
         block = page.partition(claim)[2].partition("</article>")[0]
         assert f'<p class="verdict">{verdict}</p>' in block, claim
+
+
+def test_scores_on_trained_combinations_are_said_to_be_such(in_folder: Path) -> None:
+    world = make_world(
+        in_folder,
+        "told",
+        {"base": "skill=0.5", "m1": "skill=0.9"},
+        k=[1],
+        combinations=4,
+        generations=1,
+        settings=["all"],
+    )
+    file = world.run / "m1" / "model" / "skillmix.json"
+    (cell_, *_) = cells_of(experiment_of(world.experiment, source="test"), load_catalog("paper"))
+    seen = [combination.id for combination in cell_.combinations[:3]]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"combinations": seen}), encoding="utf-8")
+
+    made = report(["told"], wishes=Wishes(figures=False))
+
+    assert "told: m1 was trained on 3 of the 4 combinations it is scored on." in made.gaps

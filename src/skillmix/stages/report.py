@@ -240,6 +240,11 @@ def _gaps_of_run(reading: RunReading) -> Iterator[str]:
     silent = {t.student for t in reading.archived.texts} - {cell.place.student for cell in reading.cells}
     if silent:
         yield f"{facts.name}: in no cell, as not planned or not graded: the texts of {', '.join(sorted(silent))}."
+    for student, lineage in reading.lineages.items():
+        drawn = {c.id for cell in reading.cells if cell.place.student == student for c in cell.combinations}
+        known = len(drawn & lineage.combinations)
+        if known:
+            yield f"{facts.name}: {student} was trained on {known:,} of the {len(drawn):,} combinations it is scored on."
     if facts.catalog and reading.catalog is None:
         yield f"{facts.name}: its catalogue {facts.catalog} is gone or has changed."
 
