@@ -244,7 +244,7 @@ def _gaps_of_run(reading: RunReading) -> Iterator[str]:
         drawn = {c.id for cell in reading.cells if cell.place.student == student for c in cell.combinations}
         known = len(drawn & lineage.combinations)
         if known:
-            yield f"{facts.name}: {student} was trained on {known:,} of the {len(drawn):,} combinations it is scored on."
+            yield f"{facts.name}: {student} was trained on {known} of the {len(drawn)} combinations it is scored on."
     if facts.catalog and reading.catalog is None:
         yield f"{facts.name}: its catalogue {facts.catalog} is gone or has changed."
 
