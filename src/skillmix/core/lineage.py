@@ -103,7 +103,7 @@ def lineage_of(document: Mapping[str, object], datasets: Mapping[str, DatasetFac
         combinations=frozenset(_texts(document.get("combinations"))),
         skill_sets=frozenset[frozenset[str]]().union(*sets) if is_known and len(sets) == len(known) else None,
         rows=sum(rows) if is_known and len(rows) == len(known) else None,
-        steps=_whole(recipe.get("steps")),
+        steps=_whole(recipe.get("steps_taken", recipe.get("steps"))),
         is_adapter=document.get("adapter") is True,
     )
 
