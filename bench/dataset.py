@@ -11,21 +11,25 @@ import json
 import os
 import random
 import resource
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from hashlib import blake2b
+from itertools import chain, islice
 from pathlib import Path
 
 import yaml
 
 from skillmix.config.catalogs import load_catalog
 from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.calls import Decoding, GenerateKey, GradeKey, Message, Reply, Request, text_id
-from skillmix.core.combinations import Combination, Draw, draw_combinations
+from skillmix.core.calls import GenerateKey, GradeKey, Message, text_id
+from skillmix.core.combinations import Combination, Draw, all_combinations
 from skillmix.core.rubric import rubric_of
 from skillmix.core.text_rules import extract_answer
 from skillmix.engine.run_folder import RunFolder
+from skillmix.engine.schema import connect
 
 EXPERIMENT = {
     "name": "bench",
@@ -52,64 +56,105 @@ def make_run(folder: Path, conversations: int, votes: int) -> None:
     document["catalog_hash"] = catalog.content_hash()
     run.experiment_file.write_text(yaml.safe_dump(document), encoding="utf-8")
     started = time.monotonic()
-    with run.write() as journal:
-        batch: list[tuple[Request, Reply]] = []
-        meant: list[Combination] = []
-        for number, (combination, calls) in enumerate(_conversations(conversations, votes), start=1):
-            meant.append(combination)
-            batch += calls
-            if number % _AT_ONCE == 0 or number == conversations:
-                journal.add_combinations(meant)
-                journal.record_all(batch)
-                batch, meant = [], []
-                print(f"\r{number} conversations, {time.monotonic() - started:.0f} s", end="", file=sys.stderr)
+    run.journal.mkdir(exist_ok=True)
+    # Not through the journal's writer, which checks every row for what is there already: there is nothing yet.
+    journal = connect(run.journal / "calls.sqlite", write=True)
+    journal.execute("PRAGMA synchronous = OFF")
+    rows = _Rows()
+    for number, (combination, calls) in enumerate(_conversations(conversations, votes), start=1):
+        rows.add(combination, calls)
+        if number % _AT_ONCE == 0 or number == conversations:
+            rows.write(journal)
+            print(f"\r{number} conversations, {time.monotonic() - started:.0f} s", end="", file=sys.stderr)
+    journal.close()
     print(file=sys.stderr)
 
 
-def _conversations(count: int, votes: int) -> Iterator[tuple[Combination, list[tuple[Request, Reply]]]]:
+_Key = GenerateKey | GradeKey
+_Said = tuple[_Key, tuple[Message, ...], str]
+"""What a call is for, its messages and the reply."""
+
+
+class _Rows:
+    """Rows of the journal's tables."""
+
+    def __init__(self) -> None:
+        self._combinations: list[tuple[str, str, str]] = []
+        self._messages: list[tuple[str, str, str]] = []
+        self._calls: list[tuple[object, ...]] = []
+
+    def add(self, combination: Combination, calls: list[_Said]) -> None:
+        self._combinations.append((combination.id, json.dumps(combination.skills), combination.topic))
+        for key, messages, reply in calls:
+            said = Message("assistant", reply)
+            self._messages += [(m.content_hash, m.role, m.content) for m in (*messages, said)]
+            place: tuple[object, ...]
+            if isinstance(key, GenerateKey):
+                place = ("generate", key.student, key.combination, key.generation, key.turn, None, None, None, None)
+            else:
+                votes = (key.text, key.grader, key.round, key.attempt)
+                place = ("grade", key.student, key.combination, key.generation, None, *votes)
+            asked = json.dumps([m.content_hash for m in messages])
+            request = blake2b(str(key).encode(), digest_size=16).hexdigest()
+            self._calls.append((*place, asked, request, said.content_hash))
+
+    def write(self, journal: sqlite3.Connection) -> None:
+        journal.execute("BEGIN")
+        journal.executemany("INSERT OR IGNORE INTO combinations VALUES (?, ?, ?)", self._combinations)
+        journal.executemany("INSERT OR IGNORE INTO messages VALUES (?, ?, ?)", self._messages)
+        journal.executemany(
+            "INSERT INTO calls (stage, student, combination, generation, turn, text, grader, round, attempt, messages, "
+            "request_hash, reply, model, decoding, seed, status, not_sent, origin, at) VALUES "
+            '(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \'scripted:student\', \'{"temperature":0.7,"max_tokens":512,'
+            "\"top_p\":null}', 1, 'done', '[]', 'call', '2026-01-01T00:00:00.000+00:00')",
+            self._calls,
+        )
+        journal.execute("COMMIT")
+        for part in (self._combinations, self._messages, self._calls):
+            part.clear()
+
+
+def _conversations(count: int, votes: int) -> Iterator[tuple[Combination, list[_Said]]]:
     catalog, prompts = load_catalog("paper"), load_prompts("standard")
     side = catalog.pool("train")
     chance = random.Random(0)
-    words = [f"{a}{b}{c}" for a in "bdfglmnprst" for b in ("a", "ee", "io", "u") for c in ("", "n", "sk", "lt", "mer")]
-    words += [f"{one}{other}" for one in words[:60] for other in words[60:120]]
-    weights = [1 / (place + 5) for place in range(len(words))]
-    total: list[float] = []
-    for weight in weights:
-        total.append(weight + (total[-1] if total else 0.0))
-    decoding = Decoding()
-    shares = {1: 0.002, 2: 0.35, 3: 0.648}
-    for k, share in shares.items():
-        draw = Draw(side=side, setting="train", k=k, seed=0, purpose="training")
-        for combination in draw_combinations(
-            draw, int(count * share) + (k == 3) * (count - sum(int(count * s) for s in shares.values()))
-        ):
-            first, second = prompts.student_prompts(catalog, combination)
-            rubric = rubric_of(combination.skills, combination.topic, phrases=prompts.phrases)
-            said = [
-                f"Answer: {' '.join(chance.choices(words, cum_weights=total, k=chance.randint(20, 60))).capitalize()}."
-                "\n\nExplanation: every skill is somewhere in it."
-                for _ in range(2)
-            ]
-            asked = (Message("user", first),)
-            again = (*asked, Message("assistant", said[0]), Message("user", second))
-            calls = [
-                (_request(GenerateKey("writer", combination.id, 0, turn), messages, decoding), Reply(reply))
-                for turn, messages, reply in ((1, asked, said[0]), (2, again, said[1]))
-            ]
-            text = extract_answer(said[1]).text
-            prompt = (Message("user", prompts.grader_prompt(catalog, combination, answer=text, variant="gpt")),)
-            is_good = chance.random() < 0.5
-            for vote in range(votes):
-                points = [1] * len(rubric.criteria) if is_good else [0, *[1] * (len(rubric.criteria) - 1)]
-                table = "\n".join(f"| {c.phrase} | {p} |" for c, p in zip(rubric.criteria, points, strict=True))
-                reply = f"| Criteria | Points Earned |\n|---|---|\n{table}\n\nExplanation: vote {vote} on {text[:200]}"
-                key = GradeKey("writer", combination.id, 0, text_id(text), "judge", vote, 0)
-                calls.append((_request(key, prompt, decoding), Reply(reply)))
-            yield combination, calls
+    draws = [Draw(side=side, setting="train", k=k, seed=0, purpose="training") for k in (1, 2, 3)]
+    few, some = min(2000, count // 100), min(60_000, count // 3)
+    drawn = chain.from_iterable(
+        islice(all_combinations(draw), size) for draw, size in zip(draws, (few, some, count - few - some), strict=True)
+    )
+    for combination in drawn:
+        first, second = prompts.student_prompts(catalog, combination)
+        rubric = rubric_of(combination.skills, combination.topic, phrases=prompts.phrases)
+        said = [
+            f"Answer: {' '.join(_words(chance)).capitalize()}.\n\nExplanation: every skill is somewhere in it."
+            for _ in range(2)
+        ]
+        asked = (Message("user", first),)
+        again = (*asked, Message("assistant", said[0]), Message("user", second))
+        calls: list[_Said] = [
+            (GenerateKey("writer", combination.id, 0, 1), asked, said[0]),
+            (GenerateKey("writer", combination.id, 0, 2), again, said[1]),
+        ]
+        text = extract_answer(said[1]).text
+        prompt = (Message("user", prompts.grader_prompt(catalog, combination, answer=text, variant="gpt")),)
+        is_good = chance.random() < 0.5
+        points = [1 if is_good or place else 0 for place in range(len(rubric.criteria))]
+        table = "\n".join(f"| {c.phrase} | {p} |" for c, p in zip(rubric.criteria, points, strict=True))
+        for vote in range(votes):
+            reply = f"| Criteria | Points Earned |\n|---|---|\n{table}\n\nExplanation: vote {vote} on {text[:200]}"
+            calls.append((GradeKey("writer", combination.id, 0, text_id(text), "judge", vote, 0), prompt, reply))
+        yield combination, calls
 
 
-def _request(key: GenerateKey | GradeKey, messages: tuple[Message, ...], decoding: Decoding) -> Request:
-    return Request(key, "scripted:student", messages, decoding, 1)
+_SYLLABLES = [f"{a}{b}{c}" for a in "bdfglmnprst" for b in ("a", "ee", "io", "u") for c in ("", "n", "sk", "lt", "mer")]
+_VOCABULARY = _SYLLABLES + [f"{one}{other}" for one in _SYLLABLES[:60] for other in _SYLLABLES[60:120]]
+
+
+def _words(chance: random.Random) -> list[str]:
+    """20 to 60 words, the first of the vocabulary far more often than the last."""
+    size = len(_VOCABULARY)
+    return [_VOCABULARY[int(size * chance.random() ** 3)] for _ in range(chance.randint(20, 60))]
 
 
 def measured(folder: Path) -> tuple[float, float, int]:

@@ -2,6 +2,8 @@
 
 import random
 
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,18 +75,14 @@ def test_distinct_runs() -> None:
     assert distinct_share(corpus_of(["a b c"]), 4) is None
 
 
-def test_many_chunks_are_as_one(monkeypatch: object) -> None:
+def test_many_chunks_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(0)
     texts = [" ".join(chance.choices("abcdefgh", k=8)) for _ in range(300)]
     whole = earlier_copies(corpus_of(texts), threshold=0.5)
 
-    from skillmix.core.corpus import copies
+    monkeypatch.setattr("skillmix.core.corpus.copies._CHUNK", 7)
 
-    size, copies._CHUNK = copies._CHUNK, 7  # type: ignore[misc]
-    try:
-        assert earlier_copies(corpus_of(texts), threshold=0.5) == whole
-    finally:
-        copies._CHUNK = size  # type: ignore[misc]
+    assert earlier_copies(corpus_of(texts), threshold=0.5) == whole
 
 
 def test_copies_of_examples_are_found_in_other_words_around_them() -> None:
@@ -116,3 +114,25 @@ def test_removals_say_why_and_of_what() -> None:
         (2, "near copy", 0),
         (3, "repeats an example", None),
     ]
+
+
+def test_frames_and_shares_do_not_depend_on_how_many_texts_are_looked_at_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance = random.Random(1)
+    corpus = corpus_of([" ".join(chance.choices("abc", k=12)) for _ in range(50)])
+    whole = (
+        repeated_frames(corpus, 6, most=10),
+        distinct_share(corpus, 4),
+        holds_run_of(corpus, ["a b c a b"], length=5),
+    )
+
+    monkeypatch.setattr("skillmix.core.corpus.words._TEXTS_AT_ONCE", 3)
+
+    parts = (
+        repeated_frames(corpus, 6, most=10),
+        distinct_share(corpus, 4),
+        holds_run_of(corpus, ["a b c a b"], length=5),
+    )
+    assert whole[:2] == parts[:2]
+    assert whole[2].tolist() == parts[2].tolist()

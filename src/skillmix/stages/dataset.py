@@ -4,6 +4,7 @@ import gc
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -156,7 +157,7 @@ def dataset_of_runs(wanted: FromRuns) -> Made:
 
 
 def _of_runs(wanted: FromRuns) -> Made:
-    runs = [find_run(name) for name in wanted.runs]
+    runs = list({run.path.resolve(): run for run in map(find_run, wanted.runs)}.values())
     documents = [read_experiment(run) for run in runs]
     experiments = [experiment_of_run(document) for document in documents]
     catalog = _common_catalog(runs, documents)
@@ -166,11 +167,11 @@ def _of_runs(wanted: FromRuns) -> Made:
     ids |= {i: name for name in files for i in combinations_in(Path(name))}
     reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments if e)])
     prompts = wanted.prompts or next((e.prompts for e in experiments if e), "standard")
-    texts: dict[str, KeptText] = {}
+    texts: list[KeptText] = []
     left = Left()
     for run, experiment in zip(runs, experiments, strict=True):
         found, left = _kept_of_run(run, experiment, wanted, left)
-        texts |= {text.provenance: text for text in found}
+        texts += found
     plan = Plan(
         name="-".join(run.name for run in runs),
         recipe=wanted.recipe,
@@ -183,7 +184,7 @@ def _of_runs(wanted: FromRuns) -> Made:
         validation=wanted.validation,
         copied=tuple(sorted({p for e in experiments if e for p in _prompts_used(e)})),
     )
-    return _made(list(texts.values()), plan, wanted.output or runs[0].path / "dataset", left)
+    return _made(texts, plan, wanted.output or runs[0].path / "dataset", left)
 
 
 def _prompts_used(experiment: Experiment) -> set[str]:
@@ -214,17 +215,20 @@ def _kept_of_run(
             f"The run {run.name} has no grader {unknown[0]!r}." if unknown else f"The run {run.name} has no grades.",
             hint="`skillmix grade` grades what is written; `skillmix export RUN --what votes` shows who voted.",
         )
-    full: list[Graded] = []
     counts: Counter[str] = Counter()
     votes: Counter[str] = Counter()
-    for graded in graded_conversations(run, deciding, students=wanted.students):
-        kind = _kind(graded)
-        counts[kind] += 1
-        votes.update(
-            g for g, decision in zip(deciding.graders, graded.decisions, strict=False) if decision.earned is not None
-        )
-        if kind == "full":
-            full.append(graded)
+    kept: list[KeptText] = []
+    graders, writers = list(deciding.graders), writers_of(run, experiment)
+    source = graded_conversations(run, deciding, students=wanted.students)
+    with run.read() as journal:
+        # Words are fetched for some at a time, so that only what is kept stays in memory.
+        while part := list(islice(source, _AT_ONCE)):
+            kinds = [_kind(graded) for graded in part]
+            counts.update(kinds)
+            for graded in part:
+                votes.update([g for g, d in zip(graders, graded.decisions, strict=False) if d.earned is not None])
+            full = [graded for graded, kind in zip(part, kinds, strict=True) if kind == "full"]
+            kept += kept_texts(full, journal, writers, graders)
     total = counts.total()
     if counts["undecided"] == total - counts["unfinished"] - counts["no turns"] > 0:
         told = ", ".join(f"{name} decided {votes[name]} of {total} texts" for name in deciding.graders)
@@ -236,8 +240,10 @@ def _kept_of_run(
         not_conversations=left.not_conversations + counts["no turns"],
         less=left.less + counts["less"],
     )
-    with run.read() as journal:
-        return kept_texts(full, journal, writers_of(run, experiment), list(deciding.graders)), left
+    return kept, left
+
+
+_AT_ONCE = 10_000
 
 
 def _kind(graded: Graded) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from sys import intern
 
 from skillmix.config.prompt_sets import load_prompts
 from skillmix.core.catalog import Catalog
@@ -51,6 +52,7 @@ def kept_texts(
     """Conversations with full marks, in the order given, with their words."""
     meant = combinations_of(journal, [g.outline.combination for g in graded])
     words = contents(journal, [turn.reply for g in graded for turn in g.outline.turns if turn.reply])
+    names = tuple(graders)
     result = []
     for g in graded:
         first, last = g.outline.turns
@@ -58,18 +60,18 @@ def kept_texts(
         result.append(
             KeptText(
                 run=writers.run,
-                writer=g.outline.student,
+                writer=intern(g.outline.student),
                 combination=meant[g.outline.combination],
                 generation=g.outline.generation,
                 text=answer_of(replies[1], last.origin).text,
                 text_id=g.decisions[0].text,
                 replies=replies,
                 first_status=answer_of(replies[0], first.origin).status,
-                model=last.model,
+                model=intern(last.model),
                 requests=(first.request, last.request),
                 written_with=writers.of(g.outline.student),
-                graders=tuple(graders),
-                votes=tuple(decision.votes for decision in g.decisions),
+                graders=names,
+                votes=tuple([intern(decision.votes) for decision in g.decisions]),
             )
         )
     return result
@@ -183,7 +185,8 @@ def make_dataset(
     corpus: Corpus | None = None,
 ) -> Made:
     """Draw the set, check it for leaks, and write its folder; nothing is written if anything is wrong."""
-    places = draw_set(plan.recipe, [(t.identity, t.combination.k) for t in texts])
+    is_drawn = plan.recipe.size is not None
+    places = draw_set(plan.recipe, [(t.identity if is_drawn else "", t.combination.k) for t in texts])
     chosen = [texts[place] for place in places]
     if not chosen:
         raise _empty(plan, left)

@@ -1,7 +1,7 @@
 """Many texts as one array of word numbers: what copies, near copies and phrases are counted on."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,12 +90,30 @@ _CHUNK = 1_000_000
 
 def distinct_share(corpus: Corpus, length: int) -> float | None:
     """Different runs of so many words over all of them; None if no text is that long."""
-    hashes, _ = corpus.runs(length)
+    hashes = _sorted_runs(corpus, length)
     if not len(hashes):
         return None
-    total = len(hashes)
-    hashes.sort()
-    return float(1 + np.count_nonzero(hashes[1:] != hashes[:-1])) / total
+    return float(1 + np.count_nonzero(hashes[1:] != hashes[:-1])) / len(hashes)
+
+
+_TEXTS_AT_ONCE = 20_000
+
+
+def _chunks(corpus: Corpus, length: int) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
+    """The runs of some texts after the other: all at once would take many times the memory of the texts."""
+    for first in range(0, len(corpus), _TEXTS_AT_ONCE):
+        yield corpus.runs(length, first=first, last=min(first + _TEXTS_AT_ONCE, len(corpus)))
+
+
+def _sorted_runs(corpus: Corpus, length: int) -> NDArray[np.uint64]:
+    found = np.empty(len(corpus.words), np.uint64)
+    size = 0
+    for hashes, _ in _chunks(corpus, length):
+        found[size : size + len(hashes)] = hashes
+        size += len(hashes)
+    found = found[:size]
+    found.sort()
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +126,15 @@ class Frame:
 
 def repeated_frames(corpus: Corpus, length: int, *, most: int, at_least: int = 3) -> tuple[list[Frame], int]:
     """The runs of so many words that most texts share, and how many texts hold one that `at_least` texts share."""
-    hashes, texts = corpus.runs(length)
-    if not len(hashes):
+    every = _sorted_runs(corpus, length)
+    often = np.unique(every[: len(every) - at_least + 1][every[at_least - 1 :] == every[: len(every) - at_least + 1]])
+    del every
+    parts = [
+        (h[chosen], t[chosen]) for h, t in _chunks(corpus, length) if len(chosen := np.flatnonzero(np.isin(h, often)))
+    ]
+    if not parts:
         return [], 0
+    hashes, texts = np.concatenate([h for h, _ in parts]), np.concatenate([t for _, t in parts])
     order = np.lexsort((texts, hashes))
     hashes, texts = hashes[order], texts[order]
     is_new_run = np.concatenate(([True], hashes[1:] != hashes[:-1]))
@@ -145,8 +169,8 @@ def holds_run_of(corpus: Corpus, sources: Sequence[str], *, length: int) -> NDAr
             by_length.setdefault(min(count, length), []).append(source)
     for size, texts in sorted(by_length.items()):
         told, _ = corpus_of(texts, vocabulary=dict(corpus.vocabulary)).runs(size)
-        hashes, owners = corpus.runs(size)
-        found[owners[np.isin(hashes, told)]] = True
+        for hashes, owners in _chunks(corpus, size):
+            found[owners[np.isin(hashes, told)]] = True
     return found
 
 
