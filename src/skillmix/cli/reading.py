@@ -4,7 +4,7 @@ import argparse
 import sys
 from dataclasses import asdict
 
-from skillmix.cli.streams import catalog_name, print_json, standard_input
+from skillmix.cli.streams import catalog_name, print_json, score_rows, standard_input
 
 
 def status(options: argparse.Namespace) -> int:
@@ -169,7 +169,7 @@ def scores(options: argparse.Namespace) -> int:
     for student in students_without_scores(options.run, scores):
         print(f"note: the texts of {student} have no gradings yet, and are in no row", file=sys.stderr)
     if options.json:
-        return print_json([asdict(score) for score in scores])
+        return print_json(score_rows(scores, by_sets=options.sets))
     from skillmix.render.score_table import NOTE, score_table, set_table, trained_note
 
     if scores:

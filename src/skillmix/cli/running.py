@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from skillmix.cli.reporting import tell_pages
-from skillmix.cli.streams import print_json
+from skillmix.cli.streams import print_json, score_rows
 
 if TYPE_CHECKING:
     from skillmix.core.scoring import Score
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _print_scores(scores: "list[Score]", *, as_json: bool) -> None:
     if as_json:
-        print_json([asdict(score) for score in scores])
+        print_json(score_rows(scores))
     elif scores:
         from skillmix.render.score_table import NOTE, score_table
 

@@ -3,8 +3,14 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from skillmix.core.errors import UserError
+
+if TYPE_CHECKING:
+    from skillmix.core.scoring import Score
 
 
 def catalog_name(options: argparse.Namespace) -> str:
@@ -28,6 +34,12 @@ def standard_input() -> str:
         raise UserError(
             f"Standard input is not UTF-8 text (byte {error.start}).", hint="Give the grader's reply as text."
         ) from None
+
+
+def score_rows(scores: "Iterable[Score]", *, by_sets: bool = False) -> list[dict[str, object]]:
+    """Scores in their documented form; which skill sets, and what was trained on, only where that was asked for."""
+    hidden = frozenset() if by_sets else frozenset({"sets", "trained_on"})
+    return [{name: value for name, value in asdict(score).items() if name not in hidden} for score in scores]
 
 
 def print_json(value: object) -> int:
