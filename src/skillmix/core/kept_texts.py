@@ -21,8 +21,8 @@ class KeptText:
     writer: str
     combination: Combination
     generation: int
-    text: str
-    """The graded text."""
+    place: tuple[int, int]
+    """Where the graded text stands in the second reply; a second copy would be a fifth of a large set's memory."""
     text_id: str
     replies: tuple[str, str]
     first_status: str
@@ -35,6 +35,11 @@ class KeptText:
     graders: tuple[str, ...]
     votes: tuple[str, ...]
     """For each grader, JSON: the points of each round."""
+
+    @property
+    def text(self) -> str:
+        """The graded text."""
+        return self.replies[1][self.place[0] : self.place[1]]
 
     @property
     def key(self) -> str:
@@ -76,6 +81,12 @@ def removals(corpus: Corpus, *, examples: Sequence[str], threshold: float | None
 
 def _same_words(corpus: Corpus, one: int, other: int) -> bool:
     return corpus.text(one).tobytes() == corpus.text(other).tobytes()
+
+
+def place_of(text: str, reply: str) -> tuple[int, int]:
+    """Where an answer stands in the reply that it was taken from."""
+    start = reply.rfind(text)
+    return start, start + len(text)
 
 
 def is_for_validation(combination: str, share: float) -> bool:

@@ -12,10 +12,10 @@ from typing import Any, Final
 from skillmix.core.catalog import Catalog
 from skillmix.core.combinations import Combination
 from skillmix.core.errors import UserError
-from skillmix.core.kept_texts import KeptText, is_for_validation
+from skillmix.core.kept_texts import KeptText, is_for_validation, place_of
 from skillmix.core.prompts import PromptSet
 
-_ROWS_AT_ONCE: Final = 20_000
+_ROWS_AT_ONCE: Final = 5_000
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
 
 
@@ -186,7 +186,7 @@ def _kept_of(row: Mapping[str, Any]) -> KeptText:
         writer=row["writer"],
         combination=Combination(row["combination"], tuple(row["skills"]), row["topic"]),
         generation=row["generation"],
-        text=row["text"],
+        place=place_of(row["text"], row["messages"][3]["content"]),
         text_id=row["text_id"],
         replies=(row["messages"][1]["content"], row["messages"][3]["content"]),
         first_status=row["first_answer"],

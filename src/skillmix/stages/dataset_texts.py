@@ -13,7 +13,7 @@ from skillmix.core.catalog import Catalog
 from skillmix.core.corpus.words import Corpus, corpus_of
 from skillmix.core.dataset_figures import Figures, Left, Yield, figures_of
 from skillmix.core.errors import UserError
-from skillmix.core.kept_texts import KeptText, removals
+from skillmix.core.kept_texts import KeptText, place_of, removals
 from skillmix.core.leakage import Bars, names_inside, refuse_leaks, refuse_names
 from skillmix.core.recipes import Recipe, draw_set
 from skillmix.engine.journal import JournalReader
@@ -63,7 +63,7 @@ def kept_texts(
                 writer=intern(g.outline.student),
                 combination=meant[g.outline.combination],
                 generation=g.outline.generation,
-                text=answer_of(replies[1], last.origin).text,
+                place=place_of(answer_of(replies[1], last.origin).text, replies[1]),
                 text_id=g.decisions[0].text,
                 replies=replies,
                 first_status=answer_of(replies[0], first.origin).status,

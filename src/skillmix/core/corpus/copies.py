@@ -10,7 +10,7 @@ from skillmix.core.corpus.words import Corpus
 RUN: Final = 3
 """Texts are compared by their sets of three-word runs."""
 _CHUNK: Final = 50_000
-_MOST_BUCKETS: Final = 24
+_MOST_BUCKETS: Final = 23
 
 
 def earlier_copies(corpus: Corpus, *, threshold: float | None) -> list[int | None]:
@@ -55,17 +55,19 @@ def _pairs(corpus: Corpus, is_first: NDArray[np.bool_], threshold: float) -> lis
     """Pairs of texts (later, earlier) that may overlap enough, in the order of the later text."""
     if not len(corpus.words):
         return []
-    # Runs are counted by a remainder of their hash: some look more frequent than they are, none looks rarer.
-    frequency = np.zeros(1 << min(_MOST_BUCKETS, len(corpus.words).bit_length() + 1), np.int64)
+    # Runs are counted by a remainder of their hash, repeats and copies included: some look more frequent than they
+    # are, none looks rarer.
+    frequency = np.zeros(1 << min(_MOST_BUCKETS, len(corpus.words).bit_length() + 1), np.int32)
+    for first in range(0, len(corpus), _CHUNK):
+        runs, _ = corpus.runs(RUN, first=first, last=min(first + _CHUNK, len(corpus)))
+        np.add.at(frequency, _buckets(runs, frequency), 1)
     sizes = np.zeros(len(corpus), np.int64)
+    kept_runs, kept_texts = [], []
     for first in range(0, len(corpus), _CHUNK):
         runs, texts = _run_sets(corpus, first, is_first)
         chunk = np.bincount(texts - first)
         sizes[first : first + len(chunk)] = chunk
-        frequency += np.bincount(_buckets(runs, frequency), minlength=len(frequency))
-    kept_runs, kept_texts = [], []
-    for first in range(0, len(corpus), _CHUNK):
-        runs, texts = _rarest(*_run_sets(corpus, first, is_first), frequency, threshold)
+        runs, texts = _rarest(runs, texts, frequency, threshold)
         kept_runs.append(runs)
         kept_texts.append(texts)
     runs, texts = np.concatenate(kept_runs), np.concatenate(kept_texts)
@@ -74,7 +76,7 @@ def _pairs(corpus: Corpus, is_first: NDArray[np.bool_], threshold: float) -> lis
     return _grouped_pairs(runs, texts, sizes, threshold)
 
 
-def _buckets(runs: NDArray[np.uint64], frequency: NDArray[np.int64]) -> NDArray[np.int64]:
+def _buckets(runs: NDArray[np.uint64], frequency: NDArray[np.int32]) -> NDArray[np.int64]:
     return (runs & np.uint64(len(frequency) - 1)).astype(np.int64)
 
 
@@ -92,7 +94,7 @@ def _run_sets(corpus: Corpus, first: int, is_first: NDArray[np.bool_]) -> tuple[
 
 
 def _rarest(
-    runs: NDArray[np.uint64], texts: NDArray[np.int64], frequency: NDArray[np.int64], threshold: float
+    runs: NDArray[np.uint64], texts: NDArray[np.int64], frequency: NDArray[np.int32], threshold: float
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Of each text as many of its rarest runs as overlapping texts cannot both miss, less those that nobody shares."""
     often = frequency[_buckets(runs, frequency)]
