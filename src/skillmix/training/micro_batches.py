@@ -40,7 +40,8 @@ def split(lengths: Sequence[int], *, budget: int, ranks: int = 1) -> list[list[l
     >>> split([5, 3, 4], budget=5, ranks=2)
     [[[0], [1]], [[2], []]]
     """
-    count = ranks * max(1, -(-sum(lengths) // (ranks * budget)))
+    fewest, most = -(-sum(lengths) // (ranks * budget)), -(-len(lengths) // ranks)
+    count = ranks * max(1, min(fewest, most))
     while True:
         groups = _spread(lengths, count)
         if all(len(group) <= 1 or sum(lengths[i] for i in group) <= budget for group in groups):

@@ -1,0 +1,104 @@
+"""What two processes do that torchrun starts: the program of test_ranks.py.
+
+    torchrun --nproc-per-node 2 tests/training/two_ranks.py FOLDER
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from skillmix.training import loss
+from skillmix.training.engine import Engine
+from skillmix.training.examples import Example
+from skillmix.training.loop import train
+from skillmix.training.micro_batches import split
+from skillmix.training.ranks import Ranks, joined_ranks
+from skillmix.training.recipe import Recipe
+from tests.training.tiny import Steps, example, random_step, tiny_model
+
+STEPS = 20
+BUDGET = 70
+GIVEN = [random_step(number) for number in range(STEPS)]
+ADAM = Recipe(steps=STEPS, learning_rate=1e-2, warmup_steps=3, clip=0.5, gamma=0.5, token_budget=BUDGET, eps=1e-6)
+RECIPES = {"adam": ADAM, "sgd": replace(ADAM, optimizer="sgd", learning_rate=0.3, weight_decay=0.1)}
+RESUMED = replace(ADAM, steps=8, checkpoint_every=3)
+INTERRUPTED_AT = 5
+VALIDATION = [example(30, seed=5), example(50, seed=6), example(11, seed=7)]
+
+
+class InterruptionError(Exception):
+    """Planted."""
+
+
+@dataclass(frozen=True)
+class Interrupted(Steps):
+    def step(self, number: int) -> Sequence[Example]:
+        if number == INTERRUPTED_AT:
+            raise InterruptionError
+        return super().step(number)
+
+
+def trace(recipe: Recipe, ranks: Ranks) -> dict[str, Any]:
+    """Losses, norms and whole updates of every step."""
+    loss._LOGITS = 97 * 5  # five rows are a chunk
+    model = tiny_model()
+    engine = Engine(model, recipe, ranks)
+    rows, updates = [], []
+    weights = whole_weights(engine)
+    for number, examples in enumerate(GIVEN):
+        step = engine.step(number, examples)
+        rows.append([step.answers, step.replay, step.norm])
+        before, weights = weights, whole_weights(engine)
+        updates.append(weights - before)
+    return {"rows": torch.tensor(rows), "updates": torch.stack(updates), "validation": engine.validate(VALIDATION)}
+
+
+def whole_weights(engine: Engine) -> torch.Tensor:
+    found = []
+    for _, parameter in engine.packed.model.named_parameters():
+        data = parameter.data
+        found.append((data.full_tensor() if hasattr(data, "full_tensor") else data).reshape(-1).clone())
+    return torch.cat(found)
+
+
+def real_micro_batches() -> list[list[int]]:
+    """How many micro-batches with something in them each of two ranks has, by step."""
+    found = []
+    for examples in GIVEN:
+        parts = split([len(e.tokens) for e in examples], budget=BUDGET, ranks=2)
+        found.append([sum(bool(group) for group in groups) for groups in parts])
+    return found
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    ranks = joined_ranks()
+    for name, recipe in RECIPES.items():
+        found = trace(recipe, ranks)
+        if ranks.is_first:
+            torch.save(found, folder / f"{name}.pt")
+    try:
+        train(
+            tiny_model(), Interrupted(GIVEN), RESUMED, folder / "cut",
+            validation=VALIDATION, on_progress=lambda row: None, resume=True,
+        )  # fmt: skip
+    except InterruptionError:
+        ranks.wait()
+    rows: list[Any] = []
+    result = train(
+        tiny_model(), Steps(GIVEN), RESUMED, folder / "whole", validation=None, on_progress=rows.append, resume=True
+    )
+    if ranks.is_first:
+        result.model.save_pretrained(folder / "model")
+    ranks.wait()
+    print(json.dumps({"rank": ranks.own, "of": ranks.count, "rows": len(rows)}), flush=True)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
