@@ -1,5 +1,6 @@
 """A small model that trains in seconds: random weights, the bundled model's tokenizer."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,13 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
+
+
+@pytest.fixture
+def no_amx() -> Iterator[None]:
+    """Products in bfloat16 without oneDNN, which kills the process on CPUs that claim more than they can."""
+    torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    yield
+    torch._C._set_mkldnn_enabled(before)

@@ -1,0 +1,27 @@
+"""Trains an experiment's steps and is killed before one of them: the program of test_resume.py.
+
+python tests/training/killed_run.py EXPERIMENT.yaml STEP
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from skillmix.stages.train import train_steps
+from skillmix.training.examples import Example
+from skillmix.training.order import OrderedData
+
+_step = OrderedData.step
+
+
+def _killed(self: OrderedData, number: int) -> Sequence[Example]:
+    if number == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _step(self, number)
+
+
+if __name__ == "__main__":
+    OrderedData.step = _killed  # type: ignore[method-assign]
+    train_steps(Path(sys.argv[1]))
