@@ -2,6 +2,8 @@
 
 import json
 import math
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +130,32 @@ def test_an_early_stop_is_not_forgotten_by_a_resume(tmp_path: Path) -> None:
     assert torch.equal(weights_of(first.model), weights_of(again.model))
 
 
+def test_an_interrupted_step_is_finished_and_kept(tmp_path: Path) -> None:
+    class Interrupting(Steps):
+        def step(self, number: int) -> Sequence[Example]:
+            if number == 2:
+                signal.raise_signal(signal.SIGINT)
+            return super().step(number)
+
+    given = [random_step(number) for number in range(6)]
+    straight, expected = run(FAST, tmp_path / "straight", data=Steps(given))
+
+    with pytest.raises(KeyboardInterrupt):
+        run(FAST, tmp_path / "cut", data=Interrupting(given))
+    resumed, rows = run(FAST, tmp_path / "cut", data=Steps(given))
+
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert [row["step"] for row in rows] == [3, 4, 5]
+    assert [row["answers"] for row in rows] == [row["answers"] for row in expected[3:]]
+    assert torch.equal(weights_of(resumed.model), weights_of(straight.model))
+
+
 def test_only_the_adapter_learns_and_dropout_is_drawn_by_step(tmp_path: Path) -> None:
     def adapted() -> Any:
         return with_adapter(tiny_model(), Lora(4, 8, 0.3, "all-linear"), seed=0)
 
     before = tiny_model().state_dict()
-    results = []
+    results: list[tuple[TrainResult, list[dict[str, Any]]]] = []
     for name in ("a", "b"):
         torch.rand(len(results) * 7)  # other draws in between change nothing
         (tmp_path / name).mkdir()

@@ -15,6 +15,7 @@ from skillmix.training import loss
 from skillmix.training.engine import Engine
 from skillmix.training.examples import Example
 from skillmix.training.loop import train
+from skillmix.training.lora import Lora, with_adapter
 from skillmix.training.micro_batches import split
 from skillmix.training.ranks import Ranks, joined_ranks
 from skillmix.training.recipe import Recipe
@@ -22,9 +23,14 @@ from tests.training.tiny import Steps, example, random_step, tiny_model
 
 STEPS = 20
 BUDGET = 70
+CLIP = 0.5
 GIVEN = [random_step(number) for number in range(STEPS)]
-ADAM = Recipe(steps=STEPS, learning_rate=1e-2, warmup_steps=3, clip=0.5, gamma=0.5, token_budget=BUDGET, eps=1e-6)
-RECIPES = {"adam": ADAM, "sgd": replace(ADAM, optimizer="sgd", learning_rate=0.3, weight_decay=0.1)}
+ADAM = Recipe(steps=STEPS, learning_rate=1e-2, warmup_steps=3, clip=CLIP, gamma=0.5, token_budget=BUDGET, eps=1e-6)
+RECIPES = {
+    "adam": ADAM,
+    "sgd": replace(ADAM, optimizer="sgd", learning_rate=0.3, weight_decay=0.1),
+    "adapter": replace(ADAM, optimizer="sgd", learning_rate=0.03, reshard=False, recompute="on"),
+}
 RESUMED = replace(ADAM, steps=8, checkpoint_every=3)
 INTERRUPTED_AT = 5
 VALIDATION = [example(30, seed=5), example(50, seed=6), example(11, seed=7)]
@@ -42,11 +48,11 @@ class Interrupted(Steps):
         return super().step(number)
 
 
-def trace(recipe: Recipe, ranks: Ranks) -> dict[str, Any]:
+def trace(name: str, ranks: Ranks) -> dict[str, Any]:
     """Losses, norms and whole updates of every step."""
-    loss._LOGITS = 97 * 5  # five rows are a chunk
-    model = tiny_model()
-    engine = Engine(model, recipe, ranks)
+    setattr(loss, "_LOGITS", 97 * 5)  # noqa: B010, five rows are a chunk
+    model = with_adapter(tiny_model(), Lora(4, 40, 0.0, "all-linear"), seed=0) if name == "adapter" else tiny_model()
+    engine = Engine(model, RECIPES[name], ranks)
     rows, updates = [], []
     weights = whole_weights(engine)
     for number, examples in enumerate(GIVEN):
@@ -77,8 +83,8 @@ def real_micro_batches() -> list[list[int]]:
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     ranks = joined_ranks()
-    for name, recipe in RECIPES.items():
-        found = trace(recipe, ranks)
+    for name in RECIPES:
+        found = trace(name, ranks)
         if ranks.is_first:
             torch.save(found, folder / f"{name}.pt")
     try:

@@ -121,13 +121,13 @@ def _with_adapter(model: Any, lora: LoraSettings | None, *, seed: int) -> Any:
 
 def _check_disk(model: Any, recipe: Recipe, job: Job) -> None:
     is_adapter = job.step.lora is not None and not job.step.lora.merge
-    precision = choose_precision(model, recipe, next(model.parameters()).device)
+    device = next(model.parameters()).device
     require_space(
         model,
         job.folder,
-        precision=precision,
-        checkpoints=2 if recipe.patience is None else 3,  # the new one beside the last, and beside the best
+        precision=choose_precision(model, recipe, device, ranks=joined_ranks().count),
         result_bytes=bytes_of(model, only_trained=is_adapter),
+        checkpoints=2 if recipe.patience is None else 3,  # the new one beside the last, and beside the best
     )
 
 

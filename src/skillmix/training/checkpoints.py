@@ -128,7 +128,7 @@ class _Part:
     """What one rank wrote."""
 
     def __init__(self, file: Path) -> None:
-        self._opened = safe_open(file, framework="pt")
+        self._opened: Any = safe_open(file, framework="pt")
         self._starts: dict[str, int] = json.loads(self._opened.metadata()["starts"])
 
     def piece(self, name: str, start: int, end: int) -> tuple[int, torch.Tensor] | None:

@@ -12,12 +12,15 @@ from skillmix.core.errors import UserError
 from skillmix.training.checkpoints import Checkpoints, Progress
 from skillmix.training.engine import Engine, Step
 from skillmix.training.examples import Data, Example
+from skillmix.training.interruption import finishing_steps
 from skillmix.training.pace import Stopwatch
 from skillmix.training.ranks import Ranks, joined_ranks
 from skillmix.training.recipe import Recipe
 from skillmix.training.sharding import gather
 
 LOG: Final = "training.jsonl"
+_LONGEST: Final = 1800.0
+"""Seconds after which a checkpoint is written, however many steps it is still away."""
 Row = Mapping[str, Any]
 
 
@@ -56,17 +59,22 @@ class _Run:
         self._checkpoints = Checkpoints(folder / "checkpoints", self._ranks)
         self._log = folder / LOG
         self._progress = Progress(steps=0, seed=recipe.seed)
+        self._saved_at = time.monotonic()
 
     def to_the_end(self, on_progress: Callable[[Row], None], *, resume: bool) -> TrainResult:
         if resume:
             self._resume()
         _cut_log(self._log, before=self._progress.steps, ranks=self._ranks)
-        while self._progress.steps < self._recipe.steps and not self._has_lost_patience():
-            row = self._step(self._progress.steps)
-            self._write(row)
-            on_progress(row)
-            if self._is_time_to_save():
-                self._checkpoints.save(self._engine.optimizer, self._progress)
+        with finishing_steps(self._ranks) as interruption:
+            while self._progress.steps < self._recipe.steps and not self._has_lost_patience():
+                row = self._step(self._progress.steps)
+                self._write(row)
+                on_progress(row)
+                if interruption.is_wanted or self._is_time_to_save():
+                    self._checkpoints.save(self._engine.optimizer, self._progress)
+                    self._saved_at = time.monotonic()
+                if interruption.is_wanted:
+                    raise KeyboardInterrupt
         return self._result()
 
     def _resume(self) -> None:
@@ -122,7 +130,9 @@ class _Run:
     def _is_time_to_save(self) -> bool:
         steps = self._progress.steps
         is_best = self._recipe.patience is not None and self._progress.best_steps == steps
-        return is_best or (steps % self._recipe.checkpoint_every == 0 and steps < self._recipe.steps)
+        is_long = self._ranks.least(time.monotonic() - self._saved_at, self._engine.device) > _LONGEST
+        is_due = is_long or steps % self._recipe.checkpoint_every == 0
+        return is_best or (is_due and steps < self._recipe.steps)
 
     def _stop_if_not_finite(self, number: int, step: Step, examples: Sequence[Example]) -> None:
         if math.isfinite(step.answers + (step.replay or 0.0) + step.norm):

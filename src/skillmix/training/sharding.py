@@ -49,7 +49,7 @@ def start_of(parameter: Any) -> int:
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-    return min(int(offset[0]) * (parameter.numel() // parameter.shape[0]), parameter.numel())
+    return int(min(offset[0] * (parameter.numel() // parameter.shape[0]), parameter.numel()))
 
 
 def _whole(tensor: Any) -> torch.Tensor:
