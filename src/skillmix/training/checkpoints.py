@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -128,7 +128,7 @@ class _Part:
     """What one rank wrote."""
 
     def __init__(self, file: Path) -> None:
-        self._opened: Any = safe_open(file, framework="pt")
+        self._opened = cast(Any, safe_open(file, framework="pt"))
         self._starts: dict[str, int] = json.loads(self._opened.metadata()["starts"])
 
     def piece(self, name: str, start: int, end: int) -> tuple[int, torch.Tensor] | None:
