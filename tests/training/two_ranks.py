@@ -101,7 +101,6 @@ def main(folder: Path) -> None:
     if ranks.is_first:
         result.model.save_pretrained(folder / "model")
     ranks.wait()
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

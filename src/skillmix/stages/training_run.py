@@ -49,7 +49,8 @@ def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[Orde
     prepared = encoder.examples(lessons.train, limit=step.max_tokens, too_long=step.too_long)
     count = len(prepared.examples)
     tokens = sum(len(example.tokens) for example in prepared.examples)
-    say(f"{step.name}: {count} conversations, {tokens} tokens; {len(prepared.dropped)} left out as too long")
+    if is_first_rank():
+        say(f"{step.name}: {count} conversations, {tokens} tokens; {len(prepared.dropped)} left out as too long")
     steps, total = step.steps or DEFAULT_STEPS, None
     if step.epochs is not None:
         steps, total = steps_of(step.epochs, conversations=count, batch=step.batch)

@@ -1,5 +1,6 @@
 """The processes that train together: one, or those that torchrun started."""
 
+import atexit
 import os
 from dataclasses import dataclass
 
@@ -50,4 +51,5 @@ def joined_ranks() -> Ranks:
             distributed.init_process_group("cuda:nccl,cpu:gloo")
         else:
             distributed.init_process_group("gloo")
+        atexit.register(distributed.destroy_process_group)
     return Ranks(distributed.get_rank(), distributed.get_world_size())
