@@ -8,6 +8,8 @@ import torch
 
 _LOGITS: Final = 1 << 28
 """Most logits that exist at once."""
+_LOGITS_ON_CPU: Final = 1 << 22
+"""There a few megabytes: what is larger is fetched from the system and given back each time."""
 
 
 class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
@@ -22,7 +24,8 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         hidden_gradient = torch.empty_like(hidden) if for_hidden else None
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if for_weight else None
-        rows = max(1, _LOGITS // len(weight))
+        most = _LOGITS if hidden.is_cuda else min(_LOGITS, _LOGITS_ON_CPU)
+        rows = max(1, most // len(weight))
         chunk_losses = _chunk_function(hidden.is_cuda)
         for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):
             losses[part], gradient = chunk_losses(hidden[part] @ weight.T, targets[part], shares[part])
