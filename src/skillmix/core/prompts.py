@@ -1,6 +1,6 @@
 """Prompts as data: templates with checked slots, and what fills them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, get_args
@@ -48,6 +48,13 @@ KINDS: Final = {
     )
 }
 STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
+_LAYOUTS: Final = {
+    "definitions": "- {s.name}: {s.definition}\n  Example: {s.example}",
+    "bare_definitions": "- {s.name}: {s.definition}",
+    "skills_defs_and_examples_simple": "**{s.name}**: {s.definition} For example, {s.example}",
+    "skills_defs": "**{s.name}**: {s.definition}",
+}
+"""A line for each skill, in the slots that give definitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +89,16 @@ class PromptSet:
     def worked_turns(self) -> list[tuple[str, str]]:
         """What the student is asked and answers in the examples, turn by turn; nothing without examples."""
         turns = []
+        slots = self._slots(*STUDENT_FILES)
         for example in self.examples:
-            values = _values_of(example.skills, example.topic)
+            values = _values_of(example.skills, example.topic, slots)
             for file, answer in zip(STUDENT_FILES, example.answers, strict=True):
                 turns.append((_render(self._template(file), values), f"Answer: {answer}"))
         return turns
 
     def student_prompts(self, catalog: Catalog, combination: Combination) -> tuple[str, str]:
         """What the student is asked in turn 1 and in turn 2."""
-        values = _values(catalog, combination)
+        values = _values(catalog, combination, self._slots(*STUDENT_FILES))
         first, second = (_render(self._template(file), values) for file in STUDENT_FILES)
         return first, second
 
@@ -98,13 +106,17 @@ class PromptSet:
         """What a grader is asked about one answer."""
         rubric = rubric_of(combination.skills, combination.topic, phrases=self.phrases)
         phrases = [criterion.phrase for criterion in rubric.criteria]
-        values = _values(catalog, combination) | {
+        file = f"grade-{variant}.txt"
+        values = _values(catalog, combination, self._slots(file)) | {
             "answer": answer,
             "student_answer": answer,
             "criteria": "\n".join(f"- {phrase}" for phrase in phrases),
             "rubric_items": ", ".join(phrases),
         }
-        return _render(self._template(f"grade-{variant}.txt"), values)
+        return _render(self._template(file), values)
+
+    def _slots(self, *files: str) -> frozenset[str]:
+        return frozenset().union(*(slots_of(self._template(file)) for file in files))
 
     def _template(self, file: str) -> str:
         if file not in self.templates:
@@ -142,24 +154,21 @@ def prompt_set(
     return PromptSet(name=name, templates=templates, phrases=phrases, examples=examples)
 
 
-def _values(catalog: Catalog, combination: Combination) -> dict[str, str]:
-    return _values_of([catalog.skill(name) for name in combination.skills], combination.topic)
+def _values(catalog: Catalog, combination: Combination, slots: Container[str]) -> dict[str, str]:
+    return _values_of([catalog.skill(name) for name in combination.skills], combination.topic, slots)
 
 
-def _values_of(skills: Sequence[Skill], topic: str) -> dict[str, str]:
+def _values_of(skills: Sequence[Skill], topic: str, slots: Container[str]) -> dict[str, str]:
+    """What may be asked for, and of the definitions those that are."""
     limit = limit_in_words(sentence_limit(len(skills)))
     names = [skill.name for skill in skills]
     return {
         "topic": topic,
         "skills": "; ".join(names),
         "skills_str": ", ".join(names),
-        "definitions": _lines(skills, "- {s.name}: {s.definition}\n  Example: {s.example}"),
-        "bare_definitions": _lines(skills, "- {s.name}: {s.definition}"),
-        "skills_defs_and_examples_simple": _lines(skills, "**{s.name}**: {s.definition} For example, {s.example}"),
-        "skills_defs": _lines(skills, "**{s.name}**: {s.definition}"),
         "limit": limit,
         "num_sentences_str": limit,
-    }
+    } | {slot: _lines(skills, layout) for slot, layout in _LAYOUTS.items() if slot in slots}
 
 
 def _lines(skills: Sequence[Skill], layout: str) -> str:
