@@ -15,7 +15,7 @@ def words_of(text: str) -> list[str]:
     """The words of a text, case and punctuation aside.
 
     >>> words_of("The baker's dough, the dough!")
-    ["the", "baker's", 'dough', 'the', 'dough']
+    ['the', "baker's", 'dough', 'the', 'dough']
     """
     return _WORD.findall(text.casefold().replace("’", "'"))
 
