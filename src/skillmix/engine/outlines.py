@@ -92,27 +92,29 @@ def _rows(journal: JournalReader, query: str, students: list[str] | None, *, wid
         yield max(found, key=lambda row: row[4 if width == 4 else 7] is not None)
 
 
-def _rows_of(path: Path, connection: sqlite3.Connection, query: str, students: list[str]) -> Iterator[tuple[Any, ...]]:
+def _rows_of(path: Path, connection: sqlite3.Connection, query: str, values: list[str]) -> Iterator[tuple[Any, ...]]:
     with telling_what_broke(path):
-        for row in connection.execute(query, students):  # noqa: UP028  # see JournalReader._rows
+        for row in connection.execute(query, values):  # noqa: UP028  # see JournalReader._rows
             yield row
 
 
 _AT_ONCE = 500
 
 
+def _rows_with(journal: JournalReader, query: str, wanted: list[str]) -> Iterator[tuple[Any, ...]]:
+    """Rows of all files whose last-named column is one of many values, which are asked for some at a time."""
+    for path, connection in journal.files:
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            yield from _rows_of(path, connection, f"{query} IN ({', '.join('?' * len(part))})", part)
+
+
 def contents(journal: JournalReader, addresses: Iterable[str]) -> dict[str, str]:
     """The words behind addresses, each checked against its hash."""
     wanted = sorted(set(addresses))
     found: dict[str, str] = {}
-    for path, connection in journal.files:
-        with telling_what_broke(path):
-            for start in range(0, len(wanted), _AT_ONCE):
-                part = wanted[start : start + _AT_ONCE]
-                marks = ", ".join("?" * len(part))
-                query = f"SELECT hash, role, content FROM messages WHERE hash IN ({marks})"
-                for address, role, content in connection.execute(query, part):
-                    found[address] = verified_message(address, role, content).content
+    for address, role, content in _rows_with(journal, "SELECT hash, role, content FROM messages WHERE hash", wanted):
+        found[address] = verified_message(address, role, content).content
     if len(found) < len(wanted):
         raise UserError(
             f"The journal is damaged: {len(wanted) - len(found)} replies are not in it.",
@@ -125,17 +127,10 @@ def combinations_of(journal: JournalReader, ids: Iterable[str]) -> dict[str, Com
     """What these combination ids stand for; names that repeat are kept in memory once."""
     wanted = sorted(set(ids))
     found: dict[str, Combination] = {}
-    for path, connection in journal.files:
-        with telling_what_broke(path):
-            for start in range(0, len(wanted), _AT_ONCE):
-                part = wanted[start : start + _AT_ONCE]
-                marks = ", ".join("?" * len(part))
-                for row in connection.execute(
-                    f"SELECT id, skills, topic FROM combinations WHERE id IN ({marks})", part
-                ):
-                    whole = combination_of_row(row)
-                    skills = tuple(intern(skill) for skill in whole.skills)
-                    found[whole.id] = Combination(whole.id, skills, intern(whole.topic))
+    for row in _rows_with(journal, "SELECT id, skills, topic FROM combinations WHERE id", wanted):
+        whole = combination_of_row(row)
+        skills = tuple(intern(skill) for skill in whole.skills)
+        found[whole.id] = Combination(whole.id, skills, intern(whole.topic))
     if len(found) < len(wanted):
         raise UserError(
             f"The journal does not say what {len(wanted) - len(found)} of its combinations are.",

@@ -10,6 +10,8 @@ from typing import Any, Final
 import torch
 from transformers import AttentionInterface
 
+from skillmix.core.errors import UserError
+
 ATTENTION: Final = "skillmix_packed"
 """The name under which `attend` is known to transformers."""
 _WHOLE: Final = -1
@@ -118,7 +120,11 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """What transformers calls: one row of tokens, (1, heads, tokens, size) in, (1, tokens, heads, size) out."""
     if dropout or softcap:
-        raise NotImplementedError("attention with dropout or capped scores")
+        # Models whose settings say so are refused before; some may ask for it all the same, and must not be ignored.
+        raise UserError(
+            f"{type(module).__name__} asks for attention with dropout or capped scores.",
+            hint="Packed conversations are trained without either.",
+        )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     window = _WHOLE if sliding_window is None or sliding_window >= longest else sliding_window - 1
     outputs, _sums = packed_attention(query, key, value, bounds, longest, scaling or query.shape[-1] ** -0.5, window)
