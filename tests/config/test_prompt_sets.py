@@ -116,6 +116,8 @@ GOOD = {"generate-1.txt": "{topic} {skills} {definitions}", "generate-2.txt": "{
         ({**GOOD, "criteria.yaml": "skill: 'no slot'"}, "criteria.yaml: skill must have the slots"),
         ({**GOOD, "criteria.yaml": "skil: '{skill}'"}, "skil is not a known key"),
         ({**GOOD, "grade-mine.txt": "x"}, "not known: grade-mine.txt"),
+        ({**GOOD, "generate-0.txt": "{definitions}"}, "generate-0.txt: missing slot: skills"),
+        ({**GOOD, "generate-0.txt": "{skills}", "generate-1.txt": "{skills}"}, "generate-1.txt: missing slot: topic"),
         ({**GOOD, "criteria.yaml": "sense: '{sense}'"}, "criteria.yaml: sense must have the slots none"),
     ],
 )
@@ -125,6 +127,35 @@ def test_a_faulty_prompt_set_is_refused(tmp_path: Path, files: dict[str, str], m
 
     with pytest.raises(UserError, match=message):
         load_prompts(str(tmp_path))
+
+
+def test_a_turn_before_the_first_shows_the_catalogues_examples(tmp_path: Path) -> None:
+    files = {
+        "generate-0.txt": "Show {skills}.",
+        "generate-1.txt": "Now about {topic}.",
+        "generate-2.txt": "{limit}\n{examples}",
+        "examples.yaml": (
+            "- {topic: Keys, skills: [{name: simile, definition: d, example: As cold as ice.}], answers: [one, two]}"
+        ),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    catalog, prompts = load_catalog("verifiable"), load_prompts(str(tmp_path))
+    combination = combination_of(["epizeuxis", "diacope"], "Kites")
+    examples = [catalog.skill(name).example for name in combination.skills]
+
+    assert prompts.lead_turns(catalog, combination) == [
+        (f"Show {'; '.join(combination.skills)}.", f"Answer: {' '.join(examples)}")
+    ]
+    first, second = prompts.student_prompts(catalog, combination)
+    assert first == "Now about Kites."
+    assert second.split("\n")[1:] == [f"- {n}: {e}" for n, e in zip(combination.skills, examples, strict=True)]
+    assert [answer for _, answer in prompts.worked_turns()] == [
+        "Answer: As cold as ice.",
+        "Answer: one",
+        "Answer: two",
+    ]
+    assert load_prompts("standard").lead_turns(catalog, combination) == []
 
 
 def test_a_missing_variant_is_named() -> None:

@@ -37,6 +37,30 @@ def task(number: int, turn: int = 1) -> Task:
     return Task("m", Request(key, "fake", (Message("user", f"{number}/{turn}"),), Decoding(max_tokens=10), 1))
 
 
+def test_names_of_one_model_share_it(tmp_path: Path) -> None:
+    served: list[int] = []
+
+    class Shared(Fake):
+        async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+            served.append(1)
+            async for pair in super().serve(requests):
+                yield pair
+
+    shared, other = (Shared(lambda request: Reply("fine")) for _ in range(2))
+    tasks = [task(n)._replace(model=("m", "also m", "other")[n % 3]) for n in range(9)]
+
+    async def main() -> Tally:
+        with JournalWriter(tmp_path) as journal:
+            purse = LimitedPurse(
+                {"m": None, "also m": None, "other": None}, spent=(0, 0.0), max_calls=None, max_usd=None
+            )
+            models = {"m": shared, "also m": shared, "other": other}
+            return await Scheduler(models, journal, purse=purse).run(iter(tasks), lambda *_: [])
+
+    assert asyncio.run(main()).called == 9
+    assert (len(shared.asked), len(other.asked), len(served)) == (6, 3, 2)
+
+
 def second_turn(request: Request, outcome: Outcome) -> Iterator[Task]:
     key = request.key
     if isinstance(outcome, Reply) and isinstance(key, GenerateKey) and key.turn == 1:

@@ -275,6 +275,20 @@ def test_a_target_out_of_reach_stops_what_depends_on_it(in_folder: Path, capsys:
     assert (in_folder / "runs/data/d/dataset/train.jsonl").exists()
 
 
+def test_less_than_the_target_may_be_enough(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(
+        in_folder,
+        [step("d", k=[3], target=50, most=40, least=1), {"name": "j", "stage": "dataset", "of": ["d"]}],
+    )
+
+    assert main(["run", str(path)]) == 0
+
+    told = capsys.readouterr().err
+    assert "of 50 texts of k = 3 after 40 conversations" in told
+    assert "enough for later steps" in told
+    assert (in_folder / "runs/data/j/dataset/train.jsonl").exists()
+
+
 def test_a_spent_budget_leaves_what_there_is_and_goes_on_later(in_folder: Path) -> None:
     short = run(in_folder, step("d", k=[1], target=40), budget={"max_calls": 100})
 

@@ -129,18 +129,19 @@ def test_each_local_model_is_open_alone() -> None:
             "a": {"model": "local:/a"},
             "b": {"model": "bundled:smollm2-135m"},
             "c": {"model": "openai:c@http://h/v1"},
+            "warm": {"model": "local:/a", "temperature": 1.0, "prompts": "worked"},
         },
         "graders": {"g": {"model": "local:/g"}, "h": {"model": "openai:h@http://h/v1"}, "r": {"model": "rules:"}},
-        "steps": [{"name": "e", "stage": "evaluate", "students": ["a", "b", "c"], "graders": ["g", "h", "r"]}],
+        "steps": [{"name": "e", "stage": "evaluate", "students": ["a", "b", "c", "warm"], "graders": ["g", "h", "r"]}],
     }
-    used = entries(experiment_of(document, source="x"), ["a", "b", "c"], ["g", "h", "r"])
+    used = entries(experiment_of(document, source="x"), ["a", "b", "c", "warm"], ["g", "h", "r"])
 
-    groups = [(group.models, group.student) for group in passes(used)]
+    groups = [(group.models, group.students) for group in passes(used)]
 
     assert groups == [
         (("student:c", "grader:h"), None),
-        (("student:c", "grader:h", "student:a"), "a"),
-        (("student:c", "grader:h", "student:b"), "b"),
+        (("student:c", "grader:h", "student:a", "student:warm"), {"a", "warm"}),
+        (("student:c", "grader:h", "student:b"), {"b"}),
         (("grader:g",), None),
     ]
 

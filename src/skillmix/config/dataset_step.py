@@ -56,6 +56,8 @@ class DatasetStep(NamedStep):
     """Texts to keep for each k."""
     most: Positive | None = None
     """Conversations to write for each k at most; 100 for each text of the target if not given."""
+    least: Annotated[int, Field(ge=0)] | None = None
+    """Texts of each k that are enough for later steps to begin; the whole target if not given."""
     generations: Positive = 1
     """Tries of a combination before the next one; all combinations used up, it starts over with as many more."""
     per_skill: PerSkill = PerSkill()
@@ -76,8 +78,10 @@ class DatasetStep(NamedStep):
             raise ValueError("a data set is written by a writer or joined by `of`: give one of them")
         if self.writer is not None and not (self.graders and self.target and (self.k or self.recipe)):
             raise ValueError("a writer needs graders, a target, and k or a recipe")
-        if self.of and (self.target is not None or self.graders or self.most is not None):
-            raise ValueError("what is joined is written and graded already: graders, target and most do not apply")
+        if self.of and any((self.target is not None, self.graders, self.most is not None, self.least is not None)):
+            raise ValueError(
+                "what is joined is written and graded already: graders, target, most and least do not apply"
+            )
         if self.recipe is not None and (self.k or self.shares):
             raise ValueError("a recipe says which k: k and shares do not apply")
         if self.shares and self.size is None:

@@ -29,6 +29,13 @@ class Yield:
     """Skills with fewer texts than the floor."""
     floor: int = 0
     ceiling: int | None = None
+    least: int | None = None
+    """Texts that are enough for later steps; the whole target if None."""
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether later steps may begin."""
+        return self.taken >= (self.target if self.least is None else min(self.least, self.target))
 
     @property
     def rate(self) -> float | None:

@@ -18,7 +18,7 @@ GRADER_VARIANTS: Final[tuple[GraderVariant, ...]] = get_args(GraderVariant)
 SLOTS: Final = {
     "topic": ("topic",),
     "skills": ("skills", "skills_str"),
-    "definitions": ("definitions", "bare_definitions", "skills_defs_and_examples_simple", "skills_defs"),
+    "definitions": ("definitions", "bare_definitions", "examples", "skills_defs_and_examples_simple", "skills_defs"),
     "limit": ("limit", "num_sentences_str"),
     "answer": ("answer", "student_answer"),
     "criteria": ("criteria", "rubric_items"),
@@ -39,6 +39,7 @@ _GRADED: Final = ("answer", "criteria")
 KINDS: Final = {
     kind.file: kind
     for kind in (
+        TemplateKind("generate-0.txt", ("skills",)),
         TemplateKind("generate-1.txt", ("topic", "skills", "definitions")),
         TemplateKind("generate-2.txt", ("limit",)),
         *(
@@ -48,9 +49,13 @@ KINDS: Final = {
     )
 }
 STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
+LEAD_FILE: Final = "generate-0.txt"
+"""A turn before the first, answered with the catalogue's examples: a small model goes on from what it seems to have
+said better than from what it is told. A set that has it may leave names and definitions out of the first turn."""
 _LAYOUTS: Final = {
     "definitions": "- {s.name}: {s.definition}\n  Example: {s.example}",
     "bare_definitions": "- {s.name}: {s.definition}",
+    "examples": "- {s.name}: {s.example}",
     "skills_defs_and_examples_simple": "**{s.name}**: {s.definition} For example, {s.example}",
     "skills_defs": "**{s.name}**: {s.definition}",
 }
@@ -86,11 +91,22 @@ class PromptSet:
             parts.append([told, [[example.topic, example.answers] for example in self.examples]])
         return short_id("prompts", *parts)
 
+    def lead_turns(self, catalog: Catalog, combination: Combination) -> list[tuple[str, str]]:
+        """What stands right before the first turn: the skills asked for and shown by the catalogue's own examples."""
+        return self._lead([catalog.skill(name) for name in combination.skills], combination.topic)
+
+    def _lead(self, skills: Sequence[Skill], topic: str) -> list[tuple[str, str]]:
+        if LEAD_FILE not in self.templates:
+            return []
+        asked = _render(self.templates[LEAD_FILE], _values_of(skills, topic, self._slots(LEAD_FILE)))
+        return [(asked, f"Answer: {' '.join(skill.example for skill in skills)}")]
+
     def worked_turns(self) -> list[tuple[str, str]]:
         """What the student is asked and answers in the examples, turn by turn; nothing without examples."""
         turns = []
         slots = self._slots(*STUDENT_FILES)
         for example in self.examples:
+            turns += self._lead(example.skills, example.topic)
             values = _values_of(example.skills, example.topic, slots)
             for file, answer in zip(STUDENT_FILES, example.answers, strict=True):
                 turns.append((_render(self._template(file), values), f"Answer: {answer}"))
@@ -140,7 +156,8 @@ def prompt_set(
     templates = {}
     for file, text in files.items():
         templates[file] = text.strip()
-        faults += [f"{file}: {fault}" for fault in _slot_faults(KINDS[file], templates[file])]
+        told_before = ("skills", "definitions") if file == "generate-1.txt" and LEAD_FILE in files else ()
+        faults += [f"{file}: {fault}" for fault in _slot_faults(KINDS[file], templates[file], told_before)]
     for field, wanted in (
         ("skill", {"skill"}),
         ("topic", {"topic"}),
@@ -185,10 +202,11 @@ def _render(template: str, values: Mapping[str, str]) -> str:
     return fill(template, {slot: value for slot, value in values.items() if slot in slots})
 
 
-def _slot_faults(kind: TemplateKind, template: str) -> list[str]:
+def _slot_faults(kind: TemplateKind, template: str, told_before: Container[str]) -> list[str]:
     slots = slots_of(template)
     graded = set(_GRADED) & set(kind.required)
     allowed = {slot for part, names in SLOTS.items() if part not in _GRADED or graded for slot in names}
     faults = [] if template else ["the file is empty"]
-    faults += [f"missing slot: {part}" for part in kind.required if not slots & set(SLOTS[part])]
+    required = [part for part in kind.required if part not in told_before]
+    faults += [f"missing slot: {part}" for part in required if not slots & set(SLOTS[part])]
     return faults + [f"unknown slot: {slot}" for slot in sorted(slots - allowed)]

@@ -72,7 +72,10 @@ class Tally:
 
 
 class Scheduler:
-    """Runs tasks and what follows from them, with a bounded number open at a time."""
+    """Runs tasks and what follows from them, with a bounded number open at a time.
+
+    A model may go by several names; it is served once, and they share its queue.
+    """
 
     def __init__(
         self,
@@ -108,8 +111,12 @@ class Scheduler:
 
         A None in the source waits for everything before it to be over, so that what comes next can depend on it.
         """
-        self._queues = {name: asyncio.PriorityQueue() for name in self._models}
-        tasks = [asyncio.create_task(self._serve(name)) for name in self._models]
+        queues: dict[int, asyncio.PriorityQueue[_Place]] = {
+            id(m): asyncio.PriorityQueue() for m in self._models.values()
+        }
+        self._queues = {name: queues[id(model)] for name, model in self._models.items()}
+        served = {id(model): model for model in self._models.values()}
+        tasks = [asyncio.create_task(self._serve(model, queues[which])) for which, model in served.items()]
         tasks += [asyncio.create_task(self._fill(source, follow)), asyncio.create_task(self._settle(follow))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -138,7 +145,7 @@ class Scheduler:
             self._submit(task, follow)
             await asyncio.sleep(0)
         await self._all_over()
-        for queue in self._queues.values():
+        for queue in {id(queue): queue for queue in self._queues.values()}.values():
             queue.put_nowait((_LAST, next(self._places), None))
         self._is_over = True
         self._arrival.set()
@@ -201,8 +208,8 @@ class Scheduler:
         is_first = isinstance(key, GenerateKey) and key.turn == 1
         self._queues[task.model].put_nowait((_FIRST_TURN if is_first else _LATER, next(self._places), task))
 
-    async def _serve(self, name: str) -> None:
-        async for request, outcome in self._models[name].serve(self._requests(name)):
+    async def _serve(self, model: Model, queue: "asyncio.PriorityQueue[_Place]") -> None:
+        async for request, outcome in model.serve(self._requests(queue)):
             seconds = time.monotonic() - self._started.pop(request.key)
             self._arrived.append(_Arrival(self._tasks[request.key], outcome, seconds))
             self._arrival.set()
@@ -235,8 +242,8 @@ class Scheduler:
             raise _unusable(*fatal)
         return settled
 
-    async def _requests(self, name: str) -> AsyncIterator[Request]:
-        while (task := (await self._queues[name].get())[-1]) is not None:
+    async def _requests(self, queue: "asyncio.PriorityQueue[_Place]") -> AsyncIterator[Request]:
+        while (task := (await queue.get())[-1]) is not None:
             self._started[task.request.key] = time.monotonic()
             yield task.request
 

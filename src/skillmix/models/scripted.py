@@ -20,6 +20,8 @@ from skillmix.core.specs import ModelSpec
 _DEFINITION = re.compile(r"^(?:- |\*\*)(?P<name>[^\n]+?)(?:\*\*)?: ", re.MULTILINE)
 _CRITERION = re.compile(r"^- (?P<phrase>[^\n:]+)$", re.MULTILINE)
 _TOPIC = re.compile(r"(?:about (?:this topic: |the topic \")|^Topic: )(?P<topic>[^\n\"]+)", re.MULTILINE)
+_IN_A_LINE = re.compile(r"example of (?P<names>[^\n]+?), this time about (?P<topic>[^\n]+?), at most ")
+"""How the prompt set `worked` names skills and topic."""
 _LIMIT = re.compile(r"(?P<limit>\w+) sentences?\b")
 _LIMITS: Final = {limit_in_words(number).split()[0]: number for number in range(1, 21)}
 
@@ -81,9 +83,13 @@ class ScriptedModel:
     def _write(self, request: Request, chance: "_Chance") -> str:
         asked = [m.content for m in request.messages if m.role == "user"]
         # Worked examples stand before the task itself.
-        first = next((content for content in reversed(asked) if _DEFINITION.search(content)), asked[0])
+        wanted = (_DEFINITION, _IN_A_LINE)
+        first = next((said for said in reversed(asked) if any(p.search(said) for p in wanted)), asked[0])
+        in_a_line = _IN_A_LINE.search(first)
         names = [match["name"] for match in _DEFINITION.finditer(first)]
-        topic = _TOPIC.search(first)
+        if in_a_line:
+            names = in_a_line["names"].split("; ")
+        topic = in_a_line or _TOPIC.search(first)
         shown = [code(name) for name in names if chance.falls(f"skill {name}", self._rates.skill)]
         if topic and chance.falls("topic", self._rates.topic):
             shown.append(code(topic["topic"]))

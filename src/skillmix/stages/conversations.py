@@ -1,6 +1,6 @@
 """A conversation: two turns of a student, then the votes on what came of it. What follows what, and nothing else."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from skillmix.config.experiment import Experiment, GraderSettings, StudentSettings
@@ -52,7 +52,8 @@ class Conversations:
         self._combinations[combination.id] = combination
         prompt, _ = self._student_prompts(student, combination)
         key = GenerateKey(student, combination.id, generation, 1)
-        return self._student_task(key, (*self._worked(student), Message("user", prompt)))
+        before = (*self._worked(student), *self._lead(student, combination))
+        return self._student_task(key, (*before, Message("user", prompt)))
 
     def follow(self, request: Request, outcome: Outcome) -> Iterator[Task]:
         """What an outcome releases."""
@@ -129,15 +130,17 @@ class Conversations:
         """The turns of worked examples; the same messages for every conversation, so that they are hashed once."""
         name = self._experiment.students[student].prompts or self._experiment.prompts
         if name not in self._worked_turns:
-            turns = self._prompts[name].worked_turns()
-            self._worked_turns[name] = tuple(
-                message for asked, said in turns for message in (Message("user", asked), Message("assistant", said))
-            )
+            self._worked_turns[name] = _messages(self._prompts[name].worked_turns())
         return self._worked_turns[name]
 
+    def _lead(self, student: str, combination: Combination) -> tuple[Message, ...]:
+        return _messages(self._prompts_of(student).lead_turns(self._catalog, combination))
+
     def _student_prompts(self, student: str, combination: Combination) -> tuple[str, str]:
-        name = self._experiment.students[student].prompts or self._experiment.prompts
-        return self._prompts[name].student_prompts(self._catalog, combination)
+        return self._prompts_of(student).student_prompts(self._catalog, combination)
+
+    def _prompts_of(self, student: str) -> PromptSet:
+        return self._prompts[self._experiment.students[student].prompts or self._experiment.prompts]
 
     def _student_task(self, key: GenerateKey, messages: tuple[Message, ...]) -> Task:
         return self._task(f"student:{key.student}", self._experiment.students[key.student], key, messages)
@@ -153,6 +156,10 @@ class Conversations:
         decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p)
         seed = seed_for(self._experiment.seed, key)
         return Task(model, Request(key, name, messages, decoding, seed))
+
+
+def _messages(turns: Iterable[tuple[str, str]]) -> tuple[Message, ...]:
+    return tuple(message for asked, said in turns for message in (Message("user", asked), Message("assistant", said)))
 
 
 def _model_name(model: str) -> str:

@@ -171,8 +171,8 @@ class Made:
 
     @property
     def short(self) -> list[Yield]:
-        """Targets that were not reached."""
-        return [y for y in self.yields if y.taken < y.target]
+        """Where too little was kept for later steps."""
+        return [y for y in self.yields if not y.is_enough]
 
 
 def make_dataset(

@@ -199,6 +199,7 @@ class Waves:
                 below_floor=sampler.below_floor if not self.is_broken else {},
                 floor=target.floor,
                 ceiling=target.ceiling,
+                least=self.step.least,
             )
         )
         self.left = Left(

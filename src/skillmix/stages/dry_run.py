@@ -154,7 +154,8 @@ def _conversations(step: TrainStep, experiment: Experiment) -> int | None:
 def _student_tokens(prompts: PromptSet, catalog: Catalog, combination: Combination, longest_reply: int) -> int:
     """Both turns: the second repeats the first, and the reply to it."""
     first, second = prompts.student_prompts(catalog, combination)
-    worked = sum(len(asked) + len(said) for asked, said in prompts.worked_turns())
+    before = [*prompts.worked_turns(), *prompts.lead_turns(catalog, combination)]
+    worked = sum(len(asked) + len(said) for asked, said in before)
     return 2 * tokens_in(worked + len(first)) + longest_reply + tokens_in(len(second))
 
 

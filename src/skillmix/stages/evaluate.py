@@ -94,7 +94,7 @@ async def make_calls(calls: Calls, cells: Sequence[Cell], place: Workplace, tall
     try:
         for group in passes(used):
             found = tally.found
-            wanted = [cell for cell in cells if group.student in (None, cell.student)]
+            wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
             source = first_turns(wanted, conversations, place.journal, tally)
             await serve({name: used[name] for name in group.models}, source, conversations, place, tally)
             tally.found = found if group.is_repeated else tally.found
@@ -110,11 +110,14 @@ async def make_calls(calls: Calls, cells: Sequence[Cell], place: Workplace, tall
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Models that are open together: all that are elsewhere, and at most one that is in this process."""
+    """Models that are open together: all that are elsewhere, and at most one that is in this process.
+
+    That one may be several students, who differ in their prompts or in how they draw: it is loaded once for all.
+    """
 
     models: tuple[str, ...]
-    student: str | None = None
-    """Only the conversations of this student."""
+    students: frozenset[str] | None = None
+    """Only the conversations of these students."""
     is_repeated: bool = False
     """Whether it walks through what an earlier pass has counted."""
 
@@ -124,11 +127,25 @@ def passes(used: Mapping[str, Settings]) -> list[Pass]:
     local = [name for name, settings in used.items() if parse_spec(str(settings.asked)).provider in IN_PROCESS]
     remote = tuple(name for name in used if name not in local)
     students = [name for name in local if name.startswith("student:")]
-    result = [Pass((*remote, name), student=name.removeprefix("student:")) for name in students]
+    sharing: dict[_Loaded, list[str]] = {}
+    for name in students:
+        sharing.setdefault(_loaded(used[name]), []).append(name)
+    result = [
+        Pass((*remote, *names), students=frozenset(name.removeprefix("student:") for name in names))
+        for names in sharing.values()
+    ]
     if len(students) < sum(name.startswith("student:") for name in used) or not students:
         result.insert(0, Pass(remote))
     graders = [name for name in local if name.startswith("grader:")]
     return [*result, *(Pass((name,), is_repeated=True) for name in graders)]
+
+
+_Loaded = tuple[str, int | None]
+
+
+def _loaded(settings: Settings) -> _Loaded:
+    """What tells two models in this process apart, however they are asked."""
+    return str(settings.asked), settings.concurrency
 
 
 async def serve(
@@ -150,12 +167,18 @@ async def serve(
 
 
 async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) -> dict[str, Model]:
-    """The models of a step by the names that tasks use."""
+    """The models of a step by the names that tasks use; names of one model in this process share it."""
     models: dict[str, Model] = {}
+    in_process: dict[_Loaded, Model] = {}
     for name, settings in used.items():
         spec = parse_spec(str(settings.asked))
-        models[name] = open_model(spec, concurrency=settings.concurrency, timeout=settings.timeout)
-        opened.push_async_callback(models[name].close)
+        model = in_process.get(_loaded(settings))
+        if model is None:
+            model = open_model(spec, concurrency=settings.concurrency, timeout=settings.timeout)
+            opened.push_async_callback(model.close)
+        if spec.provider in IN_PROCESS:
+            in_process[_loaded(settings)] = model
+        models[name] = model
     return models
 
 

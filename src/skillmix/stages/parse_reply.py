@@ -7,7 +7,7 @@ from skillmix.config.prompt_sets import load_prompts
 from skillmix.core.catalog import Catalog
 from skillmix.core.combinations import Combination, combination_of
 from skillmix.core.errors import UserError
-from skillmix.core.prompts import GRADER_VARIANTS
+from skillmix.core.prompts import GRADER_VARIANTS, LEAD_FILE, STUDENT_FILES
 from skillmix.core.reading import Reading, read_grades
 from skillmix.core.rubric import Rubric, rubric_of
 
@@ -63,8 +63,9 @@ def rendered_prompts(named: Named, *, answer: str) -> dict[str, str]:
     catalog, named_order = named.resolve()
     combination = combination_of(named_order.skills, named_order.topic)  # in the order that a run would ask in
     prompts = load_prompts(named.prompts)
-    first, second = prompts.student_prompts(catalog, combination)
-    rendered = {"generate-1.txt": first, "generate-2.txt": second}
+    lead = [asked for asked, _ in prompts.lead_turns(catalog, combination)]
+    rendered = dict(zip([LEAD_FILE], lead, strict=False))
+    rendered |= zip(STUDENT_FILES, prompts.student_prompts(catalog, combination), strict=True)
     for variant in GRADER_VARIANTS:
         file = f"grade-{variant}.txt"
         if file in prompts.templates:

@@ -184,11 +184,13 @@ def _dataset(step: Any, place: Workplace, result: RunResult) -> bool:
         return False
     result.datasets[step.name] = made
     say(f"{step.name}: {made.texts} conversations in {made.folder}")
-    for y in made.short:
-        say(
-            f"{step.name}: only {y.taken} of {y.target} texts of k = {y.k} after {y.written} conversations "
-            f"({y.full_marks} with full marks); later steps wait for them"
-        )
+    for y in made.yields:
+        if y.taken < y.target:
+            what_then = "enough for later steps" if y.is_enough else "later steps wait for them"
+            say(
+                f"{step.name}: only {y.taken} of {y.target} texts of k = {y.k} after {y.written} conversations "
+                f"({y.full_marks} with full marks); {what_then}"
+            )
     return tally.stopped is None and not made.short
 
 
