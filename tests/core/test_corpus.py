@@ -1,6 +1,7 @@
 """Copies, near copies, frames and copied examples, against the plain way of finding them."""
 
 import random
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -43,6 +44,25 @@ def test_a_longer_list_changes_nothing_before(texts: list[str], cut: int) -> Non
     assert earlier_copies(corpus_of(texts), threshold=0.7)[:cut] == earlier_copies(
         corpus_of(texts[:cut]), threshold=0.7
     )
+
+
+@given(st.text() | st.text(st.sampled_from("aB3_ '’-.\n\tÉßı"), max_size=40))
+def test_words_of_plain_text_are_those_of_any_text(text: str) -> None:
+    assert words_of(text) == re.findall(r"\w+(?:['’]\w+)*", text.casefold().replace("’", "'"))
+
+
+def test_words_that_are_known_keep_their_numbers() -> None:
+    corpus = corpus_of(["b c", "d b"], vocabulary={"a": 0, "b": 1})
+
+    assert corpus.vocabulary == {"a": 0, "b": 1, "c": 2, "d": 3}
+    assert [corpus.text(number).tolist() for number in (0, 1)] == [[1, 2], [3, 1]]
+
+
+def test_a_run_that_many_texts_share_hides_no_copy() -> None:
+    texts = [f"once upon a time there was w{n} and x{n} and y{n}" for n in range(400)]
+    texts += ["once upon a time there was w7 and x7 and y8"]
+
+    assert earlier_copies(corpus_of(texts), threshold=0.7) == [None] * 400 + [7]
 
 
 def test_only_exact_copies_without_a_threshold() -> None:

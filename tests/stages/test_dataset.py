@@ -208,12 +208,12 @@ def test_killed_at_20_random_moments_it_makes_the_same_bytes(in_folder: Path) ->
     path = written(in_folder, steps)
     chance = random.Random(20)
     kills = 0
-    for _ in range(60):
+    for number in range(60):
         kills += was_killed(path, after=chance.uniform(0.02, 0.5) * seconds)
         if kills == 20:
             break
         if (in_folder / "runs/data/all").exists():
-            (in_folder / "runs/data/journal/calls.sqlite").rename(in_folder / f"old-{kills}.sqlite")  # begin anew
+            (in_folder / "runs/data").rename(in_folder / f"old-{number}")  # begin anew
     result = run_experiment(path)
 
     assert kills == 20

@@ -27,9 +27,13 @@ class Message:
     @cached_property
     def content_hash(self) -> str:
         """The address under which a journal keeps the message."""
-        # Not `digest`: every message is hashed again whenever a journal is read, and JSON would take most of it.
-        content = f"{self.role}\0{self.content}".encode("utf-8", "surrogatepass")
-        return blake2b(content, digest_size=16).hexdigest()
+        return content_address(self.role, self.content)
+
+
+def content_address(role: Role, content: str) -> str:
+    """The hash of a message, of its words as they are."""
+    # Not `digest`: every message is hashed again whenever a journal is read, and JSON would take most of it.
+    return blake2b(f"{role}\0{content}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

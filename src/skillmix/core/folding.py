@@ -25,6 +25,7 @@ def fold(text: str) -> str:
     return _NOT_A_WORD.sub(" ", APOSTROPHES.sub("", text.casefold())).strip()
 
 
+@lru_cache(maxsize=1 << 12)
 def before_parenthesis(name: str) -> str:
     """The short form of a skill's name.
 

@@ -10,7 +10,7 @@ from skillmix.core.combinations import Combination
 from skillmix.core.errors import UserError, faults_error
 from skillmix.core.hashing import short_id
 from skillmix.core.rubric import Phrases, limit_in_words, rubric_of, sentence_limit
-from skillmix.core.templates import fill, slots_of
+from skillmix.core.templates import fill_from, slots_of
 
 GraderVariant = Literal["gpt", "claude", "llama2"]
 GRADER_VARIANTS: Final[tuple[GraderVariant, ...]] = get_args(GraderVariant)
@@ -98,7 +98,7 @@ class PromptSet:
     def _lead(self, skills: Sequence[Skill], topic: str) -> list[tuple[str, str]]:
         if LEAD_FILE not in self.templates:
             return []
-        asked = _render(self.templates[LEAD_FILE], _values_of(skills, topic, self._slots(LEAD_FILE)))
+        asked = fill_from(self.templates[LEAD_FILE], _values_of(skills, topic, self._slots(LEAD_FILE)))
         return [(asked, f"Answer: {' '.join(skill.example for skill in skills)}")]
 
     def worked_turns(self) -> list[tuple[str, str]]:
@@ -109,13 +109,13 @@ class PromptSet:
             turns += self._lead(example.skills, example.topic)
             values = _values_of(example.skills, example.topic, slots)
             for file, answer in zip(STUDENT_FILES, example.answers, strict=True):
-                turns.append((_render(self._template(file), values), f"Answer: {answer}"))
+                turns.append((fill_from(self._template(file), values), f"Answer: {answer}"))
         return turns
 
     def student_prompts(self, catalog: Catalog, combination: Combination) -> tuple[str, str]:
         """What the student is asked in turn 1 and in turn 2."""
         values = _values(catalog, combination, self._slots(*STUDENT_FILES))
-        first, second = (_render(self._template(file), values) for file in STUDENT_FILES)
+        first, second = [fill_from(self._template(file), values) for file in STUDENT_FILES]
         return first, second
 
     def grader_prompt(self, catalog: Catalog, combination: Combination, *, answer: str, variant: GraderVariant) -> str:
@@ -129,10 +129,10 @@ class PromptSet:
             "criteria": "\n".join(f"- {phrase}" for phrase in phrases),
             "rubric_items": ", ".join(phrases),
         }
-        return _render(self._template(file), values)
+        return fill_from(self._template(file), values)
 
     def _slots(self, *files: str) -> frozenset[str]:
-        return frozenset().union(*(slots_of(self._template(file)) for file in files))
+        return frozenset().union(*[slots_of(self._template(file)) for file in files])
 
     def _template(self, file: str) -> str:
         if file not in self.templates:
@@ -179,13 +179,17 @@ def _values_of(skills: Sequence[Skill], topic: str, slots: Container[str]) -> di
     """What may be asked for, and of the definitions those that are."""
     limit = limit_in_words(sentence_limit(len(skills)))
     names = [skill.name for skill in skills]
-    return {
+    values = {
         "topic": topic,
         "skills": "; ".join(names),
         "skills_str": ", ".join(names),
         "limit": limit,
         "num_sentences_str": limit,
-    } | {slot: _lines(skills, layout) for slot, layout in _LAYOUTS.items() if slot in slots}
+    }
+    for slot, layout in _LAYOUTS.items():
+        if slot in slots:
+            values[slot] = _lines(skills, layout)
+    return values
 
 
 def _lines(skills: Sequence[Skill], layout: str) -> str:
@@ -195,11 +199,6 @@ def _lines(skills: Sequence[Skill], layout: str) -> str:
 @lru_cache(maxsize=4096)
 def _told(skill: Skill, layout: str) -> str:
     return layout.format(s=skill)
-
-
-def _render(template: str, values: Mapping[str, str]) -> str:
-    slots = slots_of(template)
-    return fill(template, {slot: value for slot, value in values.items() if slot in slots})
 
 
 def _slot_faults(kind: TemplateKind, template: str, told_before: Container[str]) -> list[str]:

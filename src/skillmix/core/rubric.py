@@ -122,7 +122,7 @@ def rubric_of(skills: Sequence[str], topic: str, *, phrases: Phrases = _DEFAULT_
 def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
     limit = sentence_limit(len(skills))
     criteria = (
-        *(Criterion("skill", skill, fill(phrases.skill, {"skill": skill})) for skill in skills),
+        *[_skill_criterion(skill, phrases.skill) for skill in skills],
         Criterion("topic", "topic", fill(phrases.topic, {"topic": topic})),
         Criterion("sense", "sense", phrases.sense),
         Criterion("length", "length", fill(phrases.length, {"limit": limit_in_words(limit)})),
@@ -132,16 +132,24 @@ def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
         limit=limit,
         topic=_without_the(fold(topic)),
         longest_label=_ROOM_FOR_LEAD_IN + max(len(topic), *(max(len(c.name), len(c.phrase)) for c in criteria)),
-        label_ends=_label_ends(criteria, topic),
+        label_ends=_COMMON_ENDS.union([_end_of(topic)], *map(_label_ends, criteria)),
         _labels=_labels(criteria),
     )
 
 
-def _label_ends(criteria: tuple[Criterion, ...], topic: str) -> frozenset[str]:
-    names = [c.name for c in criteria] + [before_parenthesis(c.name) for c in criteria]
-    texts = [*names, *(c.phrase for c in criteria), topic, *_SENSE_LABELS, *_TOPIC_WORDS, *_LENGTH_WORDS]
-    ends = {fold(text).rpartition(" ")[2] for text in texts}
-    return frozenset(ends | {"sentence", "sentences", "maximum", "max", "less", "fewer", "long"})
+# What depends on a skill alone is worked out once: a large run has as many rubrics as combinations.
+@lru_cache(maxsize=1 << 12)
+def _skill_criterion(skill: str, phrase: str) -> Criterion:
+    return Criterion("skill", skill, fill(phrase, {"skill": skill}))
+
+
+@lru_cache(maxsize=1 << 12)
+def _label_ends(criterion: Criterion) -> frozenset[str]:
+    return frozenset(map(_end_of, (criterion.name, before_parenthesis(criterion.name), criterion.phrase)))
+
+
+def _end_of(text: str) -> str:
+    return fold(text).rpartition(" ")[2]
 
 
 _ROOM_FOR_LEAD_IN: Final = 80
@@ -262,6 +270,11 @@ _LENGTH_WORDS: Final = frozenset(
     )
     for noun in ("length", "sentence limit", "sentence count", "number of sentences", "length limit", "limit")
 )
+_COMMON_ENDS: Final = frozenset(
+    {"sentence", "sentences", "maximum", "max", "less", "fewer", "long"}
+    | {_end_of(label) for label in _SENSE_LABELS | _TOPIC_WORDS | _LENGTH_WORDS}
+)
+"""Last words of the labels that every rubric accepts."""
 _LENGTH = re.compile(
     rf"^{_SUBJECT}(?:(?:has|have|contains?|uses?|is|stays|keeps to|consists of|limited to|within|only) )*"
     r"(?:at most|no more than|not more than|up to|a maximum of|maximum of|maximum|max|limit of|within)? ?"

@@ -9,6 +9,7 @@ from skillmix.core.errors import UserError
 _SLOT = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
 
+@lru_cache(maxsize=256)
 def slots_of(template: str) -> frozenset[str]:
     """The slot names of a template; braces around anything else are plain text.
 
@@ -31,7 +32,14 @@ def fill(template: str, values: Mapping[str, str]) -> str:
             f"Template slots do not fit: unfilled {unfilled or 'none'}, unused {unused or 'none'}.",
             hint=f"The template has {sorted(slots)}; values were given for {sorted(values)}.",
         )
-    return "".join([values[part] if place % 2 else part for place, part in enumerate(_parts(template))])
+    return fill_from(template, values)
+
+
+def fill_from(template: str, values: Mapping[str, str]) -> str:
+    """Put values into slots, from a table that may have more of them."""
+    parts = list(_parts(template))
+    parts[1::2] = [values[slot] for slot in parts[1::2]]
+    return "".join(parts)
 
 
 @lru_cache(maxsize=256)

@@ -20,6 +20,8 @@ CREATE TABLE IF NOT EXISTS decisions (
 ) WITHOUT ROWID
 """
 _AT_ONCE: Final = 500
+_PATIENCE_S: Final = 10.0
+"""Two processes that read one run take turns at keeping what they found."""
 
 
 class Decision(NamedTuple):
@@ -82,7 +84,7 @@ class Derived(AbstractContextManager["Derived"]):
         for _ in range(2):
             with suppress(sqlite3.OperationalError):
                 try:
-                    connection = sqlite3.connect(self._path, timeout=1.0)
+                    connection = sqlite3.connect(self._path, timeout=_PATIENCE_S)
                     connection.execute("PRAGMA journal_mode = WAL")
                     connection.execute("PRAGMA synchronous = OFF")
                     connection.execute(_SCHEMA)

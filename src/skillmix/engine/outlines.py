@@ -7,12 +7,12 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from skillmix.core.combinations import Combination
 from skillmix.core.errors import UserError
 from skillmix.engine.journal import JournalReader
-from skillmix.engine.rows import combination_of_row, verified_message
+from skillmix.engine.rows import combination_of_row, verified_content
 from skillmix.engine.schema import telling_what_broke
 
 
@@ -50,11 +50,11 @@ class Outline(NamedTuple):
 
 _TURNS = (
     "SELECT student, combination, generation, turn, reply, problem_kind, model, origin, request_hash "
-    "FROM calls NOT INDEXED WHERE stage = 'generate' {and_student} ORDER BY student, combination, generation, turn"
+    "FROM calls NOT INDEXED WHERE stage = 'generate' {chosen} ORDER BY student, combination, generation, turn"
 )
 _VOTES = (
     "SELECT student, combination, generation, grader, text, round, attempt, reply "
-    "FROM calls NOT INDEXED WHERE stage = 'grade' {and_student} "
+    "FROM calls NOT INDEXED WHERE stage = 'grade' {chosen} "
     "ORDER BY student, combination, generation, grader, round, attempt, text"
 )
 # Not indexed: walking the index would fetch every row from another place of a file of gigabytes; sorting the few
@@ -62,9 +62,22 @@ _VOTES = (
 _conversation = itemgetter(0, 1, 2)
 
 
-def outlines(journal: JournalReader, *, students: Iterable[str] | None = None) -> Iterator[Outline]:
-    """Every conversation in the order of its key; of these students if any are named."""
-    chosen = None if students is None else sorted(set(students))
+class Ids(NamedTuple):
+    """Combination ids from the first up to the end."""
+
+    first: str
+    end: str
+
+
+HALVES: Final = (Ids("", "8"), Ids("8", "g"))
+"""Ids are hexadecimal hashes, so each half has about as many conversations as the other."""
+
+
+def outlines(
+    journal: JournalReader, *, students: Iterable[str] | None = None, ids: Ids | None = None
+) -> Iterator[Outline]:
+    """Every conversation in the order of its key; of these students and ids if any are named."""
+    chosen = _Chosen.by(students, ids)
     votes = groupby(_rows(journal, _VOTES, chosen, width=7), key=_conversation)
     at = next(votes, None)
     for key, rows in groupby(_rows(journal, _TURNS, chosen, width=4), key=_conversation):
@@ -78,11 +91,28 @@ def outlines(journal: JournalReader, *, students: Iterable[str] | None = None) -
         yield Outline(key[0], key[1], key[2], turns, graded)
 
 
-def _rows(journal: JournalReader, query: str, students: list[str] | None, *, width: int) -> Iterator[tuple[Any, ...]]:
+class _Chosen(NamedTuple):
+    """A condition of a query, and its values."""
+
+    condition: str
+    values: list[str]
+
+    @classmethod
+    def by(cls, students: Iterable[str] | None, ids: Ids | None) -> "_Chosen":
+        condition, values = "", []
+        if students is not None:
+            values = sorted(set(students))
+            condition = f"AND student IN ({', '.join('?' * len(values))})"
+        if ids is not None:
+            condition += " AND combination >= ? AND combination < ?"
+            values += ids
+        return cls(condition, values)
+
+
+def _rows(journal: JournalReader, query: str, chosen: _Chosen, *, width: int) -> Iterator[tuple[Any, ...]]:
     """Rows of all files in order; of a key that several files have, the one with a reply."""
-    condition = "" if students is None else f"AND student IN ({', '.join('?' * len(students))})"
-    asked = query.format(and_student=condition)
-    files = [_rows_of(path, connection, asked, students or []) for path, connection in journal.files]
+    asked = query.format(chosen=chosen.condition)
+    files = [_rows_of(path, connection, asked, chosen.values) for path, connection in journal.files]
     if len(files) == 1:
         yield from files[0]
         return
@@ -114,7 +144,7 @@ def contents(journal: JournalReader, addresses: Iterable[str]) -> dict[str, str]
     wanted = sorted(set(addresses))
     found: dict[str, str] = {}
     for address, role, content in _rows_with(journal, "SELECT hash, role, content FROM messages WHERE hash", wanted):
-        found[address] = verified_message(address, role, content).content
+        found[address] = verified_content(address, role, content)
     if len(found) < len(wanted):
         raise UserError(
             f"The journal is damaged: {len(wanted) - len(found)} replies are not in it.",
@@ -129,7 +159,7 @@ def combinations_of(journal: JournalReader, ids: Iterable[str]) -> dict[str, Com
     found: dict[str, Combination] = {}
     for row in _rows_with(journal, "SELECT id, skills, topic FROM combinations WHERE id", wanted):
         whole = combination_of_row(row)
-        skills = tuple(intern(skill) for skill in whole.skills)
+        skills = tuple([intern(skill) for skill in whole.skills])
         found[whole.id] = Combination(whole.id, skills, intern(whole.topic))
     if len(found) < len(wanted):
         raise UserError(

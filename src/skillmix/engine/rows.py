@@ -16,6 +16,7 @@ from skillmix.core.calls import (
     Outcome,
     Reply,
     Role,
+    content_address,
 )
 from skillmix.core.combinations import Combination, combination_id
 from skillmix.core.errors import UserError
@@ -124,6 +125,13 @@ def verified_message(address: str, role: str | None, content: str | None) -> Mes
     if content is None or message.content_hash != address:
         raise _damaged(f"the message with the hash {address}")
     return message
+
+
+def verified_content(address: str, role: str | None, content: str | None) -> str:
+    """The words of such a message, without making one where there are millions."""
+    if content is not None and content_address(_role(role), content) == address:
+        return content
+    return verified_message(address, role, content).content
 
 
 def _role(role: str | None) -> Role:

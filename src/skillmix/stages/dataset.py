@@ -4,7 +4,6 @@ import gc
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -22,12 +21,13 @@ from skillmix.core.recipes import Recipe
 from skillmix.engine.run_folder import RunFolder, find_run
 from skillmix.engine.scheduler import Tally
 from skillmix.stages.dataset_files import prompts_shown, read_rows, require_parquet
-from skillmix.stages.dataset_texts import Made, Plan, Writers, has_two_turns, kept_texts, make_dataset, without_copies
+from skillmix.stages.dataset_reading import Source, found_in
+from skillmix.stages.dataset_texts import Made, Plan, Writers, make_dataset, without_copies
 from skillmix.stages.dataset_waves import Waves
 from skillmix.stages.evaluate import Workplace
 from skillmix.stages.evaluations import bars_for, combinations_in, evaluated
 from skillmix.stages.experiment import experiment_of_run, read_experiment
-from skillmix.stages.graded import Graded, deciding_for, graded_conversations
+from skillmix.stages.graded import deciding_for
 from skillmix.stages.stopping import INTERRUPTED
 from skillmix.stages.trained_models import settings_for, student_name
 
@@ -215,23 +215,11 @@ def _kept_of_run(
             f"The run {run.name} has no grader {unknown[0]!r}." if unknown else f"The run {run.name} has no grades.",
             hint="`skillmix grade` grades what is written; `skillmix export RUN --what votes` shows who voted.",
         )
-    counts: Counter[str] = Counter()
-    votes: Counter[str] = Counter()
-    kept: list[KeptText] = []
-    graders, writers = list(deciding.graders), writers_of(run, experiment)
-    source = graded_conversations(run, deciding, students=wanted.students)
-    with run.read() as journal:
-        # Words are fetched for some at a time, so that only what is kept stays in memory.
-        while part := list(islice(source, _AT_ONCE)):
-            kinds = [_kind(graded) for graded in part]
-            counts.update(kinds)
-            for graded in part:
-                votes.update([g for g, d in zip(graders, graded.decisions, strict=False) if d.earned is not None])
-            full = [graded for graded, kind in zip(part, kinds, strict=True) if kind == "full"]
-            kept += kept_texts(full, journal, writers, graders)
+    found = found_in(Source(run.path, wanted.graders, wanted.students, writers_of(run, experiment)))
+    counts = found.kinds
     total = counts.total()
     if counts["undecided"] == total - counts["unfinished"] - counts["no turns"] > 0:
-        told = ", ".join(f"{name} decided {votes[name]} of {total} texts" for name in deciding.graders)
+        told = ", ".join(f"{name} decided {found.decided[name]} of {total} texts" for name in deciding.graders)
         raise UserError(f"The run {run.name} has no grades: {told}.", hint="Grade it first: skillmix grade.")
     left = replace(
         left,
@@ -240,17 +228,4 @@ def _kept_of_run(
         not_conversations=left.not_conversations + counts["no turns"],
         less=left.less + counts["less"],
     )
-    return kept, left
-
-
-_AT_ONCE = 10_000
-
-
-def _kind(graded: Graded) -> str:
-    if not graded.is_over:
-        return "unfinished"
-    if graded.is_ungraded:
-        return "undecided"
-    if not graded.is_kept:
-        return "less"
-    return "full" if has_two_turns(graded.outline) else "no turns"
+    return found.kept, left

@@ -28,7 +28,7 @@ from skillmix.core.text_rules import Answer, Rules, extract_answer, plain_answer
 from skillmix.core.texts import Ballot, StudentText
 from skillmix.engine.derived import Decision, Derived
 from skillmix.engine.journal import JournalReader
-from skillmix.engine.outlines import Outline, Vote, combinations_of, contents, outlines
+from skillmix.engine.outlines import Ids, Outline, Vote, combinations_of, contents, outlines
 from skillmix.engine.run_folder import RunFolder
 from skillmix.stages.conversations import TURNS
 from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
@@ -91,10 +91,11 @@ class Deciding:
     def decide(
         self, grader: str, combination: Combination, answer: Answer, votes: Sequence[tuple[Vote, str]]
     ) -> Decision:
-        """One text under one grader."""
+        """One text under one grader; votes on another text (of an older extraction) do not count."""
         settings = self.graders[grader]
         text = StudentText("", combination, 0, answer)
-        readings = self._readings(text, votes)
+        address = text.id
+        readings = self._readings(text, [(vote, reply) for vote, reply in votes if vote.text == address])
         is_code = settings is not None and settings.model.startswith("rules:")
         if is_code and self.code is not None and settings is not None:
             skills = combination.skills
@@ -108,19 +109,17 @@ class Deciding:
         points = ballot.points(self.rules, self.phrases)
         earned = text_score(points, "full_marks")
         told = [found.points if found else None for found in ballot.readings]
-        return Decision(None if earned is None else int(earned), text.id, answer.status, json.dumps(told))
+        return Decision(None if earned is None else int(earned), address, answer.status, json.dumps(told))
 
     def _readings(self, text: StudentText, votes: Sequence[tuple[Vote, str]]) -> dict[int, Reading | None]:
-        """The first readable attempt of each round; votes on another text (of an older extraction) do not count."""
+        """The first readable attempt of each round."""
         rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=self.phrases)
         readings: dict[int, Reading | None] = {}
-        wanted = text.id
         for vote, reply in votes:
-            if vote.text == wanted:
-                earlier = readings.get(vote.round)
-                if earlier is None or earlier.points is None:
-                    found = read_grades(rubric, reply, text=text.answer.text) if vote.reply else None
-                    readings[vote.round] = found or earlier
+            earlier = readings.get(vote.round)
+            if earlier is None or earlier.points is None:
+                found = read_grades(rubric, reply, text=text.answer.text) if vote.reply else None
+                readings[vote.round] = found or earlier
         return readings
 
 
@@ -165,12 +164,12 @@ def _graders_found(journal: JournalReader) -> list[str]:
 
 
 def graded_conversations(
-    run: RunFolder, deciding: Deciding, *, students: Iterable[str] | None = None
+    run: RunFolder, deciding: Deciding, *, students: Iterable[str] | None = None, ids: Ids | None = None
 ) -> Iterator[Graded]:
-    """Every conversation of a run, decided; in the order of its key."""
+    """Every conversation of a run, decided; in the order of its key; of these students and ids if any are named."""
     versions = {grader: deciding.version(grader) for grader in deciding.graders}
     with run.read() as journal, Derived(run.derived) as derived:
-        source = outlines(journal, students=students)
+        source = outlines(journal, students=students, ids=ids)
         while chunk := list(islice(source, _AT_ONCE)):
             yield from _decided(chunk, deciding, versions, journal, derived)
 

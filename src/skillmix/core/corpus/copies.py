@@ -1,6 +1,6 @@
 """Exact and near copies among texts: each text against the earlier ones that are kept."""
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from skillmix.core.corpus.words import Corpus
 RUN: Final = 3
 """Texts are compared by their sets of three-word runs."""
 _CHUNK: Final = 50_000
-_MOST_BUCKETS: Final = 23
+_MOST_BUCKETS: Final = 26
 
 
 def earlier_copies(corpus: Corpus, *, threshold: float | None) -> list[int | None]:
@@ -55,19 +55,19 @@ def _pairs(corpus: Corpus, is_first: NDArray[np.bool_], threshold: float) -> lis
     """Pairs of texts (later, earlier) that may overlap enough, in the order of the later text."""
     if not len(corpus.words):
         return []
-    # Runs are counted by a remainder of their hash, repeats and copies included: some look more frequent than they
-    # are, none looks rarer.
-    frequency = np.zeros(1 << min(_MOST_BUCKETS, len(corpus.words).bit_length() + 1), np.int32)
-    for first in range(0, len(corpus), _CHUNK):
-        runs, _ = corpus.runs(RUN, first=first, last=min(first + _CHUNK, len(corpus)))
-        np.add.at(frequency, _buckets(runs, frequency), 1)
+    frequency = _frequencies(corpus)
     sizes = np.zeros(len(corpus), np.int64)
     kept_runs, kept_texts = [], []
     for first in range(0, len(corpus), _CHUNK):
-        runs, texts = _run_sets(corpus, first, is_first)
+        last = min(first + _CHUNK, len(corpus))
+        runs, texts = corpus.runs(RUN, first=first, last=last)
+        often = frequency[_buckets(runs, frequency)]
+        candidates = is_first[first : first + _CHUNK] & _may_overlap(texts - first, often, last - first, threshold)
+        inside = candidates[texts - first]
+        runs, texts, often = _run_sets(runs[inside], texts[inside], often[inside])
         chunk = np.bincount(texts - first)
         sizes[first : first + len(chunk)] = chunk
-        runs, texts = _rarest(runs, texts, frequency, threshold)
+        runs, texts = _rarest(runs, texts, often, threshold)
         kept_runs.append(runs)
         kept_texts.append(texts)
     runs, texts = np.concatenate(kept_runs), np.concatenate(kept_texts)
@@ -76,31 +76,58 @@ def _pairs(corpus: Corpus, is_first: NDArray[np.bool_], threshold: float) -> lis
     return _grouped_pairs(runs, texts, sizes, threshold)
 
 
-def _buckets(runs: NDArray[np.uint64], frequency: NDArray[np.int32]) -> NDArray[np.int64]:
-    return (runs & np.uint64(len(frequency) - 1)).astype(np.int64)
+def _frequencies(corpus: Corpus) -> NDArray[np.uint8]:
+    """How often runs occur, by a remainder of their hash, repeats and copies included, and no further than 255.
+
+    Some look more frequent than they are, none looks rarer.
+    """
+    frequency = np.zeros(1 << min(_MOST_BUCKETS, len(corpus.words).bit_length() + 2), np.uint8)
+    for first in range(0, len(corpus), _CHUNK):
+        runs, _ = corpus.runs(RUN, first=first, last=min(first + _CHUNK, len(corpus)))
+        buckets = np.sort(_buckets(runs, frequency))
+        starts = _starts(buckets)
+        counts = np.diff(np.append(starts, len(buckets)))
+        places = buckets[starts]
+        frequency[places] = np.minimum(frequency[places] + counts, 255)
+    return frequency
 
 
-def _run_sets(corpus: Corpus, first: int, is_first: NDArray[np.bool_]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The different runs of each text of a chunk; a text shorter than a run is one run of its own."""
-    last = min(first + _CHUNK, len(corpus))
-    runs, texts = corpus.runs(RUN, first=first, last=last)
-    inside = is_first[texts]
-    runs, texts = runs[inside], texts[inside]
+def _buckets(runs: NDArray[np.uint64], frequency: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    return (runs & np.uint64(len(frequency) - 1)).astype(np.uint32)
+
+
+def _starts(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Where each group of equal values begins."""
+    if not len(values):
+        return np.empty(0, np.int64)
+    return np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
+
+
+def _may_overlap(texts: NDArray[np.int64], often: NDArray[np.uint8], count: int, threshold: float) -> NDArray[np.bool_]:
+    """Which of so many texts do not have too many runs to themselves: a copy shares its part of what it has."""
+    alone = np.bincount(texts[often == 1], minlength=count)
+    return alone <= (1 - threshold) * np.bincount(texts, minlength=count) + 1e-9
+
+
+def _run_sets(
+    runs: NDArray[np.uint64], texts: NDArray[np.int64], often: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint8]]:
+    """The different runs of each text, in the order of their hashes."""
     order = np.lexsort((runs, texts))
-    runs, texts = runs[order], texts[order]
+    runs, texts, often = runs[order], texts[order], often[order]
     is_new = np.ones(len(runs), np.bool_)
     is_new[1:] = (runs[1:] != runs[:-1]) | (texts[1:] != texts[:-1])
-    return runs[is_new], texts[is_new]
+    return runs[is_new], texts[is_new], often[is_new]
 
 
 def _rarest(
-    runs: NDArray[np.uint64], texts: NDArray[np.int64], frequency: NDArray[np.int32], threshold: float
+    runs: NDArray[np.uint64], texts: NDArray[np.int64], often: NDArray[np.uint8], threshold: float
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Of each text as many of its rarest runs as overlapping texts cannot both miss, less those that nobody shares."""
-    often = frequency[_buckets(runs, frequency)]
-    order = np.lexsort((runs, often, texts))
+    # Stable, so that runs of one frequency stay in the order of their hashes, which is the same in every text.
+    order = np.argsort(texts << 8 | often, kind="stable")
     runs, texts, often = runs[order], texts[order], often[order]
-    starts = np.flatnonzero(np.concatenate(([True], texts[1:] != texts[:-1]))) if len(texts) else np.empty(0, np.int64)
+    starts = _starts(texts)
     sizes = np.diff(np.append(starts, len(texts)))
     place = np.arange(len(texts)) - np.repeat(starts, sizes)
     # A small allowance, so that rounding never shortens a prefix.
@@ -113,7 +140,7 @@ def _grouped_pairs(
     runs: NDArray[np.uint64], texts: NDArray[np.int64], sizes: NDArray[np.int64], threshold: float
 ) -> list[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
-    starts = np.flatnonzero(np.concatenate(([True], runs[1:] != runs[:-1]))) if len(runs) else np.empty(0, np.int64)
+    starts = _starts(runs)
     ends = np.append(starts[1:], len(runs))
     for start, end in zip(starts[ends - starts > 1], ends[ends - starts > 1], strict=True):
         group = texts[start:end].tolist()

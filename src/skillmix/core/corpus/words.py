@@ -1,8 +1,11 @@
 """Many texts as one array of word numbers: what copies, near copies and phrases are counted on."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count, islice
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +20,13 @@ def words_of(text: str) -> list[str]:
     >>> words_of("The baker's dough, the dough!")
     ['the', "baker's", 'dough', 'the', 'dough']
     """
+    if text.isascii() and "'" not in text:  # the same words by string methods, in a fifth of the time
+        return text.encode().translate(_PLAIN_WORDS).decode().split()
     return _WORD.findall(text.casefold().replace("’", "'"))
+
+
+_PLAIN_WORDS: Final = bytes(ord(c.lower() if c.isalnum() or c == "_" else " ") for c in map(chr, range(128))) * 2
+"""ASCII in lower case, with a blank for what is between words; the second half is never used."""
 
 
 @dataclass(frozen=True)
@@ -66,26 +75,22 @@ class Corpus:
         return self.words[self.starts[number] : self.starts[number + 1]]
 
 
-def corpus_of(texts: Iterable[str], *, vocabulary: dict[str, int] | None = None) -> Corpus:
-    """Number the words of texts."""
-    known = {} if vocabulary is None else vocabulary
+def corpus_of(texts: Iterable[str], *, vocabulary: Mapping[str, int] | None = None) -> Corpus:
+    """Number the words of texts; words of the vocabulary keep their numbers."""
+    known: defaultdict[str, int] = defaultdict(count(len(vocabulary or ())).__next__, vocabulary or {})
     parts: list[NDArray[np.uint32]] = []
-    chunk: list[int] = []
-    starts = [0]
-    total = 0
-    for text in texts:
-        words = words_of(text)
-        chunk += [known.setdefault(word, len(known)) for word in words]
-        total += len(words)
-        starts.append(total)
-        if len(chunk) > _CHUNK:
-            parts.append(np.array(chunk, np.uint32))
-            chunk.clear()
-    parts.append(np.array(chunk, np.uint32))
-    return Corpus(np.concatenate(parts), np.array(starts, np.int64), known)
+    sizes = [0]
+    source = iter(texts)
+    while chunk := [words_of(text) for text in islice(source, _TEXTS_AT_ONCE)]:
+        lengths = list(map(len, chunk))
+        sizes += lengths
+        numbers = map(known.__getitem__, chain.from_iterable(chunk))
+        parts.append(np.fromiter(numbers, np.uint32, count=sum(lengths)))
+    words = np.concatenate(parts) if parts else np.empty(0, np.uint32)
+    return Corpus(words, np.cumsum(sizes, dtype=np.int64), dict(known))
 
 
-_CHUNK = 1_000_000
+_TEXTS_AT_ONCE: Final = 20_000
 
 
 def distinct_share(corpus: Corpus, length: int) -> float | None:
@@ -94,9 +99,6 @@ def distinct_share(corpus: Corpus, length: int) -> float | None:
     if not len(hashes):
         return None
     return float(1 + np.count_nonzero(hashes[1:] != hashes[:-1])) / len(hashes)
-
-
-_TEXTS_AT_ONCE = 20_000
 
 
 def _chunks(corpus: Corpus, length: int) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
@@ -168,7 +170,7 @@ def holds_run_of(corpus: Corpus, sources: Sequence[str], *, length: int) -> NDAr
         if count >= _SHORTEST_SOURCE:
             by_length.setdefault(min(count, length), []).append(source)
     for size, texts in sorted(by_length.items()):
-        told, _ = corpus_of(texts, vocabulary=dict(corpus.vocabulary)).runs(size)
+        told, _ = corpus_of(texts, vocabulary=corpus.vocabulary).runs(size)
         for hashes, owners in _chunks(corpus, size):
             found[owners[np.isin(hashes, told)]] = True
     return found

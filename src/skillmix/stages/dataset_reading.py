@@ -1,0 +1,110 @@
+"""The conversations with full marks of a run; of a large run, a second process reads one half."""
+
+import gc
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Final
+
+from skillmix.core.kept_texts import KeptText
+from skillmix.engine.outlines import HALVES, Ids
+from skillmix.engine.run_folder import RunFolder
+from skillmix.stages.dataset_texts import Writers, has_two_turns, kept_texts
+from skillmix.stages.graded import Graded, deciding_for, graded_conversations
+from skillmix.stages.second_process import LostHelper, beside, is_there_a_second_core
+
+_AT_ONCE: Final = 10_000
+WORTH_IT: Final = 100_000
+"""Calls in a journal from which on another process, which takes a second to come up, saves time."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run, whose votes count in it and whose texts are wanted; None for everybody's."""
+
+    run: Path
+    graders: Sequence[str] | None
+    students: Sequence[str] | None
+    writers: Writers
+
+
+@dataclass(frozen=True)
+class Found:
+    """Texts with full marks in the order of their keys, and the count of everything else."""
+
+    kept: list[KeptText] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+    """Conversations: 'full', 'less', 'undecided', 'unfinished' and 'no turns'."""
+    decided: Counter[str] = field(default_factory=Counter)
+    """Texts by the grader who decided about them."""
+
+    def add(self, other: "Found") -> None:
+        """Put what another process or an earlier part found with it."""
+        self.kept.extend(other.kept)
+        self.kinds.update(other.kinds)
+        self.decided.update(other.decided)
+
+
+def found_in(source: Source) -> Found:
+    """Read a whole run."""
+    if not _is_large(source) or not is_there_a_second_core():
+        return _together(_parts(source, None))
+    mine, others = HALVES
+    ours, theirs = Found(), Found()
+    try:
+        with beside(_parts_there, source, others) as received:
+            for part, other in zip_longest(_parts(source, mine), received, fillvalue=Found()):
+                ours.add(part)
+                theirs.add(other)
+    except LostHelper:
+        return _together(_parts(source, None))
+    ours.add(theirs)
+    ours.kept.sort(key=lambda kept: (kept.writer, kept.combination.id, kept.generation))
+    return ours
+
+
+def _is_large(source: Source) -> bool:
+    with RunFolder(source.run).read() as journal:
+        return journal.size() >= WORTH_IT
+
+
+def _together(parts: Iterable[Found]) -> Found:
+    whole = Found()
+    for part in parts:
+        whole.add(part)
+    return whole
+
+
+def _parts_there(source: Source, ids: Ids) -> Iterator[Found]:
+    gc.disable()  # for the same reason as in `dataset_of_runs`
+    yield from _parts(source, ids)
+
+
+def _parts(source: Source, ids: Ids | None) -> Iterator[Found]:
+    """Some conversations after the other: words are fetched only of what is kept, and for some at a time."""
+    run = RunFolder(source.run)
+    deciding = deciding_for(run, graders=source.graders)
+    graders = list(deciding.graders)
+    graded = graded_conversations(run, deciding, students=source.students, ids=ids)
+    with run.read() as journal:
+        while part := list(islice(graded, _AT_ONCE)):
+            kinds = [_kind(one) for one in part]
+            full = [one for one, kind in zip(part, kinds, strict=True) if kind == "full"]
+            yield Found(
+                kept_texts(full, journal, source.writers, graders),
+                Counter(kinds),
+                Counter([g for one in part for g, d in zip(graders, one.decisions, strict=False) if d[0] is not None]),
+            )
+
+
+def _kind(graded: Graded) -> str:
+    earned = [decision.earned for decision in graded.decisions]
+    if not earned:
+        return "unfinished"
+    if 0 in earned:
+        return "less"
+    if None in earned:
+        return "undecided"
+    return "full" if has_two_turns(graded.outline) else "no turns"

@@ -1,0 +1,89 @@
+"""A generator that runs in a process of its own, while this one goes on."""
+
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any, Final, TypeVar
+
+Item = TypeVar("Item")
+_AHEAD: Final = 4
+"""Items that wait to be taken: enough to keep both processes busy, few enough to hold in memory."""
+
+
+class LostHelper(Exception):
+    """The other process ended before its work did."""
+
+
+def is_there_a_second_core() -> bool:
+    """Whether another process would not just take turns with this one."""
+    with suppress(AttributeError):  # not on every system
+        return len(os.sched_getaffinity(0)) > 1
+    return (os.cpu_count() or 1) > 1
+
+
+@contextmanager
+def beside(function: Callable[..., Iterator[Item]], *arguments: object) -> Iterator[Iterator[Item]]:
+    """Start a generator in another process; its items come in their order, and its errors as if they were ours.
+
+    The process is started afresh: this one may have threads that a copy of it would not survive.
+    """
+    context = get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_send_all, args=(sending, function, arguments), daemon=True)
+    try:
+        process.start()
+    except (OSError, ImportError) as error:  # a system that starts no more processes, or has no semaphores
+        raise LostHelper from error
+    sending.close()
+    waiting: Queue[bytes | None] = Queue(_AHEAD)
+    # Items stay bytes until they are asked for, so that this thread takes no time from the work.
+    thread = Thread(target=_receive_all, args=(receiving, waiting), daemon=True)
+    thread.start()
+    try:
+        yield _received(waiting)
+    finally:
+        process.kill()
+        while thread.is_alive():
+            with suppress(Empty):
+                waiting.get(timeout=0.1)
+        process.join()
+        receiving.close()
+
+
+def _send_all(sending: Connection, function: Callable[..., Iterator[Item]], arguments: tuple[object, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the other process, which ends this one
+    try:
+        for item in function(*arguments):
+            sending.send_bytes(pickle.dumps(("item", item), pickle.HIGHEST_PROTOCOL))
+        last: tuple[str, object] = ("end", None)
+    except BrokenPipeError:  # nobody waits for more
+        return
+    except Exception as error:  # noqa: BLE001  # whatever it is, the other process shows it
+        last = ("error", error)
+    sending.send_bytes(pickle.dumps(last))
+
+
+def _receive_all(receiving: Connection, waiting: "Queue[bytes | None]") -> None:
+    with suppress(EOFError, OSError):
+        while True:
+            waiting.put(receiving.recv_bytes())
+    waiting.put(None)
+
+
+def _received(waiting: "Queue[bytes | None]") -> Iterator[Any]:
+    while True:
+        sent = waiting.get()
+        if sent is None:
+            raise LostHelper
+        kind, value = pickle.loads(sent)  # from a process that this one started
+        if kind == "error":
+            raise value
+        if kind == "end":
+            return
+        yield value

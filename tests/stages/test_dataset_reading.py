@@ -1,0 +1,95 @@
+"""A large run is read by two processes, and nobody can tell from what they find."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from skillmix.core.errors import UserError
+from skillmix.engine.run_folder import RunFolder
+from skillmix.stages import dataset_reading
+from skillmix.stages.dataset import writers_of
+from skillmix.stages.dataset_reading import Found, Source, found_in
+from skillmix.stages.run import run_experiment
+
+
+@pytest.fixture
+def source(in_folder: Path) -> Source:
+    """Two writers, two graders, some votes that cannot be read and some refusals."""
+    document: dict[str, Any] = {
+        "name": "data",
+        "students": {
+            "zoe": {"model": "scripted:student?skill=0.9&refusal=0.05"},
+            "ann": {"model": "scripted:student?skill=0.8"},
+        },
+        "graders": {
+            "judge": {"model": "scripted:grader", "rounds": 1},
+            "other": {"model": "scripted:grader?unreadable=0.6", "rounds": 3},
+        },
+        "steps": [
+            {
+                "name": "texts",
+                "stage": "generate",
+                "students": ["zoe", "ann"],
+                "settings": ["train"],
+                "k": [1, 2],
+                "combinations": 40,
+                "generations": 2,
+            },
+            {"name": "grades", "stage": "grade", "of": ["texts"], "graders": ["judge", "other"]},
+        ],
+    }
+    (in_folder / "data.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    run = run_experiment(in_folder / "data.yaml").run
+    return Source(run.path, None, None, writers_of(run, None))
+
+
+@pytest.fixture
+def with_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the run were large, and read in many parts."""
+    monkeypatch.setattr(dataset_reading, "WORTH_IT", 1)
+    monkeypatch.setattr(dataset_reading, "_AT_ONCE", 7)
+    monkeypatch.setattr(dataset_reading, "is_there_a_second_core", lambda: True)
+
+
+def lines(found: Found) -> list[str]:
+    return [repr(kept) for kept in found.kept]
+
+
+def test_two_processes_find_what_one_finds(source: Source, request: pytest.FixtureRequest) -> None:
+    alone = found_in(source)
+    request.getfixturevalue("with_help")
+
+    together = found_in(source)
+
+    assert {kept.writer for kept in alone.kept} == {"ann", "zoe"}
+    assert alone.kinds.total() == 320
+    assert min(alone.kinds[kind] for kind in ("full", "less", "undecided")) > 0
+    assert lines(together) == lines(alone)
+    assert (together.kinds, together.decided) == (alone.kinds, alone.decided)
+
+
+def test_without_the_second_process_the_first_one_reads_all(
+    source: Source, with_help: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = found_in(source)
+    monkeypatch.setattr(dataset_reading, "_parts_there", _gone)
+
+    assert lines(found_in(source)) == lines(together)
+
+
+def _gone(source: Source, ids: object) -> Any:
+    import os
+
+    os._exit(1)
+
+
+def test_damage_that_the_second_process_meets_is_told(source: Source, with_help: None) -> None:
+    import sqlite3
+
+    with sqlite3.connect(RunFolder(source.run).journal / "calls.sqlite") as journal:
+        journal.execute("DELETE FROM combinations WHERE id >= '8'")
+
+    with pytest.raises(UserError, match="does not say what"):
+        found_in(source)

@@ -1,0 +1,64 @@
+"""A generator in another process: its items in order, its errors, its sudden end."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from skillmix.core.errors import UserError
+from skillmix.stages.second_process import LostHelper, beside
+
+
+def squares(count: int) -> Iterator[tuple[int, int]]:
+    for number in range(count):
+        yield number**2, os.getpid()
+
+
+def two_and_an_error() -> Iterator[int]:
+    yield 1
+    yield 2
+    raise UserError("The journal is damaged.", hint="Restore it.")
+
+
+def one_and_gone() -> Iterator[int]:
+    yield 1
+    os._exit(3)
+
+
+def endless() -> Iterator[tuple[int, bytes]]:
+    while True:
+        yield os.getpid(), bytes(1_000_000)
+
+
+def test_items_come_in_order_from_another_process() -> None:
+    with beside(squares, 100) as items:
+        found = list(items)
+
+    assert [square for square, _ in found] == [number**2 for number in range(100)]
+    assert os.getpid() not in {process for _, process in found}
+
+
+def test_an_error_comes_as_if_it_were_ours() -> None:
+    with pytest.raises(UserError, match="damaged") as caught, beside(two_and_an_error) as items:
+        assert [next(items), next(items)] == [1, 2]
+        next(items)
+
+    assert caught.value.hint == "Restore it."
+
+
+def test_a_process_that_ends_too_early_is_told_from_one_that_is_done() -> None:
+    with pytest.raises(LostHelper), beside(one_and_gone) as items:
+        list(items)
+
+
+def test_who_wants_no_more_ends_the_other_process() -> None:
+    with beside(endless) as items:
+        process, _ = next(items)
+
+    for _ in range(50):
+        if not os.path.exists(f"/proc/{process}"):  # noqa: PTH110
+            break
+        time.sleep(0.1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
