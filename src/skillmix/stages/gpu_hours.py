@@ -2,21 +2,34 @@
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from skillmix.config.train_step import TrainStep
 from skillmix.core.specs import IN_PROCESS, ModelSpec, parse_spec
 from skillmix.models.checkpoints import parameters_in
 
 PEAK: Final = 989e12
-"""Dense bfloat16 operations a second of one H100 or H200."""
-TRAINING_SHARE: Final = 0.38
-"""Share of the peak that training is assumed to reach."""
-GENERATION_SHARE: Final = 0.05
-"""The same for generation, which waits for memory most of the time."""
+"""Dense bfloat16 operations a second of one H200."""
+
+
+class Shares(NamedTuple):
+    """Parts of the peak that were measured on one H200 (bench/README.md): of models below a billion weights, and above."""
+
+    small: float
+    large: float
+
+    def of(self, weights: float) -> float:
+        """The part that a model of this size reaches."""
+        return self.small if weights < _LARGE else self.large
+
+
+_LARGE: Final = 1e9
+TRAINING: Final = Shares(small=0.20, large=0.55)
+GENERATION: Final = Shares(small=0.06, large=0.37)
 NOTE: Final = (
-    f"GPU hours are for one H100 or H200, on the assumption that training reaches {TRAINING_SHARE:.0%} of its peak and "
-    f"generation {GENERATION_SHARE:.0%}; tokens of training are at most: every conversation as long as the limit."
+    f"GPU hours are for one H200, by what was measured there: training reaches {TRAINING.large:.0%} of the peak "
+    f"({TRAINING.small:.0%} below a billion weights), generation {GENERATION.large:.0%} ({GENERATION.small:.0%}); tokens of "
+    "training are at most: every conversation as long as the limit."
 )
 _SIZE: Final = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])", re.IGNORECASE)
 _DEFAULT_STEPS: Final = 4000
@@ -33,14 +46,14 @@ def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None
 
 def training_hours(step: TrainStep, model: str, tokens: int | None) -> float | None:
     """Hours of a train step; an adapter saves the gradients of the weights."""
-    return _hours(model, tokens, operations=4 if step.lora else 6, share=TRAINING_SHARE)
+    return _hours(model, tokens, operations=4 if step.lora else 6, shares=TRAINING)
 
 
 def generation_hours(model: str, tokens: int) -> float | None:
     """Hours of generation by a local model; none elsewhere."""
     if parse_spec(model).provider not in IN_PROCESS:
         return 0.0
-    return _hours(model, tokens, operations=2, share=GENERATION_SHARE)
+    return _hours(model, tokens, operations=2, shares=GENERATION)
 
 
 def parameters_of(model: str) -> float | None:
@@ -53,11 +66,11 @@ def parameters_of(model: str) -> float | None:
     return float(sizes[0][0]) * {"b": 1e9, "m": 1e6}[sizes[0][1].lower()] if sizes else None
 
 
-def _hours(model: str, tokens: int | None, *, operations: int, share: float) -> float | None:
+def _hours(model: str, tokens: int | None, *, operations: int, shares: Shares) -> float | None:
     weights = parameters_of(model)
     if weights is None or tokens is None:
         return None
-    return operations * weights * tokens / (share * PEAK) / 3600
+    return operations * weights * tokens / (shares.of(weights) * PEAK) / 3600
 
 
 def _folder(spec: ModelSpec) -> Path | None:
