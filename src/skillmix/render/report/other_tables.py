@@ -1,17 +1,13 @@
 """Tables of findings, graders, data sets and the paper's own figures."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from skillmix.core.findings import Finding
 from skillmix.core.grader_checks import REASONS, criterion_rates, losses
 from skillmix.core.lineage import short_name
 from skillmix.core.report import Report
 from skillmix.core.skill_outcomes import cell_independence
-from skillmix.render.report.table import Count, Entry, Estimate, PValue, ReportTable
-
-_LONG: Final = 16
-"""Rows beyond which a table is folded away on the page."""
+from skillmix.render.report.table import LONG, Count, Entry, Estimate, PValue, ReportTable
 
 
 def finding_table(findings: Sequence[Finding]) -> ReportTable | None:
@@ -102,7 +98,7 @@ def loss_table(report: Report) -> ReportTable:
             "not there",
         ),
         rows=tuple(rows),
-        is_detail=len(rows) > _LONG,
+        is_detail=len(rows) > LONG,
     )
 
 
@@ -123,7 +119,7 @@ def criteria_table(report: Report) -> ReportTable:
         "are met, of the points that are decided.",
         columns=("student", "grader", "k", "texts", "a skill", "topic", "sense", "length"),
         rows=tuple(rows),
-        is_detail=len(rows) > _LONG,
+        is_detail=len(rows) > LONG,
     )
 
 

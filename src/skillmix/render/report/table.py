@@ -8,7 +8,7 @@ from typing import Final
 
 from skillmix.core.cells import Cell
 from skillmix.core.scoring import Metric
-from skillmix.render.numbers import share, share_with_interval
+from skillmix.render.numbers import share, share_with_interval, signed, signed_with_interval
 from skillmix.render.tables import markdown_table
 
 
@@ -71,8 +71,10 @@ class Estimate:
         """As printed."""
         if self.value is None:
             return "–"
-        put = signed if self.is_signed else share
-        return put(self.value) + (f" [{put(self.low)}, {put(self.high)}]" if self.low is not None else "")
+        if self.low is None:
+            return signed(self.value) if self.is_signed else share(self.value)
+        put = signed_with_interval if self.is_signed else share_with_interval
+        return put(self.value, self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class PValue:
         return "<.001" if self.value < 0.001 else f"{self.value:.3f}".removeprefix("0")
 
 
+LONG: Final = 16
+"""Rows beyond which a table is folded away on the page."""
 Entry = str | Score | Estimate | Count | PValue
 
 
@@ -150,18 +154,6 @@ def score_entry(cell: Cell | None, metric: Metric, *, link: str | None = None) -
     )
 
 
-def signed(value: float | None) -> str:
-    """A difference.
-
-    >>> signed(0.05), signed(-0.4), signed(0.0)
-    ('+.05', '−.40', '.00')
-    """
-    if value is None:
-        return "–"
-    text = share(abs(value))
-    return text if text == ".00" else ("+" if value > 0 else "−") + text
-
-
 def as_markdown(table: ReportTable) -> str:
     """The table with its title and note."""
     right = frozenset(c for c in range(len(table.columns)) if _is_numeric(table, c))
@@ -181,16 +173,18 @@ def as_csv(table: ReportTable) -> str:
     """Numbers in full, one column for each."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    forms = [_form(table, column) for column in range(len(table.columns))]
+    columns = [_fields(table, column) for column in range(len(table.columns))]
     writer.writerow(
         [
-            f"{heading} {part}".strip()
-            for heading, form in zip(table.full_columns, forms, strict=True)
-            for part in (_PARTS[form])
+            f"{heading} {field}" if number or len(fields) == len(_SCORE_FIELDS) else heading
+            for heading, fields in zip(table.full_columns, columns, strict=True)
+            for number, field in enumerate(fields)
         ]
     )
     for row in table.rows:
-        writer.writerow([_number(v) for entry, form in zip(row, forms, strict=True) for v in _parts(entry, form)])
+        writer.writerow(
+            [_number(v) for entry, fields in zip(row, columns, strict=True) for v in _values(entry, fields)]
+        )
     return out.getvalue()
 
 
@@ -206,13 +200,6 @@ _SCORE_FIELDS: Final = (
     "ungraded",
     "format_failures",
 )
-_PARTS: Final[dict[type, tuple[str, ...]]] = {
-    str: ("",),
-    Count: ("",),
-    PValue: ("",),
-    Estimate: ("", "low", "high"),
-    Score: _SCORE_FIELDS,
-}
 
 
 def _form(table: ReportTable, column: int) -> type:
@@ -224,16 +211,22 @@ def _is_numeric(table: ReportTable, column: int) -> bool:
     return _form(table, column) is not str
 
 
-def _parts(entry: Entry, form: type) -> Iterator[object]:
+def _fields(table: ReportTable, column: int) -> tuple[str, ...]:
+    """What is written of each entry: ends of intervals only where there are some."""
+    form = _form(table, column)
+    if form is Score:
+        return _SCORE_FIELDS
+    entries = [row[column] for row in table.rows]
+    has_ends = any(isinstance(entry, Estimate) and entry.low is not None for entry in entries)
+    return ("value", "low", "high") if has_ends else ("value",) if form is not str else ("words",)
+
+
+def _values(entry: Entry, fields: Sequence[str]) -> Iterator[object]:
     if isinstance(entry, str):
-        yield entry if form is str else ""
-        yield from [""] * (len(_PARTS[form]) - 1)
-    elif isinstance(entry, Score):
-        yield from (getattr(entry, name) for name in _SCORE_FIELDS)
-    elif isinstance(entry, Estimate):
-        yield from (entry.value, entry.low, entry.high)
+        yield entry if fields == ("words",) else ""
+        yield from [""] * (len(fields) - 1)
     else:
-        yield entry.value
+        yield from (getattr(entry, field) for field in fields)
 
 
 def _number(value: object) -> str:
