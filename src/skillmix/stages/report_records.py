@@ -88,7 +88,7 @@ class _Tally:
                 calls=self.calls[grader],
                 unreadable=self.reasons[grader].total(),
                 without_reply=self.without_reply[grader],
-                reasons=dict(self.reasons[grader].most_common()),
+                reasons=dict(sorted(self.reasons[grader].items(), key=lambda item: (-item[1], item[0]))),
             )
             for grader in sorted(self.calls)
         ]

@@ -297,6 +297,7 @@ def lineage_table(report: Report) -> ReportTable | None:
         (
             report.label(*key),
             x.base,
+            ", ".join(_data_name(report, key[0], address) for address in x.datasets) or "–",
             short_name(x.k),
             Count(x.rows),
             Count(len(x.combinations)),
@@ -310,10 +311,11 @@ def lineage_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="lineage",
         title="Where the tuned students come from",
-        note="As the files beside their weights say.",
+        note="As the files beside their weights say; a data set of another run goes by its hash.",
         columns=(
             "student",
             "base",
+            "data",
             "trained on",
             "conversations",
             "combinations",
@@ -324,6 +326,15 @@ def lineage_table(report: Report) -> ReportTable | None:
         ),
         rows=tuple(rows),
     )
+
+
+def _data_name(report: Report, run: str, address: str) -> str:
+    """A data set by the step that made it, in the student's own run or in another."""
+    found = [(r, facts.name) for r, facts in report.datasets if facts.hash == address]
+    if not found:
+        return address
+    where, name = next((f for f in found if f[0] == run), found[0])
+    return name if len(report.runs) == 1 else f"{where}: {name}"
 
 
 Published = Mapping[str, object]
