@@ -151,10 +151,10 @@ class _Writer:
 
 def _fill(runs: Sequence[RunFolder], wishes: Wishes, writer: _Writer) -> tuple[int, list[str]]:
     from skillmix.render.report.figures import figures
+    from skillmix.render.report.forms import written_forms
     from skillmix.render.report.other_tables import finding_table
     from skillmix.render.report.page import ASSETS, asset, index_page, texts_page
     from skillmix.render.report.sections import sections_of, tables_of
-    from skillmix.render.report.table import written_forms
 
     archive = Archive(writer.within("data"))
     readings = []
