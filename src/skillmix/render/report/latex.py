@@ -3,56 +3,108 @@
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
 from typing import Final
 
 from skillmix.render.report.table import Entry, ReportTable, Score
 
-_TALL: Final = 8
+_TALL: Final = 6
 _LOW: Final = 42
 """Rows that fit on a page, with scores in them (several lines each) and without."""
+_WIDE: Final = 6
+_NARROW: Final = 9
+"""Columns of groups that stand beside one another, with scores in them and without; further groups stand below."""
 _LONG_WORDS: Final = 48
 """Letters beyond which a column of words is broken into lines."""
 
 
 def as_latex(table: ReportTable) -> str:
     """The table with caption and label; one that is longer than a page in parts under one number."""
-    has_scores = any(table.form(column) is Score for column in range(len(table.columns)))
-    most = _TALL if has_scores else _LOW
-    parts = [table.rows[start : start + most] for start in range(0, len(table.rows), most)] or [()]
     lines = ["% Needs \\usepackage{booktabs} and \\usepackage{graphicx}."]
-    for number, rows in enumerate(parts):
+    pages = list(_pages(table))
+    for number, blocks in enumerate(pages):
         lines += ["\\begin{table}", "\\centering\\small"]
         if number:
             lines += ["\\addtocounter{table}{-1}", f"\\caption{{{escaped(table.title)}, continued.}}"]
         else:
             lines += [f"\\caption{{{escaped(table.title)}}}", f"\\label{{tab:{table.name}}}"]
-        # What is wider than the text is made smaller, as a whole.
-        lines += ["\\sbox0{%", *_tabular(table, rows), "}%"]
-        lines += ["\\ifdim\\wd0>\\linewidth\\resizebox{\\linewidth}{!}{\\usebox0}\\else\\usebox0\\fi"]
-        if number == len(parts) - 1:
-            lines.append(f"\\par\\smallskip\\parbox{{\\linewidth}}{{\\footnotesize {escaped(table.note)}}}")
+        for block in blocks:
+            # What is wider than the text is made smaller, as a whole.
+            lines += ["\\sbox0{%", *_tabular(table, block), "}%"]
+            lines.append("\\ifdim\\wd0>\\linewidth\\resizebox{\\linewidth}{!}{\\usebox0}\\else\\usebox0\\fi")
+            lines.append("\\par\\smallskip")
+        if number == len(pages) - 1:
+            lines.append(f"\\parbox{{\\linewidth}}{{\\footnotesize {escaped(table.note)}}}")
         lines.append("\\end{table}")
     return "\n".join(lines) + "\n"
 
 
-def _tabular(table: ReportTable, rows: Sequence[Sequence[Entry]]) -> Iterator[str]:
-    yield f"\\begin{{tabular}}{{{''.join(_alignment(table, column) for column in range(len(table.columns)))}}}"
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Some rows and some columns of a table."""
+
+    rows: Sequence[Sequence[Entry]]
+    columns: Sequence[int]
+    groups: Sequence[tuple[str, int]]
+
+
+def _has_scores(table: ReportTable) -> bool:
+    return any(table.form(column) is Score for column in range(len(table.columns)))
+
+
+def _pages(table: ReportTable) -> Iterator[list[_Block]]:
+    """Blocks that stand on one page, for as many pages as it takes."""
+    most = _TALL if _has_scores(table) else _LOW
+    page: list[_Block] = []
+    for start in range(0, max(1, len(table.rows)), most):
+        for columns, groups in _panels(table):
+            block = _Block(table.rows[start : start + most], columns, groups)
+            if page and sum(len(b.rows) for b in page) + len(block.rows) > most:
+                yield page
+                page = []
+            page.append(block)
+    yield page
+
+
+def _panels(table: ReportTable) -> Iterator[tuple[list[int], list[tuple[str, int]]]]:
+    """The columns that stand beside one another: the first group, which has the names, and as many as fit."""
+    if not table.groups:
+        yield list(range(len(table.columns))), []
+        return
+    (_, names), *others = table.groups
+    most = _WIDE if _has_scores(table) else _NARROW
+    columns, groups, first = list(range(names)), [table.groups[0]], names
+    for group in others:
+        if len(columns) > names and len(columns) - names + group[1] > most:
+            yield columns, groups
+            columns, groups = list(range(names)), [table.groups[0]]
+        columns += range(first, first + group[1])
+        groups.append(group)
+        first += group[1]
+    yield columns, groups
+
+
+def _tabular(table: ReportTable, block: _Block) -> Iterator[str]:
+    yield f"\\begin{{tabular}}{{{''.join(_alignment(table, column) for column in block.columns)}}}"
     yield "\\toprule"
-    if table.groups:
-        yield " & ".join(f"\\multicolumn{{{width}}}{{c}}{{{escaped(g)}}}" for g, width in table.groups) + " \\\\"
-        yield " ".join(_rules(table))
-    yield " & ".join(_heading(table, column) for column in range(len(table.columns))) + " \\\\"
+    if block.groups:
+        yield " & ".join(f"\\multicolumn{{{width}}}{{c}}{{{escaped(g)}}}" for g, width in block.groups) + " \\\\"
+        yield " ".join(_rules(block.groups))
+    yield " & ".join(_heading(table, column) for column in block.columns) + " \\\\"
     yield "\\midrule"
-    for row in rows:
-        yield " & ".join(map(_entry, row)) + " \\\\"
+    for number, row in enumerate(block.rows):
+        if number and _has_scores(table):
+            yield "\\addlinespace"
+        yield " & ".join(_entry(row[column]) for column in block.columns) + " \\\\"
     yield "\\bottomrule"
     yield "\\end{tabular}%"
 
 
-def _rules(table: ReportTable) -> Iterator[str]:
+def _rules(groups: Sequence[tuple[str, int]]) -> Iterator[str]:
     """A line under each heading that stands over several columns."""
     first = 1
-    for heading, width in table.groups:
+    for heading, width in groups:
         if heading:
             yield f"\\cmidrule(lr){{{first}-{first + width - 1}}}"
         first += width
@@ -66,11 +118,15 @@ def _alignment(table: ReportTable, column: int) -> str:
 
 
 def _heading(table: ReportTable, column: int) -> str:
-    """Over numbers one word below the other, which saves the width."""
-    words = escaped(table.columns[column])
-    if table.form(column) is str or " " not in words:
-        return words
-    return _stacked(words.split(" "))
+    """Over numbers in short lines, which saves the width."""
+    words = table.columns[column]
+    if table.form(column) is str:
+        return escaped(words)
+    lines = map(escaped, wrap(words, _HEADING))
+    return "\\shortstack[r]{" + "\\\\".join(lines) + "}"
+
+
+_HEADING: Final = 9
 
 
 def _entry(entry: Entry) -> str:
@@ -99,7 +155,8 @@ def _small(text: str) -> str:
 
 
 def _stacked(lines: Sequence[str]) -> str:
-    return "\\shortstack[r]{" + "\\\\".join(lines) + "}"
+    """Lines below one another, the first beside the other columns of the row."""
+    return "\\begin{tabular}[t]{@{}r@{}}" + "\\\\".join(lines) + "\\end{tabular}"
 
 
 _SIGNS: Final = {
