@@ -9,9 +9,10 @@ from typing import Final
 
 from skillmix.render.report.table import Entry, ReportTable, Score
 
-_TALL: Final = 6
-_LOW: Final = 42
-"""Rows that fit on a page, with scores in them (several lines each) and without."""
+_LINES: Final = 45
+"""That fit on a page beside the caption."""
+_HEADER: Final = 5
+"""Lines that headings and rules take."""
 _WIDE: Final = 6
 _NARROW: Final = 9
 """Columns of groups that stand beside one another, with scores in them and without; further groups stand below."""
@@ -54,17 +55,38 @@ def _has_scores(table: ReportTable) -> bool:
 
 
 def _pages(table: ReportTable) -> Iterator[list[_Block]]:
-    """Blocks that stand on one page, for as many pages as it takes."""
-    most = _TALL if _has_scores(table) else _LOW
-    page: list[_Block] = []
-    for start in range(0, max(1, len(table.rows)), most):
+    """Blocks that stand on one page, for as many pages as it takes; each leaves room for the note."""
+    room = _LINES - len(wrap(table.note, 100))
+    page, left = list[_Block](), room
+    for rows in _pieces(table.rows, room - _HEADER):
         for columns, groups in _panels(table):
-            block = _Block(table.rows[start : start + most], columns, groups)
-            if page and sum(len(b.rows) for b in page) + len(block.rows) > most:
+            height = _HEADER + sum(map(_height, rows))
+            if page and height > left:
                 yield page
-                page = []
-            page.append(block)
+                page, left = [], room
+            page.append(_Block(rows, columns, groups))
+            left -= height
     yield page
+
+
+def _pieces(rows: Sequence[Sequence[Entry]], most: int) -> Iterator[list[Sequence[Entry]]]:
+    """Rows that fit on a page together."""
+    piece, height = list[Sequence[Entry]](), 0
+    for row in rows:
+        if piece and height + _height(row) > most:
+            yield piece
+            piece, height = [], 0
+        piece.append(row)
+        height += _height(row)
+    yield piece
+
+
+def _height(row: Sequence[Entry]) -> int:
+    """Lines that a row takes, with the space below it."""
+    lines = [
+        5 + len(e.warnings) if isinstance(e, Score) else len(e) // 40 + 1 if isinstance(e, str) else 1 for e in row
+    ]
+    return max(lines)
 
 
 def _panels(table: ReportTable) -> Iterator[tuple[list[int], list[tuple[str, int]]]]:
