@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -10,6 +10,9 @@ from matplotlib.figure import Figure
 
 from skillmix.cli import main
 from skillmix.config.catalogs import load_catalog
+from skillmix.core.calls import Request
+from skillmix.core.sentences import count_sentences
+from skillmix.models.scripted import ScriptedModel
 from skillmix.render.report import figures
 from skillmix.stages.report import Made, Wishes, report
 from skillmix.verify.verdict import Judge
@@ -90,19 +93,37 @@ def trained_experiment(model: Path) -> dict[str, Any]:
     }
 
 
-def code_case(folder: Path) -> Case:
-    """Two scripted students whose texts code grades; verdicts are tested elsewhere, so the judge itself is asked."""
-    step = {"name": "e", "stage": "evaluate", "students": ["s", "t"], "graders": ["rules"], "settings": ["all"]}
-    run = run_document(
-        folder,
-        {
-            "name": "code",
-            "catalog": "verifiable",
-            "students": {"s": {"model": "scripted:student?skill=0.3"}, "t": {"model": "scripted:student?marker=0.8"}},
-            "graders": {"rules": {"model": "rules:"}},
-            "steps": [{**step, "k": [1, 2, 3], "combinations": 6, "generations": 2}],
-        },
+class SkilledWriter(ScriptedModel):
+    """Writes for each skill a sentence that shows it, or one that just misses it."""
+
+    sentences: ClassVar[dict[str, dict[str, list[str]]]] = yaml.safe_load(
+        (Path(__file__).parents[1] / "verify" / "blind.yaml").read_text(encoding="utf-8")
     )
+
+    def _write(self, request: Request, chance: Any) -> str:
+        asked = request.messages[0].content
+        names = sorted((name for name in self.sentences if f"- {name}: " in asked or f"**{name}**" in asked), key=len)
+        which = [("shown" if chance.falls(name, self._rates.skill) else "not_shown", name) for name in names]
+        text = " ".join(self.sentences[name][kind][0] for kind, name in which)
+        return f"{'Answer: ' if chance.falls('marker', self._rates.marker) else ''}{text}\n\nExplanation: so it is."
+
+
+def code_case(folder: Path) -> Case:
+    """Two students whose texts code grades; verdicts are tested elsewhere, so the judge itself is asked again."""
+    step = {"name": "e", "stage": "evaluate", "students": ["s", "t"], "graders": ["rules"], "settings": ["all"]}
+    document = {
+        "name": "code",
+        "catalog": "verifiable",
+        "students": {
+            "s": {"model": "scripted:student?skill=0.3"},
+            "t": {"model": "scripted:student?skill=0.9&marker=0.8"},
+        },
+        "graders": {"rules": {"model": "rules:"}},
+        "steps": [{**step, "k": [1, 2, 3], "combinations": 6, "generations": 2}],
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skillmix.stages.evaluate.open_model", lambda spec, **_: SkilledWriter(spec))
+        run = run_document(folder, document)
     catalog = load_catalog("verifiable")
     judge = Judge(catalog.vocabulary, [said for skill in catalog.skills for said in (skill.definition, skill.example)])
 
@@ -111,7 +132,12 @@ def code_case(folder: Path) -> Case:
             return [False] * (text.k + 3)
         verdict = judge.judge(text.text, skills=text.skills, topic=text.topic)
         shown: Points = [verdict.evidence[skill] is not None for skill in text.skills]
-        return [*shown, verdict.topic is not None, verdict.nonsense is None, text.text.count(".") <= LIMIT[text.k]]
+        return [
+            *shown,
+            verdict.topic is not None,
+            verdict.nonsense is None,
+            count_sentences(text.text, "robust") <= LIMIT[text.k],
+        ]
 
     def shown(text: Any) -> tuple[list[str], list[str]]:
         verdict = judge.judge(text.text, skills=text.skills, topic=text.topic)

@@ -98,3 +98,9 @@ def test_the_scripted_run_has_texts_of_every_kind(scripted: Reported) -> None:
 
     assert {"fine", "no marker", "empty", "refused"} == set(graded["form"])
     assert any(None in points for points in graded["points"])
+
+
+def test_the_run_graded_by_code_shows_skills_asked_for_and_others(by_code: Reported) -> None:
+    for axes in by_code.figures["requested-and-unrequested"].axes:
+        for bars in axes.containers:
+            assert len({bar.get_height() for bar in bars}) > 1
