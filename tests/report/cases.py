@@ -1,8 +1,9 @@
 """Runs of three kinds with their reports: scripted with a made-up history, really trained, and graded by code."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pytest
 import yaml
@@ -105,6 +106,11 @@ class SkilledWriter(ScriptedModel):
         names = sorted((name for name in self.sentences if f"- {name}: " in asked or f"**{name}**" in asked), key=len)
         which = [("shown" if chance.falls(name, self._rates.skill) else "not_shown", name) for name in names]
         text = " ".join(self.sentences[name][kind][0] for kind, name in which)
+        topic = re.search(r"about (?:this topic: |the topic \")(?P<topic>[^\n\"]+)", asked)
+        assert topic
+        # The two counters of sentences differ on the first of these.
+        start = "and e.g. Apples, " if chance.falls("abbreviation", 0.5) else "and apples, "
+        text = f"{topic['topic']} {start}{text[0].lower()}{text[1:]}"
         return f"{'Answer: ' if chance.falls('marker', self._rates.marker) else ''}{text}\n\nExplanation: so it is."
 
 
@@ -127,20 +133,20 @@ def code_case(folder: Path) -> Case:
     catalog = load_catalog("verifiable")
     judge = Judge(catalog.vocabulary, [said for skill in catalog.skills for said in (skill.definition, skill.example)])
 
-    def points(text: Any) -> Points:
-        if text.form in ("refused", "empty"):
-            return [False] * (text.k + 3)
-        verdict = judge.judge(text.text, skills=text.skills, topic=text.topic)
-        shown: Points = [verdict.evidence[skill] is not None for skill in text.skills]
-        return [
-            *shown,
-            verdict.topic is not None,
-            verdict.nonsense is None,
-            count_sentences(text.text, "robust") <= LIMIT[text.k],
-        ]
+    def second(counter: Literal["robust", "original"]) -> SecondRun:
+        def points(text: Any) -> Points:
+            if text.form in ("refused", "empty"):
+                return [False] * (text.k + 3)
+            verdict = judge.judge(text.text, skills=text.skills, topic=text.topic)
+            shown: Points = [verdict.evidence[skill] is not None for skill in text.skills]
+            is_short = count_sentences(text.text, counter) <= LIMIT[text.k]
+            return [*shown, verdict.topic is not None, verdict.nonsense is None, is_short]
+
+        return SecondRun(run, {"rules": points})
 
     def shown(text: Any) -> tuple[list[str], list[str]]:
         verdict = judge.judge(text.text, skills=text.skills, topic=text.topic)
         return [s for s in text.skills if verdict.evidence[s] is not None], list(verdict.unrequested)
 
-    return Case(SecondRun(run, {"rules": points}), shown_by_code=shown)
+    by_rules = {"default": second("robust"), "paper": second("original")}
+    return Case(by_rules["default"], by_rules=by_rules, shown_by_code=shown)

@@ -63,7 +63,8 @@ def independence(run: SecondRun, where: Where) -> dict[str, float]:
     student, grader, setting, _ = where
     texts = [t for t in run.cell(where).itertuples() if None not in t.points]
     others = mean(all(t.points[-3:]) for t in texts)
-    alone = [t for t in run.cell((student, grader, setting, 1)).itertuples() if None not in t.points]
+    tried = run.cell((student, grader, setting, 1)).itertuples() if 1 in run.ks else ()
+    alone = [t for t in tried if None not in t.points]
     found = {"texts": len(texts), "observed": mean(all(t.points) for t in texts)}
     for name, source in (("expected, same k", texts), ("expected, k = 1", alone)):
         shown: dict[str, list[bool]] = {}

@@ -1,7 +1,7 @@
 """Tables of scores, worked out a second time, row by row."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,8 @@ class Case:
     """A report over one run, as it was asked for."""
 
     run: SecondRun
-    rules: tuple[str, ...] = ()
-    """More than one: side by side."""
+    by_rules: dict[str, SecondRun] = field(default_factory=dict)
+    """The run under several rules, where they stand side by side."""
     tokens: float = 2e12
     shown_by_code: Callable[[Any], tuple[list[str], list[str]]] | None = None
     """Skills that code finds in a text's row: those asked for, and others."""
@@ -147,7 +147,7 @@ def graders_side_by_side(case: Case) -> list[Row]:
 def common_skills_removed(case: Case) -> list[Row]:
     run = case.run
     k = 5 if 5 in run.ks else max(run.ks)
-    common = set(run.catalog.exclude["common"])
+    common = set() if run.document["exclude"] else set(run.catalog.exclude["common"])
     settings = [s for s in run.settings if any(not common & set(c.skills) for c in run.drawn[s, k])]
     rows = []
     for student in run.students:
@@ -162,12 +162,12 @@ def common_skills_removed(case: Case) -> list[Row]:
 
 
 def rules_side_by_side(case: Case) -> list[Row]:
-    """Scripted sentences are plain and name no skill: the rules agree on them."""
+    (first, one), (second, other) = case.by_rules.items()
     rows = []
     for student, grader, setting, k in case.run.places:
+        where = (student, grader, setting, k)
         row: Row = {"student": student, "grader": grader, "setting": setting, "k": k}
-        for name in case.rules:
-            row |= score(case.run, (student, grader, setting, k), "full marks", name)
-        row["difference"] = row[f"{case.rules[1]} value"] - row[f"{case.rules[0]} value"]
+        row |= score(one, where, "full marks", first) | score(other, where, "full marks", second)
+        row["difference"] = row[f"{second} value"] - row[f"{first} value"]
         rows.append(row)
     return rows

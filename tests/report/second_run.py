@@ -90,10 +90,10 @@ class SecondRun:
 
     @cached_property
     def drawn(self) -> dict[tuple[str, int], list[Any]]:
-        side, seed = self.document["partition"], self.document["seed"]
+        side, seed, gone = self.document["partition"], self.document["seed"], self.document["exclude"]
         return {
             (s, k): draw_combinations(
-                Draw(self.catalog.pool(s, partition=side), s, k, seed),  # type: ignore[arg-type]
+                Draw(self.catalog.pool(s, partition=side, exclude=gone), s, k, seed),  # type: ignore[arg-type]
                 self.evaluation["combinations"],
             )
             for s in self.settings

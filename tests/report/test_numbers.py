@@ -8,10 +8,13 @@ import pandas as pd
 import pytest
 
 from skillmix.render import report as report_package
-from tests.report.cases import Reported
+from skillmix.stages.report import Wishes
+from tests.report.cases import Reported, reported, run_document
+from tests.report.conftest import inside
 from tests.report.expected_figures import FIGURES, check_figure
-from tests.report.expected_scores import Row
+from tests.report.expected_scores import Case, Row
 from tests.report.expected_tables import TABLES, expected
+from tests.report.second_run import SecondRun
 
 MOST_BOOTSTRAP = 0.02
 """Ends of bootstraps stand on t quantiles, which the package takes from a series good to 0.2 %."""
@@ -104,3 +107,25 @@ def test_the_run_graded_by_code_shows_skills_asked_for_and_others(by_code: Repor
     for axes in by_code.figures["requested-and-unrequested"].axes:
         for bars in axes.containers:
             assert len({bar.get_height() for bar in bars}) > 1
+
+
+def test_the_rules_differ_where_code_grades(by_code: Reported) -> None:
+    assert set(table(by_code, "rules-side-by-side")["difference"]) > {0.0}
+
+
+def test_a_run_that_draws_without_common_skills(tmp_path: Path) -> None:
+    step = {"name": "e", "stage": "evaluate", "students": ["s"], "graders": ["g"], "settings": ["train", "all"]}
+    document = {
+        "name": "rare",
+        "catalog": "paper",
+        "exclude": ["common"],
+        "students": {"s": {"model": "scripted:student?skill=0.9"}},
+        "graders": {"g": {"model": "scripted:grader", "rounds": 1}},
+        "steps": [{**step, "k": [2, 5], "combinations": 5, "generations": 2}],
+    }
+    with inside(tmp_path):
+        rare = reported(Case(SecondRun(run_document(tmp_path, document))), Wishes(figures=False))
+
+    assert "draws without common" in (rare.folder / "tables" / "common-skills-removed.md").read_text(encoding="utf-8")
+    for name in rare.tables:
+        assert_table(table(rare, name), expected(rare.case, name))
