@@ -1,5 +1,6 @@
 """The journal: nothing lost, nothing doubled, nothing overwritten."""
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -162,7 +163,7 @@ def test_readers_work_while_a_writer_writes(tmp_path: Path) -> None:
             assert len(list(reader.calls("generate"))) == 1
 
 
-def write_forever(folder: str, counter: "multiprocessing.sharedctypes.Synchronized[int]") -> None:
+def write_forever(folder: str, counter: ctypes.c_int) -> None:
     with JournalWriter(Path(folder)) as journal:
         for generation in range(1_000_000):
             journal.record(request(generation=generation), Reply(f"reply {generation}"))
@@ -172,7 +173,7 @@ def write_forever(folder: str, counter: "multiprocessing.sharedctypes.Synchroniz
 @pytest.mark.parametrize("delay", [0.05, 0.2, 0.4])
 def test_kill_loses_no_row_that_was_recorded(tmp_path: Path, delay: float) -> None:
     context = multiprocessing.get_context("spawn")
-    counter = context.Value("i", 0)
+    counter = context.RawValue(ctypes.c_int, 0)  # without a lock: whoever is killed may be holding it
     process = context.Process(target=write_forever, args=(str(tmp_path), counter))
     process.start()
     while counter.value == 0:

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.stages.report import Made, Wishes, report
+from skillmix.core.sentences import count_sentences
+from skillmix.stages.report import Made, Wishes
+from tests.report.cases import Reported, code_case, reported, run_document, trained_experiment
+from tests.report.expected_scores import Case
+from tests.report.second_run import SecondRun
 from tests.report.worlds import ROWS, World, make_world, write_dataset
+from tests.training.conftest import small_model
+
+__all__ = ["small_model"]
 
 GRADERS = {
     "judge": {"model": "scripted:grader?noise=0.08&unreadable=0.15", "rounds": 3, "attempts": 2},
@@ -60,11 +67,42 @@ def every_other_set(world: World) -> list[list[str]]:
 
 
 @pytest.fixture(scope="package")
-def made(world: World) -> Made:
+def scripted(world: World) -> Reported:
     with inside(world.run.parents[1]):
-        return report(["world"], output=world.run / "report", wishes=Wishes(rules="both", published=True))
+        run = SecondRun(world.run)
+        # Scripted sentences are plain and name no skill: the rules agree on them.
+        return reported(Case(run, by_rules={"default": run, "paper": run}), Wishes(rules="both", published=True))
+
+
+@pytest.fixture(scope="package")
+def made(scripted: Reported) -> Made:
+    return scripted.made
 
 
 @pytest.fixture(scope="package")
 def folder(made: Made) -> Path:
     return made.page.parent
+
+
+@pytest.fixture(scope="package")
+def trained(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    folder = tmp_path_factory.mktemp("trained")
+    with inside(folder):
+        run = run_document(folder, trained_experiment(small_model))
+        # A model with random weights writes anything; how sentences are counted in it is tested elsewhere.
+        second = SecondRun(run, sentences=lambda text: count_sentences(text, "robust"))
+        return reported(Case(second), Wishes())
+
+
+@pytest.fixture(scope="package")
+def by_code(tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    folder = tmp_path_factory.mktemp("code")
+    with inside(folder):
+        return reported(code_case(folder), Wishes(rules="both"))
+
+
+@pytest.fixture(params=["scripted", "trained", "by_code"])
+def any_report(request: pytest.FixtureRequest) -> Reported:
+    """Each of the three."""
+    found: Reported = request.getfixturevalue(request.param)
+    return found

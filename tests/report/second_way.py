@@ -3,6 +3,7 @@
 import json
 import re
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def texts_of(calls: Frame) -> Frame:
     last = turns.groupby(["student", "combination", "generation"]).tail(1)
     refused = last["status"].eq("problem")
     last = last[refused | last["turn"].eq(2)].copy()
-    found = last["said"].fillna("").str.extract(r"(?P<marker>Answer: )?(?P<text>.*?)\n\nExplanation", flags=re.DOTALL)
+    pattern = r"(?P<marker>Answer: )?(?P<text>.*?)(?:\n\nExplanation|\Z)"
+    found = last["said"].fillna("").str.extract(pattern, flags=re.DOTALL)
     last["text"] = found["text"].fillna("").str.strip()
     last["form"] = np.select(
         [last["status"].eq("problem"), last["text"].eq(""), found["marker"].isna()],
@@ -46,8 +48,10 @@ def texts_of(calls: Frame) -> Frame:
 def votes_of(calls: Frame) -> Frame:
     """One row for each grading call, with its points where every criterion but the length has one."""
     votes = calls[calls["stage"] == "grade"].sort_values(["grader", "round", "attempt"]).copy()
-    votes["points"] = [_points(said, k) for said, k in zip(votes["said"], votes["k"], strict=True)]
-    return votes[["student", "combination", "generation", "grader", "round", "attempt", "k", "skills", "points"]]
+    votes["points"] = [_points(said or "", k) for said, k in zip(votes["said"], votes["k"], strict=True)]
+    return votes[
+        ["student", "combination", "generation", "grader", "round", "attempt", "k", "skills", "said", "points"]
+    ]
 
 
 def _points(said: str, k: int) -> list[int] | None:
@@ -56,8 +60,18 @@ def _points(said: str, k: int) -> list[int] | None:
     return rows[: k + 2] if len(rows) == k + 3 else None
 
 
-def decided(texts: Frame, votes: Frame, rounds: dict[str, int]) -> Frame:
+Points = list[bool | None]
+
+
+def decided(
+    texts: Frame,
+    votes: Frame,
+    rounds: dict[str, int],
+    by_code: dict[str, Callable[[Any], Points]] | None = None,
+    sentences: Callable[[str], int] = lambda text: text.count("."),
+) -> Frame:
     """One row for each text and grader: a list of True, False and None, skills, topic, sense and length."""
+    by_code = by_code or {}
     readable = (
         votes[votes["points"].notna()]
         .groupby(["student", "combination", "generation", "grader", "round"], as_index=False)
@@ -70,12 +84,15 @@ def decided(texts: Frame, votes: Frame, rounds: dict[str, int]) -> Frame:
     rows = []
     for text in texts.itertuples():
         for grader, most in rounds.items():
+            if grader in by_code:
+                rows.append({**text._asdict(), "grader": grader, "points": by_code[grader](text)})
+                continue
             given = counted.get((text.student, text.combination, text.generation, grader), [])
-            rows.append({**text._asdict(), "grader": grader, "points": _decide(text, given, most)})
+            rows.append({**text._asdict(), "grader": grader, "points": _decide(text, given, most, sentences)})
     return pd.DataFrame(rows)
 
 
-def _decide(text: Any, given: list[list[int]], rounds: int) -> list[bool | None]:
+def _decide(text: Any, given: list[list[int]], rounds: int, sentences: Callable[[str], int]) -> Points:
     k = text.k
     if text.form in ("refused", "empty"):
         return [False] * (k + 3)
@@ -84,8 +101,7 @@ def _decide(text: Any, given: list[list[int]], rounds: int) -> list[bool | None]
         ones = sum(vote[place] for vote in given)
         missing = rounds - len(given)
         points.append(True if 2 * ones > rounds else False if 2 * (ones + missing) < rounds else None)
-    sentences = text.text.count(".")
-    return [*points, sentences <= LIMIT[k]]
+    return [*points, sentences(text.text) <= LIMIT[k]]
 
 
 def metric_of(points: list[bool | None], metric: str) -> float:
@@ -126,6 +142,22 @@ def bootstrap(values: list[float]) -> tuple[float, float]:
     tail = stats.norm.cdf(-np.sqrt(n / (n - 1)) * stats.t.ppf(0.975, n - 1))
     low, high = np.quantile(drawn @ levels / n, [tail, 1 - tail])
     return float(low), float(high)
+
+
+def difference_interval(differences: list[float]) -> tuple[float, float]:
+    """The same bootstrap for differences in -1..1; where nothing varies, Wilson's share may be anything else."""
+    if np.ptp(differences) < 1e-12:
+        other, value = wilson(0.0, len(differences))[1], differences[0]
+        return value - other * (1 + value), value + other * (1 - value)
+    return bootstrap(differences)
+
+
+def holm(p_values: list[float]) -> list[float]:
+    order = np.argsort(p_values, kind="stable")
+    steps = [min(1.0, (len(order) - rank) * p_values[i]) for rank, i in enumerate(order)]
+    corrected = np.empty(len(order))
+    corrected[order] = np.maximum.accumulate(steps)
+    return [float(p) for p in corrected]
 
 
 def summary(texts: Frame, metric: str, *, combinations: list[str], generations: int) -> dict[str, float]:

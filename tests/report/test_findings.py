@@ -11,7 +11,8 @@ from skillmix.config.catalogs import load_catalog
 from skillmix.config.experiment import experiment_of
 from skillmix.core.cells import Cell, Place
 from skillmix.core.combinations import combination_of
-from skillmix.core.findings import Contender, Finding, findings
+from skillmix.core.contenders import Contender
+from skillmix.core.findings import Finding, findings
 from skillmix.core.lineage import Lineage
 from skillmix.core.statistics.gains import gain, more_to_exclude, more_to_find
 from skillmix.render.report.sentences import finding_sentence

@@ -12,7 +12,9 @@ import pytest
 from skillmix.cli import main
 from skillmix.core.errors import UserError
 from skillmix.render.report.chunks import LARGEST, Chunks
-from skillmix.render.report.table import Count, Estimate, ReportTable, as_csv, as_latex, as_markdown
+from skillmix.render.report.forms import as_csv, as_markdown
+from skillmix.render.report.latex import as_latex
+from skillmix.render.report.table import Count, Estimate, ReportTable
 from skillmix.stages.report import Made, Wishes, report
 from tests.report.conftest import inside
 from tests.report.worlds import World
@@ -235,7 +237,7 @@ def test_forms_of_a_table_escape_what_their_readers_would_act_on() -> None:
     assert r"a\|b & 50 % _x_ \ <b>" in as_markdown(table) and "−.05 [−.10, .00]" in as_markdown(table)
     assert "a|b & 50 % _x_ \\ <b>,-0.05,-0.1,0.0,1234\n'=1+1,,,,\n" in as_csv(table)
     assert (
-        r"a|b \& 50 \% \_x\_ \textbackslash{} \textless{}b\textgreater{} & $-$.05 [$-$.10, .00] & 1,234 \\"
+        r"a\textbar{}b \& 50 \% \_x\_ \textbackslash{} \textless{}b\textgreater{} & $-$.05 {[}$-$.10, .00{]} & 1,234 \\"
         in as_latex(table)
     )
 

@@ -162,20 +162,21 @@ def novelty(options: argparse.Namespace) -> int:
 
 def scores(options: argparse.Namespace) -> int:
     """A run's table."""
-    from skillmix.stages.scores import makes_data, run_scores, students_without_scores
+    from skillmix.stages.scores import makes_data, scored_run, students_without_scores
 
     by_sets = options.sets or (not options.json and makes_data(options.run))
-    scores = run_scores(options.run, rules=options.rules, by_sets=by_sets)
+    scored = scored_run(options.run, rules=options.rules, by_sets=by_sets)
+    scores = scored.scores
     for student in students_without_scores(options.run, scores):
         print(f"note: the texts of {student} have no gradings yet, and are in no row", file=sys.stderr)
     if options.json:
         return print_json(score_rows(scores, by_sets=options.sets))
-    from skillmix.render.score_table import NOTE, score_table, set_table, trained_note
+    from skillmix.render.score_table import NOTE, change_note, score_table, set_table, trained_note
 
     if scores:
         print(score_table(scores))
         print(f"\n{NOTE}")
-    for part in (set_table(scores), trained_note(scores)):
+    for part in (change_note(scored.changes), set_table(scores), trained_note(scores)):
         if part:
             print(f"\n{part}")
     return 0

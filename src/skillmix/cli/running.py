@@ -9,7 +9,7 @@ from skillmix.cli.reporting import tell_pages
 from skillmix.cli.streams import print_json, score_rows
 
 if TYPE_CHECKING:
-    from skillmix.core.scoring import Score
+    from skillmix.stages.scores import ScoredRun
 
 INTERRUPTED = 130
 
@@ -17,7 +17,7 @@ INTERRUPTED = 130
 def run(options: argparse.Namespace) -> int:
     """Every step of an experiment, or those of one stage."""
     from skillmix.stages.run import Wanted, run_experiment
-    from skillmix.stages.scores import run_scores
+    from skillmix.stages.scores import scored_run
 
     if options.dry_run:
         return dry_run(options)
@@ -35,19 +35,22 @@ def run(options: argparse.Namespace) -> int:
         made = {name: made.as_json() for name, made in result.datasets.items()}
         _print_datasets(made, as_json=options.json)
         return 0 if result.is_complete else 1
-    _print_scores(run_scores(str(result.run.path)), as_json=options.json)
+    _print_scores(scored_run(str(result.run.path)), as_json=options.json)
     tell_pages(result.reports)
     return 0 if result.is_complete else 1
 
 
-def _print_scores(scores: "list[Score]", *, as_json: bool) -> None:
+def _print_scores(scored: "ScoredRun", *, as_json: bool) -> None:
     if as_json:
-        print_json(score_rows(scores))
-    elif scores:
-        from skillmix.render.score_table import NOTE, score_table
+        print_json(score_rows(scored.scores))
+    elif scored.scores:
+        from skillmix.render.score_table import NOTE, change_note, score_table
 
-        print(score_table(scores))
+        print(score_table(scored.scores))
         print(f"\n{NOTE}")
+        changed = change_note(scored.changes)
+        if changed:
+            print(f"\n{changed}")
 
 
 def _print_datasets(made: dict[str, dict[str, object]], *, as_json: bool) -> None:

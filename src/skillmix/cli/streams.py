@@ -38,7 +38,7 @@ def standard_input() -> str:
 
 def score_rows(scores: "Iterable[Score]", *, by_sets: bool = False) -> list[dict[str, object]]:
     """Scores in their documented form; which skill sets, and what was trained on, only where that was asked for."""
-    hidden = frozenset() if by_sets else frozenset({"sets", "trained_on"})
+    hidden = {"written"} if by_sets else {"written", "sets", "trained_on"}
     return [{name: value for name, value in asdict(score).items() if name not in hidden} for score in scores]
 
 

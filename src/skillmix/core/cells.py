@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from skillmix.core.combinations import Combination
-from skillmix.core.scoring import Metric, Points, Summary, summarise, text_score
+from skillmix.core.scoring import Metric, Points, Summary, summarise, text_score, valid_share
 from skillmix.core.text_rules import AnswerStatus
 
 
@@ -57,6 +57,16 @@ class Cell:
     def format_failures(self) -> int:
         """Texts without the marker, or empty."""
         return self.count("no marker", "empty")
+
+    @property
+    def written(self) -> int:
+        """Texts that are there and have a format; a refusal has none."""
+        return self.count("fine", "no marker", "empty")
+
+    @property
+    def format_valid(self) -> float | None:
+        """The share of them with the marker and something behind it."""
+        return valid_share(self.format_failures, self.written)
 
     def only(self, wanted: Callable[[Combination], bool]) -> "Cell":
         """The same cell with some of its combinations."""

@@ -6,8 +6,7 @@ from itertools import groupby
 from typing import Final, Literal
 
 from skillmix.core.catalog import SETTINGS
-from skillmix.core.cells import Cell, Place
-from skillmix.core.lineage import Lineage
+from skillmix.core.contenders import Cells, Contender, base_of, families, paired
 from skillmix.core.statistics.comparisons import holm
 from skillmix.core.statistics.gains import Gain, gain, more_to_exclude, more_to_find
 
@@ -18,37 +17,6 @@ SMALLEST_GAIN: Final = 0.05
 """A gain below this would not be worth claiming: a claim whose intervals all end below it is not supported."""
 CONTROL_MARGIN: Final = 0.10
 """The control holds where single-skill data lift full marks by less than this."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """A student with all that decides what it may be compared with."""
-
-    run: str
-    student: str
-    spec: str
-    """What the student is, as the experiment says."""
-    prompts: str
-    """The prompt set it is asked with: a base is compared with what is asked in the same words."""
-    lineage: Lineage | None
-    partition: str
-    seed: int
-    """Of the training, or of the run."""
-
-    @property
-    def base(self) -> str:
-        """The model at the root: its own, or the one that was tuned."""
-        return self.lineage.base if self.lineage else self.spec
-
-    @property
-    def k(self) -> tuple[int, ...]:
-        """What it was trained on; nothing for a base."""
-        return self.lineage.k if self.lineage else ()
-
-    @property
-    def rows(self) -> int | None:
-        """Conversations it was trained on."""
-        return self.lineage.rows if self.lineage else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +70,6 @@ class _Pair:
         return (self.claim, self.first.base, self.grader, self.setting, self.first.k, self.second.k)
 
 
-Cells = Mapping[Place, Cell]
-
-
 def findings(contenders: Sequence[Contender], cells: Cells) -> list[Finding]:
     """Every claim that the runs can speak to; tests are corrected over all k and settings of a claim."""
     pairs = sorted(_pairs(contenders, cells), key=lambda p: str(p.signature))
@@ -121,7 +86,7 @@ _CLAIMS: Final[tuple[Claim, ...]] = ("held-out", "larger k", "efficiency", "cont
 
 
 def _pairs(contenders: Sequence[Contender], cells: Cells) -> Iterable[_Pair]:
-    for (run, *_), group in _families(contenders).items():
+    for (run, *_), group in families(contenders).items():
         places = {(p[2], p[3]) for p in cells if p[0] == run and p[1] in {c.student for c in group}}
         for claim in _CLAIMS:
             chosen = _CHOICES[claim](group)
@@ -137,15 +102,8 @@ def _pairs(contenders: Sequence[Contender], cells: Cells) -> Iterable[_Pair]:
                     yield _Pair(claim, setting, grader, first, second, wanted)
 
 
-def _families(contenders: Sequence[Contender]) -> dict[tuple[str, str, str], list[Contender]]:
-    families: dict[tuple[str, str, str], list[Contender]] = {}
-    for contender in contenders:
-        families.setdefault((contender.run, contender.base, contender.prompts), []).append(contender)
-    return families
-
-
 def _base_and_richest(group: Sequence[Contender]) -> tuple[Contender, Contender] | None:
-    base = _base_of(group)
+    base = base_of(group)
     composed = [c for c in group if c.k and max(c.k) >= 2]
     richest = max(composed, key=lambda c: (max(c.k), len(c.k), c.rows or 0), default=None)
     return (base, richest) if base and richest else None
@@ -164,13 +122,9 @@ def _richer_of_no_more_data(group: Sequence[Contender]) -> tuple[Contender, Cont
 
 
 def _base_and_single_skills(group: Sequence[Contender]) -> tuple[Contender, Contender] | None:
-    base = _base_of(group)
+    base = base_of(group)
     single = next((c for c in group if c.k == (1,)), None)
     return (base, single) if base and single else None
-
-
-def _base_of(group: Sequence[Contender]) -> Contender | None:
-    return next((c for c in group if c.lineage is None), None)
 
 
 _CHOICES: Final[Mapping[Claim, Callable[[Sequence[Contender]], tuple[Contender, Contender] | None]]] = {
@@ -192,7 +146,7 @@ def _finding(pairs: Sequence[_Pair], cells: Cells) -> Finding | None:
     for k in sorted({k for pair in pairs for k in pair.ks}):
         nested: dict[str, dict[int, list[float]]] = {}
         for pair in pairs:
-            differences = _differences(pair, k, cells)
+            differences = paired(pair.first, pair.second, (pair.grader, pair.setting, k), cells)
             if differences:
                 seeds = nested.setdefault(pair.second.partition, {})
                 seeds.setdefault(pair.second.seed, []).extend(differences)
@@ -218,14 +172,6 @@ def _finding(pairs: Sequence[_Pair], cells: Cells) -> Finding | None:
         verdict="too little data",
         more=None,
     )
-
-
-def _differences(pair: _Pair, k: int, cells: Cells) -> list[float]:
-    places = [Place(c.run, c.student, pair.grader, pair.setting, k) for c in (pair.first, pair.second)]
-    if not all(place in cells for place in places):
-        return []
-    first, second = (cells[place].best("full_marks") for place in places)
-    return [second[c] - first[c] for c in sorted(first.keys() & second.keys())]
 
 
 def _corrected(found: Sequence[Finding]) -> list[Finding]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from skillmix.core.before_after import Change
 from skillmix.core.cells import Cell, Place
 from skillmix.core.findings import Finding
 from skillmix.core.grader_checks import Disagreement, GraderAgreement, Readability, RoundAgreement
@@ -65,6 +66,8 @@ class Report:
     reserved: Mapping[str, float] = field(default_factory=dict)
     """The share of skill sets that each run which makes data keeps out of it."""
     findings: tuple[Finding, ...] = ()
+    changes: tuple[Change, ...] = ()
+    """Every tuned student against its base."""
     rounds: tuple[RoundAgreement, ...] = ()
     agreements: tuple[GraderAgreement, ...] = ()
     disagreements: Mapping[str, tuple[Disagreement, ...]] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, Literal, NamedTuple
 
 from skillmix.core.folding import before_parenthesis, fold
@@ -42,9 +42,8 @@ class Rubric:
     """Folded, without a leading article."""
     longest_label: int
     """Characters beyond which a cell or line cannot be a label; spares the reader long paragraphs."""
-    label_ends: frozenset[str]
-    """Folded last words of all labels that are accepted."""
-    _labels: dict[str, int] = field(repr=False, compare=False)
+    _topic: str = field(repr=False)
+    """As it is written."""
     _known: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False)
     """Labels looked up before: the rounds and generations of a combination repeat them."""
 
@@ -52,6 +51,15 @@ class Rubric:
     def k(self) -> int:
         """How many of the criteria are skills."""
         return len(self.criteria) - 3
+
+    @cached_property
+    def label_ends(self) -> frozenset[str]:
+        """Folded last words of all labels that are accepted; only readers of replies need them."""
+        return _COMMON_ENDS.union([_end_of(self._topic)], *map(_label_ends, self.criteria))
+
+    @cached_property
+    def _labels(self) -> dict[str, int]:
+        return _labels(self.criteria)
 
     def criterion_of(self, label: str) -> int | None:
         """The place of the criterion that a label names by equality; never by prefix or containment.
@@ -132,8 +140,7 @@ def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
         limit=limit,
         topic=_without_the(fold(topic)),
         longest_label=_ROOM_FOR_LEAD_IN + max(len(topic), *(max(len(c.name), len(c.phrase)) for c in criteria)),
-        label_ends=_COMMON_ENDS.union([_end_of(topic)], *map(_label_ends, criteria)),
-        _labels=_labels(criteria),
+        _topic=topic,
     )
 
 

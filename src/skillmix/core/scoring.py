@@ -153,6 +153,22 @@ class Score:
     """Which skill sets of the cell: all, those that are reserved, or those that data sets may hold ("seen")."""
     trained_on: int | None = None
     """Combinations that the student was trained on; None if its lineage is not known."""
+    written: int = 0
+    """Texts that are there and no refusals: those that have a format."""
+
+    @property
+    def format_valid(self) -> float | None:
+        """The share of them with the marker and something behind it."""
+        return valid_share(self.format_failures, self.written)
+
+
+def valid_share(failures: int, written: int) -> float | None:
+    """The share of texts whose format was valid; nothing is known where none was written.
+
+    >>> valid_share(1, 4), valid_share(0, 0)
+    (0.75, None)
+    """
+    return (written - failures) / written if written else None
 
 
 def summarise(scores: Sequence[Sequence[float | None]], metric: Metric) -> Summary:

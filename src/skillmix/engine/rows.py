@@ -88,13 +88,19 @@ def _call_of_whole(row: tuple[str, ...]) -> Call:
         key=key,
         outcome=_outcome_of(outcome),
         model=model,
-        messages=tuple(json.loads(messages)),
+        messages=_addresses_of(messages),
         decoding=_decoding_of(decoding),
         seed=None if seed is None else int(seed),
         request_hash=request_hash,
         origin=origin,  # type: ignore[arg-type]  # the table's CHECK holds it to the literal
         at=at,
     )
+
+
+@lru_cache(maxsize=256)
+def _addresses_of(stored: str) -> tuple[str, ...]:
+    """The rounds of a grader ask with the same messages, one after the other."""
+    return tuple(json.loads(stored))
 
 
 @lru_cache(maxsize=256)
@@ -110,7 +116,7 @@ def _outcome_of(columns: list[str]) -> Outcome | None:
         return CallProblem(kind, problem, detail or "")  # type: ignore[arg-type]  # as written
     tokens_in, tokens_out, cost = numbers
     return Reply(
-        text=verified_message(reply, role, content).content,
+        text=verified_content(reply, role, content),
         finish=finish,
         input_tokens=None if tokens_in is None else int(tokens_in),
         output_tokens=None if tokens_out is None else int(tokens_out),

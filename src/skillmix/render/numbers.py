@@ -22,6 +22,27 @@ def share_with_interval(value: float | None, low: float | None, high: float | No
     return share(value) if value is None else f"{share(value)} [{share(low)}, {share(high)}]"
 
 
+def signed(value: float | None) -> str:
+    """A difference.
+
+    >>> signed(0.05), signed(-0.4), signed(0.0)
+    ('+.05', '−.40', '.00')
+    """
+    if value is None:
+        return "–"
+    text = share(abs(value))
+    return text if text == ".00" else ("+" if value > 0 else "−") + text
+
+
+def signed_with_interval(value: float | None, low: float | None, high: float | None) -> str:
+    """A difference and its 95 % interval.
+
+    >>> signed_with_interval(0.05, -0.1, 0.2)
+    '+.05 [−.10, +.20]'
+    """
+    return signed(value) if value is None else f"{signed(value)} [{signed(low)}, {signed(high)}]"
+
+
 def expectation(value: float) -> str:
     """An expected count that may be tiny.
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from skillmix.core.before_after import Change, Remark
 from skillmix.core.scoring import METRICS, Score
-from skillmix.render.numbers import share_with_interval
+from skillmix.render.numbers import share, share_with_interval, signed_with_interval
 from skillmix.render.tables import markdown_table
 
 _HEADER = (
@@ -17,11 +18,14 @@ _HEADER = (
     "full marks, one try",
     "complete",
     "ungraded",
+    "format valid",
     "format failures",
 )
 NOTE = (
     "Best of the generations of a combination, mean over complete combinations, 95 % interval; "
-    "complete counts combinations, ungraded and format failures count texts, as full marks see them."
+    "complete counts combinations, ungraded and format failures count texts, as full marks see them; "
+    "format valid is the share of texts with the marker and something behind it, refusals apart, "
+    "whatever skills they show."
 )
 
 
@@ -33,7 +37,7 @@ def score_table(scores: Iterable[Score]) -> str:
             continue
         cells.setdefault((score.student, score.grader, score.setting, score.k), {})[score.metric] = score
     rows = [_row(place, by_metric) for place, by_metric in cells.items()]
-    return markdown_table(_HEADER, rows, right=frozenset({3, 8, 9, 10}))
+    return markdown_table(_HEADER, rows, right=frozenset({3, 8, 9, 10, 11}))
 
 
 def set_table(scores: Iterable[Score]) -> str | None:
@@ -69,6 +73,35 @@ def trained_note(scores: Iterable[Score]) -> str | None:
     return "\n".join(lines) or None
 
 
+def change_note(changes: Sequence[Change]) -> str | None:
+    """What tuning changed, in a line for each tuned student, grader and setting; None if nothing can be compared."""
+    if not changes:
+        return None
+    found: dict[tuple[str, str, str, str], list[Change]] = {}
+    for change in changes:
+        found.setdefault((change.student, change.base, change.grader, change.setting), []).append(change)
+    lines = [f"{st} against {base}, {gr}, {se}: {remarks(some)}." for (st, base, gr, se), some in found.items()]
+    return "\n".join([_CHANGE_NOTE, *lines])
+
+
+_CHANGE_NOTE = (
+    "Tuned students against their bases: difference in full marks on the combinations that both have complete, with "
+    "its 95 % interval. Within noise: the interval includes 0. Each k is looked at by itself."
+)
+_REMARKS: tuple[Remark, ...] = ("a gain", "a loss", "within noise")
+
+
+def remarks(changes: Sequence[Change]) -> str:
+    """What the intervals say, k by k."""
+    said = []
+    for remark in _REMARKS:
+        some = [c for c in changes if c.remark == remark]
+        if some:
+            each = [f"k = {c.k} ({signed_with_interval(c.gain.mean, c.gain.low, c.gain.high)})" for c in some]
+            said.append(f"{remark} at {', '.join(each)}")
+    return "; ".join(said)
+
+
 def _row(place: tuple[str, str, str, int], by_metric: dict[str, Score]) -> Sequence[str]:
     full = by_metric["full_marks"]
     return (
@@ -77,5 +110,6 @@ def _row(place: tuple[str, str, str, int], by_metric: dict[str, Score]) -> Seque
         share_with_interval(full.one_try, full.one_try_low, full.one_try_high),
         f"{full.complete}/{full.combinations}",
         str(full.ungraded),
+        share(full.format_valid),
         str(full.format_failures),
     )

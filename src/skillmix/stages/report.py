@@ -10,8 +10,9 @@ from typing import Final
 
 from skillmix.config.experiment import Experiment, load_experiment
 from skillmix.config.report_step import ReportStep
+from skillmix.core.before_after import before_and_after
 from skillmix.core.errors import UserError
-from skillmix.core.findings import Contender, findings
+from skillmix.core.findings import findings
 from skillmix.core.grader_checks import grader_agreement, round_agreement
 from skillmix.core.lineage import trained_skill_sets
 from skillmix.core.report import Report, by_place
@@ -150,10 +151,10 @@ class _Writer:
 
 def _fill(runs: Sequence[RunFolder], wishes: Wishes, writer: _Writer) -> tuple[int, list[str]]:
     from skillmix.render.report.figures import figures
+    from skillmix.render.report.forms import written_forms
     from skillmix.render.report.other_tables import finding_table
     from skillmix.render.report.page import ASSETS, asset, index_page, texts_page
     from skillmix.render.report.sections import sections_of, tables_of
-    from skillmix.render.report.table import written_forms
 
     archive = Archive(writer.within("data"))
     readings = []
@@ -195,7 +196,8 @@ def _report_of(readings: Sequence[RunReading], wishes: Wishes) -> Report:
     lineages = {(r.facts.name, student): lineage for r in readings for student, lineage in r.lineages.items()}
     sets = {key: trained_skill_sets(lineage, known) for key, lineage in lineages.items()}
     catalogs = [r.catalog for r in readings if r.catalog]
-    found = findings([c for r in readings for c in _contenders(r)], by_place(cells))
+    contenders = [c for r in readings for c in r.contenders]
+    found = findings(contenders, by_place(cells))
     names = list(dict.fromkeys(name for r in readings for name in r.by_rules)) if wishes.rules == "both" else []
     report = Report(
         runs=tuple(r.facts for r in readings),
@@ -205,6 +207,7 @@ def _report_of(readings: Sequence[RunReading], wishes: Wishes) -> Report:
         skill_sets={key: known_sets for key, known_sets in sets.items() if known_sets is not None},
         reserved={r.facts.name: r.reserved for r in readings if r.reserved is not None},
         findings=tuple(found),
+        changes=tuple(before_and_after(contenders, by_place(cells))),
         rounds=tuple(a for r in readings for a in round_agreement(r.facts.name, [b for b, _ in r.decided])),
         agreements=tuple(a for found_by_run, _ in agreements.values() for a in found_by_run),
         disagreements={name: tuple(worst) for name, (_, worst) in agreements.items() if worst},
@@ -217,20 +220,6 @@ def _report_of(readings: Sequence[RunReading], wishes: Wishes) -> Report:
         corpus_tokens=wishes.tokens or 2e12,
     )
     return _with_gaps(report, readings)
-
-
-def _contenders(reading: RunReading) -> list[Contender]:
-    students = dict.fromkeys(cell.place.student for cell in reading.cells)
-    facts = reading.facts
-    found = []
-    for student in students:
-        lineage = reading.lineages.get(student)
-        seed = lineage.seed if lineage and lineage.seed is not None else facts.seed
-        partition = (lineage.partition if lineage else None) or facts.partition or "default"
-        spec = facts.students.get(student, student)
-        prompts = reading.prompts.get(student) or facts.prompts or ""
-        found.append(Contender(facts.name, student, spec, prompts, lineage, partition, seed or 0))
-    return found
 
 
 def _gaps_of_run(reading: RunReading) -> Iterator[str]:

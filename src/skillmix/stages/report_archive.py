@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Final
 
 from skillmix.core.calls import Call, CallProblem, GenerateKey, GradeKey, Reply
 from skillmix.core.cells import Cell
@@ -14,6 +15,8 @@ from skillmix.render.report.chunks import Chunks, index_script
 
 Conversation = tuple[str, str, int]
 """Student, combination and generation."""
+_MOST_KNOWN: Final = 1000
+"""Prompts kept in memory."""
 _POINT = {True: "1", False: "0", None: "?"}
 
 
@@ -60,6 +63,8 @@ class Archive:
         self._texts = Chunks("texts", write)
         self._lines = Chunks("lines", write)
         self._line_numbers: dict[str, int] = {}
+        self._prompts: dict[str, list[object]] = {}
+        self._known: dict[str, list[int]] = {}
         self._students: dict[tuple[str, str], int] = {}
         self._graders: dict[tuple[str, str], int] = {}
         self._skills, self._topics = Names(), Names()
@@ -87,11 +92,20 @@ class Archive:
             if number in own:
                 messages.append(["assistant", said[number]])
             else:
-                message = journal.message(address)
-                messages.append([message.role, self._numbered(message.content)])
+                messages.append(self._asked(address, journal))
         reply = last.outcome.text if isinstance(last.outcome, Reply) else None
         problem = last.outcome.reason if isinstance(last.outcome, CallProblem) else None
         return [last.model, messages, reply, problem]
+
+    def _asked(self, address: str, journal: JournalReader) -> list[object]:
+        """A prompt by its lines, fetched once for all generations of a combination."""
+        known = self._prompts.get(address)
+        if known is None:
+            if len(self._prompts) >= _MOST_KNOWN:
+                self._prompts.clear()
+            message = journal.message(address)
+            known = self._prompts[address] = [message.role, self._numbered(message.content)]
+        return known
 
     def watch_votes(self, read: Iterable[ReadCall], journal: JournalReader, place: RunArchive) -> Iterator[ReadCall]:
         """Gradings, passed through in the same way."""
@@ -136,13 +150,19 @@ class Archive:
         return [message.role, [*self._numbered(before), -1, *self._numbered(after)]]
 
     def _numbered(self, content: str) -> list[int]:
-        numbers = []
-        for line in content.split("\n"):
-            number = self._line_numbers.get(line)
-            if number is None:
-                number = self._line_numbers[line] = self._lines.add(line)
-            numbers.append(number)
-        return numbers
+        """Lines by number; texts of one combination come one after the other, and have the same prompts around them."""
+        known = self._known.get(content)
+        if known is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            known = self._known[content] = list(map(self._line_number, content.split("\n")))
+        return known
+
+    def _line_number(self, line: str) -> int:
+        number = self._line_numbers.get(line)
+        if number is None:
+            number = self._line_numbers[line] = self._lines.add(line)
+        return number
 
     def _student(self, run: str, student: str) -> int:
         return self._students.setdefault((run, student), len(self._students))

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from skillmix.config.experiment import Experiment
+from skillmix.core.contenders import Contender
 from skillmix.core.lineage import LOSSES, DatasetFacts, Lineage, TrainingCurve, continued, dataset_facts, lineage_of
 from skillmix.engine.run_folder import RunFolder
+from skillmix.stages.trained_models import settings_for
 
 _FILE = "skillmix.json"
 _MOST_POINTS = 1000
@@ -34,6 +36,28 @@ def run_lineages(
         lineage = _lineage_of_spec(spec, by_hash)
         if lineage is not None:
             found[student] = lineage
+    return found
+
+
+def student_specs(experiment: Experiment) -> dict[str, str]:
+    """What every student is, those that train steps made included."""
+    trained = {step.name: f"made by step {step.name}" for step in experiment.steps if step.stage == "train"}
+    return {name: s.model for name, s in experiment.students.items()} | trained
+
+
+def run_contenders(
+    run: RunFolder, experiment: Experiment | None, students: Iterable[str], lineages: Mapping[str, Lineage]
+) -> list[Contender]:
+    """Students with what decides whom they may be compared with."""
+    specs = student_specs(experiment) if experiment else {}
+    found = []
+    for student in students:
+        lineage = lineages.get(student)
+        seed = lineage.seed if lineage and lineage.seed is not None else experiment.seed if experiment else 0
+        partition = (lineage.partition if lineage else None) or (experiment.partition if experiment else None)
+        prompts = (settings_for(experiment, student).prompts or experiment.prompts) if experiment else ""
+        spec = specs.get(student, student)
+        found.append(Contender(run.name, student, spec, prompts, lineage, partition or "default", seed))
     return found
 
 

@@ -4,13 +4,14 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing import get_context
 from typing import Final
 
 from skillmix.core.calls import Call, Reply
-from skillmix.core.reading import Reading
-from skillmix.core.rubric import Phrases
+from skillmix.core.reading import Reading, read_grades
+from skillmix.core.rubric import Phrases, rubric_of
 from skillmix.core.texts import ReadCall, StudentText, gradings_of, read_reply
 
 Grading = tuple[Call, StudentText]
@@ -41,9 +42,9 @@ def read_gradings(
         for batch in batches:
             waiting.append(_sent(pool, batch, phrases))
             if len(waiting) > _AHEAD:
-                yield from _received(*waiting.popleft())
+                yield from _received(*waiting.popleft(), phrases)
         while waiting:
-            yield from _received(*waiting.popleft())
+            yield from _received(*waiting.popleft(), phrases)
 
 
 def _read_here(gradings: Iterable[Grading], phrases: Phrases) -> Iterator[ReadCall]:
@@ -62,18 +63,44 @@ def _helper() -> ProcessPoolExecutor | None:
         return None
 
 
-_Waiting = tuple[list[Grading], "Future[list[Reading | None]]"]
+_Readings = list[Reading | None]
+_Waiting = tuple[list[Grading], "Future[_Readings] | None"]
+_Asked = tuple[tuple[str, ...], str, str]
+"""Skills, topic and the student's text."""
 
 
 def _sent(pool: ProcessPoolExecutor, batch: list[Grading], phrases: Phrases) -> _Waiting:
-    replies = [(text, c.outcome.text if isinstance(c.outcome, Reply) else None) for c, text in batch]
-    return batch, pool.submit(_readings, replies, phrases)
+    texts: dict[int, _Asked] = {}
+    replies = []
+    for call, text in batch:  # the rounds of a text share what is sent of it
+        meant = text.combination
+        asked = texts.setdefault(id(text), (meant.skills, meant.topic, text.answer.text))
+        replies.append((asked, call.outcome.text if isinstance(call.outcome, Reply) else None))
+    try:
+        return batch, pool.submit(_readings, replies, phrases)
+    except BrokenProcessPool:
+        return batch, None
 
 
-def _readings(replies: list[tuple[StudentText, str | None]], phrases: Phrases) -> list[Reading | None]:
-    return [None if reply is None else read_reply(text, reply, phrases=phrases) for text, reply in replies]
+def _readings(replies: list[tuple[_Asked, str | None]], phrases: Phrases) -> _Readings:
+    return [
+        None if reply is None else read_grades(rubric_of(skills, topic, phrases=phrases), reply, text=text)
+        for (skills, topic, text), reply in replies
+    ]
 
 
-def _received(batch: list[Grading], future: "Future[list[Reading | None]]") -> Iterator[ReadCall]:
-    for (call, text), reading in zip(batch, future.result(), strict=True):
+def _received(batch: list[Grading], future: "Future[_Readings] | None", phrases: Phrases) -> Iterator[ReadCall]:
+    readings = _result(future)
+    if readings is None:
+        yield from _read_here(batch, phrases)
+        return
+    for (call, text), reading in zip(batch, readings, strict=True):
         yield ReadCall(call, text, reading)
+
+
+def _result(future: "Future[_Readings] | None") -> _Readings | None:
+    """None if the process is gone: it was killed, or ran a script that has no main guard, and stopped there."""
+    try:
+        return None if future is None else future.result()
+    except BrokenProcessPool:
+        return None

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from skillmix.config.catalogs import load_catalog
 from skillmix.config.experiment import EvaluateStep, Experiment, GenerateStep
@@ -11,22 +11,23 @@ from skillmix.core.calls import Call, Reply
 from skillmix.core.catalog import Catalog
 from skillmix.core.cells import Cell, Place
 from skillmix.core.combinations import Combination
+from skillmix.core.contenders import Contender
 from skillmix.core.errors import UserError
 from skillmix.core.grader_checks import Readability
 from skillmix.core.lineage import DatasetFacts, Lineage, TrainingCurve
 from skillmix.core.report import RunFacts, Shown
-from skillmix.core.scoring import METRICS, Points, Score
+from skillmix.core.scoring import METRICS, Points
 from skillmix.core.texts import Ballot, ReadCall, ballots, student_texts
 from skillmix.engine.run_folder import RunFolder
 from skillmix.stages.conversations import TURNS
 from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
 from skillmix.stages.plan import skipped_cells
 from skillmix.stages.report_archive import Archive, ArchivedRun, Conversation, Found, RunArchive
-from skillmix.stages.report_lineage import run_curves, run_datasets, run_lineages
+from skillmix.stages.report_lineage import run_contenders, run_curves, run_datasets, run_lineages, student_specs
 from skillmix.stages.report_reading import read_gradings
 from skillmix.stages.rules_grader import RulesGrader, reading_of
-from skillmix.stages.scores import RunRecords, groups_of, run_rules
-from skillmix.stages.trained_models import settings_for, student_name
+from skillmix.stages.scores import RunRecords, groups_of, run_rules, score_of
+from skillmix.stages.trained_models import student_name
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,7 @@ class RunReading:
     archived: ArchivedRun
     combinations: Mapping[str, Combination]
     lineages: Mapping[str, Lineage]
-    prompts: Mapping[str, str | None]
-    """Of students with a prompt set of their own."""
+    contenders: list[Contender]
     reserved: float | None
     """The share of skill sets kept out of training; None for a run that makes no data."""
     datasets: list[DatasetFacts]
@@ -88,7 +88,7 @@ class _Tally:
                 calls=self.calls[grader],
                 unreadable=self.reasons[grader].total(),
                 without_reply=self.without_reply[grader],
-                reasons=dict(self.reasons[grader].most_common()),
+                reasons=dict(sorted(self.reasons[grader].items(), key=lambda item: (-item[1], item[0]))),
             )
             for grader in sorted(self.calls)
         ]
@@ -122,6 +122,7 @@ def read_run(run: RunFolder, *, rules: str | None, archive: Archive) -> RunReadi
     cells, points = by_rules[main]
     students = list(dict.fromkeys(t.student for t in texts))
     datasets = run_datasets(run)
+    lineages = run_lineages(run, experiment, students, datasets)
     return RunReading(
         facts=replace(
             _facts(run, document, experiment, records, cells), rules=main, not_sent=tuple(sorted(tally.not_sent))
@@ -133,8 +134,8 @@ def read_run(run: RunFolder, *, rules: str | None, archive: Archive) -> RunReadi
         shown=_shown(run.name, records, seen_by_code),
         archived=ArchivedRun(place, texts, points, seen_by_code),
         combinations=combinations,
-        lineages=run_lineages(run, experiment, students, datasets),
-        prompts={s: settings_for(experiment, s).prompts for s in students} if experiment else {},
+        lineages=lineages,
+        contenders=run_contenders(run, experiment, dict.fromkeys(c.place.student for c in cells), lineages),
         reserved=_reserved(experiment) if experiment else None,
         datasets=datasets,
         curves=run_curves(run),
@@ -182,13 +183,8 @@ def _cells(
     points = {id(ballot): p for ballot, p in decided}
     cells: dict[Place, Cell] = {}
     for group in groups_of(experiment, records):
-        place = Place(run.name, group.student, group.grader, group.setting, group.k)
-        cell = Cell(
-            place=place,
-            combinations=group.combinations,
-            points=tuple(tuple(points[id(b)] if b else None for b in texts) for texts in group.texts),
-            statuses=tuple(tuple(b.text.answer.status if b else None for b in texts) for texts in group.texts),
-        )
+        cell = group.cell(run.name, [[points[id(b)] if b else None for b in texts] for texts in group.texts])
+        place = cell.place
         if place not in cells or len(cells[place].combinations) < len(cell.combinations):
             cells[place] = cell  # two steps may draw for the same place
     kept = _without_skipped(list(cells.values()), experiment) if experiment else list(cells.values())
@@ -199,30 +195,12 @@ def _without_skipped(cells: list[Cell], experiment: Experiment) -> list[Cell]:
     """An early stop's cells are not missing, they are not there."""
     if not any(isinstance(s, EvaluateStep) and s.stop_below is not None for s in experiment.steps):
         return cells
-    skipped = {cell[1:] for cell in skipped_cells(experiment, [_score(cell) for cell in cells])}
+    skipped = {cell[1:] for cell in skipped_cells(experiment, [score_of(cell, METRICS[0], {}) for cell in cells])}
     return [
         c
         for c in cells
         if (c.place.student, c.place.setting, c.place.k) not in skipped or c.summary("full_marks").complete
     ]
-
-
-def _score(cell: Cell) -> Score:
-    run, student, grader, setting, k = cell.place
-    return Score(
-        run=run,
-        student=student,
-        grader=grader,
-        catalog=None,
-        partition=None,
-        prompts=None,
-        seed=None,
-        setting=setting,
-        k=k,
-        metric=METRICS[0],
-        format_failures=cell.format_failures,
-        **asdict(cell.summary(METRICS[0])),
-    )
 
 
 def _facts(
@@ -247,7 +225,7 @@ def _facts(
         prompts=text("prompts"),
         rules="default",
         exclude=tuple(experiment.exclude) if experiment else (),
-        students=_specs(experiment) if experiment else {},
+        students=student_specs(experiment) if experiment else {},
         graders=graders or dict.fromkeys(sorted({b.grader for b in records.ballots}), "imported"),
         rounds={name: s.votes for name, s in experiment.graders.items()} if experiment else {},
         generations=max((step.generations for step in steps), default=0),
@@ -260,12 +238,6 @@ def _facts(
 def _reserved(experiment: Experiment) -> float | None:
     makes_data = any(step.stage in ("dataset", "train") for step in experiment.steps)
     return experiment.leakage.reserved if makes_data and experiment.leakage.reserved else None
-
-
-def _specs(experiment: Experiment) -> dict[str, str]:
-    """What every student is, those that train steps made included."""
-    trained = {step.name: f"made by step {step.name}" for step in experiment.steps if step.stage == "train"}
-    return {name: s.model for name, s in experiment.students.items()} | trained
 
 
 def _shown(run: str, records: RunRecords, found: Mapping[Conversation, Found]) -> list[Shown]:

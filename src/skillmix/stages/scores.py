@@ -1,22 +1,25 @@
 """`skillmix scores`: from a run's journal to the cells of its table, without a call."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from skillmix.config.catalogs import load_catalog
 from skillmix.config.experiment import Experiment
 from skillmix.config.prompt_sets import load_prompts
+from skillmix.core.before_after import Change, before_and_after
+from skillmix.core.cells import Cell, Place
 from skillmix.core.combinations import Combination, is_reserved
 from skillmix.core.errors import UserError
 from skillmix.core.rubric import Phrases, Rubric, rubric_of
-from skillmix.core.scoring import METRICS, Score, summarise, text_score
+from skillmix.core.scoring import METRICS, Metric, Points, Score
 from skillmix.core.text_rules import RULES, Rules
 from skillmix.core.texts import Ballot, ReadCall, StudentText, ballots, read_calls, student_texts
 from skillmix.engine.run_folder import RunFolder, find_run
 from skillmix.stages.conversations import TURNS
 from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
 from skillmix.stages.plan import cells_of, data_writers, skipped_cells
+from skillmix.stages.report_lineage import run_contenders, run_lineages
 from skillmix.stages.rules_grader import RulesGrader
 from skillmix.stages.trained_models import trained_combinations
 
@@ -85,6 +88,24 @@ class Group:
     texts: list[list[Ballot | None]]
     combinations: tuple[Combination, ...]
 
+    def cell(self, run: str, points: Sequence[Sequence[Points | None]]) -> Cell:
+        """The same with its points."""
+        return Cell(
+            place=Place(run, self.student, self.grader, self.setting, self.k),
+            combinations=self.combinations,
+            points=tuple(map(tuple, points)),
+            statuses=tuple(tuple(b.text.answer.status if b else None for b in texts) for texts in self.texts),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRun:
+    """The cells of a run's table, and what tuning changed."""
+
+    scores: list[Score]
+    changes: list[Change]
+    """Tuned students against their bases, where a run has both."""
+
 
 def run_scores(run_name: str, *, rules: str | None = None, by_sets: bool = False) -> list[Score]:
     """Every cell of a run: student, grader, setting, k and metric; the run's own rules unless others are named.
@@ -92,37 +113,58 @@ def run_scores(run_name: str, *, rules: str | None = None, by_sets: bool = False
     By sets, the cells on train skills come again in two parts: skill sets that are reserved, and those that data sets
     may hold.
     """
+    return scored_run(run_name, rules=rules, by_sets=by_sets).scores
+
+
+def scored_run(run_name: str, *, rules: str | None = None, by_sets: bool = False) -> ScoredRun:
+    """The scores of a run, and every tuned student beside its base."""
     run = find_run(run_name)
     document = read_experiment(run)
     experiment = experiment_of_run(document)
     chosen = run_rules(run, rules)
     records = run_records(run)
-    scores = []
+    scores: list[Score] = []
+    cells: dict[Place, Cell] = {}
     trained = trained_combinations(run, experiment) if experiment else {}
     for sets, group in _parts(groups_of(experiment, records), experiment if by_sets else None):
         points = [[b.points(chosen, records.phrases) if b else None for b in texts] for texts in group.texts]
-        statuses = Counter(b.text.answer.status for texts in group.texts for b in texts if b)
-        for metric in METRICS:
-            values = [[text_score(p, metric) if p else None for p in texts] for texts in points]
-            scores.append(
-                Score(
-                    run=run.name,
-                    student=group.student,
-                    grader=group.grader,
-                    catalog=_text(document.get("catalog")),
-                    partition=_text(document.get("partition")),
-                    prompts=_text(document.get("prompts")),
-                    seed=_whole(document.get("seed")),
-                    setting=group.setting,
-                    k=group.k,
-                    metric=metric,
-                    format_failures=statuses["no marker"] + statuses["empty"],
-                    sets=sets,
-                    trained_on=_known_of(group, trained.get(group.student)),
-                    **asdict(summarise(values, metric)),
-                )
-            )
-    return _without_skipped(scores, experiment) if experiment else scores
+        cell = group.cell(run.name, points)
+        known = _known_of(group, trained.get(group.student))
+        scores += [replace(score_of(cell, metric, document), sets=sets, trained_on=known) for metric in METRICS]
+        if sets == "all" and len(cell.combinations) > len(
+            cells[cell.place].combinations if cell.place in cells else ()
+        ):
+            cells[cell.place] = cell  # two steps may draw for the same place
+    shown = _without_skipped(scores, experiment) if experiment else scores
+    return ScoredRun(shown, _changes(run, experiment, cells))
+
+
+def score_of(cell: Cell, metric: Metric, document: Mapping[str, object]) -> Score:
+    """One metric of a cell, with what the run's document says of it."""
+    run, student, grader, setting, k = cell.place
+    return Score(
+        run=run,
+        student=student,
+        grader=grader,
+        catalog=_text(document.get("catalog")),
+        partition=_text(document.get("partition")),
+        prompts=_text(document.get("prompts")),
+        seed=_whole(document.get("seed")),
+        setting=setting,
+        k=k,
+        metric=metric,
+        format_failures=cell.format_failures,
+        written=cell.written,
+        **asdict(cell.summary(metric)),
+    )
+
+
+def _changes(run: RunFolder, experiment: Experiment | None, cells: Mapping[Place, Cell]) -> list[Change]:
+    students = dict.fromkeys(place.student for place in cells)
+    lineages = run_lineages(run, experiment, students, ())
+    if not lineages:
+        return []
+    return before_and_after(run_contenders(run, experiment, students, lineages), cells)
 
 
 def groups_of(experiment: Experiment | None, records: RunRecords) -> Iterator[Group]:

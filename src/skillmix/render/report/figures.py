@@ -25,7 +25,9 @@ class ReportFigure:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
+    """A figure that may be drawn."""
+
     name: str
     title: str
     caption: str
@@ -36,7 +38,7 @@ class _Plan:
 
 
 _FIXED: Final = (
-    _Plan(
+    Plan(
         "full-marks",
         "Full marks against k",
         "Best of the generations, mean over combinations, 95 % intervals; points stand a little apart to be told from "
@@ -44,56 +46,56 @@ _FIXED: Final = (
         lambda r: score_figures.metric_against_k(r, "full_marks"),
         "No cell has a graded combination.",
     ),
-    _Plan(
+    Plan(
         "skill-fraction",
         "Skill fraction against k",
         "The share of skills shown in texts that meet the other three criteria.",
         lambda r: score_figures.metric_against_k(r, "skill_fraction"),
         "No cell has a graded combination.",
     ),
-    _Plan(
+    Plan(
         "saturation",
         "How many skills a student can combine",
         "The largest k up to which full marks stay at or above .10.",
         score_figures.saturation_points,
         "No cell has a graded combination.",
     ),
-    _Plan(
+    Plan(
         "observed-and-independent",
         "Observed, and expected of independent skills",
         "One try. Above the dashed line skills help each other, below it they are in each other's way.",
         score_figures.observed_and_independent,
         "No text is fully decided.",
     ),
-    _Plan(
+    Plan(
         "common-skills-removed",
         "Common skills removed, and the novelty bound",
         "Above the bound not all texts can stand in a training corpus of that size, if skills are independent there.",
         score_figures.common_removed,
         "The catalogue has no list of common skills, or no combination drawn is without them.",
     ),
-    _Plan(
+    Plan(
         "requested-and-unrequested",
         "Skills shown, asked for and not",
         "Found by code in each text.",
         skill_figures.requested_and_unrequested,
         "Skills that were not asked for are known only where code grades (`rules:`).",
     ),
-    _Plan(
+    Plan(
         "data-efficiency",
         "Full marks against the amount of data",
         "One point for each tuned student, one line for each richness of data.",
         skill_figures.data_efficiency,
         "No student has a lineage that says how many conversations it was trained on.",
     ),
-    _Plan(
+    Plan(
         "yield",
         "Yield per k",
         "Of the conversations written for a data set, those with full marks; the numbers count them.",
         skill_figures.yield_per_k,
         "The runs made no data set.",
     ),
-    _Plan(
+    Plan(
         "training-curves",
         "Training curves",
         "Solid: loss on answers; dashed: on data held back; dotted: on replayed text.",
@@ -108,8 +110,7 @@ def figures(report: Report) -> tuple[list[ReportFigure], list[str]]:
     drawn: list[ReportFigure] = []
     gaps: list[str] = []
     with house_style():
-        for plan in (*_FIXED, *_of_students(report)):
-            figure = plan.draw(report)
+        for plan, figure in drawings(report):
             if figure is None:
                 gaps.append(f"{plan.title}: {plan.why_not}")
             else:
@@ -121,9 +122,15 @@ def figures(report: Report) -> tuple[list[ReportFigure], list[str]]:
     return drawn, gaps
 
 
-def _of_students(report: Report) -> Iterator[_Plan]:
+def drawings(report: Report) -> Iterator[tuple[Plan, Figure | None]]:
+    """Every figure that a report may have, drawn where the runs allow it."""
+    for plan in (*_FIXED, *_of_students(report)):
+        yield plan, plan.draw(report)
+
+
+def _of_students(report: Report) -> Iterator[Plan]:
     for number, (before, after) in enumerate(report.pairs_to_compare()):
-        yield _Plan(
+        yield Plan(
             "skills-before-and-after" + (f"-{number + 1}" if number else ""),
             f"Skill by skill: {students_label(report, before)} and {students_label(report, after)}",
             "Sorted by the difference between the two; all k and settings together.",
@@ -132,7 +139,7 @@ def _of_students(report: Report) -> Iterator[_Plan]:
             is_detail=True,
         )
     for number, key in enumerate(report.students):
-        yield _Plan(
+        yield Plan(
             f"pairs-{number + 1}",
             f"Pairs of skills: {students_label(report, key)}",
             "How often two skills are both shown in texts that were to show both.",

@@ -1,17 +1,13 @@
 """Tables of findings, graders, data sets and the paper's own figures."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from skillmix.core.findings import Finding
 from skillmix.core.grader_checks import REASONS, criterion_rates, losses
 from skillmix.core.lineage import short_name
 from skillmix.core.report import Report
 from skillmix.core.skill_outcomes import cell_independence
-from skillmix.render.report.table import Count, Entry, Estimate, PValue, ReportTable
-
-_LONG: Final = 16
-"""Rows beyond which a table is folded away on the page."""
+from skillmix.render.report.table import LONG, Count, Entry, Estimate, PValue, ReportTable
 
 
 def finding_table(findings: Sequence[Finding]) -> ReportTable | None:
@@ -102,7 +98,7 @@ def loss_table(report: Report) -> ReportTable:
             "not there",
         ),
         rows=tuple(rows),
-        is_detail=len(rows) > _LONG,
+        is_detail=len(rows) > LONG,
     )
 
 
@@ -123,7 +119,7 @@ def criteria_table(report: Report) -> ReportTable:
         "are met, of the points that are decided.",
         columns=("student", "grader", "k", "texts", "a skill", "topic", "sense", "length"),
         rows=tuple(rows),
-        is_detail=len(rows) > _LONG,
+        is_detail=len(rows) > LONG,
     )
 
 
@@ -301,6 +297,7 @@ def lineage_table(report: Report) -> ReportTable | None:
         (
             report.label(*key),
             x.base,
+            ", ".join(_data_name(report, key[0], address) for address in x.datasets) or "–",
             short_name(x.k),
             Count(x.rows),
             Count(len(x.combinations)),
@@ -314,10 +311,11 @@ def lineage_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="lineage",
         title="Where the tuned students come from",
-        note="As the files beside their weights say.",
+        note="As the files beside their weights say; a data set of another run goes by its hash.",
         columns=(
             "student",
             "base",
+            "data",
             "trained on",
             "conversations",
             "combinations",
@@ -328,6 +326,15 @@ def lineage_table(report: Report) -> ReportTable | None:
         ),
         rows=tuple(rows),
     )
+
+
+def _data_name(report: Report, run: str, address: str) -> str:
+    """A data set by the step that made it, in the student's own run or in another."""
+    found = [(r, facts.name) for r, facts in report.datasets if facts.hash == address]
+    if not found:
+        return address
+    where, name = next((f for f in found if f[0] == run), found[0])
+    return name if len(report.runs) == 1 else f"{where}: {name}"
 
 
 Published = Mapping[str, object]

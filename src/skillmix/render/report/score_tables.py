@@ -11,7 +11,7 @@ from skillmix.core.novelty import novelty
 from skillmix.core.report import Report, StudentKey
 from skillmix.core.scoring import Metric
 from skillmix.render.numbers import expectation
-from skillmix.render.report.table import Count, Entry, Estimate, ReportTable, score_entry
+from skillmix.render.report.table import LONG, Count, Entry, Estimate, ReportTable, score_entry
 
 Link = Callable[[Cell], str | None]
 METRIC_NAMES: Final[dict[Metric, str]] = {
@@ -24,6 +24,12 @@ _THREE: Final[tuple[Metric, ...]] = ("full_marks", "all_skills", "skill_fraction
 _NOTE: Final = (
     "Best of the generations of a combination, mean over complete combinations, 95 % interval over combinations; "
     "below it the same for one try. Ungraded texts and format failures (no marker, or empty) are counted beside it."
+)
+
+
+_FORMAT_NOTE: Final = (
+    "Format valid: the share of texts with the marker and something behind it, refusals apart, whatever skills they "
+    "show."
 )
 
 
@@ -54,16 +60,65 @@ def _students_by_k(report: Report, setting: str, *, metrics: Sequence[Metric], l
         head: list[Entry] = [report.label(run, student)]
         head += [short_name(report.training_of((run, student)))] if trained else []
         head += [grader] if several else []
-        entries = [_linked(found.get((run, student, grader, k)), m, link) for k in ks for m in metrics]
+        entries: list[Entry] = []
+        for k in ks:
+            cell = found.get((run, student, grader, k))
+            entries += [_linked(cell, m, link) for m in metrics]
+            entries.append(Estimate(cell.format_valid if cell else None))
         rows.append((*head, *entries))
     heads = ["student", *(["trained on"] if trained else []), *(["grader"] if several else [])]
     return ReportTable(
         name="scores",
         title="Scores",
-        note=_NOTE,
-        columns=(*heads, *(METRIC_NAMES[m] for _ in ks for m in metrics)),
+        note=" ".join([_NOTE, _FORMAT_NOTE, *_noise(report, setting)]),
+        columns=(*heads, *(name for _ in ks for name in (*(METRIC_NAMES[m] for m in metrics), "format valid"))),
         rows=tuple(rows),
-        groups=(("", len(heads)), *((f"k = {k}", len(metrics)) for k in ks)),
+        groups=(("", len(heads)), *((f"k = {k}", len(metrics) + 1) for k in ks)),
+    )
+
+
+def _noise(report: Report, setting: str) -> list[str]:
+    """Which differences between a tuned student and its base are no more than noise, in plain words."""
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for c in report.changes:
+        if c.setting == setting and c.remark == "within noise":
+            who = f"{report.label(c.run, c.student)} against {c.base}"
+            found.setdefault((c.run, who, c.grader), []).append(c.k)
+    several = len(report.graders) > 1
+    return [
+        f"Within noise, as the interval of the paired difference includes 0: {who} at k = {', '.join(map(str, ks))}"
+        + (f" ({grader})." if several else ".")
+        for (_, who, grader), ks in found.items()
+    ]
+
+
+def change_table(report: Report) -> ReportTable | None:
+    """Every tuned student against its base on the same combinations."""
+    if not report.changes:
+        return None
+    rows: list[tuple[Entry, ...]] = [
+        (
+            report.label(c.run, c.student),
+            short_name(c.trained),
+            c.base,
+            c.grader,
+            c.setting,
+            str(c.k),
+            Estimate(c.gain.mean, c.gain.low, c.gain.high, is_signed=True),
+            Count(c.gain.combinations),
+            c.remark,
+        )
+        for c in report.changes
+    ]
+    return ReportTable(
+        name="before-and-after",
+        title="Tuned students against their bases",
+        note="Difference in full marks, best of the generations, on the combinations that both have complete, with its "
+        "95 % bootstrap interval. Within noise: the interval includes 0. Each row is looked at by itself, nothing is "
+        "corrected for their number; the findings are.",
+        columns=("student", "trained on", "base", "grader", "setting", "k", "difference", "combinations", "remark"),
+        rows=tuple(rows),
+        is_detail=len(rows) > LONG,
     )
 
 
@@ -249,6 +304,7 @@ def score_tables(report: Report, link: Link) -> list[ReportTable]:
     """All of them that the runs allow."""
     made: Iterable[ReportTable | None] = (
         *setting_tables(report, link),
+        change_table(report),
         seen_table(report),
         efficiency_table(report, link),
         grader_table(report, link),

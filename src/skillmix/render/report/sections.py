@@ -56,6 +56,7 @@ def sections_of(tables: Sequence[ReportTable], figures: Sequence[ReportFigure]) 
             some(
                 "figure:full-marks",
                 *settings,
+                "before-and-after",
                 "seen-and-reserved",
                 "data-efficiency",
                 "graders-side-by-side",

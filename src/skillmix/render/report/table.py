@@ -1,15 +1,11 @@
-"""A table once, and its four forms: Markdown, CSV, LaTeX and the page."""
+"""A table of a report: what its cells hold, before it takes one of its forms."""
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from skillmix.core.cells import Cell
 from skillmix.core.scoring import Metric
-from skillmix.render.numbers import share, share_with_interval
-from skillmix.render.tables import markdown_table
+from skillmix.render.numbers import share, share_with_interval, signed, signed_with_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +67,10 @@ class Estimate:
         """As printed."""
         if self.value is None:
             return "–"
-        put = signed if self.is_signed else share
-        return put(self.value) + (f" [{put(self.low)}, {put(self.high)}]" if self.low is not None else "")
+        if self.low is None:
+            return signed(self.value) if self.is_signed else share(self.value)
+        put = signed_with_interval if self.is_signed else share_with_interval
+        return put(self.value, self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +97,8 @@ class PValue:
         return "<.001" if self.value < 0.001 else f"{self.value:.3f}".removeprefix("0")
 
 
+LONG: Final = 16
+"""Rows beyond which a table is folded away on the page."""
 Entry = str | Score | Estimate | Count | PValue
 
 
@@ -119,7 +119,11 @@ class ReportTable:
     @property
     def numeric(self) -> list[bool]:
         """Whether each column holds plain numbers, which stand on the right."""
-        return [_form(self, column) not in (str, Score) for column in range(len(self.columns))]
+        return [self.form(column) not in (str, Score) for column in range(len(self.columns))]
+
+    def form(self, column: int) -> type:
+        """What a column holds, words only if it holds nothing else."""
+        return next((type(row[column]) for row in self.rows if not isinstance(row[column], str)), str)
 
     @property
     def full_columns(self) -> list[str]:
@@ -148,159 +152,3 @@ def score_entry(cell: Cell | None, metric: Metric, *, link: str | None = None) -
         format_failures=cell.format_failures,
         link=link,
     )
-
-
-def signed(value: float | None) -> str:
-    """A difference.
-
-    >>> signed(0.05), signed(-0.4), signed(0.0)
-    ('+.05', '−.40', '.00')
-    """
-    if value is None:
-        return "–"
-    text = share(abs(value))
-    return text if text == ".00" else ("+" if value > 0 else "−") + text
-
-
-def as_markdown(table: ReportTable) -> str:
-    """The table with its title and note."""
-    right = frozenset(c for c in range(len(table.columns)) if _is_numeric(table, c))
-    rows = [[_markdown_entry(entry) for entry in row] for row in table.rows]
-    return f"**{table.title}**\n\n{markdown_table(table.full_columns, rows, right=right)}\n\n{table.note}\n"
-
-
-def _markdown_entry(entry: Entry) -> str:
-    if isinstance(entry, str):
-        return entry
-    if isinstance(entry, Score):
-        return "; ".join([entry.text, f"one try {entry.one_try_text}", *entry.warnings])
-    return entry.text
-
-
-def as_csv(table: ReportTable) -> str:
-    """Numbers in full, one column for each."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    forms = [_form(table, column) for column in range(len(table.columns))]
-    writer.writerow(
-        [
-            f"{heading} {part}".strip()
-            for heading, form in zip(table.full_columns, forms, strict=True)
-            for part in (_PARTS[form])
-        ]
-    )
-    for row in table.rows:
-        writer.writerow([_number(v) for entry, form in zip(row, forms, strict=True) for v in _parts(entry, form)])
-    return out.getvalue()
-
-
-_SCORE_FIELDS: Final = (
-    "value",
-    "low",
-    "high",
-    "one_try",
-    "one_try_low",
-    "one_try_high",
-    "complete",
-    "combinations",
-    "ungraded",
-    "format_failures",
-)
-_PARTS: Final[dict[type, tuple[str, ...]]] = {
-    str: ("",),
-    Count: ("",),
-    PValue: ("",),
-    Estimate: ("", "low", "high"),
-    Score: _SCORE_FIELDS,
-}
-
-
-def _form(table: ReportTable, column: int) -> type:
-    """What a column holds, words only if it holds nothing else."""
-    return next((type(row[column]) for row in table.rows if not isinstance(row[column], str)), str)
-
-
-def _is_numeric(table: ReportTable, column: int) -> bool:
-    return _form(table, column) is not str
-
-
-def _parts(entry: Entry, form: type) -> Iterator[object]:
-    if isinstance(entry, str):
-        yield entry if form is str else ""
-        yield from [""] * (len(_PARTS[form]) - 1)
-    elif isinstance(entry, Score):
-        yield from (getattr(entry, name) for name in _SCORE_FIELDS)
-    elif isinstance(entry, Estimate):
-        yield from (entry.value, entry.low, entry.high)
-    else:
-        yield entry.value
-
-
-def _number(value: object) -> str:
-    if value is None:
-        return ""
-    text = repr(value) if isinstance(value, float) else str(value)
-    # A spreadsheet takes text that starts so for a formula.
-    return f"'{text}" if isinstance(value, str) and text[:1] in ("=", "+", "@", "\t") else text
-
-
-def as_latex(table: ReportTable) -> str:
-    """A tabular with booktabs rules, in a table with caption and label."""
-    spec = "".join("r" if _is_numeric(table, column) else "l" for column in range(len(table.columns)))
-    lines = ["\\begin{table}", "\\centering\\small", f"\\caption{{{_escaped(table.title)}. {_escaped(table.note)}}}"]
-    lines += [f"\\label{{tab:{table.name}}}", f"\\begin{{tabular}}{{{spec}}}", "\\toprule"]
-    if table.groups:
-        lines.append(
-            " & ".join(f"\\multicolumn{{{width}}}{{c}}{{{_escaped(g)}}}" for g, width in table.groups) + " \\\\"
-        )
-    lines.append(" & ".join(map(_escaped, table.columns)) + " \\\\")
-    lines.append("\\midrule")
-    lines += [" & ".join(map(_latex_entry, row)) + " \\\\" for row in table.rows]
-    lines += ["\\bottomrule", "\\end{tabular}", "\\end{table}"]
-    return "% Needs \\usepackage{booktabs}.\n" + "\n".join(lines) + "\n"
-
-
-def _latex_entry(entry: Entry) -> str:
-    if isinstance(entry, str):
-        return _escaped(entry)
-    if isinstance(entry, Score):
-        small = [f"one try {entry.one_try_text}", *entry.warnings]
-        lines = [_escaped(entry.text), *(f"\\scriptsize {_escaped(line)}" for line in small)]
-        return "\\shortstack[r]{" + "\\\\".join(lines) + "}"
-    return _escaped(entry.text)
-
-
-_LATEX: Final = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "{": r"\{",
-        "}": r"\}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "−": r"$-$",
-        "–": "--",
-        "×": r"$\times$",
-        "≥": r"$\geq$",
-        "≤": r"$\leq$",
-        "\n": " ",
-    }
-)
-
-
-def _escaped(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text).translate(_LATEX)
-
-
-def written_forms(tables: Sequence[ReportTable]) -> Iterator[tuple[str, str]]:
-    """File names and contents of every table in every form."""
-    for table in tables:
-        yield f"{table.name}.md", as_markdown(table)
-        yield f"{table.name}.csv", as_csv(table)
-        yield f"{table.name}.tex", as_latex(table)

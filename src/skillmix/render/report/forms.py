@@ -1,0 +1,92 @@
+"""The forms of a table that lie beside the page: Markdown, CSV and LaTeX."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from skillmix.render.report.latex import as_latex
+from skillmix.render.report.table import Entry, Estimate, ReportTable, Score
+from skillmix.render.tables import markdown_table
+
+
+def written_forms(tables: Sequence[ReportTable]) -> Iterator[tuple[str, str]]:
+    """File names and contents of every table in every form."""
+    for table in tables:
+        yield f"{table.name}.md", as_markdown(table)
+        yield f"{table.name}.csv", as_csv(table)
+        yield f"{table.name}.tex", as_latex(table)
+
+
+def as_markdown(table: ReportTable) -> str:
+    """The table with its title and note."""
+    right = frozenset(c for c in range(len(table.columns)) if table.form(c) is not str)
+    rows = [[_markdown_entry(entry) for entry in row] for row in table.rows]
+    return f"**{table.title}**\n\n{markdown_table(table.full_columns, rows, right=right)}\n\n{table.note}\n"
+
+
+def _markdown_entry(entry: Entry) -> str:
+    if isinstance(entry, str):
+        return entry
+    if isinstance(entry, Score):
+        return "; ".join([entry.text, f"one try {entry.one_try_text}", *entry.warnings])
+    return entry.text
+
+
+def as_csv(table: ReportTable) -> str:
+    """Numbers in full, one column for each."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    columns = [_fields(table, column) for column in range(len(table.columns))]
+    writer.writerow(
+        [
+            f"{heading} {field}" if number or len(fields) == len(_SCORE_FIELDS) else heading
+            for heading, fields in zip(table.full_columns, columns, strict=True)
+            for number, field in enumerate(fields)
+        ]
+    )
+    for row in table.rows:
+        writer.writerow(
+            [_number(v) for entry, fields in zip(row, columns, strict=True) for v in _values(entry, fields)]
+        )
+    return out.getvalue()
+
+
+_SCORE_FIELDS: Final = (
+    "value",
+    "low",
+    "high",
+    "one_try",
+    "one_try_low",
+    "one_try_high",
+    "complete",
+    "combinations",
+    "ungraded",
+    "format_failures",
+)
+
+
+def _fields(table: ReportTable, column: int) -> tuple[str, ...]:
+    """What is written of each entry: ends of intervals only where there are some."""
+    form = table.form(column)
+    if form is Score:
+        return _SCORE_FIELDS
+    entries = [row[column] for row in table.rows]
+    has_ends = any(isinstance(entry, Estimate) and entry.low is not None for entry in entries)
+    return ("value", "low", "high") if has_ends else ("value",) if form is not str else ("words",)
+
+
+def _values(entry: Entry, fields: Sequence[str]) -> Iterator[object]:
+    if isinstance(entry, str):
+        yield entry if fields == ("words",) else ""
+        yield from [""] * (len(fields) - 1)
+    else:
+        yield from (getattr(entry, field) for field in fields)
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return ""
+    text = repr(value) if isinstance(value, float) else str(value)
+    # A spreadsheet takes text that starts so for a formula.
+    return f"'{text}" if isinstance(value, str) and text[:1] in ("=", "+", "@", "\t") else text

@@ -1,0 +1,152 @@
+"""Runs of three kinds with their reports: scripted with a made-up history, really trained, and graded by code."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+import yaml
+from matplotlib.figure import Figure
+
+from skillmix.cli import main
+from skillmix.config.catalogs import load_catalog
+from skillmix.core.calls import Request
+from skillmix.core.sentences import count_sentences
+from skillmix.models.scripted import ScriptedModel
+from skillmix.render.report import figures
+from skillmix.stages.report import Made, Wishes, report
+from skillmix.verify.verdict import Judge
+from tests.report.expected_scores import Case
+from tests.report.second_run import SecondRun
+from tests.report.second_way import LIMIT, Points
+
+
+@dataclass
+class Reported:
+    """A report, the figures as they were drawn, and how to work out both again."""
+
+    made: Made
+    figures: dict[str, Figure]
+    case: Case
+
+    @property
+    def folder(self) -> Path:
+        return self.made.page.parent
+
+    @property
+    def tables(self) -> list[str]:
+        return sorted(file.stem for file in (self.folder / "tables").glob("*.csv"))
+
+
+def reported(case: Case, wishes: Wishes) -> Reported:
+    """Make the report of a case, and keep the drawings."""
+    drawn: dict[str, Figure] = {}
+    drawings = figures.drawings
+
+    def watched(of: Any) -> Any:
+        for plan, figure in drawings(of):
+            if figure is not None:
+                drawn[plan.name] = figure
+            yield plan, figure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "drawings", watched)
+        made = report([str(case.run.path)], output=case.run.path / "report", wishes=wishes)
+    return Reported(made, drawn, case)
+
+
+def run_document(folder: Path, document: dict[str, Any]) -> Path:
+    """Run an experiment; its run folder."""
+    path = folder / f"{document['name']}.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    assert main(["run", str(path)]) == 0
+    return folder / "runs" / str(document["name"])
+
+
+def trained_experiment(model: Path) -> dict[str, Any]:
+    """A data set from a scripted writer, a few steps on a small model, and the same questions before and after."""
+    evaluate = {"stage": "evaluate", "students": ["base", "step:m12"], "graders": ["judge"]}
+    train = {"stage": "train", "base": "base", "data": ["d12"], "steps": 4, "batch": 2, "validation_share": 0.3}
+    return {
+        "name": "tune",
+        "catalog": "paper",
+        "students": {
+            "base": {"model": f"local:{model}", "max_tokens": 8},
+            "writer": {"model": "scripted:student?skill=0.95"},
+        },
+        "graders": {
+            "clean": {"model": "scripted:grader", "rounds": 1},
+            "judge": {"model": "scripted:grader?noise=0.4", "rounds": 1},
+        },
+        "steps": [
+            {"name": "d12", "stage": "dataset", "writer": "writer", "graders": ["clean"], "k": [1, 2], "target": 6},
+            {"name": "m12", **train, "learning_rate": 1e-3, "warmup_steps": 0, "validate_every": 2},
+            {
+                "name": "eval",
+                **evaluate,
+                "settings": ["train", "held-out"],
+                "k": [1, 2, 3],
+                "combinations": 4,
+                "generations": 1,
+            },
+        ],
+    }
+
+
+class SkilledWriter(ScriptedModel):
+    """Writes for each skill a sentence that shows it, or one that just misses it."""
+
+    sentences: ClassVar[dict[str, dict[str, list[str]]]] = yaml.safe_load(
+        (Path(__file__).parents[1] / "verify" / "blind.yaml").read_text(encoding="utf-8")
+    )
+
+    def _write(self, request: Request, chance: Any) -> str:
+        asked = request.messages[0].content
+        names = sorted((name for name in self.sentences if f"- {name}: " in asked or f"**{name}**" in asked), key=len)
+        which = [("shown" if chance.falls(name, self._rates.skill) else "not_shown", name) for name in names]
+        text = " ".join(self.sentences[name][kind][0] for kind, name in which)
+        topic = re.search(r"about (?:this topic: |the topic \")(?P<topic>[^\n\"]+)", asked)
+        assert topic
+        # The two counters of sentences differ on the first of these.
+        start = "and e.g. Apples, " if chance.falls("abbreviation", 0.5) else "and apples, "
+        text = f"{topic['topic']} {start}{text[0].lower()}{text[1:]}"
+        return f"{'Answer: ' if chance.falls('marker', self._rates.marker) else ''}{text}\n\nExplanation: so it is."
+
+
+def code_case(folder: Path) -> Case:
+    """Two students whose texts code grades; verdicts are tested elsewhere, so the judge itself is asked again."""
+    step = {"name": "e", "stage": "evaluate", "students": ["s", "t"], "graders": ["rules"], "settings": ["all"]}
+    document = {
+        "name": "code",
+        "catalog": "verifiable",
+        "students": {
+            "s": {"model": "scripted:student?skill=0.3"},
+            "t": {"model": "scripted:student?skill=0.9&marker=0.8"},
+        },
+        "graders": {"rules": {"model": "rules:"}},
+        "steps": [{**step, "k": [1, 2, 3], "combinations": 6, "generations": 2}],
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skillmix.stages.evaluate.open_model", lambda spec, **_: SkilledWriter(spec))
+        run = run_document(folder, document)
+    catalog = load_catalog("verifiable")
+    judge = Judge(catalog.vocabulary, [said for skill in catalog.skills for said in (skill.definition, skill.example)])
+
+    def second(counter: Literal["robust", "original"]) -> SecondRun:
+        def points(text: Any) -> Points:
+            if text.form in ("refused", "empty"):
+                return [False] * (text.k + 3)
+            verdict = judge.judge(text.text, skills=text.skills, topic=text.topic)
+            shown: Points = [verdict.evidence[skill] is not None for skill in text.skills]
+            is_short = count_sentences(text.text, counter) <= LIMIT[text.k]
+            return [*shown, verdict.topic is not None, verdict.nonsense is None, is_short]
+
+        return SecondRun(run, {"rules": points})
+
+    def shown(text: Any) -> tuple[list[str], list[str]]:
+        verdict = judge.judge(text.text, skills=text.skills, topic=text.topic)
+        return [s for s in text.skills if verdict.evidence[s] is not None], list(verdict.unrequested)
+
+    by_rules = {"default": second("robust"), "paper": second("original")}
+    return Case(by_rules["default"], by_rules=by_rules, shown_by_code=shown)

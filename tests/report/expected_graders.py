@@ -1,0 +1,172 @@
+"""Tables of graders and criteria, worked out a second time, row by row."""
+
+from collections.abc import Iterable
+from itertools import combinations as subsets
+from typing import Any
+
+import krippendorff
+import numpy as np
+from sklearn.metrics import cohen_kappa_score
+
+from tests.report.expected_scores import Case, Row
+from tests.report.second_run import SecondRun, Where, mean
+
+KINDS = ("skill", "topic", "sense")
+
+
+def _over_settings(run: SecondRun) -> Iterable[tuple[Row, list[Any]]]:
+    """Texts of each student, grader and k, once for every setting that draws them."""
+    for student in run.students:
+        for grader in run.graders:
+            for k in run.ks:
+                cells = [run.cell((student, grader, setting, k)) for setting in run.settings]
+                yield {"student": student, "grader": grader, "k": k}, [t for cell in cells for t in cell.itertuples()]
+
+
+def points_by_criterion(case: Case) -> list[Row]:
+    places = {"a skill": slice(0, -3), "topic": slice(-3, -2), "sense": slice(-2, -1), "length": slice(-1, None)}
+    return [
+        {
+            **head,
+            "texts": len(texts),
+            **{n: mean(p for t in texts for p in t.points[places[n]] if p is not None) for n in places},
+        }
+        for head, texts in _over_settings(case.run)
+    ]
+
+
+def why_full_marks_were_missed(case: Case) -> list[Row]:
+    run = case.run
+    rows = []
+    for head, texts in _over_settings(run):
+        reasons = [_reason(text.points, text.form) for text in texts]
+        counts = {reason: reasons.count(reason) for reason in _REASONS}
+        planned = sum(len(run.drawn[setting, head["k"]]) for setting in run.settings) * run.generations
+        rows.append({**head, "texts": len(texts), **counts, "not there": planned - len(texts)})
+    return rows
+
+
+_REASONS = ("full marks", "format", "refused", "skills", "others", "both", "undecided")
+
+
+def _reason(points: list[bool | None], form: str) -> str:
+    if all(points):
+        return "full marks"
+    if form != "fine":
+        return "refused" if form == "refused" else "format"
+    skills, others = False in points[:-3], False in points[-3:]
+    return {(True, True): "both", (True, False): "skills", (False, True): "others"}.get((skills, others), "undecided")
+
+
+def independence(run: SecondRun, where: Where) -> dict[str, float]:
+    """Observed one-try full marks, and products of the skills' own rates."""
+    student, grader, setting, _ = where
+    texts = [t for t in run.cell(where).itertuples() if None not in t.points]
+    others = mean(all(t.points[-3:]) for t in texts)
+    tried = run.cell((student, grader, setting, 1)).itertuples() if 1 in run.ks else ()
+    alone = [t for t in tried if None not in t.points]
+    found = {"texts": len(texts), "observed": mean(all(t.points) for t in texts)}
+    for name, source in (("expected, same k", texts), ("expected, k = 1", alone)):
+        shown: dict[str, list[bool]] = {}
+        for text in source:
+            for skill, point in zip(text.skills, text.points, strict=False):
+                shown.setdefault(skill, []).append(point)
+        products = [np.prod([mean(shown[s]) for s in t.skills]) for t in texts if all(s in shown for s in t.skills)]
+        found[name] = others * mean(products)
+    return {**found, "without a rate": len(texts) - len(products)}
+
+
+def observed_and_independent(case: Case) -> list[Row]:
+    names = ("student", "grader", "setting", "k")
+    return [{**dict(zip(names, w, strict=True)), **independence(case.run, w)} for w in case.run.places]
+
+
+def rounds(case: Case) -> list[Row]:
+    readable = (
+        case.run.votes[case.run.votes["points"].notna()]
+        .groupby(["student", "combination", "generation", "grader", "round"], as_index=False)
+        .first()
+    )
+    units: dict[tuple[str, str], list[list[float]]] = {}
+    for (_, _, _, grader), group in readable.groupby(["student", "combination", "generation", "grader"]):
+        k = int(group["k"].iloc[0])
+        for place in range(k + 2 if len(group) > 1 else 0):
+            units.setdefault((grader, _kind(place, k)), []).append([p[place] for p in group["points"]])
+    rows = []
+    for (grader, kind), found in units.items():
+        pairs = [a != b for unit in found for a, b in subsets(unit, 2)]
+        row = {"grader": grader, "criterion": kind, "criteria of texts": len(found)}
+        rows.append({**row, "flips": mean(pairs), "alpha": _alpha(found)})
+    return rows
+
+
+def _kind(place: int, k: int) -> str:
+    return "skill" if place < k else KINDS[1 + place - k]
+
+
+def _alpha(units: list[list[float]]) -> float:
+    if len({value for unit in units for value in unit}) < 2:
+        return float("nan")
+    longest = max(map(len, units))
+    ratings = np.array([[*map(float, unit), *[np.nan] * (longest - len(unit))] for unit in units]).T
+    return float(krippendorff.alpha(ratings, level_of_measurement="nominal", value_domain=[0, 1]))
+
+
+def _decided_twice(run: SecondRun) -> Iterable[tuple[tuple[str, str], str, str, bool, bool]]:
+    """Graders, kind, name and both points of every criterion that two graders decided."""
+    shown = run.graded[run.graded["text"] != ""]
+    for _, group in shown.groupby(["student", "combination", "generation"]):
+        by_grader = {row.grader: row for row in group.itertuples()}
+        for first, second in subsets(sorted(by_grader), 2):
+            text = by_grader[first]
+            for place in range(text.k + 2):
+                a, b = text.points[place], by_grader[second].points[place]
+                if a is not None and b is not None:
+                    kind = _kind(place, text.k)
+                    yield (first, second), kind, text.skills[place] if kind == "skill" else kind, a, b
+
+
+def graders_agreement(case: Case) -> list[Row]:
+    pairs: dict[tuple[tuple[str, str], str], list[tuple[bool, bool]]] = {}
+    for graders, kind, _, a, b in _decided_twice(case.run):
+        pairs.setdefault((graders, kind), []).append((a, b))
+    rows = []
+    for ((first, second), kind), found in pairs.items():
+        one, other = zip(*found, strict=True)
+        rows.append(
+            {
+                "graders": f"{first} and {second}",
+                "criterion": kind,
+                "criteria of texts": len(found),
+                "agree": mean(a == b for a, b in found),
+                "kappa": float(cohen_kappa_score(one, other)),
+                "alpha": _alpha([[float(a), float(b)] for a, b in found]),
+                "first gives": mean(one),
+                "second gives": mean(other),
+            }
+        )
+    return rows
+
+
+def graders_disagree_on(case: Case) -> list[Row]:
+    counts: dict[str, list[bool]] = {}
+    for _, _, name, a, b in _decided_twice(case.run):
+        counts.setdefault(name, []).append(a != b)
+    worst = sorted((-mean(found), name) for name, found in counts.items() if any(found))[:25]
+    return [
+        {"criterion": n, "texts": len(counts[n]), "decided differently": sum(counts[n]), "share": -share}
+        for share, n in worst
+    ]
+
+
+def unreadable(case: Case) -> list[Row]:
+    rows = []
+    for grader, calls in case.run.votes.groupby("grader"):
+        silent, lost = int(calls["said"].isna().sum()), int(calls["points"].isna().sum())
+        # The scripted grader has one way only of being unreadable: it forgets the row of the first skill.
+        forgotten = [skills[0] for skills in calls[calls["points"].isna()]["skills"]]
+        worst = sorted((-forgotten.count(skill), skill) for skill in set(forgotten))[:5]
+        reason = "; ".join(f"{-count} × no point found for: {skill}" for count, skill in worst) or "–"
+        row = {"grader": grader, "calls": len(calls), "without a reply": silent, "unreadable": lost - silent}
+        rows.append({**row, "share of replies": (lost - silent) / (len(calls) - silent), "reasons": reason})
+    return rows

@@ -1,0 +1,173 @@
+"""Tables of scores, worked out a second time, row by row."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from skillmix.core.combinations import is_reserved
+from tests.report import second_way
+from tests.report.second_run import SecondRun, Where, mean
+
+Row = dict[str, Any]
+FIELDS = (
+    "value",
+    "low",
+    "high",
+    "one_try",
+    "one_try_low",
+    "one_try_high",
+    "complete",
+    "combinations",
+    "ungraded",
+    "format_failures",
+)
+TWO = ("full marks", "skill fraction")
+THREE = ("full marks", "all skills", "skill fraction")
+
+
+@dataclass
+class Case:
+    """A report over one run, as it was asked for."""
+
+    run: SecondRun
+    by_rules: dict[str, SecondRun] = field(default_factory=dict)
+    """The run under several rules, where they stand side by side."""
+    tokens: float = 2e12
+    shown_by_code: Callable[[Any], tuple[list[str], list[str]]] | None = None
+    """Skills that code finds in a text's row: those asked for, and others."""
+
+
+def score(run: SecondRun, where: Where, metric: str, heading: str, only: Any = None) -> Row:
+    found = run.summary(where, metric, only)
+    return {f"{heading} {field}": found.get(field, float("nan")) for field in FIELDS}
+
+
+def scores(case: Case, setting: str, metrics: Iterable[str]) -> list[Row]:
+    run = case.run
+    rows = []
+    for student in run.students:
+        for grader in run.graders:
+            row: Row = {"student": student}
+            row |= {"trained on": run.trained_on(student)} if run.models else {}
+            row |= {"grader": grader} if len(run.graders) > 1 else {}
+            for k in run.ks:
+                where = (student, grader, setting, k)
+                for metric in metrics:
+                    row |= score(run, where, metric, f"k = {k}, {metric}")
+                row[f"k = {k}, format valid"] = run.format_valid(where)
+            rows.append(row)
+    return rows
+
+
+def before_and_after(case: Case) -> list[Row]:
+    run = case.run
+    rows = []
+    for student, grader, setting, k in run.places:
+        if student not in run.models:
+            continue
+        base = run.base_of(student)
+        differences = run.differences(base, student, grader, setting, k)
+        if not differences:
+            continue
+        low, high = second_way.difference_interval(differences)
+        remark = "within noise" if low <= 0 <= high else ("a gain" if np.mean(differences) > 0 else "a loss")
+        rows.append(
+            {
+                "student": student,
+                "trained on": run.trained_on(student),
+                "base": base,
+                "grader": grader,
+                "setting": setting,
+                "k": k,
+                "difference": mean(differences),
+                "difference low": low,
+                "difference high": high,
+                "combinations": len(differences),
+                "remark": remark,
+            }
+        )
+    return rows
+
+
+def seen_and_reserved(case: Case) -> list[Row]:
+    run = case.run
+    rows = []
+    for student, grader, setting, k in run.places:
+        kept_back = _kept_back(run, student, setting, k) if k >= 2 else set()
+        if 0 < len(kept_back) < len(run.drawn[setting, k]):
+            row: Row = {"student": student, "grader": grader, "setting": setting, "k": k}
+            for name, is_back in (("seen", False), ("kept back", True)):
+                for metric in TWO:
+                    only = lambda c, b=is_back, kept=kept_back: (c.id in kept) == b  # noqa: E731
+                    row |= score(run, (student, grader, setting, k), metric, f"{name}, {metric}", only)
+            rows.append(row)
+    return rows
+
+
+def _kept_back(run: SecondRun, student: str, setting: str, k: int) -> set[str]:
+    """Combinations whose sets of skills no training data hold."""
+    share = run.document["leakage"]["reserved"]
+    if share and any(step["stage"] in ("dataset", "train") for step in run.document["steps"]):
+        return {c.id for c in run.drawn[setting, k] if setting == "train" and is_reserved(c.skills, share)}
+    if student not in run.models:
+        return set()
+    sets = run.skill_sets(student)
+    return {c.id for c in run.drawn[setting, k] if frozenset(c.skills) not in sets}
+
+
+def data_efficiency(case: Case) -> list[Row]:
+    run = case.run
+    setting = "all" if "all" in run.settings else run.settings[0]
+    rows = []
+    for student in run.models:
+        row = {"student": student, "trained on": run.trained_on(student), "conversations": run.rows_of(student)}
+        for k in (k for k in run.ks if k >= 2):
+            for metric in TWO:
+                row |= score(run, (student, run.graders[0], setting, k), metric, f"k = {k}, {metric}")
+        rows.append(row)
+    return rows
+
+
+def graders_side_by_side(case: Case) -> list[Row]:
+    run = case.run
+    rows = []
+    for student in run.students:
+        for setting in run.settings:
+            for grader in run.graders:
+                row: Row = {"student": student, "setting": setting, "grader": grader}
+                for k in run.ks:
+                    for metric in TWO:
+                        row |= score(run, (student, grader, setting, k), metric, f"k = {k}, {metric}")
+                rows.append(row)
+    return rows
+
+
+def common_skills_removed(case: Case) -> list[Row]:
+    run = case.run
+    k = 5 if 5 in run.ks else max(run.ks)
+    common = set() if run.document["exclude"] else set(run.catalog.exclude["common"])
+    settings = [s for s in run.settings if any(not common & set(c.skills) for c in run.drawn[s, k])]
+    rows = []
+    for student in run.students:
+        for grader in run.graders:
+            row: Row = {"student": student, "grader": grader}
+            for setting in settings:
+                for metric in TWO:
+                    only = lambda c: not common & set(c.skills)  # noqa: E731
+                    row |= score(run, (student, grader, setting, k), metric, f"{setting}, {metric}", only)
+            rows.append(row)
+    return rows
+
+
+def rules_side_by_side(case: Case) -> list[Row]:
+    (first, one), (second, other) = case.by_rules.items()
+    rows = []
+    for student, grader, setting, k in case.run.places:
+        where = (student, grader, setting, k)
+        row: Row = {"student": student, "grader": grader, "setting": setting, "k": k}
+        row |= score(one, where, "full marks", first) | score(other, where, "full marks", second)
+        row["difference"] = row[f"{second} value"] - row[f"{first} value"]
+        rows.append(row)
+    return rows

@@ -1,0 +1,42 @@
+"""Every table of a report, worked out a second time: whole rows, words and numbers.
+
+A table or a column that nobody claims here makes `test_numbers.py` fail. Bootstrap intervals are drawn again from the
+documented seed, by other code and with scipy's t quantiles; everything else is exact.
+"""
+
+from collections.abc import Callable
+
+from tests.report import expected_data, expected_graders, expected_scores
+from tests.report.expected_scores import Case, Row
+
+TABLES: dict[str, Callable[[Case], list[Row]]] = {
+    "before-and-after": expected_scores.before_and_after,
+    "seen-and-reserved": expected_scores.seen_and_reserved,
+    "data-efficiency": expected_scores.data_efficiency,
+    "graders-side-by-side": expected_scores.graders_side_by_side,
+    "common-skills-removed": expected_scores.common_skills_removed,
+    "rules-side-by-side": expected_scores.rules_side_by_side,
+    "points-by-criterion": expected_graders.points_by_criterion,
+    "why-full-marks-were-missed": expected_graders.why_full_marks_were_missed,
+    "observed-and-independent": expected_graders.observed_and_independent,
+    "rounds": expected_graders.rounds,
+    "graders-agreement": expected_graders.graders_agreement,
+    "graders-disagree-on": expected_graders.graders_disagree_on,
+    "unreadable": expected_graders.unreadable,
+    "yield": expected_data.data_yield,
+    "lineage": expected_data.lineage,
+    "findings": expected_data.findings,
+}
+
+
+def expected(case: Case, name: str) -> list[Row]:
+    """The rows of a table by its name."""
+    if name.startswith("scores-"):
+        setting = name.removeprefix("scores-").removesuffix("-three-metrics")
+        metrics = expected_scores.THREE if name.endswith("-three-metrics") else expected_scores.TWO
+        return expected_scores.scores(case, setting, metrics)
+    if name.startswith("paper-"):
+        return expected_data.paper_table(case, name)
+    if name not in TABLES:
+        raise AssertionError(f"nobody works out the table {name} a second time")
+    return TABLES[name](case)

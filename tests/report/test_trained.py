@@ -1,0 +1,134 @@
+"""A run that makes data, trains on it and asks before and after: what its report and its table say."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from skillmix.cli import main
+from skillmix.core.before_after import before_and_after
+from skillmix.core.cells import Cell
+from skillmix.render.score_table import change_note
+from tests.report.cases import Reported
+from tests.report.conftest import inside
+from tests.report.test_findings import cell, contender, lineage
+
+
+def page_of(reported: Reported) -> str:
+    return reported.made.page.read_text(encoding="utf-8")
+
+
+def test_the_report_shows_what_training_left(trained: Reported) -> None:
+    assert {"training-curves", "skills-before-and-after", "data-efficiency", "yield"} <= trained.figures.keys()
+    assert {"lineage", "before-and-after", "findings", "yield", "seen-and-reserved"} <= set(trained.tables)
+    assert not any("trained nothing" in gap or "lineage" in gap for gap in trained.made.gaps)
+    losses = [line.get_label() for line in trained.figures["training-curves"].axes[0].lines]
+    assert losses == ["m12, answers", "m12, validation"]
+
+
+def test_lineage_leads_from_the_base_over_the_data_to_the_tuned_student(trained: Reported) -> None:
+    table = (trained.folder / "tables" / "lineage.md").read_text(encoding="utf-8")
+
+    row = next(line for line in table.splitlines() if line.startswith("| m12"))
+    base = trained.case.run.document["students"]["base"]["model"]
+    assert [cell.strip() for cell in row.strip("|").split("|")][:4] == ["m12", base, "d12", "D(1,2)"]
+
+
+def test_findings_of_so_little_data_say_that_it_is_too_little(trained: Reported) -> None:
+    page = page_of(trained).partition('<section id="findings">')[2].partition("</section>")[0]
+
+    verdicts = re.findall(r'<p class="verdict">([^<]+)</p>', page)
+    assert sorted(verdicts) == ["no data"] * 2 + ["too little data"] * 3
+    for sentence in re.findall(r'too little data</p>\s*<p class="sentence">(.*?)<span', page, flags=re.DOTALL):
+        assert sentence.startswith("m12, tuned on D(1,2), against base, changes full marks by")
+        assert re.search(r"over 4 combinations; (about [\d,]+ more combinations|how many more)", sentence)
+
+
+def test_the_page_says_which_differences_are_noise(trained: Reported) -> None:
+    page = page_of(trained)
+
+    for setting in ("train", "held-out"):
+        block = page.partition(f'id="scores-{setting}"')[2].partition("</section>")[0]
+        assert "format valid" in block
+        remark = "Within noise, as the interval of the paired difference includes 0: m12 against base at k = 1, 2, 3."
+        assert remark in block
+
+
+@pytest.mark.parametrize("command", ["run", "evaluate", "scores"])
+def test_the_terminal_says_the_same(trained: Reported, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained.case.run.path
+    with inside(run.parents[1]):
+        assert main([command, "tune" if command == "scores" else "tune.yaml"]) == 0
+
+    said = capsys.readouterr().out
+    header = next(line for line in said.splitlines() if line.startswith("| student"))
+    column = [name.strip() for name in header.split("|")].index("format valid")
+    rows = [line.split("|") for line in said.splitlines() if line.startswith(("| base", "| m12"))]
+    rows = [row for row in rows if len(row) == header.count("|") + 1]
+    # A model with random weights writes no marker.
+    assert {row[column].strip() for row in rows} == {".00"}
+    for setting in ("train", "held-out"):
+        (line,) = (line for line in said.splitlines() if line.startswith(f"m12 against base, judge, {setting}: "))
+        assert line.count("within noise at k = 1 (") == 1 and ", k = 3 (" in line
+    assert "Within noise: the interval includes 0." in said
+
+
+def test_remarks_follow_the_interval() -> None:
+    cells: list[Cell] = []
+    for k, after in ((1, 60), (2, 3), (3, 32)):
+        cells += [cell("base", 30, 100, k=k), cell("m12", after, 100, k=k)]
+
+    changes = before_and_after([contender("base"), contender("m12", lineage(1, 2))], {c.place: c for c in cells})
+
+    assert [c.remark for c in changes] == ["a gain", "a loss", "within noise"]
+    assert all((c.gain.low <= 0 <= c.gain.high) == (c.remark == "within noise") for c in changes)
+    note = change_note(changes)
+    assert note is not None
+    last = note.splitlines()[-1]
+    assert last.startswith("m12 against base, g, held-out: a gain at k = 1 (+.30 [+.2")
+    assert "; a loss at k = 2 (−.27 [" in last and "; within noise at k = 3 (+.02 [.00, +.0" in last
+
+
+def test_without_a_base_or_shared_combinations_nothing_is_said() -> None:
+    tuned = [contender("m1", lineage(1)), contender("m12", lineage(1, 2))]
+    cells = {c.place: c for c in (cell("m1", 3, 10), cell("m12", 5, 10))}
+
+    assert before_and_after(tuned, cells) == []
+    assert before_and_after([contender("base"), *tuned], cells) == []
+    assert change_note([]) is None
+
+
+def test_a_student_without_lineage_changes_nothing(by_code: Reported, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "before-and-after" not in by_code.tables
+    capsys.readouterr()
+
+    assert main(["scores", str(by_code.case.run.path)]) == 0
+
+    assert "Within noise" not in capsys.readouterr().out
+
+
+def test_a_refusal_has_no_format(scripted: Reported, capsys: pytest.CaptureFixture[str]) -> None:
+    run = scripted.case.run
+    capsys.readouterr()
+
+    assert main(["scores", str(run.path)]) == 0
+
+    said = capsys.readouterr().out
+    found = {}
+    for line in said.splitlines():
+        cells = [c.strip() for c in line.strip("|").split("|")]
+        if len(cells) > 10 and cells[3].isdecimal():
+            found[cells[0], cells[1], cells[2], int(cells[3])] = cells[10]
+    assert set(found) == set(run.places)
+    for where, printed in found.items():
+        assert printed.lstrip("1") == f"{run.format_valid(where):.2f}".lstrip("01"), where
+    assert (run.texts["form"] == "refused").any() and len(set(found.values())) > 3
+
+
+def test_files_of_the_run_are_not_touched(trained: Reported, tmp_path: Path) -> None:
+    folder = trained.case.run.path
+    before = {p: p.stat().st_mtime_ns for p in (folder / "m12").rglob("*") if p.is_file()}
+
+    assert main(["report", str(folder), "--output", str(tmp_path / "report"), "--no-figures"]) == 0
+
+    assert {p: p.stat().st_mtime_ns for p in (folder / "m12").rglob("*") if p.is_file()} == before
