@@ -17,8 +17,9 @@ run: $(LOCAL)           ## a real small model writes, code grades, it is tuned a
 	@echo
 	@echo "open runs/quickstart/report/index.html in a browser: every number there leads to its texts"
 
+# Two workers with one thread each: small products on two threads each would wait for each other.
 test: $(TEST)           ## everything that needs no GPU, no key and no network
-	$(BIN)/pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
 
 check: $(TEST)          ## format, lint, strict types, unit tests
 	$(BIN)/ruff format --check .
