@@ -16,6 +16,7 @@ from skillmix.core.hashing import digest
 from skillmix.core.specs import IN_PROCESS, parse_spec
 from skillmix.engine.run_folder import RunFolder, new_run, write_whole
 from skillmix.models.checkpoints import LINEAGE, Checkpoint, checkpoint_of, lineage_of
+from skillmix.models.threads import calm_threads
 from skillmix.stages.experiment import continue_run
 from skillmix.stages.progress import say
 from skillmix.stages.training_data import Lessons, Source, read_lessons, sources_of, united
@@ -124,6 +125,7 @@ def train_step(experiment: Experiment, step: TrainStep, run: RunFolder) -> Train
     _require_packages(step)
     if is_first_rank():
         _begin(job, identity)
+    calm_threads()
     from skillmix.stages.training_run import run_training
 
     run_training(job, read_lessons(job.sources, validation_share=step.validation_share))

@@ -11,6 +11,7 @@ from typing import Any, Final
 from skillmix.core.calls import CallProblem, Outcome, Request
 from skillmix.core.specs import ModelSpec
 from skillmix.models.checkpoints import checkpoint_of
+from skillmix.models.threads import calm_threads
 
 _CPU_SLOTS: Final = 8
 _SHARE_OF_MEMORY: Final = 0.6
@@ -81,9 +82,7 @@ class LocalModel:
             put(None)
 
     def _generate(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
-        # Threads that spin for long while they wait make a busy machine many times slower, threads that do not spin at
-        # all an idle one by half. torch reads this when it is loaded.
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        calm_threads()
         from skillmix.models.local.engine import Generator
         from skillmix.models.local.loading import load
 
