@@ -1,6 +1,7 @@
 """A run that makes data, trains on it and asks before and after: what its report and its table say."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,12 @@ def test_files_of_the_run_are_not_touched(trained: Reported, tmp_path: Path) -> 
     assert main(["report", str(folder), "--output", str(tmp_path / "report"), "--no-figures"]) == 0
 
     assert {p: p.stat().st_mtime_ns for p in (folder / "m12").rglob("*") if p.is_file()} == before
+
+
+def test_a_base_that_draws_otherwise_is_not_the_base() -> None:
+    hot = replace(contender("hot"), decoding="temperature 1.5")
+    base, tuned = (replace(c, decoding="temperature 0.2") for c in (contender("base"), contender("m1", lineage(1))))
+    cells = {c.place: c for c in (cell("hot", 0, 50), cell("base", 20, 50), cell("m1", 20, 50))}
+
+    assert {c.base for c in before_and_after([hot, base, tuned], cells)} == {"base"}
+    assert before_and_after([hot, tuned], cells) == []

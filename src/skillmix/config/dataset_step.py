@@ -86,6 +86,9 @@ class DatasetStep(NamedStep):
             raise ValueError("a recipe says which k: k and shares do not apply")
         if self.shares and self.size is None:
             raise ValueError("shares need a size")
+        targets = self.target.values() if isinstance(self.target, dict) else [self.target or 0]
+        if self.least is not None and self.least > max(targets):
+            raise ValueError(f"least {self.least} is above the target")
         return self._with_known_recipe()
 
     def _with_known_recipe(self) -> "DatasetStep":

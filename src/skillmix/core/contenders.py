@@ -23,6 +23,8 @@ class Contender:
     partition: str
     seed: int
     """Of the training, or of the run."""
+    decoding: str = ""
+    """How it draws: a student at another temperature is not the same one untuned."""
 
     @property
     def base(self) -> str:
@@ -40,11 +42,12 @@ class Contender:
         return self.lineage.rows if self.lineage else None
 
 
-def families(contenders: Sequence[Contender]) -> dict[tuple[str, str, str], list[Contender]]:
-    """Students of one run that share a root and the words they are asked in."""
-    found: dict[tuple[str, str, str], list[Contender]] = {}
+def families(contenders: Sequence[Contender]) -> dict[tuple[str, str, str, str], list[Contender]]:
+    """Students of one run that share a root, the words they are asked in, and how they draw."""
+    found: dict[tuple[str, str, str, str], list[Contender]] = {}
     for contender in contenders:
-        found.setdefault((contender.run, contender.base, contender.prompts), []).append(contender)
+        shared = (contender.run, contender.base, contender.prompts, contender.decoding)
+        found.setdefault(shared, []).append(contender)
     return found
 
 

@@ -63,6 +63,8 @@ class Derived(AbstractContextManager["Derived"]):
                 marks = ", ".join("?" * len(part))
                 rows = self._connection.execute(f"SELECT * FROM decisions WHERE key IN ({marks})", part)
                 found.update({row[0]: Decision(*row[1:]) for row in rows})
+        except sqlite3.OperationalError:  # another process is writing: the rest is worked out again
+            return found
         except sqlite3.DatabaseError:
             self._start_anew()
         return found

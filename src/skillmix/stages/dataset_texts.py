@@ -78,10 +78,11 @@ def kept_texts(
 
 
 def examples_told(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
-    """What a writer could copy: the catalogue's examples, and the answers of worked ones."""
-    worked = [load_prompts(name).examples for name in sorted(set(prompt_sets))]
-    answers = [answer for examples in worked for example in examples for answer in example.answers]
-    return [skill.example for skill in catalog.skills] + answers
+    """What a writer could copy: the catalogue's examples, and all that worked ones show."""
+    worked = [example for name in sorted(set(prompt_sets)) for example in load_prompts(name).examples]
+    shown = [skill.example for example in worked for skill in example.skills]
+    answers = [answer for example in worked for answer in example.answers]
+    return [skill.example for skill in catalog.skills] + shown + answers
 
 
 @dataclass(frozen=True)

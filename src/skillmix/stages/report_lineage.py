@@ -55,10 +55,17 @@ def run_contenders(
         lineage = lineages.get(student)
         seed = lineage.seed if lineage and lineage.seed is not None else experiment.seed if experiment else 0
         partition = (lineage.partition if lineage else None) or (experiment.partition if experiment else None)
-        prompts = (settings_for(experiment, student).prompts or experiment.prompts) if experiment else ""
+        prompts, decoding = _asked_with(experiment, student) if experiment else ("", "")
         spec = specs.get(student, student)
-        found.append(Contender(run.name, student, spec, prompts, lineage, partition or "default", seed))
+        found.append(Contender(run.name, student, spec, prompts, lineage, partition or "default", seed, decoding))
     return found
+
+
+def _asked_with(experiment: Experiment, student: str) -> tuple[str, str]:
+    """A student's prompt set, and how it draws."""
+    settings = settings_for(experiment, student)
+    decoding = f"temperature {settings.temperature}, top_p {settings.top_p}, {settings.max_tokens} tokens"
+    return settings.prompts or experiment.prompts, decoding
 
 
 _LONGEST_LINE = 50

@@ -5,7 +5,7 @@ import pickle
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
 from queue import Empty, Queue
 from threading import Thread
@@ -21,7 +21,9 @@ class LostHelper(Exception):
 
 
 def is_there_a_second_core() -> bool:
-    """Whether another process would not just take turns with this one."""
+    """Whether another process may be started, and would not just take turns with this one."""
+    if current_process().daemon:
+        return False
     with suppress(AttributeError):  # not on every system
         return len(os.sched_getaffinity(0)) > 1
     return (os.cpu_count() or 1) > 1
@@ -34,13 +36,18 @@ def beside(function: Callable[..., Iterator[Item]], *arguments: object) -> Itera
     The process is started afresh: this one may have threads that a copy of it would not survive.
     """
     context = get_context("spawn")
-    receiving, sending = context.Pipe(duplex=False)
+    try:
+        receiving, sending = context.Pipe(duplex=False)
+    except OSError as error:  # no more files may be open
+        raise LostHelper from error
     process = context.Process(target=_send_all, args=(sending, function, arguments), daemon=True)
     try:
         process.start()
     except (OSError, ImportError) as error:  # a system that starts no more processes, or has no semaphores
+        receiving.close()
         raise LostHelper from error
-    sending.close()
+    finally:
+        sending.close()
     waiting: Queue[bytes | None] = Queue(_AHEAD)
     # Items stay bytes until they are asked for, so that this thread takes no time from the work.
     thread = Thread(target=_receive_all, args=(receiving, waiting), daemon=True)

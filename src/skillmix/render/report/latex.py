@@ -265,7 +265,7 @@ def escaped(text: str) -> str:
     >>> print(escaped("50 % of a_b, é, α, 中"))
     50 \% of a\_b, \'{e}, $\alpha$, \texttt{U+4E2D}
     """
-    return "".join(map(_sign, _SECOND_HYPHEN.sub(_APART, text)))
+    return "".join(map(_sign, _SECOND_HYPHEN.sub(_APART, unicodedata.normalize("NFC", text))))
 
 
 def _sign(sign: str) -> str:
