@@ -1,6 +1,6 @@
 """The texts behind one cell of a table, with everything that is counted from them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -77,3 +77,12 @@ class Cell:
             points=tuple(self.points[i] for i in kept),
             statuses=tuple(self.statuses[i] for i in kept),
         )
+
+
+def largest_cells(cells: Iterable[Cell]) -> dict[Place, Cell]:
+    """One cell for each place: two steps may draw for the same one, and the larger draw holds the smaller."""
+    found: dict[Place, Cell] = {}
+    for cell in cells:
+        if cell.place not in found or len(found[cell.place].combinations) < len(cell.combinations):
+            found[cell.place] = cell
+    return found

@@ -111,12 +111,9 @@ class Scheduler:
 
         A None in the source waits for everything before it to be over, so that what comes next can depend on it.
         """
-        queues: dict[int, asyncio.PriorityQueue[_Place]] = {
-            id(m): asyncio.PriorityQueue() for m in self._models.values()
-        }
-        self._queues = {name: queues[id(model)] for name, model in self._models.items()}
-        served = {id(model): model for model in self._models.values()}
-        tasks = [asyncio.create_task(self._serve(model, queues[which])) for which, model in served.items()]
+        queues: dict[Model, asyncio.PriorityQueue[_Place]] = {m: asyncio.PriorityQueue() for m in self._models.values()}
+        self._queues = {name: queues[model] for name, model in self._models.items()}
+        tasks = [asyncio.create_task(self._serve(model, queue)) for model, queue in queues.items()]
         tasks += [asyncio.create_task(self._fill(source, follow)), asyncio.create_task(self._settle(follow))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -145,7 +142,7 @@ class Scheduler:
             self._submit(task, follow)
             await asyncio.sleep(0)
         await self._all_over()
-        for queue in {id(queue): queue for queue in self._queues.values()}.values():
+        for queue in set(self._queues.values()):
             queue.put_nowait((_LAST, next(self._places), None))
         self._is_over = True
         self._arrival.set()

@@ -30,7 +30,7 @@ class Source:
     writers: Writers
 
 
-@dataclass(frozen=True)
+@dataclass
 class Found:
     """Texts with full marks in the order of their keys, and the count of everything else."""
 
@@ -95,16 +95,17 @@ def _parts(source: Source, ids: Ids | None) -> Iterator[Found]:
             yield Found(
                 kept_texts(full, journal, source.writers, graders),
                 Counter(kinds),
-                Counter([g for one in part for g, d in zip(graders, one.decisions, strict=False) if d[0] is not None]),
+                Counter(
+                    [g for one in part for g, d in zip(graders, one.decisions, strict=False) if d.earned is not None]
+                ),
             )
 
 
 def _kind(graded: Graded) -> str:
-    earned = [decision.earned for decision in graded.decisions]
-    if not earned:
+    if not graded.is_over:
         return "unfinished"
-    if 0 in earned:
-        return "less"
-    if None in earned:
+    if graded.is_ungraded:
         return "undecided"
+    if not graded.is_kept:
+        return "less"
     return "full" if has_two_turns(graded.outline) else "no turns"

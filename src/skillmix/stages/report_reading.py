@@ -1,6 +1,5 @@
 """Reading the replies of a large run in a second process, while this one goes on with the journal."""
 
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -13,6 +12,7 @@ from skillmix.core.calls import Call, Reply
 from skillmix.core.reading import Reading, read_grades
 from skillmix.core.rubric import Phrases, rubric_of
 from skillmix.core.texts import ReadCall, StudentText, gradings_of, read_reply
+from skillmix.stages.second_process import is_there_a_second_core
 
 Grading = tuple[Call, StudentText]
 _BATCH: Final = 500
@@ -55,7 +55,7 @@ def _read_here(gradings: Iterable[Grading], phrases: Phrases) -> Iterator[ReadCa
 
 def _helper() -> ProcessPoolExecutor | None:
     """One more process, started afresh: this one may have threads that a copy of it would not survive."""
-    if (os.cpu_count() or 1) < 2:
+    if not is_there_a_second_core():
         return None
     try:
         return ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn"))

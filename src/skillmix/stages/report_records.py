@@ -9,7 +9,7 @@ from skillmix.config.experiment import EvaluateStep, Experiment, GenerateStep
 from skillmix.config.prompt_sets import load_prompts
 from skillmix.core.calls import Call, Reply
 from skillmix.core.catalog import Catalog
-from skillmix.core.cells import Cell, Place
+from skillmix.core.cells import Cell, largest_cells
 from skillmix.core.combinations import Combination
 from skillmix.core.contenders import Contender
 from skillmix.core.errors import UserError
@@ -181,12 +181,10 @@ def _cells(
     rules = run_rules(run, rules_name)
     decided = [(ballot, ballot.points(rules, records.phrases)) for ballot in records.ballots]
     points = {id(ballot): p for ballot, p in decided}
-    cells: dict[Place, Cell] = {}
-    for group in groups_of(experiment, records):
-        cell = group.cell(run.name, [[points[id(b)] if b else None for b in texts] for texts in group.texts])
-        place = cell.place
-        if place not in cells or len(cells[place].combinations) < len(cell.combinations):
-            cells[place] = cell  # two steps may draw for the same place
+    cells = largest_cells(
+        group.cell(run.name, [[points[id(b)] if b else None for b in texts] for texts in group.texts])
+        for group in groups_of(experiment, records)
+    )
     kept = _without_skipped(list(cells.values()), experiment) if experiment else list(cells.values())
     return tuple(kept), decided
 

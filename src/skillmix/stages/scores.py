@@ -8,7 +8,7 @@ from skillmix.config.catalogs import load_catalog
 from skillmix.config.experiment import Experiment
 from skillmix.config.prompt_sets import load_prompts
 from skillmix.core.before_after import Change, before_and_after
-from skillmix.core.cells import Cell, Place
+from skillmix.core.cells import Cell, Place, largest_cells
 from skillmix.core.combinations import Combination, is_reserved
 from skillmix.core.errors import UserError
 from skillmix.core.rubric import Phrases, Rubric, rubric_of
@@ -113,30 +113,35 @@ def run_scores(run_name: str, *, rules: str | None = None, by_sets: bool = False
     By sets, the cells on train skills come again in two parts: skill sets that are reserved, and those that data sets
     may hold.
     """
-    return scored_run(run_name, rules=rules, by_sets=by_sets).scores
+    run = find_run(run_name)
+    return _scored(run, read_experiment(run), rules, by_sets=by_sets)[0]
 
 
 def scored_run(run_name: str, *, rules: str | None = None, by_sets: bool = False) -> ScoredRun:
     """The scores of a run, and every tuned student beside its base."""
     run = find_run(run_name)
     document = read_experiment(run)
+    scores, cells = _scored(run, document, rules, by_sets=by_sets)
+    return ScoredRun(scores, _changes(run, experiment_of_run(document), largest_cells(cells)))
+
+
+def _scored(
+    run: RunFolder, document: Mapping[str, object], rules: str | None, *, by_sets: bool
+) -> tuple[list[Score], list[Cell]]:
     experiment = experiment_of_run(document)
     chosen = run_rules(run, rules)
     records = run_records(run)
     scores: list[Score] = []
-    cells: dict[Place, Cell] = {}
+    cells: list[Cell] = []
     trained = trained_combinations(run, experiment) if experiment else {}
     for sets, group in _parts(groups_of(experiment, records), experiment if by_sets else None):
         points = [[b.points(chosen, records.phrases) if b else None for b in texts] for texts in group.texts]
         cell = group.cell(run.name, points)
         known = _known_of(group, trained.get(group.student))
         scores += [replace(score_of(cell, metric, document), sets=sets, trained_on=known) for metric in METRICS]
-        if sets == "all" and len(cell.combinations) > len(
-            cells[cell.place].combinations if cell.place in cells else ()
-        ):
-            cells[cell.place] = cell  # two steps may draw for the same place
-    shown = _without_skipped(scores, experiment) if experiment else scores
-    return ScoredRun(shown, _changes(run, experiment, cells))
+        if sets == "all":
+            cells.append(cell)
+    return (_without_skipped(scores, experiment) if experiment else scores), cells
 
 
 def score_of(cell: Cell, metric: Metric, document: Mapping[str, object]) -> Score:
