@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from skillmix.models.local.block_attention import BlockedKeys, BlockPlan, block_attention, padded_length, plan_blocks
 from skillmix.models.local.kernels import can_step, step_attention
 
 ATTENTION = "skillmix_slots"
@@ -31,6 +32,9 @@ class CacheShape:
         return 2 * self.layers * self.heads * self.head_size * int(self.dtype.itemsize)
 
 
+_Pair = tuple[torch.Tensor, torch.Tensor]
+
+
 class Store(NamedTuple):
     """What the kernel of a step needs beside the new keys and values."""
 
@@ -43,14 +47,16 @@ class Store(NamedTuple):
 class SlotCache:
     """What transformers calls a cache, laid out so that rows come and go while the tensors stay where they are.
 
-    Every slot has `length` places and one more, where padding is written and nobody looks.
+    Every slot has `length` places and at least one more, where padding is written and nobody looks.
     """
 
     is_compileable = False
 
     def __init__(self, shape: CacheShape, *, slots: int, length: int) -> None:
         self.slots, self.length = slots, length
-        size = (slots, shape.heads, length + 1, shape.head_size)
+        # On a CPU steps look at whole blocks of places.
+        places = length + 1 if shape.device.type == "cuda" else padded_length(length + 1)
+        size = (slots, shape.heads, places, shape.head_size)
         self.keys = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
         self.values = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
         self._has_kernel = shape.has_kernel
@@ -59,18 +65,32 @@ class SlotCache:
         self._places = self._all_rows
         self._is_active: torch.Tensor | None = None
         self._seen: int | None = 0
+        self._key_heads = shape.heads
+        self._first = 0
+        self._plan: BlockPlan | None = None
 
     def one_token_each(self, places: torch.Tensor, is_active: torch.Tensor, *, seen: int) -> None:
         """The next update brings one token for each of the first slots, to be written at these places."""
         self._rows, self._places, self._is_active, self._seen = None, places, is_active, seen
 
+    def one_token_each_by_blocks(self, first: int, places: torch.Tensor) -> None:
+        """The next update brings one token for each slot from the first on; for a CPU.
+
+        Tokens beyond the last slot only fill up the shape of the products and are not kept.
+        """
+        self._rows, self._first = None, first
+        self._places = places[: self.slots - first]
+        self._plan = plan_blocks(self._places, key_heads=self._key_heads)
+
     def tokens_of(self, rows: torch.Tensor, places: torch.Tensor, *, seen: int | None) -> None:
         """The next update brings several tokens for each of these slots; without `seen`, whole prompts."""
-        self._rows, self._places, self._seen = rows, places, seen
+        self._rows, self._places, self._seen, self._plan = rows, places, seen, None
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Write what a layer has computed; give it everything it may look at."""
         stored = self.keys[layer_idx], self.values[layer_idx]
+        if self._plan is not None:
+            return keys, self._blocked(stored, (keys, values), self._plan)
         if self._rows is None:
             count = keys.shape[0]
             if self._has_kernel and self._is_active is not None:
@@ -85,6 +105,14 @@ class SlotCache:
         if self._seen is None:
             return keys, values
         return stored[0][rows, :, : self._seen], stored[1][rows, :, : self._seen]
+
+    def _blocked(self, stored: _Pair, new: _Pair, plan: BlockPlan) -> BlockedKeys:
+        """Write one token for each slot of a step, and show the slots."""
+        last = self._first + len(self._places)
+        rows = self._all_rows[self._first : last]
+        for store, brought in zip(stored, new, strict=True):
+            store[rows, :, self._places] = brought[: len(rows), :, 0]
+        return BlockedKeys(stored[0][self._first : last], stored[1][self._first : last], plan)
 
     def copy(self, sources: torch.Tensor, targets: torch.Tensor, *, length: int) -> None:
         """Copy the first places of some slots to others; what is copied beyond a row's own part is never looked at."""
@@ -112,6 +140,8 @@ def slot_attention(
     rows, heads, length, size = query.shape
     if isinstance(value, Store):
         return step_attention(query, key, value, scaling=scaling or size**-0.5), None
+    if isinstance(value, BlockedKeys):
+        return block_attention(query, value, scaling=scaling or size**-0.5), None
     if attention_mask is None:
         found = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
         return found.transpose(1, 2), None

@@ -17,6 +17,8 @@ _LENGTH_STEP: Final = 128
 _STAGE: Final = 64 << 20
 """Bytes of pinned memory for what is sent between two looks."""
 _DTYPES: Final = {"int64": torch.int64, "float32": torch.float32}
+_TRIED_LENGTH: Final = 160
+"""Places of a row in the trial of a product: more than one block, and a part of another."""
 _LIMIT_OF_PREFILL: Final = 1 << 18
 """Padded tokens that a GPU reads in one go."""
 
@@ -40,24 +42,29 @@ class Start:
 class Decoder:
     """Slots of one model, and the steps that fill them."""
 
-    def __init__(self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int]) -> None:
+    def __init__(
+        self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int], width: int | None = None
+    ) -> None:
+        """On a CPU, `width` is the number of rows in a matrix product: the slots, filled up to a multiple of it."""
         self.shape = CacheShape(model)
         self.slots, self.length, self.longest = slots, length, longest
+        self.width = width or slots
         self.cache = SlotCache(self.shape, slots=slots, length=length)
         self.is_captured = self.shape.device.type == "cuda"
         self._model = model
         device = self.shape.device
+        rows = -(-slots // self.width) * self.width
         self._ends = torch.tensor(list(ends), device=device)
-        self._rows = torch.arange(slots, device=device)
-        self._token = torch.zeros(slots, dtype=torch.long, device=device)
-        self._place = torch.zeros(slots, dtype=torch.long, device=device)
-        self._count = torch.zeros(slots, dtype=torch.long, device=device)
-        self._limit = torch.ones(slots, dtype=torch.long, device=device)
-        self._temperature = torch.ones(slots, device=device)
-        self._top_p = torch.ones(slots, device=device)
-        self._numbers = torch.zeros(slots, longest, device=device)
-        self._written = torch.zeros(slots, longest, dtype=torch.long, device=device)
-        self._is_active = torch.zeros(slots, dtype=torch.bool, device=device)
+        self._rows = torch.arange(rows, device=device)
+        self._token = torch.zeros(rows, dtype=torch.long, device=device)
+        self._place = torch.zeros(rows, dtype=torch.long, device=device)
+        self._count = torch.zeros(rows, dtype=torch.long, device=device)
+        self._limit = torch.ones(rows, dtype=torch.long, device=device)
+        self._temperature = torch.ones(rows, device=device)
+        self._top_p = torch.ones(rows, device=device)
+        self._numbers = torch.zeros(rows, longest, device=device)
+        self._written = torch.zeros(rows, longest, dtype=torch.long, device=device)
+        self._is_active = torch.zeros(rows, dtype=torch.bool, device=device)
         if self.is_captured:
             fuse(model)
         self._stage = torch.empty(_STAGE, dtype=torch.uint8, pin_memory=True) if self.is_captured else None
@@ -85,7 +92,8 @@ class Decoder:
         seen = min(self.length, longest_row + steps)
         if not self.is_captured:
             for _ in range(steps):
-                self._step(self.slots, seen, with_top_p)  # all rows, so that products always have the same shape
+                for first in range(0, len(self._rows), self.width):
+                    self._step_of_width(first, with_top_p)
             return
         quarter = -(-self.slots // 4)
         rows = min(self.slots, -(-rows // quarter) * quarter)
@@ -105,7 +113,7 @@ class Decoder:
 
     def note_chances(self) -> None:
         """Note log-probabilities from now on; for tests, as it takes time. Not before a captured step."""
-        self.chances = torch.zeros(self.slots, self.longest, device=self.shape.device)
+        self.chances = torch.zeros(len(self._rows), self.longest, device=self.shape.device)
         self._graphs.clear()
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
@@ -117,6 +125,17 @@ class Decoder:
     def copy(self, sources: Sequence[int], targets: Sequence[int], *, length: int) -> None:
         """Give slots the beginning of others."""
         self.cache.copy(self._sent(sources), self._sent(targets), length=length)
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def rows_agree(self) -> bool:
+        """Whether this processor gives equal rows of a step equal logits, to the last bit. Spoils the decoder."""
+        generator = torch.Generator().manual_seed(0)
+        for store in (*self.cache.keys, *self.cache.values):
+            store.copy_(torch.randn(store.shape[1:], generator=generator))
+        self._place.fill_(self.length - 1)
+        self._token.fill_(self._model.get_input_embeddings().weight.shape[0] // 2)
+        logits = self._logits_of_width(0)
+        return bool((logits == logits[0]).all())
 
     def _worth_knowing(self, starts: list[Start]) -> list[Start]:
         """On a GPU whole prompts are read faster than most of one with an eye on the rest."""
@@ -188,6 +207,19 @@ class Decoder:
             hidden = self._forward(self._sent([part]), where, mask_of(where, seen=seen, shape=self.shape))
         return self._logits(hidden[:, -1])
 
+    def _step_of_width(self, first: int, with_top_p: bool) -> None:
+        """A step on a CPU of the rows of one product, which are always equally many, used or not."""
+        rows = slice(first, first + self.width)
+        if bool(self._is_active[rows].any()):
+            self._accept(self._rows[rows], self._logits_of_width(first), with_top_p)
+
+    def _logits_of_width(self, first: int) -> torch.Tensor:
+        rows = slice(first, first + self.width)
+        places = self._place[rows]
+        self.cache.one_token_each_by_blocks(first, places)
+        hidden = self._forward(self._token[rows, None], places[:, None], None)
+        return self._logits(hidden[:, 0])
+
     def _step(self, rows: int, seen: int, with_top_p: bool) -> None:
         places = self._place[:rows]
         self.cache.one_token_each(places, self._is_active[:rows], seen=seen)
@@ -247,6 +279,20 @@ class Decoder:
 
     def _state(self) -> list[torch.Tensor]:
         return [self._token, self._place, self._count, self._written, self._is_active]
+
+
+def independent_width(model: Any, *, most: int) -> int:
+    """The largest number of rows, at most so many, for which a product treats every row alike on this processor.
+
+    Some processors compute the last rows of a product in another way than the first. A text must not depend on the
+    slot it is written in, so such products are made smaller until their rows agree.
+    """
+    width = most
+    while width > 1:
+        if Decoder(model, slots=width, length=_TRIED_LENGTH, longest=1, ends=[]).rows_agree():
+            return width
+        width = -(-width // 2)
+    return width
 
 
 def _batches(starts: Sequence[Start], *, most: int) -> list[list[Start]]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from skillmix.core.calls import CallProblem, GenerateKey, Outcome, Reply, Request
-from skillmix.models.local.decoding import Decoder, Start
+from skillmix.models.local.decoding import Decoder, Start, independent_width
 from skillmix.models.local.prompts import Renderer
 from skillmix.models.local.sampling import uniforms
 from skillmix.models.local.slots import BLOCK, Chain, Match, SlotTable, chain_of
@@ -58,6 +58,8 @@ class Generator:
         self._model = model
         self._renderer = renderer
         self._slots = slots
+        self._width: int | None = None
+        """Rows of a matrix product on a CPU; it stays when slots are halved, because another shape rounds differently."""
         self._done = done
         self._device: str = model.device.type
         self._ends = renderer.ends(model) if ends is None else list(ends)
@@ -172,7 +174,11 @@ class Generator:
         length = max([len(row.tokens) + row.limit for row in waiting] + ([before.length] if before else []))
         self._decoder = before = None
         length = -(-length // _LENGTHS) * _LENGTHS
-        self._decoder = Decoder(self._model, slots=self._slots, length=length, longest=longest, ends=self._ends)
+        if self._device != "cuda" and self._width is None:
+            self._width = independent_width(self._model, most=self._slots)
+        self._decoder = Decoder(
+            self._model, slots=self._slots, length=length, longest=longest, ends=self._ends, width=self._width
+        )
         self._table = SlotTable(self._slots)
         self._resting.clear()
         self._counts = np.zeros(self._slots, dtype=np.int64)

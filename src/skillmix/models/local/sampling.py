@@ -24,7 +24,8 @@ def choose(
     scaled = logits / torch.where(is_greedy, 1.0, temperatures)[:, None]
     chances = torch.softmax(scaled, dim=-1)
     if top_p is not None:
-        chances = _nucleus(chances, top_p)
+        # A row without a limit keeps its chances as they are, whatever limits other rows have.
+        chances = torch.where((top_p < 1)[:, None], _nucleus(chances, top_p), chances)
     cumulative = chances.cumsum(-1)
     wanted = numbers[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, wanted, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
