@@ -1,4 +1,4 @@
-"""The data set that ships: what is in it has earned its place, and nobody is tested on it."""
+"""The data set and the adapter that ship: their texts have earned their place, and nobody is tested on them."""
 
 import json
 from collections.abc import Mapping
@@ -14,11 +14,15 @@ from skillmix.config.prompt_sets import load_prompts
 from skillmix.core.combinations import combination_of
 from skillmix.core.rubric import sentence_limit
 from skillmix.core.sentences import count_sentences
+from skillmix.core.specs import parse_spec
+from skillmix.models.bundled import bundled_models
+from skillmix.models.checkpoints import checkpoint_of
 from skillmix.stages.evaluations import evaluated
 from skillmix.stages.rules_grader import RulesGrader
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "data" / "self-taught"
+ADAPTER = ROOT / "data" / "self-taught-adapter"
 CATALOG = load_catalog("verifiable")
 
 
@@ -62,5 +66,31 @@ def test_no_evaluation_has_its_combinations(rows: list[dict[str, Any]], name: st
 
     tested = evaluated(experiment, CATALOG)
 
-    assert len(tested) >= 40
+    assert len(tested) >= 20
     assert tested.keys().isdisjoint(row["combination"] for row in rows)
+
+
+@pytest.mark.parametrize("name", ["quickstart", "self-taught"])
+def test_no_evaluation_has_a_combination_that_the_adapter_was_trained_on(name: str) -> None:
+    trained = json.loads((ADAPTER / "skillmix.json").read_text(encoding="utf-8"))["combinations"]
+
+    tested = evaluated(load_experiment(ROOT / "experiments" / f"{name}.yaml"), CATALOG)
+
+    assert len(trained) > 1000
+    assert tested.keys().isdisjoint(trained)
+
+
+def test_the_adapter_is_small_and_names_no_folder_of_the_machine_that_made_it() -> None:
+    about = json.loads((ADAPTER / "adapter_config.json").read_text(encoding="utf-8"))
+
+    assert about["r"] <= 8
+    assert about["base_model_name_or_path"] == "bundled:smollm2-135m"
+    assert sum(file.stat().st_size for file in ADAPTER.iterdir()) < 6_000_000
+    assert {file.suffix for file in ADAPTER.iterdir()} == {".json", ".safetensors", ".md"}
+
+
+def test_the_adapter_belongs_to_the_bundled_model() -> None:
+    if bundled_models()[0].folder is None:
+        pytest.skip("the bundled model is not in the cache: `skillmix models --fetch` brings it")
+
+    checkpoint_of(parse_spec(f"bundled:smollm2-135m+{ADAPTER}")).check_adapters()
