@@ -59,7 +59,7 @@ class Generator:
         self._renderer = renderer
         self._slots = slots
         self._width: int | None = None
-        """Rows of a matrix product on a CPU; it stays when slots are halved, because another shape rounds differently."""
+        """Rows of a matrix product on a CPU; it stays when slots are halved, since another shape rounds differently."""
         self._done = done
         self._device: str = model.device.type
         self._ends = renderer.ends(model) if ends is None else list(ends)
