@@ -14,8 +14,9 @@ import yaml
 
 from skillmix.config.catalogs import load_catalog
 from skillmix.verify.checkers import all_checkers
+from skillmix.verify.copies import PromptTexts, prompt_texts
 from skillmix.verify.passage import Passage, Span, passage_of
-from skillmix.verify.sense import runs_of, sense_problem
+from skillmix.verify.sense import sense_problem
 from skillmix.verify.topic import TopicWords, on_topic, topic_words
 from skillmix.verify.verdict import Judge
 
@@ -31,13 +32,12 @@ MOST_MICROSECONDS = 1000.0
 def main(texts: int) -> None:
     """Print both tables."""
     catalog = load_catalog("verifiable")
-    told = [said for skill in catalog.skills for said in (skill.definition, skill.example)]
-    runs = runs_of(told)
-    judge = Judge(catalog.vocabulary, told)
+    shown = prompt_texts(catalog.skills)
+    judge = Judge(catalog.vocabulary, shown)
     all_topics = [topic_words(name, *words) for name, words in catalog.vocabulary.items()]
     parts: dict[str, float] = defaultdict(float)
     for number in range(0, BY_PART, BATCH):
-        for part, seconds in _by_part(number, all_topics, runs).items():
+        for part, seconds in _by_part(number, all_topics, shown).items():
             parts[part] += seconds
     print("| part | µs a text |\n|---|---:|")
     for part, seconds in parts.items():
@@ -55,7 +55,7 @@ def main(texts: int) -> None:
         sys.exit("That is slower than it may be.")
 
 
-def _by_part(number: int, topics: Sequence[TopicWords], runs: frozenset[str]) -> dict[str, float]:
+def _by_part(number: int, topics: Sequence[TopicWords], shown: PromptTexts) -> dict[str, float]:
     """CPU seconds of each part for a batch of texts, few enough that keeping them does not burden the collector."""
     numbers = range(number, number + BATCH)
     texts = [_text(n) for n in numbers]
@@ -68,7 +68,7 @@ def _by_part(number: int, topics: Sequence[TopicWords], runs: frozenset[str]) ->
         "topic": _seconds(
             lambda: [on_topic(p, topics[n % len(topics)]) for n, p in zip(numbers, passages, strict=True)]
         ),
-        "sense": _seconds(lambda: [sense_problem(passage, runs) for passage in passages]),
+        "sense": _seconds(lambda: [sense_problem(passage, shown) for passage in passages]),
         f"the {len(NAMES) - SKILLS} other skills": _seconds(
             lambda: [_show(p, _others(n)) for n, p in zip(numbers, passages, strict=True)]
         ),

@@ -16,6 +16,7 @@ from skillmix.core.sentences import count_sentences
 from skillmix.models.scripted import ScriptedModel
 from skillmix.render.report import figures
 from skillmix.stages.report import Made, Wishes, report
+from skillmix.verify.copies import prompt_texts
 from skillmix.verify.verdict import Judge
 from tests.report.expected_scores import Case
 from tests.report.second_run import SecondRun
@@ -131,7 +132,7 @@ def code_case(folder: Path) -> Case:
         patch.setattr("skillmix.stages.evaluate.open_model", lambda spec, **_: SkilledWriter(spec))
         run = run_document(folder, document)
     catalog = load_catalog("verifiable")
-    judge = Judge(catalog.vocabulary, [said for skill in catalog.skills for said in (skill.definition, skill.example)])
+    judge = Judge(catalog.vocabulary, prompt_texts(catalog.skills))
 
     def second(counter: Literal["robust", "original"]) -> SecondRun:
         def points(text: Any) -> Points:

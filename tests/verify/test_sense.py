@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skillmix
+from skillmix.verify.copies import PromptTexts
 from skillmix.verify.passage import passage_of
-from skillmix.verify.sense import runs_of, sense_problem
+from skillmix.verify.sense import sense_problem
 from skillmix.verify.word_order import OTHER_CLASSES, order_score, word_order
 
 LABELLED = Path(__file__).parent / "labelled"
@@ -22,11 +23,13 @@ KINDS = sorted(BAD.keys() - {"fluent nonsense"})
 HALVES = {"fit": 0, "test": 1}
 
 PAPER_SKILLS = yaml.safe_load((Path(skillmix.__file__).parent / "catalogs/paper/skills.yaml").read_text("utf-8"))
-PROMPT_RUNS = runs_of(text for skill in PAPER_SKILLS for text in (skill["definition"], skill["example"]))
+PROMPT_TEXTS = PromptTexts(
+    {f"{part} {skill['name']}": skill[part] for skill in PAPER_SKILLS for part in ("definition", "example")}
+)
 
 
 def makes_sense(text: str) -> bool:
-    return sense_problem(passage_of(text), PROMPT_RUNS) is None
+    return sense_problem(passage_of(text), PROMPT_TEXTS) is None
 
 
 def test_the_labelled_set_is_large_enough() -> None:
@@ -57,20 +60,36 @@ def test_texts_without_sense_fail(kind: str, half: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "fewer than 4 words"),
-        ("Bread is good and " + "warm and " * 20 + "soft.", "more than 40 words"),
-        ("1. Bread is warm. 2. Bread is soft.", "a list"),
-        ("The bread was so warm that the", "no end mark"),
-        ("This sentence shows anaphora, as you can see.", "the task"),
-        ("I said no, no, no, no, no to the bread.", "four times running"),
-        ("We baked the bread at home. We baked the bread at home.", "a sentence is repeated"),
-        ("The bread is warm and the bread is warm and the bread is warm.", "in circles"),
-        ("The smell of bread, the warmth of the oven, the end of winter.", "no finite verb"),
-        ("The of bread is a warm to and the.", "no usual order"),
+        ("", "it has 0 words where at least 4 are needed"),
+        ("Bread.", "it has 1 word where at least 4 are needed"),
+        ("It is warm.", "it has 3 words where at least 4 are needed"),
+        ("Bread is good and " + "warm and " * 20 + "soft.", "a sentence has 45 words where 40 are allowed"),
+        ("1. Bread is warm. 2. Bread is soft.", "it is a list, a table or code, not prose"),
+        ("The bread was so warm that the", "it breaks off: its last sentence has no end mark"),
+        ("Here we are. Sure, here is\none short text.", 'it talks about the task: "Sure, here"'),
+        ("This sentence shows anaphora, as you can see.", 'it talks about the task: "This sentence shows"'),
+        (
+            "I said no, no, no, no, no to the bread.",
+            'the word "no" stands 5 times in a row where 4 are allowed',
+        ),
+        ("We baked the bread at home. We baked the bread at home.", "the same sentence stands 2 times"),
+        ("The bread is warm and soft. " * 3, "the same sentence stands 3 times"),
+        (
+            "The bread is warm and the bread is warm and the bread is warm.",
+            "it runs in circles: too many of its phrases are repeated",
+        ),
+        ("The smell of bread, the warmth of the oven, the end of winter.", "most of it has no finite verb"),
+        ("The of bread is a warm to and the.", "its words are in no usual order"),
     ],
 )
 def test_the_reason_is_given(text: str, reason: str) -> None:
-    assert reason in (sense_problem(passage_of(text)) or "")
+    assert sense_problem(passage_of(text)) == reason
+
+
+def test_a_reason_quotes_only_the_beginning_of_a_long_word() -> None:
+    problem = sense_problem(passage_of(f"I said {'o' * 5000} {'o' * 5000} " * 1 + f"{'o' * 5000} " * 4 + "to it."))
+
+    assert problem == f'the word "{"o" * 59}…" stands 6 times in a row where 4 are allowed'
 
 
 @pytest.mark.parametrize(
@@ -90,13 +109,41 @@ def test_figures_are_no_faults(text: str) -> None:
 
 
 def test_a_copy_has_eight_words_of_the_prompt_in_a_row() -> None:
-    runs = runs_of(["The baker sleeps by day, for the bread is baked at night."])
+    shown = PromptTexts({"the example": "The baker sleeps by day, for the bread is baked at night."})
 
-    copy = sense_problem(passage_of("My uncle sleeps by day for the bread is baked badly."), runs)
-    own = sense_problem(passage_of("My uncle sleeps by day, for the bread is cheap then."), runs)
+    copy = sense_problem(passage_of("My uncle sleeps by day for the bread is baked badly."), shown)
+    own = sense_problem(passage_of("My uncle sleeps by day, for the bread is cheap then."), shown)
 
-    assert copy == "it copies 8 words in a row from the prompt"
+    assert copy == "8 words in a row are from the example"
     assert own is None
+
+
+EXAMPLE = "Every Sunday my father fries fresh fish for the whole street before we all go down to the sea."
+
+
+@pytest.mark.parametrize("count", [8, 9, 12])
+def test_the_words_of_a_copy_are_counted(count: int) -> None:
+    shown = PromptTexts({"the definition": "Nothing of it is here.", "the example": EXAMPLE})
+    text = f"I know that {' '.join(EXAMPLE.split()[:count]).lower()} when he is glad."
+
+    assert sense_problem(passage_of(text), shown) == f"{count} words in a row are from the example"
+
+
+def test_seven_words_of_an_example_are_no_copy() -> None:
+    shown = PromptTexts({"the example": EXAMPLE})
+    text = f"I know that {' '.join(EXAMPLE.split()[:7]).lower()} when he is glad."
+
+    assert sense_problem(passage_of(text), shown) is None
+
+
+def test_words_of_two_examples_are_not_one_copy() -> None:
+    first, second = EXAMPLE.split()[:9], EXAMPLE.split()[9:]
+    shown = PromptTexts({"the first": " ".join(first), "the second": " ".join(second)})
+
+    problem = sense_problem(passage_of(EXAMPLE), shown)
+
+    assert problem == f"{len(second)} words in a row are from the second"
+    assert len(second) == 10
 
 
 def test_the_order_of_words_counts_and_repetition_does_not_make_it_worse() -> None:
@@ -118,7 +165,7 @@ def test_the_table_is_whole() -> None:
 @given(st.text())
 @settings(max_examples=200)
 def test_no_text_is_too_strange(text: str) -> None:
-    sense_problem(passage_of(text), PROMPT_RUNS)
+    sense_problem(passage_of(text), PROMPT_TEXTS)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +187,6 @@ def test_long_strange_texts_are_read_in_linear_time(text: str) -> None:
     passage = passage_of(text)
     start = time.process_time()
 
-    sense_problem(passage, PROMPT_RUNS)
+    sense_problem(passage, PROMPT_TEXTS)
 
     assert time.process_time() - start < 2

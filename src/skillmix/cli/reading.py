@@ -90,6 +90,7 @@ def parse_reply(options: argparse.Namespace) -> int:
 
 def grade_text(options: argparse.Namespace) -> int:
     """One text, graded."""
+    from skillmix.render.text_page import grounds
     from skillmix.stages.grade_text import grade_text
     from skillmix.stages.parse_reply import Named
 
@@ -108,10 +109,11 @@ def grade_text(options: argparse.Namespace) -> int:
         print(f"unreadable: {graded.reading.problem}")
     evidence = graded.evidence()
     for criterion, point in zip(graded.rubric.criteria, graded.points, strict=True):
-        words = evidence.get(criterion.name)
-        print(f"{criterion.name}: {'undecided' if point is None else int(point)}" + (f"  “{words}”" if words else ""))
+        shown = grounds(evidence.get(criterion.name), graded.reasons.get(criterion.name))
+        print(f"{criterion.name}: {'undecided' if point is None else int(point)}" + (f"  {shown}" if shown else ""))
     for note in graded.reading.notes:
-        print(f"note: {note}")
+        if note not in graded.reasons.values():
+            print(f"note: {note}")
     if graded.verdict and graded.verdict.unrequested:
         print(f"shown without being asked for: {', '.join(graded.verdict.unrequested)}")
     return 0

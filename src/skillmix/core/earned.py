@@ -17,5 +17,7 @@ class EarnedText:
     """By criterion; None is undecided."""
     evidence: dict[str, str]
     """The words that show a skill, where code found them."""
+    reasons: dict[str, str]
+    """Why a point was denied, by criterion, where code denied it."""
     full_marks: float | None
     skill_fraction: float | None

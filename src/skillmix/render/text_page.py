@@ -13,9 +13,19 @@ def text_page(texts: Sequence[EarnedText]) -> str:
 def _paragraph(text: EarnedText) -> str:
     lines = [f"{text.student}, k = {len(text.skills)}, on {text.topic}: {_visible(text.text)}"]
     for name, point in text.points.items():
-        words = text.evidence.get(name)
-        lines.append(f"  {_SIGNS[point]} {name}" + (f": “{_visible(words)}”" if words else ""))
+        shown = grounds(text.evidence.get(name), text.reasons.get(name))
+        lines.append(f"  {_SIGNS[point]} {name}" + (f": {shown}" if shown else ""))
     return "\n".join(lines)
+
+
+def grounds(evidence: str | None, reason: str | None) -> str:
+    """The words that show a skill, the reason why a point was denied, or both: a skill that is named may be shown too.
+
+    >>> grounds("as hard as a bench", 'it names the skill "simile"')
+    '“as hard as a bench”; it names the skill "simile"'
+    """
+    shown = [f"“{_visible(evidence)}”"] if evidence else []
+    return "; ".join([*shown, _visible(reason)] if reason else shown)
 
 
 _SIGNS = {True: "+", False: "-", None: "?"}

@@ -12,6 +12,7 @@ from skillmix.core.scoring import METRICS, text_score
 from skillmix.core.texts import Ballot, StudentText
 from skillmix.engine.run_folder import RunFolder, find_run
 from skillmix.stages.scores import RunRecords, rules_named, run_gradings, run_records
+from skillmix.verify.verdict import Verdict
 
 What = Literal["texts", "votes", "calls"]
 Format = Literal["jsonl", "parquet"]
@@ -75,27 +76,30 @@ _UNGRADED: Row = {
     **dict.fromkeys(METRICS),
     "evidence": None,
     "unrequested": None,
+    "reasons": None,
 }
 
 
 def _graded(ballot: Ballot, records: RunRecords, rules: str) -> Row:
-    points = ballot.points(rules_named(rules), records.phrases)
+    chosen = rules_named(rules)
+    points = ballot.points(chosen, records.phrases)
+    verdict = records.verdict(ballot)
+    reasons = records.reasons(ballot, points, chosen, verdict)
     names = [criterion.name for criterion in ballot.rubric(records.phrases).criteria]
     return {
         "grader": ballot.grader,
         "rounds": ballot.rounds,
         "points": [{"criterion": n, "earned": p} for n, p in zip(names, points, strict=True)],
         **{metric: text_score(points, metric) for metric in METRICS},
-        **_found_by_code(ballot, records),
+        **_found_by_code(verdict),
+        "reasons": [{"criterion": name, "reason": reason} for name, reason in reasons.items()],
     }
 
 
-def _found_by_code(ballot: Ballot, records: RunRecords) -> Row:
+def _found_by_code(verdict: Verdict | None) -> Row:
     """The words that show each skill, and the skills that were not asked for; unknown under graders without code."""
-    if records.code is None or ballot.grader not in records.graders_with_code:
+    if verdict is None:
         return {"evidence": None, "unrequested": None}
-    combination = ballot.text.combination
-    verdict = records.code.verdict(ballot.text.answer.text, skills=combination.skills, topic=combination.topic)
     found = [{"criterion": name, "words": verdict.quote(span)} for name, span in verdict.evidence.items()]
     return {"evidence": found, "unrequested": list(verdict.unrequested)}
 

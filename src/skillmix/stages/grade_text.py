@@ -1,7 +1,7 @@
 """`skillmix grade-text`: one text, one grader, one call; what it earned and why."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from skillmix.config.prompt_sets import load_prompts
@@ -9,13 +9,14 @@ from skillmix.core.calls import CallProblem, Decoding, GradeKey, Message, Outcom
 from skillmix.core.errors import UserError
 from skillmix.core.prompts import GraderVariant
 from skillmix.core.reading import Reading, read_grades
+from skillmix.core.reasons import reasons_of
 from skillmix.core.rubric import Rubric, rubric_of
 from skillmix.core.scoring import METRICS, Points, decide_points, text_score
 from skillmix.core.specs import asked_model, parse_spec
 from skillmix.core.text_rules import plain_answer
 from skillmix.models.opening import open_model
 from skillmix.stages.parse_reply import Named
-from skillmix.stages.rules_grader import RulesGrader, reading_of, require_checkers, with_verdict
+from skillmix.stages.rules_grader import RulesGrader, applicable_reasons, reading_of, require_checkers, with_verdict
 from skillmix.stages.scores import rules_named
 from skillmix.verify.verdict import Verdict
 
@@ -31,6 +32,8 @@ class GradedText:
     points: Points
     verdict: Verdict | None
     """What code found, if code was a grader."""
+    reasons: Mapping[str, str]
+    """Why code denied a point, by criterion."""
 
     def as_json(self) -> dict[str, object]:
         """The documented form of `grade-text --json`."""
@@ -40,6 +43,7 @@ class GradedText:
             "notes": list(self.reading.notes),
             "scores": {metric: text_score(self.points, metric) for metric in METRICS},
             "evidence": self.evidence(),
+            "reasons": dict(self.reasons),
             "unrequested": list(self.verdict.unrequested) if self.verdict else None,
         }
 
@@ -76,7 +80,9 @@ def grade_text(named: Named, text: str, *, grader: str, variant: GraderVariant, 
         if verdict is not None:
             reading = with_verdict(reading, combination.skills, verdict)
     points = decide_points(rubric, answer, [reading], rounds=1, rules=chosen)
-    return GradedText(rubric, reading, points, verdict)
+    found = applicable_reasons(verdict, is_alone=asked is None) if verdict else {}
+    reasons = reasons_of(points, combination.skills, answer, chosen, found)
+    return GradedText(rubric, reading, points, verdict, reasons)
 
 
 def _asked(spec: str, request: Request) -> Reply:

@@ -8,7 +8,10 @@ from typing import Final
 from skillmix.core.calls import Call, CallProblem, GenerateKey, GradeKey, Reply
 from skillmix.core.cells import Cell
 from skillmix.core.combinations import Combination
+from skillmix.core.reasons import reasons_of
+from skillmix.core.rubric import RESERVED_NAMES
 from skillmix.core.scoring import Points
+from skillmix.core.text_rules import Rules
 from skillmix.core.texts import Ballot, ReadCall, StudentText
 from skillmix.engine.journal import JournalReader
 from skillmix.render.report.chunks import Chunks, index_script
@@ -16,7 +19,7 @@ from skillmix.render.report.chunks import Chunks, index_script
 Conversation = tuple[str, str, int]
 """Student, combination and generation."""
 _MOST_KNOWN: Final = 1000
-"""Prompts kept in memory."""
+"""Prompts kept in memory, and reasons in the index."""
 _POINT = {True: "1", False: "0", None: "?"}
 
 
@@ -42,6 +45,8 @@ class Found:
 
     words: tuple[str | None, ...]
     unrequested: tuple[str, ...]
+    reasons: Mapping[str, Mapping[str, str]]
+    """For each grader of which code is a part: why code denies a point, by criterion."""
 
 
 @dataclass
@@ -68,6 +73,7 @@ class Archive:
         self._students: dict[tuple[str, str], int] = {}
         self._graders: dict[tuple[str, str], int] = {}
         self._skills, self._topics = Names(), Names()
+        self._reasons: dict[str, int] = {}
 
     def introduce(self, run: str, students: Iterable[str], graders: Iterable[str]) -> None:
         """Fix the order in which the page lists them."""
@@ -188,6 +194,7 @@ class Archive:
             "graders": [list(key) for key in self._graders],
             "skills": self._skills.all,
             "topics": self._topics.all,
+            "reasons": list(self._reasons),
             "cells": [self._cell(cell, numbers) for cell in cells],
             "combinations": self._texts.count,
             "starts": {
@@ -212,12 +219,27 @@ class Archive:
             text.generation,
             text.answer.status,
             text.answer.text,
-            [[self._grader(run.place.run, b.grader), "".join(_POINT[p] for p in points)] for b, points in ballots],
+            [self._points(run, b, points) for b, points in ballots],
             run.place.talks.get(conversation, -1),
             run.place.votes.get(conversation, -1),
             list(found.words) if found else 0,
             [self._skills.number(s) for s in found.unrequested] if found else 0,
         ]
+
+    def _points(self, run: "ArchivedRun", ballot: Ballot, points: Points) -> list[object]:
+        """A grader, its points by sign and, if code denied any of them, the reasons by place."""
+        entry: list[object] = [self._grader(run.place.run, ballot.grader), "".join(_POINT[p] for p in points)]
+        reasons = run.reasons(ballot, points)
+        if reasons:
+            names = (*ballot.text.combination.skills, *RESERVED_NAMES)
+            entry.append([self._reason(reasons[name]) if name in reasons else None for name in names])
+        return entry
+
+    def _reason(self, reason: str) -> int | str:
+        """A reason by its number; itself once there are so many that the index would grow too large."""
+        if reason in self._reasons or len(self._reasons) < _MOST_KNOWN:
+            return self._reasons.setdefault(reason, len(self._reasons))
+        return reason
 
 
 @dataclass(frozen=True)
@@ -228,6 +250,15 @@ class ArchivedRun:
     texts: Sequence[StudentText]
     decided: Sequence[tuple[Ballot, Points]]
     found: Mapping[Conversation, Found]
+    rules: Rules
+    """Under which the points were decided."""
+
+    def reasons(self, ballot: Ballot, points: Points) -> dict[str, str]:
+        """Why code denied points of a text, by criterion."""
+        text = ballot.text
+        found = self.found.get((text.student, text.combination.id, text.generation))
+        by_checkers = found.reasons.get(ballot.grader, {}) if found else {}
+        return reasons_of(points, text.combination.skills, text.answer, self.rules, by_checkers)
 
 
 def _conversation(call: Call) -> Conversation:

@@ -25,7 +25,7 @@ from skillmix.stages.plan import skipped_cells
 from skillmix.stages.report_archive import Archive, ArchivedRun, Conversation, Found, RunArchive
 from skillmix.stages.report_lineage import run_contenders, run_curves, run_datasets, run_lineages, student_specs
 from skillmix.stages.report_reading import read_gradings
-from skillmix.stages.rules_grader import RulesGrader, reading_of
+from skillmix.stages.rules_grader import RulesGrader, applicable_reasons, graders_with_code, reading_of
 from skillmix.stages.scores import RunRecords, groups_of, run_rules, score_of
 from skillmix.stages.trained_models import student_name
 
@@ -132,7 +132,7 @@ def read_run(run: RunFolder, *, rules: str | None, archive: Archive) -> RunReadi
         decided=points,
         readability=tally.readability(run.name),
         shown=_shown(run.name, records, seen_by_code),
-        archived=ArchivedRun(place, texts, points, seen_by_code),
+        archived=ArchivedRun(place, texts, points, seen_by_code, run_rules(run, main)),
         combinations=combinations,
         lineages=lineages,
         contenders=run_contenders(run, experiment, dict.fromkeys(c.place.student for c in cells), lineages),
@@ -165,11 +165,13 @@ def _with_code(
     others = {name: settings for name, settings in experiment.graders.items() if name not in pure}
     made = code.ballots([b for b in records.ballots if b.grader not in pure], others, [])
     found: dict[Conversation, Found] = {}
+    with_code = graders_with_code(experiment.graders)
     for text in records.texts:
         skills = text.combination.skills
         verdict = code.verdict(text.answer.text, skills=skills, topic=text.combination.topic)
         words = tuple(verdict.quote(verdict.evidence.get(skill)) for skill in skills)
-        found[text.student, text.combination.id, text.generation] = Found(words, verdict.unrequested)
+        reasons = {name: applicable_reasons(verdict, is_alone=alone) for name, alone in with_code.items()}
+        found[text.student, text.combination.id, text.generation] = Found(words, verdict.unrequested, reasons)
         reading = reading_of(verdict, skills)
         made += [Ballot(text, name, 1, (reading,)) for name in pure]
     return replace(records, ballots=made), found

@@ -12,6 +12,7 @@ from skillmix.core.errors import UserError
 from skillmix.core.reading import Reading
 from skillmix.core.texts import Ballot, StudentText
 from skillmix.verify.checkers import checker_of
+from skillmix.verify.copies import prompt_texts
 from skillmix.verify.verdict import Judge, Verdict
 
 
@@ -19,8 +20,7 @@ class RulesGrader:
     """Judges texts of one catalogue."""
 
     def __init__(self, catalog: Catalog) -> None:
-        told = [said for skill in catalog.skills for said in (skill.definition, skill.example)]
-        self._judge = Judge(catalog.vocabulary, told)
+        self._judge = Judge(catalog.vocabulary, prompt_texts(catalog.skills))
 
     def verdict(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
         """What a text earns, and where."""
@@ -59,6 +59,16 @@ def reading_of(verdict: Verdict, skills: Iterable[str]) -> Reading:
         return Reading(None, "a skill has no checker")
     points = (*shown, float(verdict.topic is not None), float(verdict.nonsense is None), None)
     return Reading(points, None, (verdict.nonsense,) if verdict.nonsense else ())
+
+
+def graders_with_code(graders: Mapping[str, GraderSettings]) -> dict[str, bool]:
+    """The graders of the form `rules:…`, and whether code decides alone or a model is asked about the rest."""
+    return {name: s.asked is None for name, s in graders.items() if s.model.startswith("rules:")}
+
+
+def applicable_reasons(verdict: Verdict, *, is_alone: bool) -> Mapping[str, str]:
+    """The reasons for what code decides: everything if it is alone, else the skills that have a checker."""
+    return {name: why for name, why in verdict.reasons.items() if is_alone or name in verdict.evidence}
 
 
 def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> None:

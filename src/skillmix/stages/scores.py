@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from skillmix.config.catalogs import load_catalog
 from skillmix.config.experiment import Experiment
@@ -11,6 +11,7 @@ from skillmix.core.before_after import Change, before_and_after
 from skillmix.core.cells import Cell, Place, largest_cells
 from skillmix.core.combinations import Combination, is_reserved
 from skillmix.core.errors import UserError
+from skillmix.core.reasons import reasons_of
 from skillmix.core.rubric import Phrases, Rubric, rubric_of
 from skillmix.core.scoring import METRICS, Metric, Points, Score
 from skillmix.core.text_rules import RULES, Rules
@@ -20,8 +21,9 @@ from skillmix.stages.conversations import TURNS
 from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
 from skillmix.stages.plan import cells_of, data_writers, skipped_cells
 from skillmix.stages.report_lineage import run_contenders, run_lineages
-from skillmix.stages.rules_grader import RulesGrader
+from skillmix.stages.rules_grader import RulesGrader, applicable_reasons, graders_with_code
 from skillmix.stages.trained_models import trained_combinations
+from skillmix.verify.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,25 @@ class RunRecords:
     ballots: list[Ballot]
     phrases: Phrases
     code: RulesGrader | None = None
-    graders_with_code: frozenset[str] = frozenset()
+    graders_with_code: Mapping[str, bool] = field(default_factory=dict)
+    """Graders of which code is a part, and whether it decides alone."""
 
     def rubric_of(self, text: StudentText) -> Rubric:
         """The rubric of one text."""
         return rubric_of(text.combination.skills, text.combination.topic, phrases=self.phrases)
+
+    def verdict(self, ballot: Ballot) -> Verdict | None:
+        """What code found in a text; nothing is known under graders without code."""
+        if self.code is None or ballot.grader not in self.graders_with_code:
+            return None
+        text = ballot.text
+        return self.code.verdict(text.answer.text, skills=text.combination.skills, topic=text.combination.topic)
+
+    def reasons(self, ballot: Ballot, points: Points, rules: Rules, verdict: Verdict | None) -> dict[str, str]:
+        """Why code denied points of a text, by criterion."""
+        is_alone = self.graders_with_code.get(ballot.grader, False)
+        found = applicable_reasons(verdict, is_alone=is_alone) if verdict else {}
+        return reasons_of(points, ballot.text.combination.skills, ballot.text.answer, rules, found)
 
 
 def rules_named(name: str) -> Rules:
@@ -64,11 +80,11 @@ def run_records(run: RunFolder) -> RunRecords:
         texts = student_texts(calls, journal.combinations(), turns=TURNS if experiment else None)
         read = read_calls(texts, journal.calls("grade"), phrases=phrases)
         found = ballots(texts, read, rounds=rounds)
-    with_code = {n for n, s in experiment.graders.items() if s.model.startswith("rules:")} if experiment else set()
+    with_code = graders_with_code(experiment.graders) if experiment else {}
     if not experiment or not with_code:
         return RunRecords(texts, found, phrases)
     code = RulesGrader(load_catalog(experiment.catalog))
-    return RunRecords(texts, code.ballots(found, experiment.graders, texts), phrases, code, frozenset(with_code))
+    return RunRecords(texts, code.ballots(found, experiment.graders, texts), phrases, code, with_code)
 
 
 def run_gradings(run: RunFolder, records: RunRecords) -> Iterator[ReadCall]:

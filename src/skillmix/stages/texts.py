@@ -24,12 +24,8 @@ def run_texts(run_name: str, *, student: str | None = None, k: int | None = None
 def _graded(ballot: Ballot, records: RunRecords, rules: Rules) -> EarnedText:
     text, points = ballot.text, ballot.points(rules, records.phrases)
     names = [criterion.name for criterion in ballot.rubric(records.phrases).criteria]
-    evidence: dict[str, str] = {}
-    if records.code is not None and ballot.grader in records.graders_with_code:
-        combination = text.combination
-        verdict = records.code.verdict(text.answer.text, skills=combination.skills, topic=combination.topic)
-        quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()}
-        evidence = {name: words for name, words in quoted.items() if words}
+    verdict = records.verdict(ballot)
+    quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()} if verdict else {}
     return EarnedText(
         student=text.student,
         grader=ballot.grader,
@@ -38,7 +34,8 @@ def _graded(ballot: Ballot, records: RunRecords, rules: Rules) -> EarnedText:
         generation=text.generation,
         text=text.answer.text,
         points=dict(zip(names, points, strict=True)),
-        evidence=evidence,
+        evidence={name: words for name, words in quoted.items() if words},
+        reasons=records.reasons(ballot, points, rules, verdict),
         full_marks=text_score(points, "full_marks"),
         skill_fraction=text_score(points, "skill_fraction"),
     )

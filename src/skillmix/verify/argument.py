@@ -278,3 +278,10 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "hypothetical chain": hypothetical_chain,
     "two-way condition": two_way_condition,
 }
+LOOKS_FOR: Final[Mapping[str, str]] = {
+    "modus ponens": 'a rule with "if", its if-part as a fact, and then "so" with its result',
+    "modus tollens": 'a rule with "if", its result denied, and then "so" with its if-part denied',
+    "disjunctive syllogism": '"either ... or", one of the two ruled out, and then "so" with the other one',
+    "hypothetical chain": "two if-sentences, the second of which takes up the result of the first",
+    "two-way condition": 'two if-parts about one thing, exactly one of them with "not", each with its own result',
+}

@@ -41,11 +41,27 @@ _MODULES: Final = (
 CHECKERS: Final[Mapping[str, Checker]] = {
     name: checker for module in _MODULES for name, checker in module.CHECKERS.items()
 }
+LOOKS_FOR: Final[Mapping[str, str]] = {name: words for module in _MODULES for name, words in module.LOOKS_FOR.items()}
+"""What the checker of each skill looks for, in a few words."""
+_LOOKS_FOR: Final = {fold(name): words for name, words in LOOKS_FOR.items()}
 
 
 def checker_of(skill: str) -> Checker | None:
     """The checker of a skill, if there is one."""
     return all_checkers().get(fold(skill))
+
+
+def why_not_shown(skill: str) -> str:
+    """The reason for a skill that its checker did not find; the checker of another package has a general one.
+
+    >>> why_not_shown("simile")
+    'code found no passage that shows it; the check looks for a comparison with "as ... as a" or "like a"'
+    """
+    looks_for = _LOOKS_FOR.get(fold(skill))
+    return _NOT_SHOWN if looks_for is None else f"{_NOT_SHOWN}; the check looks for {looks_for}"
+
+
+_NOT_SHOWN: Final = "code found no passage that shows it"
 
 
 @cache

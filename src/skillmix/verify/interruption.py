@@ -243,3 +243,11 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "split quotation": split_quotation,
     "apostrophe (address to a thing)": apostrophe,
 }
+LOOKS_FOR: Final[Mapping[str, str]] = {
+    "parenthetical aside": "a personal remark in parentheses or between dashes in the middle of a sentence",
+    "aposiopesis": "a dash or an ellipsis right after a word that cannot end a sentence",
+    "tag question": 'a statement, a comma and a tag such as "isn\'t it", with "not" in one of the two',
+    "self-correction": 'a correction such as "no," or "or rather" after a comma or a dash',
+    "split quotation": "a quotation that is interrupted to tell who speaks",
+    "apostrophe (address to a thing)": 'a thing addressed with "O", "oh" or "dear" in a sentence with "you" or "your"',
+}

@@ -264,3 +264,10 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "sum that adds up": sum_that_adds_up,
     "steady count": steady_count,
 }
+LOOKS_FOR: Final[Mapping[str, str]] = {
+    "multiplied comparison": 'a comparison with "twice", "half" or a number and "times"',
+    "counted difference": 'a number right before a comparative with "than"',
+    "part of a whole": 'a smaller and a larger number joined by "out of", "in" or "of the"',
+    "sum that adds up": 'numbers and their correct total with a word such as "make" in one sentence',
+    "steady count": "three numbers in a row with the same step between them",
+}

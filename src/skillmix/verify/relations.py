@@ -178,3 +178,8 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "exception to a rule": exception_to_a_rule,
     "proportional analogy": proportional_analogy,
 }
+LOOKS_FOR: Final[Mapping[str, str]] = {
+    "marked concession": 'a clause with "although" or the like and a main clause with "still" or the like',
+    "exception to a rule": 'a rule with "all", "every", "no" or the like and then "except" or the like',
+    "proportional analogy": 'the form "A is to B as C is to D" with four different things',
+}

@@ -165,3 +165,10 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "plain definition": plain_definition,
     "if-only wish": if_only_wish,
 }
+LOOKS_FOR: Final[Mapping[str, str]] = {
+    "simile": 'a comparison with "as ... as a" or "like a"',
+    "list after a colon": "a colon and a list of three members after it",
+    "superlative claim": 'a superlative such as "the best" and soon after it the field of comparison',
+    "plain definition": 'a thing, "is a", its kind, and "that", "which", "who", "for" or "with"',
+    "if-only wish": '"if only" or "I wish" and soon after it a verb in the past',
+}

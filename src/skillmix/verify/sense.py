@@ -2,21 +2,23 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
-from itertools import accumulate, pairwise
+from collections.abc import Callable
+from itertools import pairwise
 from operator import eq
 from typing import Final
 
-from skillmix.verify.passage import Passage, Sentence, Words, passage_of
-from skillmix.verify.task_talk import speaks_of_task
+from skillmix.core.wording import plural, shortened
+from skillmix.verify.copies import PromptTexts
+from skillmix.verify.passage import Passage, Sentence
+from skillmix.verify.task_talk import talk_of_task
 from skillmix.verify.verbs import has_main_clause
 from skillmix.verify.word_order import order_score
 
 MOST_WORDS: Final = 40
 """In one sentence."""
 FEWEST_WORDS: Final = 4
-COPIED_RUN: Final = 8
-"""So many words in a row as in the prompt are a copy."""
+MOST_STUTTER: Final = 4
+"""Times that one word may stand in a row."""
 LEAST_ORDER: Final = -0.15
 """Of neighbouring words in a whole text (`word_order`); shuffled texts have less."""
 LEAST_ORDER_OF_SENTENCE: Final = -0.25
@@ -26,12 +28,11 @@ LEAST_NEW_OF_THRICE: Final = 0.68
 MOST_THRICE: Final = 0.12
 """The share of runs said a third time or more; where it is larger, more must be new."""
 
-_NOTHING: Final = frozenset[str]()
 
+def sense_problem(passage: Passage, shown: PromptTexts | None = None) -> str | None:
+    """Say why a text makes no sense, or nothing; `shown` are texts that it must not copy.
 
-def sense_problem(passage: Passage, prompt_runs: frozenset[str] = _NOTHING) -> str | None:
-    """Say why a text makes no sense, or nothing.
-
+    >>> from skillmix.verify.passage import passage_of
     >>> sense_problem(passage_of("The baker sleeps by day, for the bread is baked at night."))
     >>> sense_problem(passage_of("Bread the of is baker to warm the and a."))
     'its words are in no usual order'
@@ -40,32 +41,17 @@ def sense_problem(passage: Passage, prompt_runs: frozenset[str] = _NOTHING) -> s
         found = problem(passage)
         if found:
             return found
-    return _copy(passage, prompt_runs)
-
-
-def runs_of(texts: Iterable[str]) -> frozenset[str]:
-    """All runs of words in a prompt's definitions and examples that a text must not copy."""
-    return frozenset(run for text in texts for run in _runs(passage_of(text).words))
-
-
-def _runs(words: Words) -> list[str]:
-    # Cut out of one string: joining the words of every run would take three times as long.
-    joined = " ".join([word.lower for word in words])
-    ends = list(accumulate([len(word.lower) + 1 for word in words], initial=0))
-    return [joined[start : end - 1] for start, end in zip(ends, ends[COPIED_RUN:], strict=False)]
-
-
-def _copy(passage: Passage, prompt_runs: frozenset[str]) -> str | None:
-    if prompt_runs and not prompt_runs.isdisjoint(_runs(passage.words)):
-        return f"it copies {COPIED_RUN} words in a row from the prompt"
-    return None
+    copy = shown.copied_by(passage) if shown else None
+    return f"{copy.words} words in a row are from {copy.source}" if copy else None
 
 
 def _length(passage: Passage) -> str | None:
-    if len(passage.words) < FEWEST_WORDS:
-        return f"it has fewer than {FEWEST_WORDS} words"
-    if any(len(sentence.words) > MOST_WORDS for sentence in passage.sentences):
-        return f"a sentence has more than {MOST_WORDS} words"
+    words = len(passage.words)
+    if words < FEWEST_WORDS:
+        return f"it has {plural(words, 'word')} where at least {FEWEST_WORDS} are needed"
+    longest = max(len(sentence.words) for sentence in passage.sentences)
+    if longest > MOST_WORDS:
+        return f"a sentence has {longest} words where {MOST_WORDS} are allowed"
     return None
 
 
@@ -88,7 +74,8 @@ def _markup(passage: Passage) -> str | None:
 
 
 def _task_talk(passage: Passage) -> str | None:
-    return "it speaks of the task, not of the topic" if speaks_of_task(passage) else None
+    talk = talk_of_task(passage)
+    return f'it talks about the task: "{shortened(talk)}"' if talk is not None else None
 
 
 _END = re.compile(r"(?:[.!?…]|--|[—–])[\"'”’»)\]]*$")
@@ -102,11 +89,12 @@ def _end(passage: Passage) -> str | None:
 
 def _loop(passage: Passage) -> str | None:
     words = [word.lower for word in passage.words]
-    if _longest_stutter(words) > 4:
-        return "a word is repeated more than four times running"
+    times, word = _longest_stutter(words)
+    if times > MOST_STUTTER:
+        return f'the word "{shortened(word)}" stands {times} times in a row where {MOST_STUTTER} are allowed'
     sentences = [sentence.text.lower() for sentence in passage.sentences if len(sentence.words) > 4]
     if len(set(sentences)) < len(sentences):
-        return "a sentence is repeated"
+        return f"the same sentence stands {max(Counter(sentences).values())} times"
     if len(words) >= 8 and _runs_in_circles(words):
         return "it runs in circles: too many of its phrases are repeated"
     return None
@@ -121,14 +109,17 @@ def _runs_in_circles(words: list[str]) -> bool:
     return new < LEAST_NEW or thrice > MOST_THRICE * len(triples)
 
 
-def _longest_stutter(words: list[str]) -> int:
+def _longest_stutter(words: list[str]) -> tuple[int, str]:
+    """How often a word stands in a row, and which word; the plain answer 1 where nothing is close to too often."""
     if sum(map(eq, words, words[1:])) < 2:
-        return 1
-    longest = run = 1
+        return 1, ""
+    longest, repeated = 1, ""
+    run = 1
     for before, word in pairwise(words):
         run = run + 1 if word == before else 1
-        longest = max(longest, run)
-    return longest
+        if run > longest:
+            longest, repeated = run, word
+    return longest, repeated
 
 
 def _verbs(passage: Passage) -> str | None:

@@ -235,3 +235,11 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "antithesis (not this but that)": antithesis,
     "isocolon": isocolon,
 }
+LOOKS_FOR: Final[Mapping[str, str]] = {
+    "polysyndeton": 'the same "and", "or" or "nor" three times in one sentence, a few words apart',
+    "asyndeton": "a list of three short members that are separated by commas alone",
+    "tricolon": "a list that ends with three members of equally many words",
+    "correlative pair": 'a pair such as "either ... or" with a member right after each half',
+    "antithesis (not this but that)": '"not" one thing "but" another one of the same form',
+    "isocolon": "two neighboring parts of equally many words that share two words at the same places",
+}

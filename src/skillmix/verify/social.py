@@ -383,3 +383,10 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "warning with a consequence": warning_with_a_consequence,
     "asking politely": asking_politely,
 }
+LOOKS_FOR: Final[Mapping[str, str]] = {
+    "giving thanks with a reason": 'the speaker\'s thanks and after it a reason with "for", "that" or "because"',
+    "offering an apology": "the speaker's apology and after it the speaker's own fault",
+    "giving a promise": 'a promise by "I" or "we" that tells what they will do',
+    "warning with a consequence": "an order to be careful or to avoid something and the harm that could follow",
+    "asking politely": 'a question that opens with "could you" or the like and has "please", "kindly" or "mind"',
+}

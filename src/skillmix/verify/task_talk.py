@@ -45,9 +45,18 @@ _CUES: Final = frozenset(
 ) | {"sure", "let", "writing"}
 
 
-def speaks_of_task(passage: Passage) -> bool:
-    """Whether a text names its own figures or skills, answers the prompt instead of writing, or has labels."""
+def talk_of_task(passage: Passage) -> str | None:
+    """Find where a text names its own figures or skills, answers the prompt instead of writing, or has labels.
+
+    >>> from skillmix.verify.passage import passage_of
+    >>> talk_of_task(passage_of("It is warm. Answer: bread"))
+    'Answer'
+    """
     # Most texts have none of the words, and the expression is slow.
     if _CUES.isdisjoint([word.lower for word in passage.words]):
-        return False
-    return _TALK_OF_TASK.search(passage.lower) is not None
+        return None
+    found = _TALK_OF_TASK.search(passage.lower)
+    return passage.text[found.start() : found.end()].strip(_AROUND_TALK) if found else None
+
+
+_AROUND_TALK: Final = " \t\r\n.,:;!?…\"'“”‘’«»()[]*_#>-–—"

@@ -295,3 +295,9 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "start and end time": start_and_end_time,
     "two actions at once": two_actions_at_once,
 }
+LOOKS_FOR: Final[Mapping[str, str]] = {
+    "sequence of steps": 'three steps with marks such as "first", "then" and "finally"',
+    "duty with a deadline": 'a duty word such as "must" and a latest time after "by" or "before"',
+    "start and end time": '"from" one time "to" or "until" another',
+    "two actions at once": 'two -ing verbs with a form of "be", joined by "while" or the like',
+}

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from skillmix.core.wording import shortened
 from skillmix.verify.passage import Passage, Span, Word
 
 ENOUGH: Final = 2
@@ -60,6 +61,19 @@ def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
             if len(found) >= ENOUGH or topic.name <= found.keys():
                 return Span(min(word.start for word in found.values()), word.end)
     return None
+
+
+def topic_problem(passage: Passage, topic: TopicWords) -> str:
+    """Say why a text that is not on its topic is not.
+
+    >>> from skillmix.verify.passage import passage_of
+    >>> topic_problem(passage_of("The oven is hot."), topic_words("Sourdough bread", ["sourdough"], ["oven", "dough"]))
+    'it has one word of the topic, "oven", where two are needed'
+    """
+    for word in passage.words:
+        if any(form in topic.forms for form in _parts(word.lower)):
+            return f'it has one word of the topic, "{shortened(word.text)}", where two are needed'
+    return "it has no word of the topic"
 
 
 def _parts(word: str) -> Iterator[str]:

@@ -1,14 +1,15 @@
 """A text judged by code alone: the skills it was to show, its topic, its sense, and what else it shows."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from skillmix.core.folding import fold
-from skillmix.verify.checkers import all_checkers, checker_of
+from skillmix.verify.checkers import all_checkers, checker_of, why_not_shown
+from skillmix.verify.copies import PromptTexts
 from skillmix.verify.passage import Passage, Span, passage_of
-from skillmix.verify.sense import runs_of, sense_problem
-from skillmix.verify.topic import TopicWords, on_topic, topic_words
+from skillmix.verify.sense import sense_problem
+from skillmix.verify.topic import TopicWords, on_topic, topic_problem, topic_words
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,22 @@ class Verdict:
     topic: Span | None
     nonsense: str | None
     """Why it does not make sense, if so."""
+    topic_words: TopicWords
+    """What was looked for on the topic."""
+
+    @cached_property
+    def reasons(self) -> Mapping[str, str]:
+        """Why each point that code denies is denied, by criterion; worked out only for those who show it."""
+        return dict(self._reasons())
+
+    def _reasons(self) -> Iterator[tuple[str, str]]:
+        for skill, span in self.evidence.items():
+            if span is None:
+                yield skill, why_not_shown(skill)
+        if self.topic is None:
+            yield "topic", topic_problem(self.passage, self.topic_words)
+        if self.nonsense is not None:
+            yield "sense", self.nonsense
 
     @cached_property
     def unrequested(self) -> tuple[str, ...]:
@@ -43,10 +60,10 @@ class Verdict:
 class Judge:
     """What texts are judged by: the topics' words, and the prompts' own sentences, which do not count when copied."""
 
-    def __init__(self, vocabulary: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]], told: Iterable[str]) -> None:
+    def __init__(self, vocabulary: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]], shown: PromptTexts) -> None:
         self._vocabulary = vocabulary
         self._topics: dict[str, TopicWords] = {}
-        self._runs = runs_of(told)
+        self._shown = shown
 
     def judge(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
         """One text."""
@@ -56,7 +73,8 @@ class Judge:
             checker = checker_of(skill)
             if checker is not None:
                 evidence[skill] = checker(passage)
-        return Verdict(passage, evidence, on_topic(passage, self._words_of(topic)), sense_problem(passage, self._runs))
+        words = self._words_of(topic)
+        return Verdict(passage, evidence, on_topic(passage, words), sense_problem(passage, self._shown), words)
 
     def _words_of(self, topic: str) -> TopicWords:
         if topic not in self._topics:

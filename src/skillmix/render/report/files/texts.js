@@ -270,7 +270,7 @@ function textBlock(combination, text, wanted, isNamed) {
   quote.dir = "auto";
   made.append(title, quote);
   const shown = graded.filter(([grader]) => wanted.grader === "" || grader === Number(wanted.grader));
-  for (const [grader, points] of shown) made.append(pointsLine(combination, text, grader, points, shown.length > 1));
+  for (const entry of shown) made.append(pointsLine(combination, text, entry, shown.length > 1));
   if (!shown.length) made.append(element("p", "points", element("span", "badge", "not graded")));
   if (unrequested && unrequested.length) made.append(element("p", "more-skills", "Also shows, unasked: ", ...unrequested.map((skill) => labelled("span", "chip faint", index.skills[skill]))));
   const actions = element("p", "actions");
@@ -281,7 +281,7 @@ function textBlock(combination, text, wanted, isNamed) {
   return made;
 }
 
-function pointsLine(combination, text, grader, points, isNamed) {
+function pointsLine(combination, text, [grader, points, reasons], isNamed) {
   const names = [...combination[1].map((skill) => index.skills[skill]), "topic", "sense", "length"];
   const outcome = outcomeOf(text, points);
   const line = element("p", "points", labelled("span", outcome === "full marks" ? "badge good" : "badge", outcome));
@@ -291,6 +291,8 @@ function pointsLine(combination, text, grader, points, isNamed) {
     const point = labelled("span", `point p${points[place] === "?" ? "u" : points[place]}`, `${sign} ${name}`);
     const evidence = Array.isArray(text[7]) ? text[7][place] : null;
     if (evidence) point.append(labelled("q", "", evidence));
+    const reason = reasons ? reasons[place] : null;
+    if (reason !== null) point.append(labelled("span", "reason", typeof reason === "number" ? index.reasons[reason] : reason));
     line.append(point);
   });
   return line;

@@ -1,0 +1,50 @@
+"""Why code denied a point of a text, in plain words."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from skillmix.core.folding import before_parenthesis
+from skillmix.core.rubric import RESERVED_NAMES, sentence_limit
+from skillmix.core.scoring import Points, earns_nothing
+from skillmix.core.sentences import count_sentences
+from skillmix.core.text_rules import Answer, AnswerStatus, Rules, names_skill
+from skillmix.core.wording import plural
+
+
+def reasons_of(
+    points: Points, skills: Sequence[str], answer: Answer, rules: Rules, found: Mapping[str, str]
+) -> dict[str, str]:
+    """The reason for each point that code denied, by criterion; `found` are the reasons of the text's checkers.
+
+    A point that a model's votes denied has no reason here.
+
+    >>> from skillmix.core.text_rules import RULES
+    >>> answer = Answer("Time is a thief. It steals. It runs.", "fine")
+    >>> reasons_of((True, True, True, False), ["metaphor"], answer, RULES["default"], {})
+    {'length': 'it has 3 sentences where 1 is allowed'}
+    """
+    names = (*skills, *RESERVED_NAMES)
+    denied = [name for name, point in zip(names, points, strict=True) if point is False]
+    if earns_nothing(answer, rules):
+        return dict.fromkeys(denied, _WHY_NOTHING[answer.status])
+    reasons: dict[str, str] = {}
+    for name in denied:
+        reason = _length_reason(answer, rules, len(skills)) if name == "length" else found.get(name)
+        if name in skills and names_skill(answer.text, name, rules.name_rule):
+            reason = f'it names the skill "{before_parenthesis(name)}"'
+        if reason is not None:
+            reasons[name] = reason
+    return reasons
+
+
+_WHY_NOTHING: Final[Mapping[AnswerStatus, str]] = {
+    "empty": "the student wrote no text",
+    "refused": "the student refused, or a filter held its reply back",
+    "no marker": 'the reply has no "Answer:"',
+}
+
+
+def _length_reason(answer: Answer, rules: Rules, k: int) -> str:
+    limit = sentence_limit(k)
+    has = plural(count_sentences(answer.text, rules.counter), "sentence")
+    return f"it has {has} where {limit} {'is' if limit == 1 else 'are'} allowed"

@@ -1,0 +1,25 @@
+"""Small parts of sentences for people."""
+
+from typing import Final
+
+
+def plural(count: int, noun: str) -> str:
+    """A number and its noun.
+
+    >>> plural(1, "word"), plural(2, "word")
+    ('1 word', '2 words')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+_LONGEST_QUOTE: Final = 60
+
+
+def shortened(words: str) -> str:
+    r"""Words of a text as a reason quotes them: on one line, and not too many.
+
+    >>> shortened("Sure,\nhere it is")
+    'Sure, here it is'
+    """
+    line = " ".join(words[: 4 * _LONGEST_QUOTE].split())
+    return line if len(line) <= _LONGEST_QUOTE else f"{line[: _LONGEST_QUOTE - 1]}…"
