@@ -1,5 +1,6 @@
 """The README's commands run, its table is what they print, its tree is there, its links lead somewhere."""
 
+import io
 import re
 import shlex
 import subprocess
@@ -41,6 +42,19 @@ def test_the_table_is_that_of_the_example_run(in_folder: Path, capsys: pytest.Ca
     main(["scores", "demo"])
 
     assert blocks("text")[0].strip() in capsys.readouterr().out
+
+
+def test_the_graded_text_of_the_guide_is_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = (ROOT / "docs/verifiable.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r'\$ echo "(.+?)" \| skillmix (grade-text .+?)\n(.+?)```', guide, re.DOTALL)
+    text, command, printed = shown
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{text}\n".encode())))
+
+    assert main(shlex.split(command)) == 0
+
+    assert capsys.readouterr().out == printed
 
 
 def test_the_headline_is_that_of_the_result_it_names() -> None:

@@ -10,6 +10,7 @@ import pytest
 from skillmix.stages.report import Wishes, report
 from tests.report.conftest import inside
 from tests.report.test_pages import make_evil_run
+from tests.stages.test_reasons import make_evil_reasons
 
 INSTALL = "to run it: apt-get install chromium chromium-driver; pip install selenium"
 
@@ -141,6 +142,19 @@ def test_a_planted_script_does_not_run(browser: Any, tmp_path: Path) -> None:
         assert any("<script>window.ran=1</script><img src=x" in text for text in shown(browser, "blockquote"))
         assert {"U+202E", "U+202C", "U+0007"} <= set(shown(browser, ".hidden-sign"))
         assert browser.execute_script("return document.querySelectorAll('#list script, #list img').length") == 0
+        assert_quiet(browser)
+
+
+def test_a_reason_stands_beside_its_point_as_text(browser: Any, tmp_path: Path) -> None:
+    with inside(tmp_path):
+        reason = make_evil_reasons(tmp_path)
+        made = report(["evil"], wishes=Wishes(figures=False))
+        open_texts(browser, made.page.resolve().parent, "")
+
+        assert shown(browser, ".point.p0 .reason") == [reason]
+        assert shown(browser, ".point.p1 .reason") == []
+        assert browser.execute_script("return document.querySelectorAll('#list img').length") == 0
+        assert browser.execute_script("return window.ran === undefined")
         assert_quiet(browser)
 
 

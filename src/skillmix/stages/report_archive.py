@@ -19,7 +19,9 @@ from skillmix.render.report.chunks import Chunks, index_script
 Conversation = tuple[str, str, int]
 """Student, combination and generation."""
 _MOST_KNOWN: Final = 1000
-"""Prompts kept in memory, and reasons in the index."""
+"""Prompts kept in memory."""
+_MOST_REASONS: Final = 1000
+"""Reasons kept in the index, so that it stays small."""
 _POINT = {True: "1", False: "0", None: "?"}
 
 
@@ -237,7 +239,7 @@ class Archive:
 
     def _reason(self, reason: str) -> int | str:
         """A reason by its number; itself once there are so many that the index would grow too large."""
-        if reason in self._reasons or len(self._reasons) < _MOST_KNOWN:
+        if reason in self._reasons or len(self._reasons) < _MOST_REASONS:
             return self._reasons.setdefault(reason, len(self._reasons))
         return reason
 
