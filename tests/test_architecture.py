@@ -36,6 +36,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "numpy": ("core/statistics/", "core/corpus/", "models/local/", "render/report/", "training/"),
     "matplotlib": ("render/report/",),
     "jinja2": ("render/report/",),
+    "rich": ("render/progress_bar.py",),
     "peft": ("training/",),
     "pyarrow": ("stages/", "training/replay.py"),
 }
@@ -92,7 +93,7 @@ def test_help_loads_nothing_heavy() -> None:
         "from skillmix.cli import main\n"
         "try:\n    main(['--help'])\n"
         "except SystemExit:\n    pass\n"
-        "heavy = 'torch transformers gguf aiohttp jinja2 matplotlib numpy pydantic yaml'.split()\n"
+        "heavy = 'torch transformers gguf aiohttp jinja2 matplotlib numpy pydantic rich yaml'.split()\n"
         "print([name for name in heavy if name in sys.modules])"
     )
 

@@ -14,9 +14,7 @@ from skillmix.core.errors import UserError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and say how it went."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    _prepare_streams()
     options = parser_of_all().parse_args(arguments)
     command: Command = options.command
     try:
@@ -40,3 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         return 130
+
+
+def _prepare_streams() -> None:
+    if sys.stderr is None:  # closed by the caller; print(file=None) would write to standard output
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115, it stays open
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")

@@ -56,6 +56,8 @@ class Purse(Protocol):
 class Tally:
     """How a run is going."""
 
+    started: int = 0
+    """Calls that were given to a model."""
     called: int = 0
     found: int = 0
     """Outcomes that the journal already had."""
@@ -191,6 +193,7 @@ class Scheduler:
         while self._held and self._purse.may_start(self._held[0]):
             task = self._held.popleft()
             self._open += 1
+            self.tally.started += 1
             self._tasks[task.request.key] = task
             self._queue(task)
         if self._held and not self._open:

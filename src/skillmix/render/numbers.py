@@ -83,3 +83,24 @@ def hours(value: float | None) -> str:
     if value == 0:
         return "0"
     return f"{value:.1f}" if value >= 0.05 else "< 0.1"
+
+
+def duration(seconds: float) -> str:
+    """A stretch of time in the unit that people would use.
+
+    >>> duration(0.4), duration(75), duration(200), duration(7800)
+    ('1 s', '75 s', '3 min', '2 h 10 min')
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def percent(share: float) -> str:
+    """A whole percentage that is 100 only when everything is done.
+
+    >>> percent(0.0), percent(0.427), percent(0.999), percent(1.0)
+    ('0 %', '42 %', '99 %', '100 %')
+    """
+    return f"{int(100 * share + 1e-9)} %"

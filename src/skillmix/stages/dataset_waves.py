@@ -1,11 +1,10 @@
 """Sampling to a target: a writer writes in waves, graders vote, until enough texts are kept."""
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from skillmix.config.dataset_step import DatasetStep
 from skillmix.core.catalog import Side
@@ -15,12 +14,15 @@ from skillmix.core.dataset_figures import Left, Yield
 from skillmix.core.kept_texts import KeptText, removals
 from skillmix.core.sampling import Candidate, Candidates, Sampler, Target
 from skillmix.engine.scheduler import Tally, Task
+from skillmix.render.numbers import duration
 from skillmix.stages.conversations import Conversations
 from skillmix.stages.dataset_texts import Plan, Writers, has_two_turns, kept_texts
 from skillmix.stages.evaluate import Calls, Workplace, conversations_of, first_turns, make_calls, passes, serve
 from skillmix.stages.graded import Graded, deciding_for, graded_conversations
 from skillmix.stages.plan import Cell
-from skillmix.stages.progress import duration, say, watch
+from skillmix.stages.planned_work import calls_a_conversation
+from skillmix.stages.progress import watched
+from skillmix.stages.terminal import say
 from skillmix.stages.trained_models import student_name
 
 
@@ -66,13 +68,8 @@ class Waves:
             return
         # One model in memory at most: it stays there from wave to wave.
         conversations = conversations_of(calls, self.place)
-        watching = asyncio.create_task(watch(self.step.name, self.tally, None))
-        try:
+        async with watched(self.place.progress, self.step.name, self.tally):
             await serve(used, self._tasks(conversations), conversations, self.place, self.tally)
-        finally:
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
 
     def _tasks(self, conversations: Conversations) -> Iterator[Task | None]:
         for cells in self._planned():
@@ -99,6 +96,7 @@ class Waves:
                     self.place.journal.add_combinations(cell.combinations)
                 yield cells
                 outcome = self._learn(sampler)
+                self._expect(k, sampler)
                 self._tell(k, sampler)
                 if self.is_broken:
                     break
@@ -210,6 +208,18 @@ class Waves:
             examples=(*self.left.examples, *outcome.examples)[:5],
         )
 
+    def _expect(self, k: int, sampler: Sampler) -> None:
+        """Tell how many calls there will be, by what was kept so far; a k that has not begun is known only at least."""
+        missing = sampler.target.kept - len(sampler.taken)
+        room = max(0, sampler.target.most - len(sampler.tried))
+        more = min(room, ceil(missing / sampler.yielded) if sampler.yielded else room) if missing > 0 else 0
+        ks = self.plan.recipe.ks
+        later = ks[ks.index(k) + 1 :]
+        conversations = sum(y.written for y in self.yields) + len(sampler.tried) + more
+        conversations += sum(self.step.target_of(one) for one in later)
+        calls = conversations * calls_a_conversation(self.place.experiment, self.step.graders)
+        self.place.progress.expect(self.step.name, calls, bound="at least" if later else "about")
+
     def _tell(self, k: int, sampler: Sampler) -> None:
         """How far it is, what it takes, and what is still to come."""
         kept, wanted = len(sampler.taken), sampler.target.kept
@@ -223,7 +233,7 @@ class Waves:
             if asked:
                 share = more / max(1, len(sampler.tried) + sum(y.written for y in self.yields))
                 seconds = (time.monotonic() - self._started) * share
-                told += f", {self.tally.cost_usd * share:.2f} US dollars, {duration(seconds)}"
+                told += f", {self.tally.cost_usd * share:.2f} US dollars, about {duration(seconds)} left"
         say(told)
 
 

@@ -1,8 +1,7 @@
 """One step of calls: generate, grade or both; what is missing of it is asked, everything else is found."""
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -19,7 +18,8 @@ from skillmix.engine.scheduler import Purse, Scheduler, Tally, Task
 from skillmix.models.opening import open_model
 from skillmix.stages.conversations import TURNS, Conversations
 from skillmix.stages.plan import CallStep, Cell, Settings, entries, skipped_cells, step_cells
-from skillmix.stages.progress import watch
+from skillmix.stages.planned_work import calls_a_conversation
+from skillmix.stages.progress import NO_PROGRESS, RunProgress, watched
 from skillmix.stages.scores import run_scores
 from skillmix.stages.stopping import stopping_on_interrupt
 from skillmix.stages.trained_models import require_trained, student_name
@@ -38,20 +38,30 @@ class Workplace:
     run: RunFolder
     journal: JournalWriter
     purse: Purse
+    progress: RunProgress = NO_PROGRESS
 
 
 async def work_on(step: CallStep, place: Workplace, tally: Tally) -> None:
     """Make the calls of a step; with an early stop k by k, else all at once."""
     cells = list(step_cells(step, place.experiment, place.catalog))
+    _expect(step, cells, place)
     if not isinstance(step, EvaluateStep) or step.stop_below is None:
         await make_calls(calls_of(step), cells, place, tally)
         return
     for k in sorted(set(step.k)):
         skipped = skipped_cells(place.experiment, run_scores(str(place.run.path))) if k > min(step.k) else set()
-        wanted = [c for c in cells if c.k == k and (step.name, c.student, c.setting, c.k) not in skipped]
-        await make_calls(calls_of(step), wanted, place, tally)
+        cells = [c for c in cells if (step.name, c.student, c.setting, c.k) not in skipped]
+        _expect(step, cells, place)
+        await make_calls(calls_of(step), [c for c in cells if c.k == k], place, tally)
         if tally.stopped:
             break
+
+
+def _expect(step: CallStep, cells: Sequence[Cell], place: Workplace) -> None:
+    """Tell how many calls the cells are."""
+    conversations = {(c.student, combination.id, g) for c in cells for combination in c.combinations for g in c.numbers}
+    calls = len(conversations) * calls_a_conversation(place.experiment, getattr(step, "graders", []))
+    place.progress.expect(step.name, calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +100,7 @@ async def make_calls(calls: Calls, cells: Sequence[Cell], place: Workplace, tall
     for cell in cells:
         place.journal.add_combinations(cell.combinations)
     used = calls.models(place.experiment)
-    watching = asyncio.create_task(watch(calls.step, tally, _expected_calls(cells, conversations)))
-    try:
+    async with watched(place.progress, calls.step, tally):
         for group in passes(used):
             found = tally.found
             wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
@@ -100,10 +109,6 @@ async def make_calls(calls: Calls, cells: Sequence[Cell], place: Workplace, tall
             tally.found = found if group.is_repeated else tally.found
             if tally.stopped:
                 break
-    finally:
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
     if calls.students:
         tally.left_out = 0  # of one pass, and made in another
 
@@ -180,12 +185,6 @@ async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) ->
             in_process[_loaded(settings)] = model
         models[name] = model
     return models
-
-
-def _expected_calls(cells: Sequence[Cell], conversations: Conversations) -> int:
-    """Calls if every text can be graded and every vote be read."""
-    told = {(c.student, combination.id, g) for c in cells for combination in c.combinations for g in c.numbers}
-    return len(told) * (TURNS + conversations.votes_wanted())
 
 
 def first_turns(

@@ -32,14 +32,14 @@ NOTE: Final = (
     "tokens of training are at most: every conversation as long as the limit."
 )
 _SIZE: Final = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])", re.IGNORECASE)
-_DEFAULT_STEPS: Final = 4000
+DEFAULT_STEPS: Final = 4000
 
 
 def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None:
     """Tokens that a train step reads, at most; None if that depends on how many conversations there will be."""
     if step.epochs is not None and conversations is None:
         return None
-    seen = (step.steps or _DEFAULT_STEPS) * step.batch if step.epochs is None else step.epochs * (conversations or 0)
+    seen = (step.steps or DEFAULT_STEPS) * step.batch if step.epochs is None else step.epochs * (conversations or 0)
     replayed = step.replay.ratio * (step.replay.max_tokens or step.max_tokens) if step.replay else 0.0
     return round(seen * (step.max_tokens + replayed))
 

@@ -1,47 +1,156 @@
-"""How a step is going, on standard error: one line written over on a terminal, a line now and then elsewhere."""
+"""How a whole run is going, on standard error: a bar on a terminal, lines elsewhere; nothing if nothing is to do."""
 
 import asyncio
 import sys
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
+from skillmix.core.time_left import ENOUGH, Bound, Work, pace_of, share_done, time_left
 from skillmix.engine.scheduler import Tally
+from skillmix.render.progress_words import begin_words, call_words, run_words, step_words
+from skillmix.stages.terminal import Terminal, can_draw, say
 
-_EVERY = 5.0
+if TYPE_CHECKING:
+    from skillmix.render.progress_bar import BarState
 
-
-async def watch(step: str, tally: Tally, expected: int | None) -> None:
-    """Say how it goes until cancelled; without an expected number of calls, only what was done."""
-    is_terminal = sys.stderr.isatty()
-    started = time.monotonic()
-    with suppress(asyncio.CancelledError):
-        while True:
-            await asyncio.sleep(1.0 if is_terminal else _EVERY)
-            line = _line(step, tally, expected, seconds=time.monotonic() - started)
-            sys.stderr.write(f"\r{line}\x1b[K" if is_terminal else f"{line}\n")
-            sys.stderr.flush()
-    if is_terminal:
-        sys.stderr.write("\r\x1b[K")
+LINE_EVERY: Final = 15.0
+"""Seconds between two lines where there is no terminal."""
+_LOOK_EVERY: Final = 0.5
+_SHORTEST: Final = 0.2
+"""Seconds below which a measurement says nothing."""
 
 
-def _line(step: str, tally: Tally, expected: int | None, *, seconds: float) -> str:
-    rate = tally.called / seconds
-    ahead = ""
-    if expected is not None:
-        left = max(0, expected - tally.called - tally.found)
-        ahead = f"about {left} to go, {duration(left / rate) if rate else 'time left unknown'}, "
-    return (
-        f"{step}: {tally.called} calls, {tally.found} found, {rate:.0f}/s, {ahead}"
-        f"{tally.tokens} tokens, {tally.cost_usd:.2f} US dollars, {tally.retried} tried again"
-    )
+class RunProgress:
+    """The steps of a run with what is done of each; steps that it was not made with are not shown."""
+
+    def __init__(self, works: Sequence[Work] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._works = {work.name: work for work in works}
+        self._clock = clock
+        self._started: dict[str, float] = {}
+        """Steps that have work to do, and since when."""
+        self._first: dict[str, tuple[float, int]] = {}
+        """When the first units of a step were there, and how many: what came before, such as loading, is no pace."""
+        self._details: dict[str, str] = {}
+        self._made: dict[str, int] = {}
+        self._current = ""
+        self._largest_share = 0.0
+        self._last_line = clock()
+        self._terminal: Terminal | None = None
+
+    def __enter__(self) -> "RunProgress":
+        if self._works and can_draw(sys.stderr):
+            self._terminal = Terminal(sys.stderr, self._state)
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self._terminal is not None:
+            self._terminal.close()
+            self._terminal = None
+
+    def expect(self, name: str, total: int, *, bound: Bound | None = None) -> None:
+        """Correct how much a step has to do, and how that is meant if it is meant differently now."""
+        if name in self._works:
+            work = self._works[name]
+            self._works[name] = replace(work, total=total, bound=bound or work.bound)
+
+    def begin(self, name: str) -> None:
+        """A step has work to do: show that it begins."""
+        if name not in self._works or name in self._started:
+            return
+        self._current = name
+        self._started[name] = self._last_line = self._clock()
+        if self._terminal is not None:
+            self._terminal.draw()
+        else:
+            say(begin_words(self._works[name]))
+
+    def go_on(self, name: str) -> None:
+        """Show a step that is done anew every time, if an earlier one had work to do."""
+        if self._started:
+            self.begin(name)
+
+    def update(self, name: str, *, done: int, made: int, detail: str = "") -> None:
+        """Note how many units of a step are there, and how many of them were made by this process."""
+        if name not in self._works:
+            return
+        now = self._clock()
+        work = replace(self._works[name], done=done)
+        if made:
+            first, before = self._first.setdefault(name, (now, made))
+            if now - first >= _SHORTEST:
+                work = replace(work, timed=made - before, seconds=now - first)
+        self._works[name], self._details[name], self._made[name] = work, detail, made
+        if name in self._started and self._terminal is None and now - self._last_line >= LINE_EVERY:
+            self._last_line = now
+            say(f"{self._step(name)}; {self._run()}")
+
+    def end(self, name: str, line: str | None = None) -> None:
+        """A step is over; say so, and what is left of the run if this step had anything to do."""
+        work = self._works.get(name)
+        if work is not None and not work.is_over:
+            made, started = self._made.get(name, 0), self._started.get(name)
+            if started is not None and work.timed < ENOUGH <= made:  # too short to be measured in the middle
+                work = replace(work, timed=made, seconds=self._clock() - started)
+            self._works[name] = replace(work, is_over=True)
+        if line is not None:
+            self._last_line = self._clock()
+            say(f"{line}; {self._run()}" if name in self._started else line)
+
+    def pace(self, name: str) -> float | None:
+        """Units a second of a step, if that was measured."""
+        work = self._works.get(name)
+        seconds = pace_of(work, ()) if work is not None else None
+        return 1 / seconds if seconds else None
+
+    def _step(self, name: str) -> str:
+        return step_words(self._works[name], self._details.get(name, ""))
+
+    def _run(self) -> str:
+        return run_words(self._share(), time_left(self._all()))
+
+    def _share(self) -> float:
+        """Never less than was shown: a better estimate may find more to do."""
+        self._largest_share = max(self._largest_share, share_done(self._all()))
+        return self._largest_share
+
+    def _all(self) -> list[Work]:
+        return list(self._works.values())
+
+    def _state(self) -> "BarState":
+        from skillmix.render.progress_bar import BarState
+
+        return BarState(self._step(self._current), self._share(), time_left(self._all()))
 
 
-def duration(seconds: float) -> str:
-    """How long something will take."""
-    return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
+NO_PROGRESS: Final = RunProgress()
+"""For work that nobody watches as a part of a run."""
 
 
-def say(line: str) -> None:
-    """One line of news."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+@asynccontextmanager
+async def watched(progress: RunProgress, step: str, tally: Tally) -> AsyncIterator[None]:
+    """Keep the progress of a step of calls up to date."""
+    watching = asyncio.create_task(_watch(progress, step, tally))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        _look(progress, step, tally)
+
+
+async def _watch(progress: RunProgress, step: str, tally: Tally) -> None:
+    while True:
+        _look(progress, step, tally)
+        await asyncio.sleep(_LOOK_EVERY)
+
+
+def _look(progress: RunProgress, step: str, tally: Tally) -> None:
+    made = tally.called - tally.retried
+    detail = call_words(progress.pace(step), cost_usd=tally.cost_usd, retried=tally.retried)
+    if tally.started:
+        progress.begin(step)
+    progress.update(step, done=tally.found + made, made=made, detail=detail)

@@ -17,9 +17,9 @@ from skillmix.core.grader_checks import grader_agreement, round_agreement
 from skillmix.core.lineage import trained_skill_sets
 from skillmix.core.report import Report, by_place
 from skillmix.engine.run_folder import RunFolder, find_run
-from skillmix.stages.progress import say
 from skillmix.stages.report_archive import Archive
 from skillmix.stages.report_records import RunReading, read_run
+from skillmix.stages.terminal import say
 
 _MARK: Final = "skillmix-report"
 """A file that says: this folder is a report, and may be replaced by the next."""

@@ -24,9 +24,11 @@ from skillmix.stages.evaluate import Workplace, opened_models, work_on
 from skillmix.stages.evaluations import refuse_trained
 from skillmix.stages.experiment import continue_run
 from skillmix.stages.plan import drawn_settings, entries, written_by
-from skillmix.stages.progress import say
+from skillmix.stages.planned_work import planned_work
+from skillmix.stages.progress import RunProgress
 from skillmix.stages.rules_grader import require_checkers
 from skillmix.stages.stopping import INTERRUPTED
+from skillmix.stages.terminal import say
 from skillmix.stages.trained_models import with_trained
 
 if TYPE_CHECKING:
@@ -128,29 +130,33 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
     known = _prices(experiment, load_prices(prices))
     asyncio.run(_probe(experiment, steps))
     continue_run(run, experiment, catalog)
-    with run.write() as journal:
-        budget = experiment.budget
-        purse = LimitedPurse(known, spent=journal.spent(), max_calls=budget.max_calls, max_usd=budget.max_usd)
-        place = Workplace(experiment, catalog, run, journal, purse)
-        result = RunResult(run, {})
-        try:
-            _work(steps, place, result)
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
-        finally:
-            run.note_invocation({"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()})
-    if not result.is_interrupted:
-        _write_reports(experiment, steps, result)
+    result = RunResult(run, {})
+    with RunProgress(planned_work(experiment, steps, run)) as progress:
+        with run.write() as journal:
+            budget = experiment.budget
+            purse = LimitedPurse(known, spent=journal.spent(), max_calls=budget.max_calls, max_usd=budget.max_usd)
+            place = Workplace(experiment, catalog, run, journal, purse, progress)
+            try:
+                _work(steps, place, result)
+            except asyncio.CancelledError:
+                raise KeyboardInterrupt from None
+            finally:
+                run.note_invocation({"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()})
+        if not result.is_interrupted:
+            _write_reports(experiment, steps, result, progress)
     return result
 
 
-def _write_reports(experiment: Experiment, steps: Sequence[Step], result: RunResult) -> None:
+def _write_reports(experiment: Experiment, steps: Sequence[Step], result: RunResult, progress: RunProgress) -> None:
     """Reports read the journal once nobody writes to it."""
     wanted = [step for step in steps if isinstance(step, ReportStep)]
     if wanted:
         from skillmix.stages.report import report_step
 
-        result.reports.extend(report_step(experiment, step, result.run).page for step in wanted)
+        for step in wanted:
+            progress.go_on(step.name)
+            result.reports.append(report_step(experiment, step, result.run).page)
+            progress.end(step.name)
 
 
 def _work(steps: Sequence[Step], place: Workplace, result: RunResult) -> None:
@@ -166,7 +172,7 @@ def _calls(step: Any, place: Workplace, result: RunResult) -> bool:
         refuse_trained(step, place.experiment, place.catalog)
     tally = result.tallies[step.name] = Tally()
     asyncio.run(work_on(step, place, tally))
-    _tell(step.name, tally)
+    place.progress.end(step.name, _told(step.name, tally))
     if tally.left_out:
         say(f"{step.name}: {tally.left_out} texts are not written yet and so not graded")
     return tally.stopped is None
@@ -178,7 +184,7 @@ def _dataset(step: Any, place: Workplace, result: RunResult) -> bool:
     tally = result.tallies[step.name] = Tally()
     made = asyncio.run(work_on_dataset(step, place, tally))
     if step.writer:
-        _tell(step.name, tally)
+        place.progress.end(step.name, _told(step.name, tally))
     if made is None:
         say(f"{step.name}: calls are missing, and no data set was written; run the same command to go on")
         return False
@@ -195,7 +201,7 @@ def _dataset(step: Any, place: Workplace, result: RunResult) -> bool:
 
 
 def _train(step: Any, place: Workplace, result: RunResult) -> bool:
-    import_module("skillmix.stages.train").train_step(place.experiment, step, place.run)
+    import_module("skillmix.stages.train").train_step(place.experiment, step, place.run, place.progress)
     return True
 
 
@@ -209,8 +215,8 @@ _STAGES: Final[Mapping[str, Callable[[Any, Workplace, RunResult], bool]]] = {
 """What does the steps of a stage; False if the run must stop there."""
 
 
-def _tell(step: str, tally: Tally) -> None:
-    say(
+def _told(step: str, tally: Tally) -> str:
+    return (
         f"{step}: {tally.called} calls made, {tally.found} found, {tally.retried} tried again, "
         f"{tally.tokens} tokens, {tally.cost_usd:.2f} US dollars"
     )

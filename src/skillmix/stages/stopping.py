@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from skillmix.engine.scheduler import Scheduler
-from skillmix.stages.progress import say
+from skillmix.stages.terminal import say
 
 INTERRUPTED: Final = "interrupted"
 

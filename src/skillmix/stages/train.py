@@ -18,7 +18,8 @@ from skillmix.engine.run_folder import RunFolder, new_run, write_whole
 from skillmix.models.checkpoints import LINEAGE, Checkpoint, checkpoint_of, lineage_of
 from skillmix.models.threads import calm_threads
 from skillmix.stages.experiment import continue_run
-from skillmix.stages.progress import say
+from skillmix.stages.planned_work import planned_work
+from skillmix.stages.progress import NO_PROGRESS, RunProgress
 from skillmix.stages.training_data import Lessons, Source, read_lessons, sources_of, united
 from skillmix.training.replay import state_of
 
@@ -99,7 +100,8 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
     chosen = chosen_steps(experiment, only)
     if is_first_rank():
         continue_run(run, experiment, load_catalog(experiment.catalog))
-    return [train_step(experiment, step, run) for step in chosen]
+    with RunProgress(planned_work(experiment, chosen, run) if is_first_rank() else ()) as progress:
+        return [train_step(experiment, step, run, progress) for step in chosen]
 
 
 def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
@@ -112,7 +114,7 @@ def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
     return chosen
 
 
-def train_step(experiment: Experiment, step: TrainStep, run: RunFolder) -> Trained:
+def train_step(experiment: Experiment, step: TrainStep, run: RunFolder, progress: RunProgress = NO_PROGRESS) -> Trained:
     """Train, or find that it is done; killed in the middle, the next call goes on from the last checkpoint."""
     job = job_of(experiment, step, run)
     identity = job.identity()
@@ -120,7 +122,7 @@ def train_step(experiment: Experiment, step: TrainStep, run: RunFolder) -> Train
     if made:
         if made.get("identity") != identity:
             raise _was_other(job.model_folder)
-        say(f"{step.name}: found in {job.model_folder}")
+        progress.end(step.name, f"{step.name}: found in {job.model_folder}")
         return Trained(step.name, job.model_folder, was_there=True)
     _require_packages(step)
     if is_first_rank():
@@ -128,7 +130,7 @@ def train_step(experiment: Experiment, step: TrainStep, run: RunFolder) -> Train
     calm_threads()
     from skillmix.stages.training_run import run_training
 
-    run_training(job, read_lessons(job.sources, validation_share=step.validation_share))
+    run_training(job, read_lessons(job.sources, validation_share=step.validation_share), progress)
     return Trained(step.name, job.model_folder, was_there=False)
 
 

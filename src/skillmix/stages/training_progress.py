@@ -1,55 +1,51 @@
-"""How training goes: a line on standard error, and the curve of what training.jsonl holds."""
+"""How training goes: its part of the run's progress, and the curve of what training.jsonl holds."""
 
 import json
-import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from skillmix.engine.run_folder import write_whole
 from skillmix.render.loss_curve import Point, loss_curve
-from skillmix.stages.progress import duration
+from skillmix.stages.progress import RunProgress
 from skillmix.stages.train import is_first_rank
-
-_EVERY: Final = 5.0
 
 
 class TrainingProgress:
-    """One line written over on a terminal, a line now and then elsewhere."""
+    """Tells the progress of a run about every step of a training."""
 
-    def __init__(self, step: str, steps: int) -> None:
-        self._step, self._steps = step, steps
-        self._is_terminal = sys.stderr.isatty()
-        self._shown = 0.0
+    def __init__(self, step: str, steps: int, progress: RunProgress) -> None:
+        self._step, self._steps, self._progress = step, steps, progress
+        self._made = 0
+        self._last = ""
+        if is_first_rank():
+            progress.expect(step, steps)
+            progress.begin(step)
 
     def report(self, row: Mapping[str, Any]) -> None:
-        """Show a row of training.jsonl, if it is time."""
-        now = time.monotonic()
-        is_last = row["step"] + 1 >= self._steps
-        if not is_first_rank() or (now - self._shown < (0.2 if self._is_terminal else _EVERY) and not is_last):
-            return
-        self._shown = now
-        line = self._line(row)
-        sys.stderr.write(f"\r{line}\x1b[K" if self._is_terminal else f"{line}\n")
-        sys.stderr.flush()
+        """Note a row of training.jsonl."""
+        if is_first_rank():
+            self._made += 1
+            detail = _detail(row)
+            self._last = f"{self._step}: step {row['step'] + 1} of {self._steps}, {detail}"
+            self._progress.update(self._step, done=row["step"] + 1, made=self._made, detail=detail)
 
     def close(self) -> None:
-        """Leave the line."""
-        if self._is_terminal and self._shown:
-            sys.stderr.write("\n")
+        """Say how it ended."""
+        if is_first_rank():
+            self._progress.end(self._step, self._last or None)
 
-    def _line(self, row: Mapping[str, Any]) -> str:
-        parts = [f"{self._step}: step {row['step'] + 1} of {self._steps}", f"loss {row['answers']:.4f}"]
-        if row.get("replay") is not None:
-            parts.append(f"replay {row['replay']:.4f}")
-        if row.get("validation") is not None:
-            parts.append(f"validation {row['validation']:.4f}")
-        parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
-        if row.get("utilisation") is not None:
-            parts.append(f"{100 * row['utilisation']:.0f} % utilisation")
-        parts.append(duration(row["seconds_left"]))
-        return ", ".join(parts)
+
+def _detail(row: Mapping[str, Any]) -> str:
+    parts = [f"loss {row['answers']:.4f}"]
+    if row.get("replay") is not None:
+        parts.append(f"replay {row['replay']:.4f}")
+    if row.get("validation") is not None:
+        parts.append(f"validation {row['validation']:.4f}")
+    parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
+    if row.get("utilisation") is not None:
+        parts.append(f"{100 * row['utilisation']:.0f} % utilisation")
+    return ", ".join(parts)
 
 
 def draw_losses(folder: Path) -> None:

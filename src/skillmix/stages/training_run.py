@@ -7,7 +7,8 @@ from typing import Any
 from skillmix.config.train_step import LoraSettings, TrainStep
 from skillmix.core.errors import UserError
 from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
-from skillmix.stages.progress import say
+from skillmix.stages.progress import RunProgress
+from skillmix.stages.terminal import say
 from skillmix.stages.train import DEFAULT_STEPS, Job, is_first_rank, write_lineage
 from skillmix.stages.training_data import Lessons
 from skillmix.stages.training_progress import TrainingProgress, draw_losses
@@ -23,7 +24,7 @@ from skillmix.training.replay import Replay
 from skillmix.training.saving import bytes_of, merged, replaced, require_space, write_model
 
 
-def run_training(job: Job, lessons: Lessons) -> None:
+def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
     """Train, or go on from the last checkpoint, and write the result."""
     step = job.step
     tokenizer, ends = read_tokenizer(job.checkpoint)
@@ -33,11 +34,9 @@ def run_training(job: Job, lessons: Lessons) -> None:
     model = load_for_training(job.checkpoint, device=training_device(), is_fp32=step.precision == "fp32")
     model = _with_adapter(model, step.lora, seed=job.seed)
     _check_disk(model, recipe, job)
-    progress = TrainingProgress(step.name, recipe.steps)
-    result = train(
-        model, data, recipe, job.folder, validation=validation or None, on_progress=progress.report, resume=True
-    )
-    progress.close()
+    told = TrainingProgress(step.name, recipe.steps, progress)
+    result = train(model, data, recipe, job.folder, validation=validation or None, on_progress=told.report, resume=True)
+    told.close()
     if is_first_rank():
         _write(job, result.model, tokenizer, steps=result.steps)
         shutil.rmtree(job.folder / "checkpoints", ignore_errors=True)

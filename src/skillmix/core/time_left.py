@@ -1,0 +1,108 @@
+"""How much of a run is done and how long the rest will take, from the units of work that were timed so far."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Bound = Literal["about", "at least", "at most"]
+ENOUGH: Final = 2
+"""Timed units that make a measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One step of a run: calls of models, steps of a training, or a report."""
+
+    name: str
+    kind: str
+    """Units of one kind take about the same time, so a step can be judged by an earlier one of its kind."""
+    total: int | None = None
+    """Units in all; None if nobody can know yet."""
+    bound: Bound = "about"
+    """How the total is meant."""
+    done: int = 0
+    """Units that were made now or found from an earlier run."""
+    timed: int = 0
+    """Units that were made while the clock ran."""
+    seconds: float = 0.0
+    """Time that the timed units took together."""
+    is_over: bool = False
+    weight: float = 1.0
+    """Assumed size of a unit; only the length of the bar uses it, and only until the kind was measured."""
+
+    @property
+    def left(self) -> int | None:
+        """Units still to do; None if nobody can know yet."""
+        if self.is_over:
+            return 0
+        return None if self.total is None else max(0, self.total - self.done)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLeft:
+    """An estimate that rests on measurements alone."""
+
+    seconds: float
+    bound: Bound
+    unmeasured: tuple[str, ...] = ()
+    """Steps whose time is not part of it."""
+
+
+def pace_of(work: Work, works: Sequence[Work]) -> float | None:
+    """Seconds for one unit: the step's own pace, else that of all steps of its kind, else None.
+
+    >>> pace_of(Work("a", "calls", timed=4, seconds=2.0), [])
+    0.5
+    """
+    measured = [work] if _is_measured(work) else [w for w in works if w.kind == work.kind and _is_measured(w)]
+    timed = sum(w.timed for w in measured)
+    return sum(w.seconds for w in measured) / timed if timed else None
+
+
+def time_left(works: Sequence[Work]) -> TimeLeft | None:
+    """The time that the steps of a run still take; None as long as nothing was measured."""
+    seconds = 0.0
+    unmeasured: list[str] = []
+    bounds: set[Bound] = set()
+    for work in works:
+        if work.left == 0:
+            continue
+        pace = pace_of(work, works)
+        if work.left is None or pace is None:
+            unmeasured.append(work.name)
+            continue
+        seconds += work.left * pace
+        bounds.add(work.bound)
+    if not seconds:
+        return None
+    if unmeasured:
+        bounds.add("at least")
+    return TimeLeft(seconds, _joined(bounds), tuple(unmeasured))
+
+
+def share_done(works: Sequence[Work]) -> float:
+    """The part of all work that is done, from 0 to 1; steps weigh as much as they take, as far as that is known."""
+    sizes = [(work, _unit_size(work, works)) for work in works if work.total]
+    everything = sum(max(work.total or 0, work.done) * size for work, size in sizes)
+    done = sum((max(work.total or 0, work.done) if work.is_over else work.done) * size for work, size in sizes)
+    return done / everything if everything else 0.0
+
+
+def _is_measured(work: Work) -> bool:
+    return work.timed >= ENOUGH and work.seconds > 0
+
+
+def _joined(bounds: set[Bound]) -> Bound:
+    """Bounds in both directions make an estimate, not a bound."""
+    directed = sorted(bounds - {"about"})
+    return directed[0] if len(directed) == 1 else "about"
+
+
+def _unit_size(work: Work, works: Sequence[Work]) -> float:
+    """Seconds of a unit, or what its weight makes of the paces that are known."""
+    pace = pace_of(work, works)
+    if pace is not None:
+        return pace
+    measured = [w for w in works if _is_measured(w)]
+    weighted = sum(w.timed * w.weight for w in measured)
+    return work.weight * (sum(w.seconds for w in measured) / weighted if weighted else 1.0)

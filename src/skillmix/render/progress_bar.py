@@ -1,0 +1,72 @@
+"""The bar at the bottom of a terminal, and lines that are printed above it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from skillmix.core.time_left import TimeLeft
+from skillmix.render.numbers import percent
+from skillmix.render.progress_words import left_words
+
+_REFRESHES_A_SECOND: Final = 4
+_NARROW: Final = 50
+"""Columns below which only the percentage and the time left are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class BarState:
+    """What the bar shows."""
+
+    step: str
+    share: float
+    left: TimeLeft | None
+
+
+class Bar:
+    """One line at the bottom of a terminal that is drawn anew several times a second."""
+
+    def __init__(self, terminal: TextIO, state: Callable[[], BarState]) -> None:
+        self._state = state
+        self._console = Console(file=terminal, force_terminal=True, highlight=False, markup=False, emoji=False)
+        self._live = Live(
+            get_renderable=self._drawn,
+            console=self._console,
+            refresh_per_second=_REFRESHES_A_SECOND,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def start(self) -> None:
+        """Draw it from now on."""
+        self._live.start(refresh=True)
+        # A process that is killed cannot show the cursor again, so it is never hidden.
+        self._console.show_cursor(True)
+
+    def stop(self) -> None:
+        """Remove it; what was printed above it stays."""
+        self._live.stop()
+
+    def print(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(Text(line), soft_wrap=True)
+
+    def _drawn(self) -> Table:
+        state = self._state()
+        is_wide = self._console.width >= _NARROW
+        grid = Table.grid(padding=(0, 1), expand=True)
+        cells: list[Text | ProgressBar] = []
+        if is_wide:
+            grid.add_column(no_wrap=True, overflow="ellipsis", ratio=2)
+            grid.add_column(ratio=2)
+            cells += [Text(state.step), ProgressBar(total=1.0, completed=state.share, complete_style="cyan")]
+        grid.add_column(no_wrap=True, overflow="ellipsis", justify="right" if is_wide else "left")
+        left = f"  {left_words(state.left)}" if state.left else ""
+        grid.add_row(*cells, Text(f"{percent(state.share)}{left}"))
+        return grid
