@@ -6,6 +6,7 @@ from typing import Any
 
 from skillmix.config.train_step import LoraSettings, TrainStep
 from skillmix.core.errors import UserError
+from skillmix.models.bf16_trial import require_bf16
 from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
 from skillmix.stages.progress import RunProgress
 from skillmix.stages.terminal import say
@@ -27,11 +28,14 @@ from skillmix.training.saving import bytes_of, merged, replaced, require_space, 
 def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
     """Train, or go on from the last checkpoint, and write the result."""
     step = job.step
+    device = training_device()
+    if device == "cpu" and step.precision.startswith("bf16"):
+        require_bf16()
     tokenizer, ends = read_tokenizer(job.checkpoint)
     encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
     data, recipe = _data_and_recipe(job, encoder, lessons)
     validation = _validation(encoder, lessons, step)
-    model = load_for_training(job.checkpoint, device=training_device(), is_fp32=step.precision == "fp32")
+    model = load_for_training(job.checkpoint, device=device, is_fp32=step.precision == "fp32")
     model = _with_adapter(model, step.lora, seed=job.seed)
     _check_disk(model, recipe, job)
     told = TrainingProgress(step.name, recipe.steps, progress)
