@@ -134,7 +134,9 @@ def test_an_adapter_is_merged_on_request(place: Path, small_model: Path) -> None
     assert lineage(trained)["adapter"] is False
 
 
-def test_a_run_trains_and_then_asks_what_it_trained(place: Path, small_model: Path) -> None:
+def test_a_run_trains_and_then_asks_what_it_trained(
+    place: Path, small_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = experiment(place, small_model, {"name": "m1", "lora": {"rank": 2}})
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     document["students"]["base"]["max_tokens"] = 4
@@ -148,6 +150,14 @@ def test_a_run_trains_and_then_asks_what_it_trained(place: Path, small_model: Pa
     scores = run_scores("tune")
     assert {score.student for score in scores} == {"base", "m1"}
     assert all(score.complete == 1 for score in scores)
+    said = capsys.readouterr()
+    assert "With one skill, m1 earns full marks on .00 [.00, .79] of 1 combination, base on .00" in said.out
+    assert "within noise" in said.out
+    assert [line for line in said.err.splitlines() if "begins" in line] == [
+        "m1: begins, 3 steps",
+        "eval: begins, 4 calls",
+    ]
+    assert re.search(r"m1: step 3 of 3, loss .*; the run: \d+ %", said.err)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from skillmix.cli.reporting import tell_pages
-from skillmix.cli.streams import print_json, score_rows
+from skillmix.cli.streams import print_json, program, score_rows
 
 if TYPE_CHECKING:
+    from skillmix.stages.run import RunResult
     from skillmix.stages.scores import ScoredRun
 
 INTERRUPTED = 130
@@ -16,8 +17,9 @@ INTERRUPTED = 130
 
 def run(options: argparse.Namespace) -> int:
     """Every step of an experiment, or those of one stage."""
+    from skillmix.stages.next_commands import run_name
     from skillmix.stages.run import Wanted, run_experiment
-    from skillmix.stages.scores import scored_run
+    from skillmix.stages.scores import ScoredRun, scored_run
 
     if options.dry_run:
         return dry_run(options)
@@ -30,27 +32,50 @@ def run(options: argparse.Namespace) -> int:
         return INTERRUPTED
     if result.stopped:
         print(f"stopped: {result.stopped}; raise it and run again to go on", file=sys.stderr)
-    print(f"{result.called} calls made, {result.found} found in {result.run.path}", file=sys.stderr)
+    scored = ScoredRun([], [])
     if options.stage == "dataset":
         made = {name: made.as_json() for name, made in result.datasets.items()}
         _print_datasets(made, as_json=options.json)
-        return 0 if result.is_complete else 1
-    _print_scores(scored_run(str(result.run.path)), as_json=options.json)
-    tell_pages(result.reports)
+    else:
+        scored = scored_run(str(result.run.path))
+        _print_scores(scored, run=run_name(result.run), as_json=options.json)
+    _close(options, result, scored)
     return 0 if result.is_complete else 1
 
 
-def _print_scores(scored: "ScoredRun", *, as_json: bool) -> None:
+def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:
     if as_json:
         print_json(score_rows(scored.scores))
     elif scored.scores:
-        from skillmix.render.score_table import NOTE, change_note, score_table
+        from skillmix.render.closing import shown_lines
+        from skillmix.render.score_table import NOTE, score_table
 
         print(score_table(scored.scores))
         print(f"\n{NOTE}")
-        changed = change_note(scored.changes)
-        if changed:
-            print(f"\n{changed}")
+        shown = shown_lines(scored.changes, scored.scores, run=run)
+        if shown:
+            print("\n" + "\n".join(shown))
+
+
+def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun") -> None:
+    """What it cost, what to open and, for people, what to try next."""
+    from skillmix.render.closing import command_lines, cost_line
+    from skillmix.stages.next_commands import Ended, next_commands
+
+    sys.stdout.flush()
+    cost = cost_line(
+        called=result.called,
+        found=result.found,
+        seconds=result.seconds,
+        cpu_seconds=result.cpu_seconds,
+        cost_usd=result.cost_usd,
+    )
+    print(f"{cost}; all in {result.run.path}", file=sys.stderr)
+    tell_pages(result.reports)
+    if not options.json:
+        ended = Ended(result.run, options.experiment, options.set, scored, has_report=bool(result.reports))
+        for line in command_lines(next_commands(ended, program=program())):
+            print(line, file=sys.stderr)
 
 
 def _print_datasets(made: dict[str, dict[str, object]], *, as_json: bool) -> None:

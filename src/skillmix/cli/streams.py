@@ -5,6 +5,9 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
+from shlex import quote
+from shutil import which
 from typing import TYPE_CHECKING
 
 from skillmix.core.errors import UserError
@@ -18,6 +21,20 @@ def catalog_name(options: argparse.Namespace) -> str:
     if options.name and options.catalog and options.name != options.catalog:
         raise UserError("Two catalogues were named.", hint="Give NAME or --catalog, not both.")
     return str(options.name or options.catalog or "paper")
+
+
+def program() -> str:
+    """How this command is called from here: by its name where the shell finds it, else by its path."""
+    called = Path(sys.argv[0])
+    if called.name != "skillmix":
+        return f"{quote(_from_here(Path(sys.executable)))} -m skillmix"
+    on_path = which("skillmix")
+    return "skillmix" if on_path and called.exists() and called.samefile(on_path) else quote(_from_here(called))
+
+
+def _from_here(path: Path) -> str:
+    absolute = Path.cwd() / path
+    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(absolute)
 
 
 def standard_input() -> str:

@@ -30,6 +30,11 @@ class Change:
             return "within noise"
         return "a gain" if self.gain.mean > 0 else "a loss"
 
+    @property
+    def distance_from_noise(self) -> float:
+        """How far the interval stays from 0; nothing where it includes 0."""
+        return 0.0 if self.remark == "within noise" else min(abs(self.gain.low), abs(self.gain.high))
+
 
 def before_and_after(contenders: Sequence[Contender], cells: Cells) -> list[Change]:
     """In the order of the cells, for whatever both students have."""
@@ -49,3 +54,8 @@ def before_and_after(contenders: Sequence[Contender], cells: Cells) -> list[Chan
                 found = gain({tuned.partition: {tuned.seed: differences}})
                 changes.append(Change(run, student, base.student, tuned.k, grader, setting, k, found))
     return changes
+
+
+def clearest_first(changes: Sequence[Change]) -> list[Change]:
+    """Differences whose intervals stay far from 0 first; among those within noise, the larger ones first."""
+    return sorted(changes, key=lambda c: (c.remark == "within noise", -c.distance_from_noise, -abs(c.gain.mean)))

@@ -1,6 +1,8 @@
 """`skillmix run`, and `generate`, `grade`, `evaluate` for the steps of one stage."""
 
 import asyncio
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -47,11 +49,22 @@ class RunResult:
     """By step."""
     reports: list[Path] = field(default_factory=list)
     """Pages to open."""
+    seconds: float = 0.0
+    """How long this call of it took."""
+    cpu_seconds: float = 0.0
+    """Of this process and of those that it started and waited for."""
+    has_unpriced: bool = False
+    """Whether models were asked whose price is not known."""
 
     @property
     def called(self) -> int:
         """Calls of all steps."""
         return sum(tally.called for tally in self.tallies.values())
+
+    @property
+    def cost_usd(self) -> float | None:
+        """What the calls cost; None if nobody knows what some of them do."""
+        return None if self.has_unpriced else sum(tally.cost_usd for tally in self.tallies.values())
 
     @property
     def found(self) -> int:
@@ -118,6 +131,7 @@ def run_experiment(
 
 def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: Wanted | None = None) -> RunResult:
     """The same for an experiment that is in memory."""
+    started, cpu_started = time.monotonic(), _cpu_seconds()
     steps = (wanted or Wanted()).chosen(experiment)
     for step in steps:
         if step.stage == "train" and find_spec("skillmix.stages.train") is None:
@@ -144,7 +158,23 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
                 run.note_invocation({"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()})
         if not result.is_interrupted:
             _write_reports(experiment, steps, result, progress)
-    return result
+    return replace(
+        result,
+        seconds=time.monotonic() - started,
+        cpu_seconds=_cpu_seconds() - cpu_started,
+        has_unpriced=result.called > 0
+        and any(known[name] is None for step in steps for name in _asked(step, experiment)),
+    )
+
+
+def _cpu_seconds() -> float:
+    return sum(os.times()[:4])
+
+
+def _asked(step: Step, experiment: Experiment) -> list[str]:
+    """The models that a step asks, by the names that prices go by."""
+    graders = [name for name in getattr(step, "graders", []) if experiment.graders[name].asked]
+    return [f"student:{name}" for name in written_by(step)] + [f"grader:{name}" for name in graders]
 
 
 def _write_reports(experiment: Experiment, steps: Sequence[Step], result: RunResult, progress: RunProgress) -> None:

@@ -1,0 +1,85 @@
+"""Three commands that work on a run that just ended, chosen by what the run has."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from shlex import join
+
+from skillmix.config.catalogs import load_catalog
+from skillmix.config.experiment import Experiment, load_experiment
+from skillmix.core.before_after import clearest_first
+from skillmix.engine.run_folder import RunFolder
+from skillmix.stages.plan import CALL_STEPS, step_cells
+from skillmix.stages.scores import ScoredRun
+
+_COUNT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run as the command that made it knows it."""
+
+    run: RunFolder
+    file: Path
+    """Its experiment."""
+    changes: Sequence[str]
+    """What was changed in it on the command line."""
+    scored: ScoredRun
+    has_report: bool
+
+
+def run_name(run: RunFolder) -> str:
+    """How commands name a run."""
+    return run.name if run.path == Path("runs") / run.name else str(run.path)
+
+
+def next_commands(ended: Ended, *, program: str) -> list[tuple[str, str]]:
+    """Commands as one types them, each with what it does."""
+    return list(islice(_all(ended, program), _COUNT))
+
+
+def _all(ended: Ended, program: str) -> Iterator[tuple[str, str]]:
+    name = run_name(ended.run)
+    experiment = load_experiment(ended.file, changes=ended.changes)
+    if ended.scored.scores:
+        student, k = _worth_reading(ended.scored)
+        chosen = ["--student", student, "--k", str(k)]
+        yield f"{program} {join(['texts', name, '--n', '3', *chosen])}", f"the best texts of {student}"
+        if not ended.has_report:
+            yield f"{program} {join(['report', name])}", "pages in which every number leads to its texts"
+        if own := _own_text(experiment):
+            yield f"{_ECHO} | {program} {own}", "let code grade a sentence of yours"
+        rules = "default" if experiment.rules == "paper" else "paper"
+        yield f"{program} {join(['scores', name, '--rules', rules])}", f"the same texts by the rules {rules!r}"
+    changes = [*ended.changes, f"name={experiment.name}-again", f"seed={experiment.seed + 1}"]
+    options = [word for change in changes for word in ("--set", change)]
+    repeated = join(["run", str(ended.file), *options, "--dry-run"])
+    yield f"{program} {repeated}", "what a repetition with another seed would cost"
+    yield f"{program} {join(['status', name])}", "what is done, missing and failed"
+    yield f"{program} {join(['export', name, '--what', 'calls'])}", "every call with its messages, as a file"
+
+
+_ECHO = "echo 'Write a sentence of your own here.'"
+
+
+def _worth_reading(scored: ScoredRun) -> tuple[str, int]:
+    """The student and k of the clearest gain, else of the best score."""
+    gains = [change for change in clearest_first(scored.changes) if change.gain.mean > 0]
+    if gains:
+        return gains[0].student, gains[0].k
+    best = max(scored.scores, key=lambda s: (s.metric == "full_marks", s.value or 0.0, s.k))
+    return best.student, best.k
+
+
+def _own_text(experiment: Experiment) -> str | None:
+    """Grading by code, with skills and a topic of this experiment; None if its skills are not checked by code alone."""
+    if not any(settings.asked is None for settings in experiment.graders.values()):
+        return None
+    catalog = load_catalog(experiment.catalog)
+    steps = [step for step in experiment.steps if isinstance(step, CALL_STEPS)]
+    cells = [cell for step in steps for cell in step_cells(step, experiment, catalog) if cell.combinations]
+    if not cells:
+        return None
+    first = min(cells, key=lambda cell: cell.k).combinations[0]
+    return join(["grade-text", experiment.catalog, "--skills", "; ".join(first.skills), "--topic", first.topic])

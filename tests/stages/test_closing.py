@@ -1,0 +1,190 @@
+"""The last lines of a run: what was shown, what it cost, and three commands that work."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from skillmix.cli import main
+from skillmix.core.before_after import Change, clearest_first
+from skillmix.core.prices import Price
+from skillmix.core.scoring import Score
+from skillmix.core.statistics.gains import Gain
+from skillmix.render.closing import shown_lines
+from skillmix.stages.scores import scored_run
+from tests.report.worlds import make_world
+
+
+def change(student: str, k: int, mean: float, low: float, high: float, **more: Any) -> Change:
+    gain = Gain(mean, low, high, 0.5, combinations=40, seeds=1, partitions=1, unit="combinations", values=())
+    return Change("r", student, "base", (1,), more.get("grader", "rules"), more.get("setting", "all"), k, gain)
+
+
+def score(student: str, k: int, value: float, **more: Any) -> Score:
+    facts: dict[str, Any] = dict.fromkeys(Score.__dataclass_fields__)
+    facts |= {"student": student, "grader": "rules", "setting": "all", "k": k, "metric": "full_marks", "sets": "all"}
+    facts |= {"value": value, "low": value / 2, "high": (1 + value) / 2, "combinations": 40, "complete": 40}
+    return Score(**{**facts, **more})
+
+
+SCORES = [score("base", 1, 0.05), score("self-taught", 1, 0.81), score("base", 2, 0.0), score("self-taught", 2, 0.05)]
+ONE = change("self-taught", 1, 0.76, 0.60, 0.86)
+TWO = change("self-taught", 2, 0.05, -0.02, 0.12)
+
+
+def test_the_clearest_difference_is_a_sentence_and_the_others_are_a_line_each() -> None:
+    lines = shown_lines([TWO, ONE], SCORES, run="quick")
+
+    assert lines[:2] == [
+        "With one skill, self-taught earns full marks on .81 [.41, .91] of 40 combinations, base on .05 [.03, .53]: "
+        "a difference of +.76 [+.60, +.86], outside noise.",
+        "With two skills: self-taught .05 [.03, .53], base .00 [.00, .50], difference +.05 [−.02, +.12], within noise.",
+    ]
+    assert "includes 0" in lines[2]
+
+
+def test_clear_means_far_from_zero_and_not_large() -> None:
+    wide = change("a", 1, 0.50, 0.01, 0.90)
+    loss = change("b", 1, -0.30, -0.45, -0.20)
+    noise = change("c", 1, 0.60, -0.10, 0.90)
+
+    assert clearest_first([TWO, noise, wide, loss]) == [loss, wide, noise, TWO]
+
+
+def test_settings_and_graders_are_named_where_there_are_several() -> None:
+    other = change("self-taught", 1, 0.1, -0.1, 0.3, setting="held-out", grader="gpt")
+    scores = [*SCORES, *(replace(s, setting="held-out", grader="gpt") for s in SCORES)]
+
+    first, second, _ = shown_lines([ONE, other], scores, run="quick")
+
+    assert first.startswith("With one skill (all, graded by rules), ")
+    assert second.startswith("With one skill (held-out, graded by gpt): ")
+
+
+def test_students_with_different_complete_combinations_are_not_mixed_up() -> None:
+    scores = [score("base", 1, 0.05, complete=42), score("self-taught", 1, 0.81, complete=41)]
+
+    [sentence, _] = shown_lines([ONE], scores, run="quick")
+
+    assert "of 41 combinations" in sentence
+    assert "base on .05 [.03, .53] of 42: on the 40 that both have, a difference of" in sentence
+
+
+def test_many_differences_are_cut_and_counted() -> None:
+    changes = [change("self-taught", k, 0.1, -0.1, 0.2) for k in range(1, 21)]
+    scores = [score(name, k, 0.1) for name in ("base", "self-taught") for k in range(1, 21)]
+
+    lines = shown_lines(changes, scores, run="quick")
+
+    assert len(lines) == 14
+    assert lines[12] == "8 more differences: skillmix scores quick"
+    assert "With 11 skills" in "\n".join(shown_lines([changes[10]], scores, run="quick"))
+
+
+def test_a_cell_that_an_early_stop_left_out_is_not_compared() -> None:
+    assert shown_lines([TWO], SCORES[:2], run="quick") == []
+
+
+def test_lineage_decides_who_is_tuned(in_folder: Path) -> None:
+    rates = {"base": "skill=0.1", "m1": "skill=0.95&topic=1&sense=1&length=1", "other": "skill=0.9"}
+    make_world(in_folder, "world", rates, settings=["train"], k=[1], combinations=20, generations=1)
+    scored = scored_run("world")
+
+    lines = shown_lines(scored.changes, scored.scores, run="world")
+
+    assert lines[0].startswith("With one skill, m1 earns full marks on ")
+    assert lines[0].endswith(", outside noise.")
+    assert len(lines) == 2
+    assert "other" not in "\n".join(lines)
+
+
+def experiment(folder: Path, *, grader: str, has_report: bool = False, stage: str = "evaluate") -> Path:
+    evaluate = {"students": ["base"], "settings": ["all"], "k": [1, 2], "combinations": 3, "generations": 1}
+    step: dict[str, Any] = {"name": "eval", "stage": "evaluate", "graders": ["judge"], **evaluate}
+    if stage == "dataset":
+        step = {"name": "d", "stage": "dataset", "writer": "base", "graders": ["judge"], "k": [1], "target": 2}
+    document = {
+        "name": "tiny",
+        "catalog": "verifiable",
+        "students": {"base": {"model": "scripted:student"}},
+        "graders": {"judge": {"model": grader}},
+        "steps": [step, *([{"name": "report", "stage": "report"}] if has_report else [])],
+    }
+    path = folder / "tiny file.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        ({"grader": "rules:", "has_report": True}, ["texts", "grade-text", "scores"]),
+        ({"grader": "scripted:grader"}, ["texts", "report", "scores"]),
+        ({"grader": "scripted:grader", "stage": "dataset"}, ["run", "status", "export"]),
+    ],
+)
+def test_a_run_ends_with_its_cost_and_three_commands_that_work(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], facts: dict[str, Any], wanted: list[str]
+) -> None:
+    path = experiment(in_folder, **facts)
+    assert main(["run", str(path), "--set", "seed=5"]) == 0
+
+    said = capsys.readouterr()
+    lines = said.err.splitlines()
+    [cost] = [line for line in lines if line.startswith("cost: ")]
+    assert " calls made, 0 found, " in cost and "of CPU time" in cost and "dollars" not in cost
+    assert any("report: open" in line for line in lines) == facts.get("has_report", False)
+    commands = lines[lines.index("try next:") + 1 :]
+    assert len(commands) == 3
+    assert [command.split(" -m skillmix ")[1].split()[0] for command in commands] == wanted
+    assert "noise" not in said.out
+    for command in commands:
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, env=dict(os.environ))
+        assert done.returncode == 0, (command, done.stderr)
+        assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(("price", "wanted"), [(Price(1000.0, 1000.0), r"\d+\.\d\d US"), (None, "US dollars unknown")])
+def test_a_priced_run_says_what_it_cost_and_an_unpriced_one_that_nobody_knows(
+    in_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    price: Price | None,
+    wanted: str,
+) -> None:
+    monkeypatch.setattr("skillmix.stages.run.price_of", lambda spec, prices: price)
+
+    assert main(["run", str(experiment(in_folder, grader="rules:")), "--json"]) == 0
+
+    assert re.search(rf"cost: .* of CPU time, {wanted}", capsys.readouterr().err)
+
+
+def test_with_json_standard_output_is_json_alone(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(experiment(in_folder, grader="rules:")), "--json"]) == 0
+
+    said = capsys.readouterr()
+    assert {row["student"] for row in json.loads(said.out)} == {"base"}
+    assert "cost: " in said.err
+    assert "try next" not in said.err
+
+
+def test_a_command_that_the_shell_does_not_find_is_named_by_its_path(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from skillmix.cli.streams import program
+
+    folder = in_folder / "bin"
+    folder.mkdir()
+    (folder / "skillmix").touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(folder / "skillmix"), "run"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert program() == "bin/skillmix"
+    monkeypatch.setenv("PATH", str(folder))
+    assert program() == "skillmix"
