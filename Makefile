@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # This version has small CPU builds; a bare `torch` may bring gigabytes of GPU libraries. Set TORCH for another.
 TORCH ?= torch==2.13.0
 
-.PHONY: run test check format golden readme long clean
+.PHONY: run test machines check format golden readme long clean
 
 run: $(LOCAL)           ## a real small model writes, code grades, it is tuned and tested before and after: scores, texts, a report
 	@$(BIN)/skillmix run experiments/quickstart.yaml
@@ -19,7 +19,11 @@ run: $(LOCAL)           ## a real small model writes, code grades, it is tuned a
 
 # Two workers with one thread each: small products on two threads each would wait for each other.
 test: $(TEST)           ## everything that needs no GPU, no key and no network
+	$(BIN)/python tools/machines.py --quick
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
+
+machines: $(TEST)       ## the tests that could depend on a processor's rounding, computed as other processors would
+	$(BIN)/python tools/machines.py
 
 check: $(TEST)          ## format, lint, strict types, unit tests
 	$(BIN)/ruff format --check .

@@ -1,5 +1,6 @@
 """A tiny catalogue, a folder to run in, the reference material where it is, and no network."""
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +9,17 @@ from typing import Any
 import pytest
 
 from skillmix.core.catalog import Catalog, Partition, Side, Skill
+from skillmix.models.bf16_trial import this_machine
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which processor the tests ran on: some outcomes could depend on it."""
+    here = this_machine()
+    terminalreporter.write_line(
+        f"processor: {here.model}, {os.cpu_count()} cores, torch {here.torch or 'not installed'}"
+    )
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from skillmix.models.bundled import bundled_models
 torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
 pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
+pytestmark = pytest.mark.machine
+
 LONG = bool(os.environ.get("SKILLMIX_LONG"))
 FOLDER = bundled_models()[0].folder
 TOPICS = ["bread", "trains", "chess", "rivers", "clocks", "ladders", "cats", "violins", "winter", "bridges"]

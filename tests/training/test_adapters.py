@@ -16,6 +16,8 @@ from skillmix.stages.merge import merge_adapters
 from skillmix.training.lora import Lora, with_adapter
 from skillmix.training.saving import write_model
 
+pytestmark = pytest.mark.machine
+
 LORA = Lora(rank=4, alpha=8, dropout=0.0, targets="all-linear")
 
 

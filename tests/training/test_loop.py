@@ -24,6 +24,8 @@ from skillmix.training.recipe import Recipe
 from tests.training.tiny import Steps, example, random_step, tiny_model, weights_of
 from tests.training.tokenizers_at_hand import tokenizer
 
+pytestmark = pytest.mark.machine
+
 FAST = Recipe(steps=6, learning_rate=1e-2, warmup_steps=0, gamma=0.5, precision="fp32", token_budget=100)
 
 

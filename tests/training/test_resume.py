@@ -22,6 +22,8 @@ from skillmix.training.ranks import Ranks
 from skillmix.training.recipe import Precision, Recipe
 from tests.training.tiny import random_step, tiny_model, weights_of
 
+pytestmark = pytest.mark.machine
+
 ROOT = Path(__file__).parents[2]
 WORDS = ["bread", "rope", "tide", "lamp", "chess", "snow"]
 

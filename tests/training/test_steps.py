@@ -14,6 +14,8 @@ from skillmix.training.examples import Example
 from skillmix.training.recipe import Recipe
 from tests.training.tiny import distance, example, gradients_of, random_step, tiny_model, weights_of
 
+pytestmark = pytest.mark.machine
+
 STILL = Recipe(learning_rate=0.0, optimizer="sgd", precision="fp32", gamma=0.5)
 
 

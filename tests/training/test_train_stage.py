@@ -17,6 +17,8 @@ from skillmix.models.local.loading import read_checkpoint
 from skillmix.stages.scores import run_scores
 from skillmix.stages.train import Trained, train_steps
 
+pytestmark = pytest.mark.machine
+
 WORDS = ["bread", "rope", "tide", "lamp", "chess", "snow"]
 ROLES = ["user", "assistant"]
 STEP = {"stage": "train", "base": "base", "data": ["./data"], "steps": 3, "batch": 4}

@@ -10,6 +10,8 @@ from skillmix.models.bundled import bundled_models
 from skillmix.training.conversations import Conversation, Encoder
 from skillmix.training.formats import Turn
 
+pytestmark = pytest.mark.machine
+
 CONVERSATIONS = [
     Conversation(
         "a", (Turn("Write 2 words.", "Answer: Salt, bread.\n\nExplanation: two."), Turn("Better?", "Bread 🙂."))

@@ -23,7 +23,7 @@ class BlockPlan(NamedTuple):
     @property
     def places(self) -> int:
         """How many places of a slot the blocks cover."""
-        return self.mask.shape[1] * _BLOCK
+        return int(self.mask.shape[1]) * _BLOCK
 
 
 class BlockedKeys(NamedTuple):

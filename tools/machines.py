@@ -1,0 +1,97 @@
+"""Run the tests that could depend on how a processor rounds, as other processors would: `python tools/machines.py`.
+
+Settings of torch and of the libraries below it make this processor compute with the instructions of an older or of
+another one. The tests that carry the marker `machine` must pass under each. `--quick` takes the one setting that differs
+most from a native run, and the few tests that found most; `make test` runs that.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from skillmix.models.bf16_trial import this_machine
+
+SETTINGS: Final = (
+    "ATEN_CPU_CAPABILITY=default",
+    "ATEN_CPU_CAPABILITY=avx2",
+    "MKL_CBWR=COMPATIBLE",
+    "MKL_CBWR=AVX2",
+    "ONEDNN_MAX_CPU_ISA=SSE41",
+    "ONEDNN_MAX_CPU_ISA=AVX2",
+)
+QUICK: Final = "MKL_CBWR=AVX2"
+QUICK_TESTS: Final = ("tests/models/test_batch_independence.py", "tests/training/test_resume.py")
+_CLOSING: Final = re.compile(r"(\d+) (passed|failed|errors?)\b")
+
+
+@dataclass(frozen=True)
+class Imitation:
+    """One setting, and how many threads compute."""
+
+    setting: str
+    threads: int
+
+    def run(self, tests: tuple[str, ...], *, is_quick: bool) -> "Result":
+        """Run tests in a process of their own and count."""
+        variable, _, value = self.setting.partition("=")
+        environment = {**os.environ, variable: value, "OMP_NUM_THREADS": str(self.threads)}
+        if not is_quick:
+            environment["SKILLMIX_MACHINES"] = "1"
+        workers = ["-n", "2", "--dist", "loadfile"] if self.threads == 1 else []
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "machine", *workers, *tests]
+        started = time.monotonic()
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        counts = {word.rstrip("s"): int(number) for number, word in _CLOSING.findall(ended.stdout)}
+        return Result(self, ended.returncode, counts.get("passed", 0), time.monotonic() - started, ended.stdout)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How the tests ended under a setting."""
+
+    imitation: Imitation
+    status: int
+    passed: int
+    seconds: float
+    output: str
+
+    @property
+    def is_good(self) -> bool:
+        """Whether tests ran and none failed."""
+        return self.status == 0 and self.passed > 0
+
+    def line(self) -> str:
+        """What to print."""
+        about = f"{self.imitation.setting}, {self.imitation.threads} thread{'s' * (self.imitation.threads > 1)}"
+        verdict = f"{self.passed} passed" if self.is_good else f"FAILED (exit status {self.status})"
+        return f"{about:<42} {verdict}, {self.seconds:.0f} s"
+
+
+def main() -> int:
+    """Run every setting and say how each ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one setting, the tests that depend on it most")
+    is_quick: bool = parser.parse_args().quick
+    here = this_machine()
+    print(f"processor: {here.model}, {os.cpu_count()} cores, torch {here.torch}", flush=True)
+    imitations = [Imitation(setting, threads) for setting in SETTINGS for threads in (1, 2)]
+    if is_quick:
+        imitations = [Imitation(QUICK, 1)]
+    failed = 0
+    for imitation in imitations:
+        result = imitation.run(QUICK_TESTS if is_quick else ("tests",), is_quick=is_quick)
+        print(result.line(), flush=True)
+        if not result.is_good:
+            failed += 1
+            print(result.output[-6000:], flush=True)
+    print(f"settings: {len(imitations) - failed} passed, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
