@@ -10,12 +10,8 @@ TORCH ?= torch==2.13.0
 
 .PHONY: run test machines check format golden readme long clean
 
-run: $(LOCAL)           ## a real small model writes, code grades, it is tuned and tested before and after: scores, texts, a report
+run: $(LOCAL)           ## a real small model writes, code grades, it is tuned and tested beside a tuned one: scores, texts, a report
 	@$(BIN)/skillmix run experiments/quickstart.yaml
-	@echo
-	@$(BIN)/skillmix texts quickstart --n 6
-	@echo
-	@echo "open runs/quickstart/report/index.html in a browser: every number there leads to its texts"
 
 # Two workers with one thread each: small products on two threads each would wait for each other.
 test: $(TEST)           ## everything that needs no GPU, no key and no network

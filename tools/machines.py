@@ -1,7 +1,7 @@
 """Run the tests that could depend on how a processor rounds, as other processors would: `python tools/machines.py`.
 
 Settings of torch and of the libraries below it make this processor compute with the instructions of an older or of
-another one. The tests that carry the marker `machine` must pass under each. `--quick` takes the one setting that differs
+another one. The tests that carry the marker `machine` must pass under each. `--quick` takes the setting that differs
 most from a native run, and the few tests that found most; `make test` runs that.
 """
 
