@@ -53,10 +53,10 @@ def call_words(pace: float | None, *, cost_usd: float, retried: int) -> str:
     """What else is known about the calls of a step.
 
     >>> call_words(0.25, cost_usd=0.0, retried=0), call_words(1200.4, cost_usd=1.5, retried=3)
-    ('0.2/s', '1,200/s, 1.50 US dollars, 3 tried again')
+    ('0.25/s', '1,200/s, 1.50 US dollars, 3 tried again')
     """
     facts = [
-        (f"{pace:.1f}/s" if pace < 10 else f"{pace:,.0f}/s") if pace else "",
+        (f"{pace:.2f}/s" if pace < 10 else f"{pace:,.0f}/s") if pace else "",
         f"{dollars(cost_usd)} US dollars" if cost_usd else "",
         f"{whole(retried)} tried again" if retried else "",
     ]

@@ -13,6 +13,7 @@ from skillmix.core.corpus.words import corpus_of
 from skillmix.core.dataset_figures import Left, Yield
 from skillmix.core.kept_texts import KeptText, removals
 from skillmix.core.sampling import Candidate, Candidates, Sampler, Target
+from skillmix.core.time_left import Bound
 from skillmix.engine.scheduler import Tally, Task
 from skillmix.render.numbers import duration
 from skillmix.stages.conversations import Conversations
@@ -218,7 +219,9 @@ class Waves:
         conversations = sum(y.written for y in self.yields) + len(sampler.tried) + more
         conversations += sum(self.step.target_of(one) for one in later)
         calls = conversations * calls_a_conversation(self.place.experiment, self.step.graders)
-        self.place.progress.expect(self.step.name, calls, bound="at least" if later else "about")
+        # Before the first text is kept, only the most that may be written is known.
+        bound: Bound = "about" if sampler.yielded or missing <= 0 else "at most"
+        self.place.progress.expect(self.step.name, calls, bound="at least" if later else bound)
 
     def _tell(self, k: int, sampler: Sampler) -> None:
         """How far it is, what it takes, and what is still to come."""

@@ -50,8 +50,8 @@ def _all(ended: Ended, program: str) -> Iterator[tuple[str, str]]:
             yield f"{program} {join(['report', name])}", "pages in which every number leads to its texts"
         if own := _own_text(experiment):
             yield f"{_ECHO} | {program} {own}", "let code grade a sentence of yours"
-        rules = "default" if experiment.rules == "paper" else "paper"
-        yield f"{program} {join(['scores', name, '--rules', rules])}", f"the same texts by the rules {rules!r}"
+        rules, whose = ("default", "the default") if experiment.rules == "paper" else ("paper", "the paper's")
+        yield f"{program} {join(['scores', name, '--rules', rules])}", f"the same texts, scored by {whose} rules"
     changes = [*ended.changes, f"name={experiment.name}-again", f"seed={experiment.seed + 1}"]
     options = [word for change in changes for word in ("--set", change)]
     repeated = join(["run", str(ended.file), *options, "--dry-run"])
@@ -64,10 +64,10 @@ _ECHO = "echo 'Write a sentence of your own here.'"
 
 
 def _worth_reading(scored: ScoredRun) -> tuple[str, int]:
-    """The student and k of the clearest gain, else of the best score."""
-    gains = [change for change in clearest_first(scored.changes) if change.gain.mean > 0]
-    if gains:
-        return gains[0].student, gains[0].k
+    """The tuned student and k with the clearest gain, else whoever has the best score."""
+    without_loss = [change for change in clearest_first(scored.changes) if change.gain.mean >= 0]
+    if without_loss:
+        return without_loss[0].student, without_loss[0].k
     best = max(scored.scores, key=lambda s: (s.metric == "full_marks", s.value or 0.0, s.k))
     return best.student, best.k
 

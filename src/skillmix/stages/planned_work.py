@@ -1,6 +1,7 @@
 """How much work the steps of a run are, before they begin."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from skillmix.stages.gpu_hours import DEFAULT_STEPS
 from skillmix.stages.plan import CALL_STEPS, CallStep, written_by
 from skillmix.stages.trained_models import LINEAGE, model_folder, settings_for
 
-_REPORT_WEIGHT = 20.0
-"""A report is assumed to take as long as so many calls, until the bar has seen one."""
+_REPORT_SHARE = 0.02
+"""Part of the bar that a report gets, whose time nobody knows before."""
 
 
 def planned_work(experiment: Experiment, steps: Sequence[Step], run: RunFolder) -> list[Work]:
@@ -30,8 +31,9 @@ def planned_work(experiment: Experiment, steps: Sequence[Step], run: RunFolder) 
         elif isinstance(step, TrainStep):
             found.append(_training(step, experiment, run))
         elif step.stage == "report":
-            found.append(Work(step.name, "report", total=1, weight=_REPORT_WEIGHT))
-    return found
+            found.append(Work(step.name, "report", total=1))
+    planned = sum((work.total or 0) * work.weight for work in found)
+    return [replace(work, weight=_REPORT_SHARE * planned) if work.kind == "report" else work for work in found]
 
 
 def calls_a_conversation(experiment: Experiment, graders: Sequence[str]) -> int:
