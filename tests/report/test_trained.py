@@ -69,9 +69,15 @@ def test_the_terminal_says_the_same(trained: Reported, command: str, capsys: pyt
     # A model with random weights writes no marker.
     assert {row[column].strip() for row in rows} == {".00"}
     for setting in ("train", "held-out"):
-        (line,) = (line for line in said.splitlines() if line.startswith(f"m12 against base, judge, {setting}: "))
-        assert line.count("within noise at k = 1 (") == 1 and ", k = 3 (" in line
-    assert "Within noise: the interval includes 0." in said
+        if command == "scores":
+            (line,) = (line for line in said.splitlines() if line.startswith(f"m12 against base, judge, {setting}: "))
+            assert line.count("within noise at k = 1 (") == 1 and ", k = 3 (" in line
+        else:
+            lines = [
+                line for line in said.splitlines() if re.match(rf"With (one|two|three) skills? \({setting}\)", line)
+            ]
+            assert len(lines) == 3 and all("m12" in line and line.endswith(", within noise.") for line in lines)
+    assert "interval includes 0" in said or "interval over combinations includes 0" in said
 
 
 def test_remarks_follow_the_interval() -> None:

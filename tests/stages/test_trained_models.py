@@ -15,6 +15,7 @@ from skillmix.core.errors import UserError
 from skillmix.engine.run_folder import RunFolder, new_run
 from skillmix.models import opening
 from skillmix.models.scripted import ScriptedModel
+from skillmix.stages.progress import RunProgress
 from skillmix.stages.run import run_experiment
 from skillmix.stages.scores import run_scores
 from skillmix.stages.trained_models import lineage_of, settings_for, with_trained
@@ -31,7 +32,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A trainer that remembers its data set's combinations, and checkpoints that are scripted students."""
     done: list[str] = []
 
-    def train_step(experiment: Experiment, step: Any, run: RunFolder) -> None:
+    def train_step(experiment: Experiment, step: Any, run: RunFolder, progress: RunProgress) -> None:
         folder = run.step(step.name) / "model"
         done.append(step.name)
         if folder.exists():

@@ -232,6 +232,7 @@ def _dataset(step: Any, place: Workplace, result: RunResult) -> bool:
 
 def _train(step: Any, place: Workplace, result: RunResult) -> bool:
     import_module("skillmix.stages.train").train_step(place.experiment, step, place.run, place.progress)
+    place.progress.end(step.name)
     return True
 
 
