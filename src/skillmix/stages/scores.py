@@ -14,7 +14,7 @@ from skillmix.core.errors import UserError
 from skillmix.core.rubric import Phrases, Rubric, rubric_of
 from skillmix.core.scoring import METRICS, Metric, Points, Score
 from skillmix.core.text_rules import RULES, Rules
-from skillmix.core.texts import Ballot, ReadCall, StudentText, ballots, read_calls, student_texts
+from skillmix.core.texts import Ballot, ReadCall, Rounds, StudentText, ballots, read_calls, student_texts
 from skillmix.engine.run_folder import RunFolder, find_run
 from skillmix.stages.conversations import TURNS
 from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
@@ -31,6 +31,8 @@ class RunRecords:
     texts: list[StudentText]
     ballots: list[Ballot]
     phrases: Phrases
+    rounds: Rounds | None = None
+    """Votes that count, by grader; None for an imported run, where all do."""
     code: RulesGrader | None = None
     graders_with_code: frozenset[str] = frozenset()
 
@@ -62,19 +64,20 @@ def run_records(run: RunFolder) -> RunRecords:
     with run.read() as journal:
         calls = journal.calls("generate")
         texts = student_texts(calls, journal.combinations(), turns=TURNS if experiment else None)
-        read = read_calls(texts, journal.calls("grade"), phrases=phrases)
+        read = read_calls(texts, journal.calls("grade"), phrases=phrases, rounds=rounds)
         found = ballots(texts, read, rounds=rounds)
     with_code = {n for n, s in experiment.graders.items() if s.model.startswith("rules:")} if experiment else set()
     if not experiment or not with_code:
-        return RunRecords(texts, found, phrases)
+        return RunRecords(texts, found, phrases, rounds)
     code = RulesGrader(load_catalog(experiment.catalog))
-    return RunRecords(texts, code.ballots(found, experiment.graders, texts), phrases, code, frozenset(with_code))
+    judged = code.ballots(found, experiment.graders, texts)
+    return RunRecords(texts, judged, phrases, rounds, code, frozenset(with_code))
 
 
 def run_gradings(run: RunFolder, records: RunRecords) -> Iterator[ReadCall]:
-    """Every grading of a run with its reply and its reading, one at a time."""
+    """Every grading of a run that counts, with its reply and its reading, one at a time."""
     with run.read() as journal:
-        yield from read_calls(records.texts, journal.calls("grade"), phrases=records.phrases)
+        yield from read_calls(records.texts, journal.calls("grade"), phrases=records.phrases, rounds=records.rounds)
 
 
 @dataclass(frozen=True, slots=True)
