@@ -1,6 +1,5 @@
 """A data set's folder: lines for trainers, rows with provenance, the card."""
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -202,13 +201,3 @@ def _kept_of(row: Mapping[str, Any]) -> KeptText:
         graders=tuple(row["graders"]),
         votes=tuple(row["votes"]),
     )
-
-
-def replace_folder(partial: Path, folder: Path) -> None:
-    """Put a finished folder in its place; a crash leaves the old one, or a name that says it is old."""
-    old = folder.with_name(folder.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    partial.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)

@@ -18,6 +18,7 @@ from skillmix.engine.run_folder import RunFolder, new_run, write_whole
 from skillmix.models.checkpoints import LINEAGE, Checkpoint, checkpoint_of, lineage_of
 from skillmix.models.threads import calm_threads
 from skillmix.stages.experiment import continue_run
+from skillmix.stages.folders import MODEL, require_replaceable
 from skillmix.stages.progress import say
 from skillmix.stages.training_data import Lessons, Source, read_lessons, sources_of, united
 from skillmix.training.replay import state_of
@@ -122,6 +123,7 @@ def train_step(experiment: Experiment, step: TrainStep, run: RunFolder) -> Train
             raise _was_other(job.model_folder)
         say(f"{step.name}: found in {job.model_folder}")
         return Trained(step.name, job.model_folder, was_there=True)
+    require_replaceable(job.model_folder, MODEL)
     _require_packages(step)
     if is_first_rank():
         _begin(job, identity)
