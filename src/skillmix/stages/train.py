@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from skillmix.config.catalogs import load_catalog
+from skillmix.config.dataset_about import check_model_about
 from skillmix.config.experiment import Experiment, load_experiment
 from skillmix.config.train_step import TrainStep
 from skillmix.core.errors import UserError
@@ -73,7 +74,7 @@ class Job:
 
     def lineage(self, *, steps: int) -> dict[str, Any]:
         """What the checkpoint says of itself."""
-        parent = lineage_of((self.checkpoint.adapters or (self.checkpoint.base,))[-1])
+        parent = lineage_of(_last_folder(self.checkpoint))
         is_trained = parent.get("kind") == "model"
         about = [source.about for source in self.sources] + ([parent] if is_trained else [])
         base = {"spec": self.base, "hash": self.checkpoint.weights_hash()}
@@ -137,14 +138,23 @@ def train_step(experiment: Experiment, step: TrainStep, run: RunFolder) -> Train
 def job_of(experiment: Experiment, step: TrainStep, run: RunFolder) -> Job:
     """Look up what a step names."""
     base = base_spec(experiment, step, run)
+    checkpoint = checkpoint_of(parse_spec(base))
+    parent = lineage_of(_last_folder(checkpoint))
+    if parent.get("kind") == "model":
+        check_model_about(parent, source=str(_last_folder(checkpoint) / LINEAGE))
     return Job(
         experiment=experiment,
         step=step,
         folder=run.path / step.name,
         base=base,
-        checkpoint=checkpoint_of(parse_spec(base)),
+        checkpoint=checkpoint,
         sources=sources_of(step, run.path),
     )
+
+
+def _last_folder(checkpoint: Checkpoint) -> Path:
+    """The folder that says what a model was last trained on."""
+    return (checkpoint.adapters or (checkpoint.base,))[-1]
 
 
 def base_spec(experiment: Experiment, step: TrainStep, run: RunFolder) -> str:
