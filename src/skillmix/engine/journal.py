@@ -16,8 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
-from filelock import FileLock, Timeout
-
 from skillmix.core.calls import (
     Call,
     CallKey,
@@ -31,6 +29,7 @@ from skillmix.core.calls import (
 )
 from skillmix.core.combinations import Combination
 from skillmix.core.errors import UserError
+from skillmix.engine.locking import held_lock
 from skillmix.engine.rows import CALL_COLUMNS, call_of_row, combination_of_row, key_order, union, verified_message
 from skillmix.engine.schema import OlderJournal, connect, telling_what_broke
 
@@ -45,15 +44,8 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
     """The one process that may add to a run; the kernel frees its lock when it dies."""
 
     def __init__(self, folder: Path, *, file: str = MAIN_FILE) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / file
-        self._lock = FileLock(folder / f"{file}.lock", timeout=0)
-        try:
-            self._lock.acquire()
-        except Timeout:
-            raise UserError(
-                f"Another process is writing to {self.path}.", hint="Wait for it, or stop it, and run again."
-            ) from None
+        self._lock = held_lock(self.path)
         self._absent: set[CallKey] = set()
         """Keys that were looked for in vain and not written since; nobody else can write while the lock is held."""
         try:

@@ -20,9 +20,10 @@ from skillmix.core.prices import Price, price_of
 from skillmix.core.specs import parse_spec
 from skillmix.engine.run_folder import RunFolder, new_run
 from skillmix.engine.scheduler import LimitedPurse, Tally
+from skillmix.stages.before_run import check_journal, check_plan
 from skillmix.stages.evaluate import Workplace, opened_models, work_on
 from skillmix.stages.evaluations import refuse_trained
-from skillmix.stages.experiment import continue_run
+from skillmix.stages.experiment import checked_document, continued
 from skillmix.stages.plan import drawn_settings, entries, written_by
 from skillmix.stages.progress import say
 from skillmix.stages.rules_grader import require_checkers
@@ -126,15 +127,18 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
     _check_rules(experiment, catalog, steps)
     run = new_run(experiment.name)
     known = _prices(experiment, load_prices(prices))
+    check_plan(experiment, catalog, steps, run)
     asyncio.run(_probe(experiment, steps))
-    continue_run(run, experiment, catalog)
     with run.write() as journal:
         budget = experiment.budget
         purse = LimitedPurse(known, spent=journal.spent(), max_calls=budget.max_calls, max_usd=budget.max_usd)
         place = Workplace(experiment, catalog, run, journal, purse)
         result = RunResult(run, {})
+        checked_document(run, experiment, catalog)
+        check_journal(place, steps)
         try:
-            _work(steps, place, result)
+            with continued(run, experiment, catalog, has_made=lambda: bool(result.called or result.datasets)):
+                _work(steps, place, result)
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
         finally:

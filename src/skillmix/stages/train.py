@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,13 +13,17 @@ from skillmix.config.catalogs import load_catalog
 from skillmix.config.dataset_about import check_model_about
 from skillmix.config.experiment import Experiment, load_experiment
 from skillmix.config.train_step import TrainStep
+from skillmix.core.catalog import Catalog
 from skillmix.core.errors import UserError
 from skillmix.core.hashing import digest
 from skillmix.core.specs import IN_PROCESS, parse_spec
 from skillmix.engine.run_folder import RunFolder, new_run, write_whole
+from skillmix.engine.scheduler import LimitedPurse
 from skillmix.models.checkpoints import LINEAGE, Checkpoint, checkpoint_of, lineage_of
 from skillmix.models.threads import calm_threads
-from skillmix.stages.experiment import continue_run
+from skillmix.stages.before_run import check_journal, check_plan, was_other
+from skillmix.stages.evaluate import Workplace
+from skillmix.stages.experiment import checked_document, continued
 from skillmix.stages.folders import MODEL, require_replaceable
 from skillmix.stages.progress import say
 from skillmix.stages.training_data import Lessons, Source, read_lessons, sources_of, united
@@ -26,9 +31,6 @@ from skillmix.training.replay import state_of
 
 DEFAULT_STEPS: Final = 4000
 """arXiv 2409.19808, section 3.3."""
-_ONLY_HOW: Final = frozenset({"token_budget", "recompute", "compile", "checkpoint_every", "reshard", "precision"})
-"""Settings of speed and memory: a run may go on with others."""
-_NOT_RECIPE: Final = frozenset({"name", "stage", "base", "data", "seed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,9 @@ class Job:
         """Of order, adapter and rounding."""
         return self.experiment.seed if self.step.seed is None else self.step.seed
 
-    def recipe(self) -> dict[str, Any]:
-        """How it is trained, as the lineage keeps it."""
-        return self.step.model_dump(mode="json", exclude=set(_NOT_RECIPE))
-
     def identity(self) -> str:
         """Changes with whatever changes the result."""
-        recipe = {key: value for key, value in self.recipe().items() if key not in _ONLY_HOW}
+        recipe = self.step.decisive()
         hashes = [source.about["hash"] for source in self.sources]
         return digest("training", self.checkpoint.weights_hash(), hashes, recipe, self.seed).hex()
 
@@ -86,7 +84,7 @@ class Job:
             "catalog": self.experiment.catalog,
             "partition": self.experiment.partition or load_catalog(self.experiment.catalog).default_partition,
             "combinations": united(about, "combinations"),
-            "recipe": {**self.recipe(), "steps_taken": steps},
+            "recipe": {**self.step.recipe(), "steps_taken": steps},
             "seed": self.seed,
             "parent": base["hash"] if is_trained else None,
             "adapter": self.step.lora is not None and not self.step.lora.merge,
@@ -99,9 +97,26 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
     experiment = load_experiment(path, changes=changes)
     run = new_run(experiment.name)
     chosen = chosen_steps(experiment, only)
-    if is_first_rank():
-        continue_run(run, experiment, load_catalog(experiment.catalog))
-    return [train_step(experiment, step, run) for step in chosen]
+    if not is_first_rank():
+        return [train_step(experiment, step, run) for step in chosen]
+    catalog = load_catalog(experiment.catalog)
+    check_plan(experiment, catalog, chosen, run)
+    trained: list[Trained] = []
+    with _locked(run, experiment, catalog, chosen), continued(run, experiment, catalog, has_made=lambda: bool(trained)):
+        for step in chosen:
+            trained.append(train_step(experiment, step, run))
+    return trained
+
+
+@contextmanager
+def _locked(run: RunFolder, experiment: Experiment, catalog: Catalog, steps: Sequence[TrainStep]) -> Iterator[None]:
+    """Keep other writers out, and find what contradicts the journal of the run, if it has one."""
+    with run.write() if run.has_journal else run.locked() as journal:
+        checked_document(run, experiment, catalog)
+        if journal is not None:
+            purse = LimitedPurse({}, spent=(0, 0.0), max_calls=None, max_usd=None)
+            check_journal(Workplace(experiment, catalog, run, journal, purse), steps)
+        yield
 
 
 def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
@@ -121,7 +136,7 @@ def train_step(experiment: Experiment, step: TrainStep, run: RunFolder) -> Train
     made = lineage_of(job.model_folder)
     if made:
         if made.get("identity") != identity:
-            raise _was_other(job.model_folder)
+            raise was_other(job.model_folder)
         say(f"{step.name}: found in {job.model_folder}")
         return Trained(step.name, job.model_folder, was_there=True)
     require_replaceable(job.model_folder, MODEL)
@@ -199,21 +214,14 @@ def _begin(job: Job, identity: str) -> None:
     if note.is_file():
         begun = json.loads(note.read_text(encoding="utf-8"))
         if begun.get("identity") != identity:
-            raise _was_other(job.folder)
+            raise was_other(job.folder)
         if begun.get("replay") != told["replay"]:
             raise UserError(
                 f"{job.folder} was begun with other files to replay.",
                 hint="Put them back as they were, or remove the folder to train anew.",
             )
         return
-    write_whole(note, json.dumps({**told, "base": job.base, "recipe": job.recipe()}, indent=1) + "\n")
-
-
-def _was_other(folder: Path) -> UserError:
-    return UserError(
-        f"{folder} is from other data, another base or another recipe.",
-        hint="Remove the folder to train anew, or give the step another name.",
-    )
+    write_whole(note, json.dumps({**told, "base": job.base, "recipe": job.step.recipe()}, indent=1) + "\n")
 
 
 def write_lineage(folder: Path, lineage: dict[str, Any]) -> None:
