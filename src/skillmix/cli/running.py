@@ -11,8 +11,6 @@ from skillmix.cli.streams import print_json, score_rows
 if TYPE_CHECKING:
     from skillmix.stages.scores import ScoredRun
 
-INTERRUPTED = 130
-
 
 def run(options: argparse.Namespace) -> int:
     """Every step of an experiment, or those of one stage."""
@@ -27,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"failed: {key}: {reason}", file=sys.stderr)
     if result.is_interrupted:
         print(f"interrupted; all answers are in {result.run.path}: run the same command to go on", file=sys.stderr)
-        return INTERRUPTED
+        return 128 + (result.signal or 0)
     if result.stopped:
         print(f"stopped: {result.stopped}; raise it and run again to go on", file=sys.stderr)
     print(f"{result.called} calls made, {result.found} found in {result.run.path}", file=sys.stderr)

@@ -50,6 +50,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """Keys that were looked for in vain and not written since; nobody else can write while the lock is held."""
         try:
             self._connection = connect(self.path, write=True)
+            self._identity = _identity(self.path)
         except BaseException:
             self._lock.release()
             raise
@@ -86,6 +87,11 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         if self._connection.in_transaction:
             yield
             return
+        if _identity(self.path) != self._identity:
+            raise UserError(
+                f"The journal {self.path} was deleted or replaced while this process was writing to it.",
+                hint="Nothing more was asked. Put the file back from a copy, or run again to begin anew.",
+            )
         with telling_what_broke(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -297,6 +303,15 @@ def _connected_for_reading(path: Path) -> sqlite3.Connection:
     except OlderJournal:
         JournalWriter(path.parent, file=path.name).close()  # opening it for writing, under the lock, migrates it
         return connect(path, write=False)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file a path leads to; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class _Stored(NamedTuple):

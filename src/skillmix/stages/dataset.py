@@ -29,7 +29,7 @@ from skillmix.stages.evaluations import bars_for, combinations_in, evaluated
 from skillmix.stages.experiment import experiment_of_run, read_experiment
 from skillmix.stages.folders import DATASET, require_replaceable
 from skillmix.stages.graded import deciding_for
-from skillmix.stages.stopping import INTERRUPTED
+from skillmix.stages.stopping import signal_of
 from skillmix.stages.trained_models import settings_for, student_name
 
 
@@ -48,7 +48,7 @@ async def work_on_dataset(step: DatasetStep, place: Workplace, tally: Tally) -> 
         return _joined(step, plan, place.run, folder)
     waves = Waves(step, place, plan, writers_of(place.run, place.experiment), tally)
     await waves.run()
-    if tally.stopped == INTERRUPTED or waves.is_broken:
+    if signal_of(tally.stopped) is not None or waves.is_broken:
         return None
     return make_dataset(waves.texts, plan, folder, left=waves.left, yields=waves.yields)
 

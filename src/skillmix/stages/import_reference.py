@@ -193,13 +193,20 @@ def _csv_rows(file: Path) -> list[Row]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, strict=True)
-            rows = [{key: value or "" for key, value in row.items() if key} for row in reader]
+            rows = list(reader)
             columns = set(reader.fieldnames or ())
     except (csv.Error, UnicodeDecodeError, OSError) as error:
         raise UserError(f"{file} cannot be read as CSV: {error}.", hint="Nothing of it was imported.") from None
     missing = sorted({"skills", "topic", "model_input_0"} - columns)
     if missing:
         raise UserError(f"{file} lacks the columns {', '.join(missing)}.", hint="Nothing of it was imported.")
+    for number, row in enumerate(rows, start=1):
+        # A cell that is not there is unknown; taken as empty, it would be an answer that earns nothing.
+        if None in row or None in row.values():
+            raise UserError(
+                f"{file}, record {number}: it does not have {len(columns)} cells, as the first line has.",
+                hint="Nothing of it was imported.",
+            )
     return rows
 
 

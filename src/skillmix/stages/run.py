@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from signal import SIGINT
 from typing import TYPE_CHECKING, Any, Final
 
 from skillmix.config.catalogs import load_catalog
@@ -15,7 +16,7 @@ from skillmix.config.price_file import load_prices
 from skillmix.config.report_step import ReportStep
 from skillmix.core.calls import CallProblem, Model
 from skillmix.core.catalog import Catalog
-from skillmix.core.errors import UserError
+from skillmix.core.errors import Interrupted, UserError
 from skillmix.core.prices import Price, price_of
 from skillmix.core.specs import parse_spec
 from skillmix.engine.run_folder import RunFolder, new_run
@@ -27,7 +28,7 @@ from skillmix.stages.experiment import checked_document, continued
 from skillmix.stages.plan import drawn_settings, entries, written_by
 from skillmix.stages.progress import say
 from skillmix.stages.rules_grader import require_checkers
-from skillmix.stages.stopping import INTERRUPTED
+from skillmix.stages.stopping import signal_of
 from skillmix.stages.trained_models import with_trained
 
 if TYPE_CHECKING:
@@ -73,9 +74,14 @@ class RunResult:
         return next((tally.stopped for tally in self.tallies.values() if tally.stopped), None)
 
     @property
+    def signal(self) -> int | None:
+        """The signal that stopped it, if one did."""
+        return signal_of(self.stopped)
+
+    @property
     def is_interrupted(self) -> bool:
         """Whether the user stopped it."""
-        return self.stopped == INTERRUPTED
+        return self.signal is not None
 
     @property
     def is_complete(self) -> bool:
@@ -140,9 +146,11 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
             with continued(run, experiment, catalog, has_made=lambda: bool(result.called or result.datasets)):
                 _work(steps, place, result)
         except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+            raise Interrupted(result.signal or SIGINT) from None
         finally:
-            run.note_invocation({"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()})
+            if run.path.is_dir():  # it may have been deleted meanwhile
+                facts = {"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()}
+                run.note_invocation(facts)
     if not result.is_interrupted:
         _write_reports(experiment, steps, result)
     return result
