@@ -113,6 +113,18 @@ def test_our_own_folder_is_replaced_unless_something_was_put_into_it(
     assert state(Path("out")) == before
 
 
+def test_the_data_set_of_a_step_is_replaced_by_that_step_alone(run: Path) -> None:
+    assert main(["dataset", "texts", "--k", "1"]) == 0
+    made = run / "d1" / "dataset"
+    made.parent.mkdir()
+    (run / "dataset").rename(made)
+    before = state(made)
+
+    assert main(["dataset", "texts", "--k", "1", "--writers", "w", "--output", str(made)]) == 2
+
+    assert state(made) == before
+
+
 def test_a_mark_in_name_only_is_no_mark(in_folder: Path) -> None:
     for name, content in (("a", "[]"), ("b", '{"kind": "model"}'), ("c", "not JSON")):
         (in_folder / name).mkdir()

@@ -161,6 +161,7 @@ def dataset_of_runs(wanted: FromRuns) -> Made:
 def _of_runs(wanted: FromRuns) -> Made:
     runs = list({run.path.resolve(): run for run in map(find_run, wanted.runs)}.values())
     output = wanted.output or runs[0].path / "dataset"
+    _refuse_step_folder(output)
     require_replaceable(output, DATASET)
     documents = [read_experiment(run) for run in runs]
     experiments = [experiment_of_run(document) for document in documents]
@@ -189,6 +190,16 @@ def _of_runs(wanted: FromRuns) -> Made:
         copied=tuple(sorted({p for e in experiments if e for p in _prompts_used(e)})),
     )
     return _made(texts, plan, output, left)
+
+
+def _refuse_step_folder(output: Path) -> None:
+    """A data set that a step of a run made is replaced by that step alone: later steps stand on it."""
+    step = output.resolve().parent
+    if output.name == "dataset" and RunFolder(step.parent).experiment_file.is_file():
+        raise UserError(
+            f"{output} is where the step {step.name} of the run {step.parent.name} keeps its data set.",
+            hint="Choose another --output.",
+        )
 
 
 def _prompts_used(experiment: Experiment) -> set[str]:
