@@ -264,6 +264,18 @@ BAD = {
     "novelty beyond numbers": ["novelty", "--k", "1" + "0" * 400, "--tokens", "1e12"],
     "novelty beyond floats": ["novelty", "--k", "1", "--tokens", "1e308", "--sentences-per-token", "1e10"],
     "seed beyond numbers": ["combinations", "--k", "1", "--partition", "random-skills:" + "1" * 5000],
+    "a negative number of texts": ["texts", "demo", "--n", "-1"],
+    "no texts": ["texts", "demo", "--n", "0"],
+    "texts of no skill": ["texts", "demo", "--k", "0"],
+    "a negative number of masks": ["train", "x.yaml", "--show-mask", "--n", "-1"],
+    "a data set of k = 0": ["dataset", "demo", "--k", "0"],
+    "a data set of k = -1": ["dataset", "demo", "--k", "1", "-1"],
+    "a data set of no texts": ["dataset", "demo", "--size", "0"],
+    "a report on no corpus": ["report", "demo", "--tokens", "0"],
+    "a report on nan": ["report", "demo", "--tokens", "nan"],
+    "a report on a negative corpus": ["report", "demo", "--tokens", "-1"],
+    "a data set in the current folder": ["dataset", "demo", "--output", "."],
+    "a report in the current folder": ["report", "demo", "--output", "."],
     "bad run name": ["import-texts", str(EXAMPLE), "--run", "Bad Name"],
 }
 

@@ -384,3 +384,15 @@ def test_a_read_only_folder_can_be_read(tmp_path: Path) -> None:
             assert len(list(reader.calls("generate"))) == 2
     finally:
         tmp_path.chmod(0o755)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_journal_that_is_gone_takes_nothing_more(tmp_path: Path, replaced: bool) -> None:
+    with JournalWriter(tmp_path) as journal:
+        journal.record(request(), Reply("Hi"))
+        journal.path.rename(tmp_path / "elsewhere")
+        if replaced:
+            journal.path.touch()
+
+        with pytest.raises(UserError, match="deleted or replaced"):
+            journal.record(request(generation=1), Reply("Ho"))

@@ -1,12 +1,15 @@
 """The scripted models: deterministic, at the rates set, and understood by the real reader."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from skillmix.config.catalogs import load_catalog
 from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.calls import CallProblem, Decoding, GenerateKey, Message, Reply, Request
+from skillmix.core.calls import CallProblem, Decoding, GenerateKey, Message, Reply, Request, Subject
 from skillmix.core.combinations import Draw, draw_combinations
 from skillmix.core.errors import UserError
 from skillmix.core.reading import read_grades
@@ -15,6 +18,8 @@ from skillmix.core.sentences import count_sentences
 from skillmix.core.specs import parse_spec
 from skillmix.core.text_rules import extract_answer, names_skill
 from skillmix.models.scripted import ScriptedModel
+from skillmix.stages.run import run_experiment
+from skillmix.stages.scores import run_scores
 
 CATALOG, PROMPTS = load_catalog("paper"), load_prompts("standard")
 
@@ -98,3 +103,91 @@ def test_a_wrong_script_is_refused(spec: str) -> None:
 def test_a_wrong_spec_is_refused(spec: str) -> None:
     with pytest.raises(UserError):
         parse_spec(spec)
+
+
+OWN_PROMPTS = {
+    "generate-1.txt": "Schreib über {topic}: {skills}. Hinweise:\n{definitions}\n- Achtung: kurz!",
+    "generate-2.txt": "Besser, in {limit}.",
+    "grade-gpt.txt": "{limit} / {topic} / {skills}\n{definitions}\n<<{answer}>>\nPunkte für {rubric_items}.",
+}
+
+
+def own_prompts(folder: Path) -> Path:
+    folder.mkdir()
+    for name, text in OWN_PROMPTS.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def evaluated(folder: Path, name: str, prompts: str) -> list[tuple[object, ...]]:
+    document: dict[str, Any] = {
+        "name": name,
+        "prompts": prompts,
+        "students": {"base": {"model": "scripted:student?skill=0.8&topic=0.9"}},
+        "graders": {"judge": {"model": "scripted:grader?noise=0.05&unreadable=0.2", "rounds": 3}},
+        "steps": [
+            {
+                "name": "eval",
+                "stage": "evaluate",
+                "students": ["base"],
+                "graders": ["judge"],
+                "settings": ["all"],
+                "k": [1, 3],
+                "combinations": 20,
+                "generations": 1,
+            }
+        ],
+    }
+    (folder / "own.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    assert run_experiment(folder / "own.yaml").is_complete
+    return [(s.k, s.metric, s.value, s.ungraded) for s in run_scores(name)]
+
+
+def test_prompts_of_ones_own_are_answered_as_the_shipped_ones(in_folder: Path) -> None:
+    shipped = evaluated(in_folder, "shipped", "standard")
+
+    own = evaluated(in_folder, "own", str(own_prompts(in_folder / "words")))
+
+    assert own == shipped
+    assert any(value for _, metric, value, _ in shipped if metric == "full_marks")
+
+
+@pytest.mark.parametrize("prompts", ["standard", "worked"])
+@pytest.mark.parametrize("variant", ["gpt", "claude", "llama2"])
+def test_what_is_read_from_a_shipped_prompt_is_what_the_request_is_about(prompts: str, variant: Any) -> None:
+    words = load_prompts(prompts)
+    student, grader = model("scripted:student?skill=0.6"), model("scripted:grader?noise=0.2")
+    for seed, combination in enumerate(draw_combinations(Draw(CATALOG.pool("all"), "all", 3, 0), 10)):
+        lead = [text for turn in words.lead_turns(CATALOG, combination) for text in turn[:1]]
+        request = asked(seed, *lead, *words.student_prompts(CATALOG, combination))
+        written = student.answer(request)
+        assert isinstance(written, Reply)
+        text = extract_answer(written.text).text
+        graded = asked(seed, words.grader_prompt(CATALOG, combination, answer=text, variant=variant))
+        criteria = words.criteria(combination)
+
+        assert student.answer(replace(request, subject=Subject(combination))) == written
+        assert grader.answer(replace(graded, subject=Subject(combination, criteria, text))) == grader.answer(graded)
+
+
+@pytest.mark.parametrize("spec", ["scripted:student", "scripted:grader"])
+def test_prompts_that_cannot_be_read_are_refused_where_nothing_else_is_known(spec: str, tmp_path: Path) -> None:
+    words = load_prompts(str(own_prompts(tmp_path / "words")))
+    combination = draw_combinations(Draw(CATALOG.pool("all"), "all", 2, 0), 1)[0]
+    prompts = [
+        *words.student_prompts(CATALOG, combination)[:1],
+        words.grader_prompt(CATALOG, combination, answer="x.", variant="gpt"),
+    ]
+
+    for prompt in (*prompts, "Hello", ""):
+        outcome = model(spec).answer(asked(0, prompt))
+        assert isinstance(outcome, CallProblem) and outcome.kind == "fatal", outcome
+
+
+def test_what_a_request_is_about_is_no_part_of_its_identity() -> None:
+    combination = draw_combinations(Draw(CATALOG.pool("all"), "all", 2, 0), 1)[0]
+    plain = asked(1, "Hello")
+    about = replace(plain, subject=Subject(combination, ("Shows x",), "A text."))
+
+    assert plain == about
+    assert plain.content_hash == about.content_hash == "45c4c87ef2e65c71d99e8b8a6229dcb0"

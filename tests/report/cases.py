@@ -1,6 +1,5 @@
 """Runs of three kinds with their reports: scripted with a made-up history, really trained, and graded by code."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -11,7 +10,7 @@ from matplotlib.figure import Figure
 
 from skillmix.cli import main
 from skillmix.config.catalogs import load_catalog
-from skillmix.core.calls import Request
+from skillmix.core.calls import Subject
 from skillmix.core.sentences import count_sentences
 from skillmix.models.scripted import ScriptedModel
 from skillmix.render.report import figures
@@ -102,16 +101,13 @@ class SkilledWriter(ScriptedModel):
         (Path(__file__).parents[1] / "verify" / "blind.yaml").read_text(encoding="utf-8")
     )
 
-    def _write(self, request: Request, chance: Any) -> str:
-        asked = request.messages[0].content
-        names = sorted((name for name in self.sentences if f"- {name}: " in asked or f"**{name}**" in asked), key=len)
+    def _write(self, task: Subject, chance: Any) -> str:
+        names = sorted((name for name in self.sentences if name in task.combination.skills), key=len)
         which = [("shown" if chance.falls(name, self._rates.skill) else "not_shown", name) for name in names]
         text = " ".join(self.sentences[name][kind][0] for kind, name in which)
-        topic = re.search(r"about (?:this topic: |the topic \")(?P<topic>[^\n\"]+)", asked)
-        assert topic
         # The two counters of sentences differ on the first of these.
         start = "and e.g. Apples, " if chance.falls("abbreviation", 0.5) else "and apples, "
-        text = f"{topic['topic']} {start}{text[0].lower()}{text[1:]}"
+        text = f"{task.combination.topic} {start}{text[0].lower()}{text[1:]}"
         return f"{'Answer: ' if chance.falls('marker', self._rates.marker) else ''}{text}\n\nExplanation: so it is."
 
 

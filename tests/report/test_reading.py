@@ -17,9 +17,9 @@ from tests.report.worlds import World
 def test_a_second_process_changes_nothing(world: World) -> None:
     with RunFolder(world.run).read() as journal:
         texts = student_texts(journal.calls("generate"), journal.combinations(), turns=2)
-        alone = list(read_calls(texts, journal.calls("grade"), phrases=Phrases()))
+        alone = list(read_calls(texts, journal.calls("grade"), phrases=Phrases(), rounds=None))
 
-        helped = list(read_gradings(texts, journal.calls("grade"), phrases=Phrases(), here=100))
+        helped = list(read_gradings(texts, journal.calls("grade"), phrases=Phrases(), rounds=None, here=100))
 
     assert len(alone) > 2000
     assert helped == alone
@@ -43,8 +43,8 @@ def test_a_second_process_that_dies_changes_nothing(world: World, monkeypatch: p
     monkeypatch.setattr("skillmix.stages.report_reading.ProcessPoolExecutor", Dying)
     with RunFolder(world.run).read() as journal:
         texts = student_texts(journal.calls("generate"), journal.combinations(), turns=2)
-        alone = list(read_calls(texts, journal.calls("grade"), phrases=Phrases()))
+        alone = list(read_calls(texts, journal.calls("grade"), phrases=Phrases(), rounds=None))
 
-        helped = list(read_gradings(texts, journal.calls("grade"), phrases=Phrases(), here=100))
+        helped = list(read_gradings(texts, journal.calls("grade"), phrases=Phrases(), rounds=None, here=100))
 
     assert helped == alone

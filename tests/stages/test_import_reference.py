@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -133,6 +134,17 @@ def test_a_grading_of_an_unknown_text_is_counted(in_folder: Path) -> None:
     write_csv(student / GRADED.format(vote=1), [graded(1, 1, 1, 1, 1) | {"topic": "Knots"}], COLUMNS)
 
     assert import_reference(in_folder / "o", "r").unmatched == 1
+
+
+@pytest.mark.parametrize("cut", [lambda line: line.rpartition(",")[0], lambda line: f"{line},more"])
+def test_a_record_with_too_few_or_too_many_cells_is_named(in_folder: Path, cut: Callable[[str], str]) -> None:
+    path = in_folder / "o/k2_s1_vdefault_r1/m/records.csv"
+    write_csv(path, [conversation("Answer: One."), conversation("Answer: Two.")], COLUMNS)
+    lines = path.read_text(encoding="utf-8").rstrip().split("\n")
+    path.write_text("\n".join([*lines[:-1], cut(lines[-1])]), encoding="utf-8")
+
+    with pytest.raises(UserError, match="record 2: "):
+        import_reference(in_folder / "o", "r")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_column(in_folder: Path) -> None:

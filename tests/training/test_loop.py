@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from skillmix.core.errors import UserError
+from skillmix.core.errors import Interrupted, UserError
 from skillmix.training.conversations import Conversation, Encoder
 from skillmix.training.engine import Engine
 from skillmix.training.examples import Example
@@ -132,21 +132,29 @@ def test_an_early_stop_is_not_forgotten_by_a_resume(tmp_path: Path) -> None:
     assert torch.equal(weights_of(first.model), weights_of(again.model))
 
 
-def test_an_interrupted_step_is_finished_and_kept(tmp_path: Path) -> None:
-    class Interrupting(Steps):
-        def step(self, number: int) -> Sequence[Example]:
-            if number == 2:
-                signal.raise_signal(signal.SIGINT)
-            return super().step(number)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_an_interrupted_step_is_finished_and_kept(
+    tmp_path: Path, number: signal.Signals, request: pytest.FixtureRequest
+) -> None:
+    was = signal.getsignal(number)  # ignored, perhaps, where tests run under nohup
+    request.addfinalizer(lambda: signal.signal(number, was))
+    signal.signal(number, signal.default_int_handler)
 
-    given = [random_step(number) for number in range(6)]
+    class Interrupting(Steps):
+        def step(self, at: int) -> Sequence[Example]:
+            if at == 2:
+                signal.raise_signal(number)
+            return super().step(at)
+
+    given = [random_step(at) for at in range(6)]
     straight, expected = run(FAST, tmp_path / "straight", data=Steps(given))
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted) as stop:
         run(FAST, tmp_path / "cut", data=Interrupting(given))
     resumed, rows = run(FAST, tmp_path / "cut", data=Steps(given))
 
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert stop.value.number == number
+    assert signal.getsignal(number) is signal.default_int_handler
     assert [row["step"] for row in rows] == [3, 4, 5]
     assert [row["answers"] for row in rows] == [row["answers"] for row in expected[3:]]
     assert torch.equal(weights_of(resumed.model), weights_of(straight.model))

@@ -14,6 +14,7 @@ from skillmix.core.errors import UserError
 from skillmix.core.specs import parse_spec
 from skillmix.models.checkpoints import checkpoint_of, weights_hash
 from skillmix.models.local.loading import read_checkpoint
+from skillmix.stages.dataset_files import content_hash
 from skillmix.stages.scores import run_scores
 from skillmix.stages.train import Trained, train_steps
 
@@ -39,7 +40,8 @@ def place(in_folder: Path, small_model: Path) -> Path:
     ]
     (in_folder / "data").mkdir()
     (in_folder / "data" / "train.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    about = {"kind": "dataset", "hash": "d" * 32, "k": [1, 2], "combinations": ["aa", "bb"]}
+    found = content_hash([in_folder / "data" / "train.jsonl", in_folder / "data" / "validation.jsonl"])
+    about = {"kind": "dataset", "hash": found, "k": [1, 2], "combinations": ["aa", "bb"]}
     (in_folder / "data" / "skillmix.json").write_text(json.dumps(about), encoding="utf-8")
     (in_folder / "replay.txt").write_text("The harbour is quiet in winter. " * 50, encoding="utf-8")
     return in_folder
@@ -77,7 +79,8 @@ def test_all_weights_become_a_plain_checkpoint_with_its_lineage(place: Path, sma
     assert not torch.equal(tuned.model.norm.weight, base.model.norm.weight)
     about = lineage(trained)
     assert about["base"] == {"spec": f"local:{small_model}", "hash": weights_hash(small_model)}
-    assert about["dataset"] == [{"path": "data", "hash": "d" * 32}]
+    told = json.loads((place / "data" / "skillmix.json").read_text(encoding="utf-8"))
+    assert about["dataset"] == [{"path": "data", "hash": told["hash"]}]
     assert (about["k"], about["combinations"], about["parent"], about["adapter"]) == ([1, 2], ["aa", "bb"], None, False)
     assert about["recipe"]["learning_rate"] == 1e-3 and about["recipe"]["steps_taken"] == 3
 
@@ -108,6 +111,21 @@ def test_a_step_that_is_done_is_found_and_one_that_changed_is_refused(place: Pat
     assert again.was_there and other_speed.was_there
     with pytest.raises(UserError, match="other data, another base or another recipe"):
         train_steps(path, changes=["steps.m1.learning_rate=1e-3"])
+
+
+def test_data_that_changed_are_noticed_whatever_their_own_file_says(
+    place: Path, small_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = experiment(place, small_model, {"name": "m1"})
+    train_steps(path)
+    assert "not those" not in capsys.readouterr().err
+    lines = (place / "data" / "train.jsonl").read_text(encoding="utf-8").split("\n")
+    (place / "data" / "train.jsonl").write_text("\n".join(lines[1:]), encoding="utf-8")
+
+    with pytest.raises(UserError, match="other data"):
+        train_steps(path)
+
+    assert "not those that its skillmix.json was written for" in capsys.readouterr().err
 
 
 def test_an_adapter_trains_loads_and_is_trained_on(place: Path, small_model: Path) -> None:

@@ -1,14 +1,16 @@
 """The `skillmix` command: words in, results out; no logic.
 
 Standard output is for data, standard error for everything else. Exit status 0: done; 1: finished with missing or
-unreadable items; 2: the user must change something; 130: interrupted.
+unreadable items; 2: the user must change something; 128 + n: ended by signal n (130: Ctrl-C).
 """
 
 import os
 import sys
 from collections.abc import Sequence
+from signal import SIGINT
 
 from skillmix.cli.parser import Command, parser_of_all
+from skillmix.cli.signals import ending_like_ctrl_c
 from skillmix.core.errors import UserError
 
 
@@ -18,9 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser_of_all().parse_args(arguments)
     command: Command = options.command
     try:
-        status = command(options)
-        sys.stdout.flush()
-        return status
+        with ending_like_ctrl_c():
+            status = command(options)
+            sys.stdout.flush()
+            return status
     except UserError as error:
         print(f"error: {error.message}", file=sys.stderr)
         if error.hint:
@@ -35,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error.strerror or error}{place}", file=sys.stderr)
         print("hint: Check the path, its permissions and the space on the disk.", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("interrupted; run the same command again to go on", file=sys.stderr)
-        return 130
+        return 128 + getattr(stop, "number", SIGINT)
 
 
 def _prepare_streams() -> None:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from skillmix.cli.counts import positive
 from skillmix.cli.running import run
 from skillmix.cli.streams import print_json
 from skillmix.core.errors import UserError
@@ -25,9 +26,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     steps.add_argument("--prices", type=Path, metavar="FILE", help="your own price file")
     runs = parser.add_argument_group("with runs")
     runs.add_argument("--recipe", help="D(1), D(1,2), … or ablation; takes only what may be in it")
-    runs.add_argument("--k", type=int, nargs="+", help="every text of these k; a leak is an error")
+    runs.add_argument("--k", type=positive, nargs="+", help="every text of these k; a leak is an error")
     runs.add_argument("--skills", choices=("train", "all"), help="of k = 1 (default: all in recipes, else train)")
-    runs.add_argument("--size", type=int, help="so many texts; a smaller set is part of a larger one")
+    runs.add_argument("--size", type=positive, help="so many texts; a smaller set is part of a larger one")
     runs.add_argument("--shares", metavar="K=PART,…", default="", help="parts of each k in it, such as 1=1,2=3")
     runs.add_argument(
         "--graders", nargs="+", metavar="NAME", help="full marks from all of these (default: all there are)"
@@ -91,8 +92,6 @@ def _recipe(options: argparse.Namespace) -> "Recipe":
 
     if options.recipe and (options.k or options.shares):
         raise UserError("A recipe says which k.", hint="Give --recipe, or --k with --shares, not both.")
-    if options.size is not None and options.size < 1:
-        raise UserError(f"--size {options.size} is no size.", hint="Give 1 or more.")
     if options.recipe:
         return recipe_named(options.recipe, size=options.size, skills=options.skills)
     shares = _shares(options.shares)

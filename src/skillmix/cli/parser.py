@@ -7,6 +7,7 @@ from typing import Final
 
 from skillmix import __version__
 from skillmix.cli import dataset, files, reading, reporting, running, training
+from skillmix.cli.counts import positive
 
 Command = Callable[[argparse.Namespace], int]
 _Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -80,9 +81,9 @@ def parser_of_all() -> argparse.ArgumentParser:
 
     texts = _command(commands, "texts", reading.texts, "texts of a run with what each earned, best first")
     texts.add_argument("run", metavar="RUN")
-    texts.add_argument("--n", type=int, default=10, help="how many (default 10)")
+    texts.add_argument("--n", type=positive, default=10, help="how many (default 10)")
     texts.add_argument("--student", help="only of this student")
-    texts.add_argument("--k", type=int, help="only with so many skills")
+    texts.add_argument("--k", type=positive, help="only with so many skills")
 
     novelty = _command(commands, "novelty", reading.novelty, "how often a combination can occur in a corpus")
     novelty.add_argument("--k", type=int, required=True, help="number of skills")
@@ -150,7 +151,7 @@ def _train_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument(
         "--show-mask", action="store_true", help="print conversations token by token, trained ones marked"
     )
-    parser.add_argument("--n", type=int, default=1, help="with --show-mask: how many conversations (default 1)")
+    parser.add_argument("--n", type=positive, default=1, help="with --show-mask: how many conversations (default 1)")
 
 
 def _experiment_command(

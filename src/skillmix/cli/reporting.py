@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from skillmix.cli.counts import above_zero
 from skillmix.cli.streams import print_json
 
 
@@ -37,6 +38,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("targets", nargs="+", metavar="RUN|EXPERIMENT.yaml", help="runs, or an experiment file")
     parser.add_argument("--rules", choices=("default", "paper", "both"), help="each run's own if not given")
     parser.add_argument("--published", action="store_true", help="set the paper's published figures beside")
-    parser.add_argument("--tokens", type=float, metavar="N", help="corpus size for the novelty bound (default 2e12)")
+    parser.add_argument(
+        "--tokens", type=above_zero, metavar="N", help="corpus size for the novelty bound (default 2e12)"
+    )
     parser.add_argument("--no-figures", action="store_true", help="only pages and tables")
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: report/ in the run's folder")

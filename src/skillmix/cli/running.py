@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from skillmix.stages.run import RunResult
     from skillmix.stages.scores import ScoredRun
 
-INTERRUPTED = 130
-
 
 def run(options: argparse.Namespace) -> int:
     """Every step of an experiment, or those of one stage."""
@@ -29,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"failed: {key}: {reason}", file=sys.stderr)
     if result.is_interrupted:
         print(f"interrupted; all answers are in {result.run.path}: run the same command to go on", file=sys.stderr)
-        return INTERRUPTED
+        return 128 + (result.signal or 0)
     if result.stopped:
         print(f"stopped: {result.stopped}; raise it and run again to go on", file=sys.stderr)
     scored = ScoredRun([], [])

@@ -14,7 +14,7 @@ Positive = Annotated[int, Field(ge=1)]
 class Section(BaseModel):
     """Frozen, and without room for keys that nobody knows."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class NamedStep(Section):

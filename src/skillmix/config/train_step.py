@@ -1,6 +1,6 @@
 """Train steps of an experiment; the defaults are the paper's recipe (arXiv 2409.19808, section 3.3)."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -9,6 +9,11 @@ from skillmix.config.sections import ModelRef, NamedStep, Positive, Section, Sha
 ChatFormatName = Literal["llama-2", "mistral-v0.2", "chatml", "llama-3", "gemma"]
 AboveZero = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+
+
+_ONLY_HOW: Final = frozenset({"token_budget", "recompute", "compile", "checkpoint_every", "reshard", "precision"})
+"""Settings of speed and memory: a run may go on with others."""
+_NOT_RECIPE: Final = frozenset({"name", "stage", "base", "data", "seed"})
 
 
 class LoraSettings(Section):
@@ -86,6 +91,14 @@ class TrainStep(NamedStep):
         if self.steps is not None and self.epochs is not None:
             raise ValueError("steps and epochs are two ways to say the same: give one of them")
         return self
+
+    def recipe(self) -> dict[str, Any]:
+        """How it is trained, as the lineage of the model keeps it."""
+        return self.model_dump(mode="json", exclude=set(_NOT_RECIPE))
+
+    def decisive(self) -> dict[str, Any]:
+        """The part of the recipe that changes the model."""
+        return {key: value for key, value in self.recipe().items() if key not in _ONLY_HOW}
 
     @property
     def data_steps(self) -> list[str]:

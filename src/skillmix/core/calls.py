@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from typing import Final, Literal, Protocol
 
+from skillmix.core.combinations import Combination
 from skillmix.core.errors import UserError
 from skillmix.core.hashing import digest, seed_of, short_id
 
@@ -92,6 +93,17 @@ class GradeKey:
 CallKey = GenerateKey | GradeKey
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a request is about, as records; it is neither sent nor hashed nor stored."""
+
+    combination: Combination
+    criteria: tuple[str, ...] = ()
+    """What a grader is asked to give points for, in the words of its prompt."""
+    text: str = ""
+    """The text that a grader is asked about."""
+
+
 @dataclass(frozen=True)
 class Request:
     """One call to a model."""
@@ -101,6 +113,8 @@ class Request:
     messages: tuple[Message, ...]
     decoding: Decoding
     seed: int | None
+    subject: Subject | None = field(default=None, compare=False, repr=False)
+    """For models that do not read their prompt; None if only the messages are known."""
 
     def settings(self) -> dict[str, object]:
         """What the request hash covers, by name; not address, key, timeouts, concurrency or prices."""

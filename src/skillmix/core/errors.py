@@ -1,4 +1,4 @@
-"""The one exception that means: the user must change something."""
+"""The one exception that means: the user must change something; and the one for signals."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,14 @@ class UserError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked for the end; what is done is kept."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError:

@@ -118,10 +118,14 @@ class PromptSet:
         first, second = [fill_from(self._template(file), values) for file in STUDENT_FILES]
         return first, second
 
+    def criteria(self, combination: Combination) -> tuple[str, ...]:
+        """What a grader is asked to give points for, in this wording."""
+        rubric = rubric_of(combination.skills, combination.topic, phrases=self.phrases)
+        return tuple([criterion.phrase for criterion in rubric.criteria])
+
     def grader_prompt(self, catalog: Catalog, combination: Combination, *, answer: str, variant: GraderVariant) -> str:
         """What a grader is asked about one answer."""
-        rubric = rubric_of(combination.skills, combination.topic, phrases=self.phrases)
-        phrases = [criterion.phrase for criterion in rubric.criteria]
+        phrases = self.criteria(combination)
         file = f"grade-{variant}.txt"
         values = _values(catalog, combination, self._slots(file)) | {
             "answer": answer,

@@ -96,21 +96,38 @@ class ReadCall:
     """None if there is no reply to read."""
 
 
-def read_calls(texts: Iterable[StudentText], calls: Iterable[Call], *, phrases: Phrases) -> Iterator[ReadCall]:
+Rounds = Mapping[str, int]
+"""How many votes on a text each grader has; votes of later rounds, from when it had more, do not count."""
+
+
+def read_calls(
+    texts: Iterable[StudentText], calls: Iterable[Call], *, phrases: Phrases, rounds: Rounds | None
+) -> Iterator[ReadCall]:
     """Read every grading of these texts; gradings of other texts (of an older extraction, say) are passed over."""
-    for call, text in gradings_of(texts, calls):
+    for call, text in gradings_of(texts, calls, rounds=rounds):
         reply = call.outcome.text if isinstance(call.outcome, Reply) else None
         yield ReadCall(call, text, None if reply is None else read_reply(text, reply, phrases=phrases))
 
 
-def gradings_of(texts: Iterable[StudentText], calls: Iterable[Call]) -> Iterator[tuple[Call, StudentText]]:
-    """The gradings of these texts, each with its text."""
+def gradings_of(
+    texts: Iterable[StudentText], calls: Iterable[Call], *, rounds: Rounds | None
+) -> Iterator[tuple[Call, StudentText]]:
+    """The gradings of these texts in the rounds that count, each with its text; `rounds` is None for all rounds."""
     by_key = {(t.student, t.combination.id, t.generation, t.id): t for t in texts}
     for call in calls:
-        if isinstance(call.key, GradeKey):
+        if isinstance(call.key, GradeKey) and counts(call.key.round, call.key.grader, rounds):
             text = by_key.get((call.key.student, call.key.combination, call.key.generation, call.key.text))
             if text is not None:
                 yield call, text
+
+
+def counts(number: int, grader: str, rounds: Rounds | None) -> bool:
+    """Whether a round, numbered from 0, is among those that its grader has now.
+
+    >>> counts(0, "judge", {"judge": 1}), counts(1, "judge", {"judge": 1}), counts(1, "judge", None)
+    (True, False, True)
+    """
+    return rounds is None or grader not in rounds or number < rounds[grader]
 
 
 def read_reply(text: StudentText, reply: str, *, phrases: Phrases) -> Reading:
@@ -119,9 +136,7 @@ def read_reply(text: StudentText, reply: str, *, phrases: Phrases) -> Reading:
     return read_grades(rubric, reply, text=text.answer.text)
 
 
-def ballots(
-    texts: Sequence[StudentText], read: Iterable[ReadCall], *, rounds: Mapping[str, int] | None
-) -> list[Ballot]:
+def ballots(texts: Sequence[StudentText], read: Iterable[ReadCall], *, rounds: Rounds | None) -> list[Ballot]:
     """Every text under every grader of its student; `rounds` by grader, None for as many as there are.
 
     A student who earned nothing with every text was never given to a grader, and stands under each of them.
@@ -131,6 +146,8 @@ def ballots(
     for item in read:
         key = item.call.key
         assert isinstance(key, GradeKey)  # read_calls keeps no other
+        if not counts(key.round, key.grader, rounds):
+            continue
         place = (key.grader, key.student, key.combination, key.generation)
         graders[key.student].add(key.grader)
         # Attempts come in order: the first readable one is the round's vote.

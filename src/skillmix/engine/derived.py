@@ -1,23 +1,28 @@
 """What was worked out from a journal, kept for the next time; it may be deleted at any moment.
 
-Keys are hashes of everything that a value depends on, so nothing in here is ever wrong, only missing.
+Keys are hashes of everything that a value depends on. Each entry carries a digest of its key and its content; an entry
+that was edited, damaged or moved to another key does not match its digest, counts as missing and is worked out anew.
+The digest is no signature: whoever may write here may also write to the journal.
 """
 
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
+from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 _SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS decisions (
+DROP TABLE IF EXISTS decisions;  -- of versions whose entries had no digest
+CREATE TABLE IF NOT EXISTS checked_decisions (
     key    BLOB PRIMARY KEY,
     earned INTEGER,
     text   TEXT NOT NULL,
     status TEXT NOT NULL,
-    votes  TEXT NOT NULL
-) WITHOUT ROWID
+    votes  TEXT NOT NULL,
+    digest BLOB NOT NULL
+) WITHOUT ROWID;
 """
 _AT_ONCE: Final = 500
 _PATIENCE_S: Final = 10.0
@@ -34,6 +39,10 @@ class Decision(NamedTuple):
     status: str
     votes: str
     """JSON: the points of each round."""
+
+
+def _digest(key: bytes, content: tuple[object, ...]) -> bytes:
+    return blake2b(repr((key, content)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class Derived(AbstractContextManager["Derived"]):
@@ -61,8 +70,8 @@ class Derived(AbstractContextManager["Derived"]):
             for start in range(0, len(keys), _AT_ONCE):
                 part = keys[start : start + _AT_ONCE]
                 marks = ", ".join("?" * len(part))
-                rows = self._connection.execute(f"SELECT * FROM decisions WHERE key IN ({marks})", part)
-                found.update({row[0]: Decision(*row[1:]) for row in rows})
+                rows = self._connection.execute(f"SELECT * FROM checked_decisions WHERE key IN ({marks})", part)
+                found.update({row[0]: Decision(*row[1:5]) for row in rows if row[5] == _digest(row[0], row[1:5])})
         except sqlite3.OperationalError:  # another process is writing: the rest is worked out again
             return found
         except sqlite3.DatabaseError:
@@ -73,10 +82,10 @@ class Derived(AbstractContextManager["Derived"]):
         """Remember."""
         if self._connection is None:
             return
-        rows = [(key, *decision) for key, decision in decisions]
+        rows = [(key, *decision, _digest(key, tuple(decision))) for key, decision in decisions]
         try:
             with self._connection:
-                self._connection.executemany("INSERT OR REPLACE INTO decisions VALUES (?, ?, ?, ?, ?)", rows)
+                self._connection.executemany("INSERT OR REPLACE INTO checked_decisions VALUES (?, ?, ?, ?, ?, ?)", rows)
         except sqlite3.OperationalError:  # another process writes, or the disk is full: it is only a cache
             return
         except sqlite3.DatabaseError:
@@ -89,7 +98,7 @@ class Derived(AbstractContextManager["Derived"]):
                     connection = sqlite3.connect(self._path, timeout=_PATIENCE_S)
                     connection.execute("PRAGMA journal_mode = WAL")
                     connection.execute("PRAGMA synchronous = OFF")
-                    connection.execute(_SCHEMA)
+                    connection.executescript(_SCHEMA)
                     return connection
                 except sqlite3.DatabaseError as error:
                     if isinstance(error, sqlite3.OperationalError):

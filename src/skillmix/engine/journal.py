@@ -16,8 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
-from filelock import FileLock, Timeout
-
 from skillmix.core.calls import (
     Call,
     CallKey,
@@ -31,6 +29,7 @@ from skillmix.core.calls import (
 )
 from skillmix.core.combinations import Combination
 from skillmix.core.errors import UserError
+from skillmix.engine.locking import held_lock
 from skillmix.engine.rows import CALL_COLUMNS, call_of_row, combination_of_row, key_order, union, verified_message
 from skillmix.engine.schema import OlderJournal, connect, telling_what_broke
 
@@ -45,19 +44,13 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
     """The one process that may add to a run; the kernel frees its lock when it dies."""
 
     def __init__(self, folder: Path, *, file: str = MAIN_FILE) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / file
-        self._lock = FileLock(folder / f"{file}.lock", timeout=0)
-        try:
-            self._lock.acquire()
-        except Timeout:
-            raise UserError(
-                f"Another process is writing to {self.path}.", hint="Wait for it, or stop it, and run again."
-            ) from None
+        self._lock = held_lock(self.path)
         self._absent: set[CallKey] = set()
         """Keys that were looked for in vain and not written since; nobody else can write while the lock is held."""
         try:
             self._connection = connect(self.path, write=True)
+            self._identity = _identity(self.path)
         except BaseException:
             self._lock.release()
             raise
@@ -94,6 +87,11 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         if self._connection.in_transaction:
             yield
             return
+        if _identity(self.path) != self._identity:
+            raise UserError(
+                f"The journal {self.path} was deleted or replaced while this process was writing to it.",
+                hint="Nothing more was asked. Put the file back from a copy, or run again to begin anew.",
+            )
         with telling_what_broke(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -305,6 +303,15 @@ def _connected_for_reading(path: Path) -> sqlite3.Connection:
     except OlderJournal:
         JournalWriter(path.parent, file=path.name).close()  # opening it for writing, under the lock, migrates it
         return connect(path, write=False)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file a path leads to; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class _Stored(NamedTuple):

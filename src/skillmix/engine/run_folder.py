@@ -4,6 +4,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 from skillmix import __version__
 from skillmix.core.calls import checked_name
 from skillmix.core.errors import UserError
-from skillmix.engine.journal import JournalReader, JournalWriter
+from skillmix.engine.journal import MAIN_FILE, JournalReader, JournalWriter
+from skillmix.engine.locking import locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,15 @@ class RunFolder:
     def write(self) -> JournalWriter:
         """Open the journal for writing; only one process can."""
         return JournalWriter(self.journal)
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether any call was ever stored."""
+        return (self.journal / MAIN_FILE).is_file()
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other writers out without opening the journal."""
+        return locked(self.journal / MAIN_FILE)
 
     @property
     def derived(self) -> Path:

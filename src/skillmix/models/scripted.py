@@ -2,6 +2,9 @@
 
 The student writes code words for what it shows; the grader finds them. Both draw from the request's seed alone, so the
 same call gives the same reply whatever else is asked. Rates are set in the spec: `scripted:student?skill=0.8`.
+
+Skills, topic and criteria come from the request's subject, so any prompt set will do. Behind a server only the messages
+are known; there they are found in the words of the shipped prompts, and other prompts are refused.
 """
 
 import re
@@ -10,11 +13,12 @@ from dataclasses import dataclass, fields
 from typing import Final, Literal
 from urllib.parse import parse_qsl
 
-from skillmix.core.calls import CallProblem, Outcome, Reply, Request
+from skillmix.core.calls import CallProblem, Outcome, Reply, Request, Subject
+from skillmix.core.combinations import Combination
 from skillmix.core.errors import UserError
 from skillmix.core.folding import fold
 from skillmix.core.hashing import digest
-from skillmix.core.rubric import limit_in_words
+from skillmix.core.rubric import RESERVED_NAMES, sentence_limit
 from skillmix.core.specs import ModelSpec
 
 _DEFINITION = re.compile(r"^(?:- |\*\*)(?P<name>[^\n]+?)(?:\*\*)?: ", re.MULTILINE)
@@ -22,8 +26,8 @@ _CRITERION = re.compile(r"^- (?P<phrase>[^\n:]+)$", re.MULTILINE)
 _TOPIC = re.compile(r"(?:about (?:this topic: |the topic \")|^Topic: )(?P<topic>[^\n\"]+)", re.MULTILINE)
 _IN_A_LINE = re.compile(r"example of (?P<names>[^\n]+?), this time about (?P<topic>[^\n]+?), at most ")
 """How the prompt set `worked` names skills and topic."""
-_LIMIT = re.compile(r"(?P<limit>\w+) sentences?\b")
-_LIMITS: Final = {limit_in_words(number).split()[0]: number for number in range(1, 21)}
+_BETWEEN: Final = "=========="
+"""The line before and after the text in the shipped prompts for graders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +80,22 @@ class ScriptedModel:
         chance = _Chance(request.seed)
         if chance.falls("refusal", self._rates.refusal):
             return CallProblem("final", "refusal")
-        text = self._write(request, chance) if self._kind == "student" else self._grade(request, chance)
+        task = request.subject or (_writing if self._kind == "student" else _grading)(request)
+        if task is None or (self._kind == "grader" and not task.criteria):
+            return CallProblem(
+                "fatal",
+                "a scripted model cannot read this prompt",
+                "It knows the shipped prompt sets; with others, use it without a server between.",
+            )
+        text = self._write(task, chance) if self._kind == "student" else self._grade(task, request, chance)
         words = sum(len(message.content.split()) for message in request.messages)
         return Reply(text, finish="stop", input_tokens=words, output_tokens=len(text.split()))
 
-    def _write(self, request: Request, chance: "_Chance") -> str:
-        asked = [m.content for m in request.messages if m.role == "user"]
-        # Worked examples stand before the task itself.
-        wanted = (_DEFINITION, _IN_A_LINE)
-        first = next((said for said in reversed(asked) if any(p.search(said) for p in wanted)), asked[0])
-        in_a_line = _IN_A_LINE.search(first)
-        names = [match["name"] for match in _DEFINITION.finditer(first)]
-        if in_a_line:
-            names = in_a_line["names"].split("; ")
-        topic = in_a_line or _TOPIC.search(first)
+    def _write(self, task: Subject, chance: "_Chance") -> str:
+        names = task.combination.skills
         shown = [code(name) for name in names if chance.falls(f"skill {name}", self._rates.skill)]
-        if topic and chance.falls("topic", self._rates.topic):
-            shown.append(code(topic["topic"]))
+        if chance.falls("topic", self._rates.topic):
+            shown.append(code(task.combination.topic))
         if not chance.falls("sense", self._rates.sense):
             shown.append(_NONSENSE)
         sentence = f"Scripted words {' '.join(shown)}."
@@ -103,27 +106,50 @@ class ScriptedModel:
         marker = "Answer: " if chance.falls("marker", self._rates.marker) else ""
         return f"{marker}{text}\n\nExplanation: it is scripted."
 
-    def _grade(self, request: Request, chance: "_Chance") -> str:
-        prompt = request.messages[-1].content
-        names = [match["name"] for match in _DEFINITION.finditer(prompt)]
-        phrases = [match["phrase"] for match in _CRITERION.finditer(prompt)]
-        answer = prompt.partition("==========\n")[2].partition("\n==========")[0]
-        topic = _TOPIC.search(prompt)
-        limit = _LIMIT.search(phrases[-1]) if phrases else None
+    def _grade(self, task: Subject, request: Request, chance: "_Chance") -> str:
+        names, answer = task.combination.skills, task.text
         met = [code(name) in answer.split() or f"{code(name)}." in answer for name in names]
-        met.append(topic is not None and re.search(rf"\b{code(topic['topic'])}\b", answer) is not None)
+        met.append(re.search(rf"\b{code(task.combination.topic)}\b", answer) is not None)
         met.append(_NONSENSE not in answer)
-        met.append(limit is not None and answer.count(".") <= _LIMITS.get(limit["limit"], 1))
+        met.append(answer.count(".") <= sentence_limit(len(names)))
         points = [m != chance.falls(f"noise {i}", self._rates.noise) for i, m in enumerate(met)]
-        rows = list(zip(phrases, points, strict=False))
+        rows = list(zip(task.criteria, points, strict=True))
         if chance.falls("unreadable", self._rates.unreadable):
             rows = rows[1:]
-        if "Point earned" in prompt:
+        if "Point earned" in request.messages[-1].content:
             return "\n".join(f"{phrase}: seen. Point earned: {int(p)}" for phrase, p in rows)
         table = "\n".join(f"| {phrase} | {int(p)} |" for phrase, p in rows)
         return (
             f"Here's the grading table:\n\n| Criteria | Points Earned |\n|---|---|\n{table}\n\nExplanation: scripted."
         )
+
+
+def _writing(request: Request) -> Subject | None:
+    """What a student is asked, read from a shipped prompt; None if it is another."""
+    asked = [m.content for m in request.messages if m.role == "user"]
+    # Worked examples stand before the task itself.
+    wanted = (_DEFINITION, _IN_A_LINE)
+    first = next((said for said in reversed(asked) if any(p.search(said) for p in wanted)), "")
+    in_a_line = _IN_A_LINE.search(first)
+    names = in_a_line["names"].split("; ") if in_a_line else [match["name"] for match in _DEFINITION.finditer(first)]
+    return _subject(names, in_a_line or _TOPIC.search(first))
+
+
+def _grading(request: Request) -> Subject | None:
+    """What a grader is asked, read from a shipped prompt; None if it is another."""
+    prompt = request.messages[-1].content
+    names = [match["name"] for match in _DEFINITION.finditer(prompt)]
+    phrases = [match["phrase"] for match in _CRITERION.finditer(prompt)]
+    before, _, rest = prompt.partition(f"{_BETWEEN}\n")
+    answer, end, _ = rest.partition(f"\n{_BETWEEN}")
+    subject = _subject(names, _TOPIC.search(before))
+    if subject is None or not end or len(phrases) != len(names) + len(RESERVED_NAMES):
+        return None
+    return Subject(subject.combination, tuple(phrases), answer)
+
+
+def _subject(names: list[str], topic: re.Match[str] | None) -> Subject | None:
+    return Subject(Combination("", tuple(names), topic["topic"])) if names and topic else None
 
 
 _NONSENSE: Final = "zzz"

@@ -15,6 +15,7 @@ from skillmix.core.calls import (
     Outcome,
     Reply,
     Request,
+    Subject,
     seed_for,
     text_id,
 )
@@ -109,12 +110,12 @@ class Conversations:
         combination = self._combinations[key.combination]
         for grader in self._asked():
             settings = self._experiment.graders[grader]
-            prompt = self._prompts[self._experiment.prompts].grader_prompt(
-                self._catalog, combination, answer=answer.text, variant=settings.prompts
-            )
+            prompts = self._prompts[self._experiment.prompts]
+            prompt = prompts.grader_prompt(self._catalog, combination, answer=answer.text, variant=settings.prompts)
+            subject = Subject(combination, prompts.criteria(combination), answer.text)
             for vote in range(settings.votes):
                 grade = GradeKey(key.student, key.combination, key.generation, text_id(answer.text), grader, vote, 0)
-                yield self._grader_task(grade, (Message("user", prompt),))
+                yield self._grader_task(grade, (Message("user", prompt),), subject)
 
     def _ask_again(self, key: GradeKey, request: Request, outcome: Reply) -> Iterator[Task]:
         """An unreadable grade is asked for anew, under a new key and seed."""
@@ -124,7 +125,7 @@ class Conversations:
         attempts = self._experiment.graders[key.grader].attempts
         # The student's text is in the prompt; whether the reply repeats it is decided when scores are read.
         if key.attempt + 1 < attempts and read_grades(rubric, outcome.text).points is None:
-            yield self._grader_task(replace(key, attempt=key.attempt + 1), request.messages)
+            yield self._grader_task(replace(key, attempt=key.attempt + 1), request.messages, request.subject)
 
     def _worked(self, student: str) -> tuple[Message, ...]:
         """The turns of worked examples; the same messages for every conversation, so that they are hashed once."""
@@ -143,19 +144,26 @@ class Conversations:
         return self._prompts[self._experiment.students[student].prompts or self._experiment.prompts]
 
     def _student_task(self, key: GenerateKey, messages: tuple[Message, ...]) -> Task:
-        return self._task(f"student:{key.student}", self._experiment.students[key.student], key, messages)
+        subject = Subject(self._combinations[key.combination])
+        return Task(
+            f"student:{key.student}", self._request(self._experiment.students[key.student], key, messages, subject)
+        )
 
-    def _grader_task(self, key: GradeKey, messages: tuple[Message, ...]) -> Task:
-        return self._task(f"grader:{key.grader}", self._experiment.graders[key.grader], key, messages)
+    def _grader_task(self, key: GradeKey, messages: tuple[Message, ...], subject: Subject | None) -> Task:
+        return Task(f"grader:{key.grader}", self._request(self._experiment.graders[key.grader], key, messages, subject))
 
-    def _task(
-        self, model: str, settings: StudentSettings | GraderSettings, key: CallKey, messages: tuple[Message, ...]
-    ) -> Task:
+    def _request(
+        self,
+        settings: StudentSettings | GraderSettings,
+        key: CallKey,
+        messages: tuple[Message, ...],
+        subject: Subject | None,
+    ) -> Request:
         name = self._model_names.get(str(settings.asked)) or _model_name(str(settings.asked))
         self._model_names[str(settings.asked)] = name
         decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p)
         seed = seed_for(self._experiment.seed, key)
-        return Task(model, Request(key, name, messages, decoding, seed))
+        return Request(key, name, messages, decoding, seed, subject)
 
 
 def _messages(turns: Iterable[tuple[str, str]]) -> tuple[Message, ...]:

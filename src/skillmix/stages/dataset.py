@@ -27,8 +27,9 @@ from skillmix.stages.dataset_waves import Waves
 from skillmix.stages.evaluate import Workplace
 from skillmix.stages.evaluations import bars_for, combinations_in, evaluated
 from skillmix.stages.experiment import experiment_of_run, read_experiment
+from skillmix.stages.folders import DATASET, require_replaceable
 from skillmix.stages.graded import deciding_for
-from skillmix.stages.stopping import INTERRUPTED
+from skillmix.stages.stopping import signal_of
 from skillmix.stages.trained_models import settings_for, student_name
 
 
@@ -42,11 +43,12 @@ async def work_on_dataset(step: DatasetStep, place: Workplace, tally: Tally) -> 
     require_parquet()
     plan = plan_of(step, place)
     folder = dataset_folder(place.run, step.name)
+    require_replaceable(folder, DATASET)
     if step.writer is None:
         return _joined(step, plan, place.run, folder)
     waves = Waves(step, place, plan, writers_of(place.run, place.experiment), tally)
     await waves.run()
-    if tally.stopped == INTERRUPTED or waves.is_broken:
+    if signal_of(tally.stopped) is not None or waves.is_broken:
         return None
     return make_dataset(waves.texts, plan, folder, left=waves.left, yields=waves.yields)
 
@@ -158,6 +160,9 @@ def dataset_of_runs(wanted: FromRuns) -> Made:
 
 def _of_runs(wanted: FromRuns) -> Made:
     runs = list({run.path.resolve(): run for run in map(find_run, wanted.runs)}.values())
+    output = wanted.output or runs[0].path / "dataset"
+    _refuse_step_folder(output)
+    require_replaceable(output, DATASET)
     documents = [read_experiment(run) for run in runs]
     experiments = [experiment_of_run(document) for document in documents]
     catalog = _common_catalog(runs, documents)
@@ -184,7 +189,17 @@ def _of_runs(wanted: FromRuns) -> Made:
         validation=wanted.validation,
         copied=tuple(sorted({p for e in experiments if e for p in _prompts_used(e)})),
     )
-    return _made(texts, plan, wanted.output or runs[0].path / "dataset", left)
+    return _made(texts, plan, output, left)
+
+
+def _refuse_step_folder(output: Path) -> None:
+    """A data set that a step of a run made is replaced by that step alone: later steps stand on it."""
+    step = output.resolve().parent
+    if output.name == "dataset" and RunFolder(step.parent).experiment_file.is_file():
+        raise UserError(
+            f"{output} is where the step {step.name} of the run {step.parent.name} keeps its data set.",
+            hint="Choose another --output.",
+        )
 
 
 def _prompts_used(experiment: Experiment) -> set[str]:

@@ -1,6 +1,5 @@
 """A data set's folder: lines for trainers, rows with provenance, the card."""
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -93,6 +92,18 @@ def write_rows(folder: Path, texts: Sequence[KeptText], *, prompting: Prompting,
         if packed is not None:
             packed.result()
     return Written(len(train), len(held_back), content.hexdigest())
+
+
+def content_hash(files: Sequence[Path]) -> str:
+    """The hash of a data set's lines as `write_rows` counts it: of its train and its validation file, in this order."""
+    content = blake2b(digest_size=16)
+    for file in files:
+        if file.is_file():
+            with file.open("rb") as lines:
+                while block := lines.read(1 << 20):
+                    content.update(block)
+        content.update(b"\0")
+    return content.hexdigest()
 
 
 def line_of(first: str, answer: str, second: str, better: str) -> str:
@@ -202,13 +213,3 @@ def _kept_of(row: Mapping[str, Any]) -> KeptText:
         graders=tuple(row["graders"]),
         votes=tuple(row["votes"]),
     )
-
-
-def replace_folder(partial: Path, folder: Path) -> None:
-    """Put a finished folder in its place; a crash leaves the old one, or a name that says it is old."""
-    old = folder.with_name(folder.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    partial.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)

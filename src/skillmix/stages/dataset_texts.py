@@ -1,7 +1,6 @@
 """From graded conversations to kept texts, and from kept texts to a data set's folder."""
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,8 @@ from skillmix.engine.outlines import Outline, combinations_of, contents
 from skillmix.engine.run_folder import write_whole
 from skillmix.render.dataset_card import CardFacts, dataset_card, dataset_info
 from skillmix.stages.conversations import TURNS
-from skillmix.stages.dataset_files import Prompting, Written, prompts_shown, replace_folder, write_rows
+from skillmix.stages.dataset_files import Prompting, Written, prompts_shown, write_rows
+from skillmix.stages.folders import DATASET, replacing
 from skillmix.stages.graded import Graded, answer_of
 
 _MOST_EXAMPLES = 5
@@ -197,18 +197,16 @@ def make_dataset(
         refuse_names(named)
     corpus = corpus.part(places) if corpus else corpus_of(t.text for t in chosen)
     figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus)
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     prompts = load_prompts(plan.prompts)
     prompting = Prompting(prompts, plan.catalog)
-    written = write_rows(partial, chosen, prompting=prompting, validation=plan.validation)
-    facts = _facts(plan, chosen, written, prompts_shown(prompts))
-    (partial / "README.md").write_text(dataset_card(facts, figures, left, yields), encoding="utf-8")
-    info = dataset_info(plan.name, has_validation=written.validation > 0)
-    (partial / "dataset_info.json").write_text(info, encoding="utf-8")
-    write_whole(partial / "skillmix.json", _lineage(plan, chosen, written, figures, yields))
-    replace_folder(partial, folder)
+    with replacing(folder, DATASET) as new:
+        new.mkdir()
+        written = write_rows(new, chosen, prompting=prompting, validation=plan.validation)
+        facts = _facts(plan, chosen, written, prompts_shown(prompts))
+        (new / "README.md").write_text(dataset_card(facts, figures, left, yields), encoding="utf-8")
+        info = dataset_info(plan.name, has_validation=written.validation > 0)
+        (new / "dataset_info.json").write_text(info, encoding="utf-8")
+        write_whole(new / "skillmix.json", _lineage(plan, chosen, written, figures, yields))
     return Made(folder, written, figures, left, tuple(yields))
 
 

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -61,8 +62,19 @@ class Waves:
             self._close(k, sampler, self._learn(sampler))
             self.is_broken = False
 
+    @property
+    def calls(self) -> Calls:
+        """Whose calls the step makes."""
+        return Calls(self.step.name, (self._writer,), tuple(self.step.graders))
+
+    def first_cells(self) -> Iterator[Cell]:
+        """The first conversation of each k."""
+        for k in self.plan.recipe.ks:
+            with suppress(IndexError):  # nothing that may be in the set can be drawn
+                yield from self._cells(k, [self._candidates(k)[0]])
+
     async def _write(self) -> None:
-        calls = Calls(self.step.name, (self._writer,), tuple(self.step.graders))
+        calls = self.calls
         used = calls.models(self.place.experiment)
         if len(passes(used)) > 1:
             await self._wave_by_wave(calls)

@@ -1,7 +1,7 @@
 """Combinations that are evaluated somewhere, and so stay out of every data set; and the refusal of the reverse."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from skillmix.config.catalogs import load_catalog
@@ -50,12 +50,21 @@ def combinations_in(path: Path) -> Iterator[str]:
         documents = (
             json.loads(text) if path.suffix == ".json" else [json.loads(x) for x in text.split("\n") if x.strip()]
         )
-        yield from [combination_of(list(d["skills"]), d["topic"]).id for d in documents]
-    except (ValueError, TypeError, KeyError):
+        found = [_combination(document) for document in documents]
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise UserError(
             f"{path} does not hold combinations.",
             hint='It must be an experiment file, or JSON: [{"skills": […], "topic": …}], or one such object a line.',
         ) from None
+    yield from found
+
+
+def _combination(document: Mapping[str, object]) -> str:
+    """The id of one; a name that is no text would be the id of something else, which bars nothing."""
+    skills, topic = document["skills"], document["topic"]
+    if not isinstance(skills, list) or not all(isinstance(name, str) and name for name in [*skills, topic]):
+        raise ValueError("a name is no text")
+    return combination_of(skills, str(topic)).id
 
 
 def trained_on(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> dict[str, int]:

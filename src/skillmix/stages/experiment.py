@@ -1,6 +1,7 @@
 """A run's own copy of its experiment: written once, compared ever after."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Final
 
@@ -34,9 +35,15 @@ def criteria_of(experiment: Mapping[str, object]) -> Phrases:
 
 def begin_run(run: RunFolder, experiment: Mapping[str, object]) -> None:
     """Make the folder, or check that it belongs to this experiment."""
-    run.path.mkdir(parents=True, exist_ok=True)
+    refuse_other_import(run, experiment)
     if not run.experiment_file.exists():
+        run.path.mkdir(parents=True, exist_ok=True)
         write_whole(run.experiment_file, yaml.safe_dump(dict(experiment), sort_keys=False, allow_unicode=True))
+
+
+def refuse_other_import(run: RunFolder, experiment: Mapping[str, object]) -> None:
+    """Check that a run, if there is one, belongs to this experiment."""
+    if not run.experiment_file.exists():
         return
     stored = read_experiment(run)
     changed = sorted(k for k in experiment.keys() | stored.keys() if experiment.get(k) != stored.get(k))
@@ -53,10 +60,34 @@ _FIXED: Final = ("name", "seed", "catalog", "catalog_hash", "partition", "exclud
 
 
 def continue_run(run: RunFolder, experiment: Experiment, catalog: Catalog) -> None:
-    """Make a run's folder, or go on with it; its copy of the experiment is the latest one."""
+    """Make a run's folder, or go on with it; its copy of the experiment is the latest one.
+
+    Whoever calls it holds the run's lock.
+    """
+    document = checked_document(run, experiment, catalog)
+    run.path.mkdir(parents=True, exist_ok=True)
+    write_whole(run.experiment_file, yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+
+
+@contextmanager
+def continued(
+    run: RunFolder, experiment: Experiment, catalog: Catalog, *, has_made: Callable[[], bool]
+) -> Iterator[None]:
+    """Make an experiment the run's own; one that is refused before it has made anything leaves the former in place."""
+    before = run.experiment_file.read_text(encoding="utf-8") if run.experiment_file.exists() else None
+    continue_run(run, experiment, catalog)
+    try:
+        yield
+    except UserError:
+        if before is not None and not has_made():
+            write_whole(run.experiment_file, before)
+        raise
+
+
+def checked_document(run: RunFolder, experiment: Experiment, catalog: Catalog) -> dict[str, object]:
+    """An experiment as its run keeps it; an error if the run is there and cannot become it."""
     document: dict[str, object] = experiment.model_dump(mode="json")
     document["catalog_hash"] = catalog.content_hash()
-    run.path.mkdir(parents=True, exist_ok=True)
     stored = read_experiment(run) if run.experiment_file.exists() else document
     changed = [key for key in _FIXED if stored.get(key) != document.get(key)]
     if changed:
@@ -65,7 +96,7 @@ def continue_run(run: RunFolder, experiment: Experiment, catalog: Catalog) -> No
             f"The run {run.path} exists with another {', '.join(changed)}.",
             hint=f"It has {has}. Use another name for the experiment, or set it back.",
         )
-    write_whole(run.experiment_file, yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+    return document
 
 
 def experiment_of_run(document: Mapping[str, object]) -> Experiment | None:

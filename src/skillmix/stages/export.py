@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from skillmix.core.calls import Call, CallProblem, GradeKey, Reply
@@ -26,16 +27,58 @@ def export(run_name: str, *, what: What, file_format: Format, rules: str, output
     if output is not None and output.suffix != f".{file_format}":
         raise UserError(f"{str(output)!r} does not end in .{file_format}.", hint="Name the output by its format.")
     path = output or run.path / f"{what}.{file_format}"
+    _require_replaceable(path, what, file_format)
     rows = _rows(run, what, rules)
-    partial = path.with_name(path.name + ".partial")
     try:
-        _WRITERS[file_format](partial, rows)
-        partial.replace(path)
+        with TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as workshop:
+            new = Path(workshop) / path.name
+            _WRITERS[file_format](new, rows)
+            new.replace(path)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}.", hint="Choose another --output.") from None
-    finally:
-        partial.unlink(missing_ok=True)
     return path
+
+
+_OWN: dict[What, frozenset[str]] = {
+    "texts": frozenset({"run", "student", "combination", "status", "grader", "full_marks"}),
+    "votes": frozenset({"run", "student", "combination", "grader", "round", "reply"}),
+    "calls": frozenset({"key", "model", "messages", "request_hash", "reply"}),
+}
+"""Names by which an export of a kind is known."""
+
+
+def _require_replaceable(path: Path, what: What, file_format: Format) -> None:
+    """Refuse to replace anything but an earlier export of the same kind; an empty file is no loss."""
+    if not path.exists():
+        return
+    try:
+        names = _COLUMNS[file_format](path) if path.is_file() else frozenset({"a folder"})
+    except (OSError, ValueError, RecursionError):
+        names = frozenset({"something else"})
+    if names and not names >= _OWN[what]:
+        raise UserError(
+            f"{path} is there, and is not an export of {what}.", hint="Nothing was changed. Choose another --output."
+        )
+
+
+def _columns_of_jsonl(path: Path) -> frozenset[str]:
+    with path.open(encoding="utf-8") as file:
+        line = file.readline()
+    first = json.loads(line) if line else {}
+    return frozenset(first) if isinstance(first, dict) else frozenset({"no record"})
+
+
+def _columns_of_parquet(path: Path) -> frozenset[str]:
+    if not path.stat().st_size:
+        return frozenset()
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise _no_parquet() from None
+    return frozenset(parquet.read_schema(path).names)
+
+
+_COLUMNS = {"jsonl": _columns_of_jsonl, "parquet": _columns_of_parquet}
 
 
 def _rows(run: RunFolder, what: What, rules: str) -> Iterator[Row]:
@@ -162,10 +205,12 @@ def _write_parquet(path: Path, rows: Iterator[Row]) -> None:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise UserError(
-            "Parquet needs pyarrow.", hint="pip install 'skillmix[parquet]', or use --format jsonl."
-        ) from None
+        raise _no_parquet() from None
     parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+
+
+def _no_parquet() -> UserError:
+    return UserError("Parquet needs pyarrow.", hint="pip install 'skillmix[parquet]', or use --format jsonl.")
 
 
 _WRITERS = {"jsonl": _write_jsonl, "parquet": _write_parquet}

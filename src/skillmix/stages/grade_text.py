@@ -5,7 +5,18 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.calls import CallProblem, Decoding, GradeKey, Message, Outcome, Reply, Request, seed_for, text_id
+from skillmix.core.calls import (
+    CallProblem,
+    Decoding,
+    GradeKey,
+    Message,
+    Outcome,
+    Reply,
+    Request,
+    Subject,
+    seed_for,
+    text_id,
+)
 from skillmix.core.errors import UserError
 from skillmix.core.prompts import GraderVariant
 from skillmix.core.reading import Reading, read_grades
@@ -75,7 +86,8 @@ def grade_text(named: Named, text: str, *, grader: str, variant: GraderVariant, 
     else:
         prompt = prompts.grader_prompt(catalog, combination, answer=answer.text, variant=variant)
         key = GradeKey("text", combination.id, 0, text_id(answer.text), "grader", 0, 0)
-        request = Request(key, asked, (Message("user", prompt),), _GRADING, seed_for(seed, key))
+        subject = Subject(combination, prompts.criteria(combination), answer.text)
+        request = Request(key, asked, (Message("user", prompt),), _GRADING, seed_for(seed, key), subject)
         reading = read_grades(rubric, _asked(asked, request).text, text=answer.text)
         if verdict is not None:
             reading = with_verdict(reading, combination.skills, verdict)

@@ -25,7 +25,7 @@ from skillmix.core.reading import Reading, read_grades
 from skillmix.core.rubric import Phrases, rubric_of
 from skillmix.core.scoring import text_score
 from skillmix.core.text_rules import Answer, Rules, extract_answer, plain_answer
-from skillmix.core.texts import Ballot, StudentText
+from skillmix.core.texts import Ballot, StudentText, counts
 from skillmix.engine.derived import Decision, Derived
 from skillmix.engine.journal import JournalReader
 from skillmix.engine.outlines import Ids, Outline, Vote, combinations_of, contents, outlines
@@ -95,7 +95,9 @@ class Deciding:
         settings = self.graders[grader]
         text = StudentText("", combination, 0, answer)
         address = text.id
-        readings = self._readings(text, [(vote, reply) for vote, reply in votes if vote.text == address])
+        rounds = {grader: settings.votes} if settings else None
+        mine = [(v, reply) for v, reply in votes if v.text == address and counts(v.round, grader, rounds)]
+        readings = self._readings(text, mine)
         is_code = settings is not None and settings.model.startswith("rules:")
         if is_code and self.code is not None and settings is not None:
             skills = combination.skills
@@ -104,8 +106,8 @@ class Deciding:
                 readings = {0: reading_of(verdict, skills)}
             else:
                 readings = {r: found and with_verdict(found, skills, verdict) for r, found in readings.items()}
-        rounds = settings.votes if settings else max(1, len(readings))
-        ballot = Ballot(text, grader, rounds, tuple(readings[r] for r in sorted(readings)))
+        wanted = settings.votes if settings else max(1, len(readings))
+        ballot = Ballot(text, grader, wanted, tuple(readings[r] for r in sorted(readings)))
         points = ballot.points(self.rules, self.phrases)
         earned = text_score(points, "full_marks")
         told = [found.points if found else None for found in ballot.readings]

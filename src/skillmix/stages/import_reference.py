@@ -30,7 +30,7 @@ from skillmix.core.rubric import RESERVED_NAMES
 from skillmix.core.text_rules import extract_answer, plain_answer
 from skillmix.engine.journal import JournalWriter
 from skillmix.engine.run_folder import new_run
-from skillmix.stages.experiment import begin_run, imported_experiment
+from skillmix.stages.experiment import begin_run, imported_experiment, refuse_other_import
 from skillmix.stages.scores import run_gradings, run_records
 
 _GENERATION_FOLDER = re.compile(r"k(?P<k>\d+)_s(?P<seed>-?\d+)_v(?P<version>.+)_r(?P<round>\d+)")
@@ -87,11 +87,13 @@ def import_reference(folder: Path, run_name: str) -> ImportedReference:
     students = list(_student_folders(folder))
     if not students:
         raise UserError(f"No records of the original code lie in {folder}.", hint=_LAYOUT)
-    begin_run(run, imported_experiment(run, stage="import-reference"))
+    experiment = imported_experiment(run, stage="import-reference")
+    refuse_other_import(run, experiment)
     with run.write() as journal, journal.transaction():
         progress = _Import(journal)
         for student, path in students:
             _import_student(progress, student, path)
+        begin_run(run, experiment)
     run.note_invocation({"command": "import-reference", "folder": folder.resolve().name})
     gradings = run_gradings(run, run_records(run))
     problems = Counter(item.reading.problem for item in gradings if item.reading and item.reading.problem)
@@ -191,13 +193,20 @@ def _csv_rows(file: Path) -> list[Row]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, strict=True)
-            rows = [{key: value or "" for key, value in row.items() if key} for row in reader]
+            rows = list(reader)
             columns = set(reader.fieldnames or ())
     except (csv.Error, UnicodeDecodeError, OSError) as error:
         raise UserError(f"{file} cannot be read as CSV: {error}.", hint="Nothing of it was imported.") from None
     missing = sorted({"skills", "topic", "model_input_0"} - columns)
     if missing:
         raise UserError(f"{file} lacks the columns {', '.join(missing)}.", hint="Nothing of it was imported.")
+    for number, row in enumerate(rows, start=1):
+        # A cell that is not there is unknown; taken as empty, it would be an answer that earns nothing.
+        if None in row or None in row.values():
+            raise UserError(
+                f"{file}, record {number}: it does not have {len(columns)} cells, as the first line has.",
+                hint="Nothing of it was imported.",
+            )
     return rows
 
 

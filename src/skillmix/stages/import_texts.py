@@ -29,7 +29,7 @@ from skillmix.core.combinations import Combination, combination_of
 from skillmix.core.errors import UserError, faults_error
 from skillmix.core.text_rules import extract_answer, plain_answer
 from skillmix.engine.run_folder import new_run
-from skillmix.stages.experiment import begin_run, imported_experiment
+from skillmix.stages.experiment import begin_run, imported_experiment, refuse_other_import
 
 _MOST_FAULTS = 20
 
@@ -80,7 +80,8 @@ def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "sta
     run = new_run(run_name)
     source = load_catalog(catalog)
     lines = _validated_lines(file, source)
-    begin_run(run, imported_experiment(run, stage="import-texts", catalog=source, prompts=load_prompts(prompts)))
+    experiment = imported_experiment(run, stage="import-texts", catalog=source, prompts=load_prompts(prompts))
+    refuse_other_import(run, experiment)
     seen: Counter[tuple[str, str]] = Counter()
     gradings = new = 0
     with run.write() as journal, journal.transaction():
@@ -93,6 +94,7 @@ def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "sta
             graded = list(_gradings(line, combination, generation, outcomes[-1][1].text))
             gradings += len(graded)
             new += journal.record_all(graded, origin="imported")
+        begin_run(run, experiment)
     run.note_invocation(
         {"command": "import-texts", "file": file.name, "catalog": catalog, "catalog_hash": source.content_hash()}
     )

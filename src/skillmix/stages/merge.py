@@ -5,6 +5,7 @@ from pathlib import Path
 from skillmix.core.errors import UserError
 from skillmix.core.specs import IN_PROCESS, parse_spec
 from skillmix.models.checkpoints import checkpoint_of, lineage_of
+from skillmix.stages.folders import MODEL, replacing
 from skillmix.stages.train import write_lineage
 
 
@@ -19,13 +20,12 @@ def merge_adapters(spec: str, output: Path) -> Path:
     if output.exists():
         raise UserError(f"{output} exists.", hint="Name a folder that does not.")
     from skillmix.models.local.loading import read_checkpoint
-    from skillmix.training.saving import replaced, write_model
+    from skillmix.training.saving import write_model
 
-    model, tokenizer = read_checkpoint(checkpoint, dtype="auto", device="cpu")
-    partial = output.with_name(f"{output.name}.partial")
-    write_model(model, tokenizer, partial)
-    lineage = lineage_of(checkpoint.adapters[-1])
-    if lineage:
-        write_lineage(partial, {**lineage, "adapter": False})
-    replaced(output, partial)
+    with replacing(output, MODEL) as new:
+        model, tokenizer = read_checkpoint(checkpoint, dtype="auto", device="cpu")
+        write_model(model, tokenizer, new)
+        lineage = lineage_of(checkpoint.adapters[-1])
+        if lineage:
+            write_lineage(new, {**lineage, "adapter": False})
     return output

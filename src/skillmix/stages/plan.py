@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from skillmix.config.dataset_step import DatasetStep
@@ -63,7 +64,7 @@ def step_cells(step: CallStep, experiment: Experiment, catalog: Catalog) -> Iter
         for k in step.k:
             draw = Draw(side=pool, setting=setting, k=k, seed=experiment.seed)
             is_ladder = isinstance(step, EvaluateStep) and step.ladder
-            combinations = (draw_ladder if is_ladder else draw_combinations)(draw, step.combinations)
+            combinations = _drawn(draw, step.combinations, is_ladder=is_ladder)
             for student in step.students:
                 yield Cell(
                     step=step.name,
@@ -71,9 +72,15 @@ def step_cells(step: CallStep, experiment: Experiment, catalog: Catalog) -> Iter
                     graders=tuple(step.graders) if isinstance(step, EvaluateStep) else (),
                     setting=setting,
                     k=k,
-                    combinations=tuple(combinations),
+                    combinations=combinations,
                     generations=step.generations,
                 )
+
+
+@lru_cache(maxsize=256)
+def _drawn(draw: Draw, count: int, *, is_ladder: bool) -> tuple[Combination, ...]:
+    """The same draw is wanted by checks, by the calls and by the scores of a run."""
+    return tuple((draw_ladder if is_ladder else draw_combinations)(draw, count))
 
 
 def drawn_settings(step: Step, experiment: Experiment) -> list[Setting]:

@@ -1,12 +1,10 @@
 """`skillmix report`: a folder that opens offline in a browser, in which each number leads to the texts behind it."""
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Final
 
 from skillmix.config.experiment import Experiment, load_experiment
 from skillmix.config.report_step import ReportStep
@@ -17,12 +15,10 @@ from skillmix.core.grader_checks import grader_agreement, round_agreement
 from skillmix.core.lineage import trained_skill_sets
 from skillmix.core.report import Report, by_place
 from skillmix.engine.run_folder import RunFolder, find_run
+from skillmix.stages.folders import REPORT, REPORT_MARK, REPORT_NOTE, replacing
 from skillmix.stages.report_archive import Archive
 from skillmix.stages.report_records import RunReading, read_run
 from skillmix.stages.terminal import say
-
-_MARK: Final = "skillmix-report"
-"""A file that says: this folder is a report, and may be replaced by the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +104,11 @@ def write_report(runs: Sequence[RunFolder], *, output: Path, wishes: Wishes) -> 
     """Everything that the runs allow; an older report in its place is replaced when the new one is whole."""
     if wishes.rules not in (None, "default", "paper", "both"):
         raise UserError(f"There are no rules {wishes.rules!r}.", hint="default, paper, or both.")
-    _check_replaceable(output)
-    partial = output.with_name(output.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    writer = _Writer(partial)
-    try:
-        writer.text(_MARK, "This folder was made by `skillmix report`, and is replaced by the next one.\n")
+    with replacing(output, REPORT) as new:
+        writer = _Writer(new)
+        writer.text(REPORT_MARK, REPORT_NOTE)
         texts, gaps = _fill(runs, wishes, writer)
-        shutil.rmtree(output, ignore_errors=True)
-        partial.rename(output)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return Made(output / "index.html", writer.bytes, writer.files, texts, tuple(gaps))
-
-
-def _check_replaceable(output: Path) -> None:
-    if output.exists() and not (output / _MARK).exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"{output} is there, and is not a report.", hint="Choose another --output.")
 
 
 class _Writer:

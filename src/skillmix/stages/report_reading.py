@@ -11,7 +11,7 @@ from typing import Final
 from skillmix.core.calls import Call, Reply
 from skillmix.core.reading import Reading, read_grades
 from skillmix.core.rubric import Phrases, rubric_of
-from skillmix.core.texts import ReadCall, StudentText, gradings_of, read_reply
+from skillmix.core.texts import ReadCall, Rounds, StudentText, gradings_of, read_reply
 from skillmix.stages.second_process import is_there_a_second_core
 
 Grading = tuple[Call, StudentText]
@@ -23,10 +23,15 @@ WORTH_IT: Final = 10_000
 
 
 def read_gradings(
-    texts: Iterable[StudentText], calls: Iterable[Call], *, phrases: Phrases, here: int = WORTH_IT
+    texts: Iterable[StudentText],
+    calls: Iterable[Call],
+    *,
+    phrases: Phrases,
+    rounds: Rounds | None,
+    here: int = WORTH_IT,
 ) -> Iterator[ReadCall]:
     """The same as `read_calls`, in the same order; beyond the first ones with help, where there is a second core."""
-    gradings = gradings_of(texts, calls)
+    gradings = gradings_of(texts, calls, rounds=rounds)
     yield from _read_here(islice(gradings, here), phrases)
     batches = iter(lambda: list(islice(gradings, _BATCH)), [])
     first = next(batches, None)

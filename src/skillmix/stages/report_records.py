@@ -109,9 +109,9 @@ def read_run(run: RunFolder, *, rules: str | None, archive: Archive) -> RunReadi
         combinations = journal.combinations()
         calls = archive.watch_talks(tally.watch_calls(journal.calls("generate")), journal, place)
         texts = student_texts(calls, combinations, turns=TURNS if experiment else None)
-        read = tally.watch(read_gradings(texts, journal.calls("grade"), phrases=phrases))
+        read = tally.watch(read_gradings(texts, journal.calls("grade"), phrases=phrases, rounds=rounds))
         found = ballots(texts, archive.watch_votes(read, journal, place), rounds=rounds)
-    records = RunRecords(texts, found, phrases)
+    records = RunRecords(texts, found, phrases, rounds)
     seen_by_code: dict[Conversation, Found] = {}
     if experiment and catalog and any(s.model.startswith("rules:") for s in experiment.graders.values()):
         records, seen_by_code = _with_code(records, experiment, catalog)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from signal import SIGINT
 from typing import TYPE_CHECKING, Any, Final
 
 from skillmix.config.catalogs import load_catalog
@@ -17,19 +18,20 @@ from skillmix.config.price_file import load_prices
 from skillmix.config.report_step import ReportStep
 from skillmix.core.calls import CallProblem, Model
 from skillmix.core.catalog import Catalog
-from skillmix.core.errors import UserError
+from skillmix.core.errors import Interrupted, UserError
 from skillmix.core.prices import Price, price_of
 from skillmix.core.specs import parse_spec
 from skillmix.engine.run_folder import RunFolder, new_run
 from skillmix.engine.scheduler import LimitedPurse, Tally
+from skillmix.stages.before_run import check_journal, check_plan
 from skillmix.stages.evaluate import Workplace, opened_models, work_on
 from skillmix.stages.evaluations import refuse_trained
-from skillmix.stages.experiment import continue_run
+from skillmix.stages.experiment import checked_document, continued
 from skillmix.stages.plan import drawn_settings, entries, written_by
 from skillmix.stages.planned_work import planned_work
 from skillmix.stages.progress import RunProgress
 from skillmix.stages.rules_grader import require_checkers
-from skillmix.stages.stopping import INTERRUPTED
+from skillmix.stages.stopping import signal_of
 from skillmix.stages.terminal import say
 from skillmix.stages.trained_models import with_trained
 
@@ -87,9 +89,14 @@ class RunResult:
         return next((tally.stopped for tally in self.tallies.values() if tally.stopped), None)
 
     @property
+    def signal(self) -> int | None:
+        """The signal that stopped it, if one did."""
+        return signal_of(self.stopped)
+
+    @property
     def is_interrupted(self) -> bool:
         """Whether the user stopped it."""
-        return self.stopped == INTERRUPTED
+        return self.signal is not None
 
     @property
     def is_complete(self) -> bool:
@@ -142,20 +149,25 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
     _check_rules(experiment, catalog, steps)
     run = new_run(experiment.name)
     known = _prices(experiment, load_prices(prices))
+    check_plan(experiment, catalog, steps, run)
     asyncio.run(_probe(experiment, steps))
-    continue_run(run, experiment, catalog)
     result = RunResult(run, {})
     with RunProgress(planned_work(experiment, steps, run)) as progress:
         with run.write() as journal:
             budget = experiment.budget
             purse = LimitedPurse(known, spent=journal.spent(), max_calls=budget.max_calls, max_usd=budget.max_usd)
             place = Workplace(experiment, catalog, run, journal, purse, progress)
+            checked_document(run, experiment, catalog)
+            check_journal(place, steps)
             try:
-                _work(steps, place, result)
+                with continued(run, experiment, catalog, has_made=lambda: bool(result.called or result.datasets)):
+                    _work(steps, place, result)
             except asyncio.CancelledError:
-                raise KeyboardInterrupt from None
+                raise Interrupted(result.signal or SIGINT) from None
             finally:
-                run.note_invocation({"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()})
+                if run.path.is_dir():  # it may have been deleted meanwhile
+                    facts = {"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()}
+                    run.note_invocation(facts)
         if not result.is_interrupted:
             _write_reports(experiment, steps, result, progress)
     return replace(

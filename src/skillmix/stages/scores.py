@@ -15,7 +15,7 @@ from skillmix.core.reasons import reasons_of
 from skillmix.core.rubric import Phrases, Rubric, rubric_of
 from skillmix.core.scoring import METRICS, Metric, Points, Score
 from skillmix.core.text_rules import RULES, Rules
-from skillmix.core.texts import Ballot, ReadCall, StudentText, ballots, read_calls, student_texts
+from skillmix.core.texts import Ballot, ReadCall, Rounds, StudentText, ballots, read_calls, student_texts
 from skillmix.engine.run_folder import RunFolder, find_run
 from skillmix.stages.conversations import TURNS
 from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
@@ -33,6 +33,8 @@ class RunRecords:
     texts: list[StudentText]
     ballots: list[Ballot]
     phrases: Phrases
+    rounds: Rounds | None = None
+    """Votes that count, by grader; None for an imported run, where all do."""
     code: RulesGrader | None = None
     graders_with_code: Mapping[str, bool] = field(default_factory=dict)
     """Graders of which code is a part, and whether it decides alone."""
@@ -78,19 +80,20 @@ def run_records(run: RunFolder) -> RunRecords:
     with run.read() as journal:
         calls = journal.calls("generate")
         texts = student_texts(calls, journal.combinations(), turns=TURNS if experiment else None)
-        read = read_calls(texts, journal.calls("grade"), phrases=phrases)
+        read = read_calls(texts, journal.calls("grade"), phrases=phrases, rounds=rounds)
         found = ballots(texts, read, rounds=rounds)
     with_code = graders_with_code(experiment.graders) if experiment else {}
     if not experiment or not with_code:
-        return RunRecords(texts, found, phrases)
+        return RunRecords(texts, found, phrases, rounds)
     code = RulesGrader(load_catalog(experiment.catalog))
-    return RunRecords(texts, code.ballots(found, experiment.graders, texts), phrases, code, with_code)
+    judged = code.ballots(found, experiment.graders, texts)
+    return RunRecords(texts, judged, phrases, rounds, code, with_code)
 
 
 def run_gradings(run: RunFolder, records: RunRecords) -> Iterator[ReadCall]:
-    """Every grading of a run with its reply and its reading, one at a time."""
+    """Every grading of a run that counts, with its reply and its reading, one at a time."""
     with run.read() as journal:
-        yield from read_calls(records.texts, journal.calls("grade"), phrases=records.phrases)
+        yield from read_calls(records.texts, journal.calls("grade"), phrases=records.phrases, rounds=records.rounds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of calls: the first lets those in flight finish, the second leaves them."""
+"""Ctrl-C, SIGTERM or SIGHUP during calls: the first lets those in flight finish, the second leaves them."""
 
 import asyncio
 import signal
@@ -9,28 +9,46 @@ from typing import Final
 from skillmix.engine.scheduler import Scheduler
 from skillmix.stages.terminal import say
 
-INTERRUPTED: Final = "interrupted"
+_SIGNALS: Final = {
+    why: getattr(signal, name)
+    for why, name in (("interrupted", "SIGINT"), ("terminated", "SIGTERM"), ("hung up", "SIGHUP"))
+    if hasattr(signal, name)  # Windows has no SIGHUP
+}
+"""What a tally says if a signal stopped it, and the signal."""
+
+
+def signal_of(stopped: str | None) -> int | None:
+    """The signal that stopped a step; None if it was something else, or nothing."""
+    return _SIGNALS.get(stopped) if stopped else None
 
 
 @contextmanager
 def stopping_on_interrupt(scheduler: Scheduler) -> Iterator[None]:
-    """Handle SIGINT where this thread may; elsewhere, as in a notebook's helper thread, leave it as it is."""
+    """Handle signals where this thread may; elsewhere, as in a notebook's helper thread, leave them as they are."""
     loop = asyncio.get_running_loop()
     working = asyncio.current_task()
 
-    def stop() -> None:
-        if scheduler.tally.stopped == INTERRUPTED and working is not None:
+    def stop(why: str) -> None:
+        if signal_of(scheduler.tally.stopped) is not None and working is not None:
             working.cancel()
             return
-        scheduler.stop(INTERRUPTED)
+        scheduler.stop(why)
         say(f"\nstopping: {scheduler.in_flight} calls in flight are waited for; press Ctrl-C again to leave them")
 
-    try:
-        loop.add_signal_handler(signal.SIGINT, stop)
-    except (NotImplementedError, RuntimeError, ValueError):
-        yield
-        return
+    before = {}
+    for why, number in _SIGNALS.items():
+        handler = signal.getsignal(number)
+        if number != signal.SIGINT and handler == signal.SIG_IGN:
+            continue  # as under nohup
+        try:
+            loop.add_signal_handler(number, stop, why)
+        except (NotImplementedError, RuntimeError, ValueError):
+            break
+        before[number] = handler
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            if handler is not None:
+                signal.signal(number, handler)

@@ -2,22 +2,29 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from skillmix.config.catalogs import load_catalog
+from skillmix.config.dataset_about import check_model_about
 from skillmix.config.experiment import Experiment, load_experiment
 from skillmix.config.train_step import TrainStep
+from skillmix.core.catalog import Catalog
 from skillmix.core.errors import UserError
 from skillmix.core.hashing import digest
 from skillmix.core.specs import IN_PROCESS, parse_spec
 from skillmix.engine.run_folder import RunFolder, new_run, write_whole
+from skillmix.engine.scheduler import LimitedPurse
 from skillmix.models.checkpoints import LINEAGE, Checkpoint, checkpoint_of, lineage_of
 from skillmix.models.threads import calm_threads
-from skillmix.stages.experiment import continue_run
+from skillmix.stages.before_run import check_journal, check_plan, was_other
+from skillmix.stages.evaluate import Workplace
+from skillmix.stages.experiment import checked_document, continued
+from skillmix.stages.folders import MODEL, require_replaceable
 from skillmix.stages.planned_work import planned_work
 from skillmix.stages.progress import NO_PROGRESS, RunProgress
 from skillmix.stages.training_data import Lessons, Source, read_lessons, sources_of, united
@@ -25,9 +32,6 @@ from skillmix.training.replay import state_of
 
 DEFAULT_STEPS: Final = 4000
 """arXiv 2409.19808, section 3.3."""
-_ONLY_HOW: Final = frozenset({"token_budget", "recompute", "compile", "checkpoint_every", "reshard", "precision"})
-"""Settings of speed and memory: a run may go on with others."""
-_NOT_RECIPE: Final = frozenset({"name", "stage", "base", "data", "seed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +65,15 @@ class Job:
         """Of order, adapter and rounding."""
         return self.experiment.seed if self.step.seed is None else self.step.seed
 
-    def recipe(self) -> dict[str, Any]:
-        """How it is trained, as the lineage keeps it."""
-        return self.step.model_dump(mode="json", exclude=set(_NOT_RECIPE))
-
     def identity(self) -> str:
         """Changes with whatever changes the result."""
-        recipe = {key: value for key, value in self.recipe().items() if key not in _ONLY_HOW}
+        recipe = self.step.decisive()
         hashes = [source.about["hash"] for source in self.sources]
         return digest("training", self.checkpoint.weights_hash(), hashes, recipe, self.seed).hex()
 
     def lineage(self, *, steps: int) -> dict[str, Any]:
         """What the checkpoint says of itself."""
-        parent = lineage_of((self.checkpoint.adapters or (self.checkpoint.base,))[-1])
+        parent = lineage_of(_last_folder(self.checkpoint))
         is_trained = parent.get("kind") == "model"
         about = [source.about for source in self.sources] + ([parent] if is_trained else [])
         base = {"spec": self.base, "hash": self.checkpoint.weights_hash()}
@@ -85,7 +85,7 @@ class Job:
             "catalog": self.experiment.catalog,
             "partition": self.experiment.partition or load_catalog(self.experiment.catalog).default_partition,
             "combinations": united(about, "combinations"),
-            "recipe": {**self.recipe(), "steps_taken": steps},
+            "recipe": {**self.step.recipe(), "steps_taken": steps},
             "seed": self.seed,
             "parent": base["hash"] if is_trained else None,
             "adapter": self.step.lora is not None and not self.step.lora.merge,
@@ -98,10 +98,31 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
     experiment = load_experiment(path, changes=changes)
     run = new_run(experiment.name)
     chosen = chosen_steps(experiment, only)
-    if is_first_rank():
-        continue_run(run, experiment, load_catalog(experiment.catalog))
-    with RunProgress(planned_work(experiment, chosen, run) if is_first_rank() else ()) as progress:
-        return [train_step(experiment, step, run, progress) for step in chosen]
+    if not is_first_rank():
+        with RunProgress(()) as progress:
+            return [train_step(experiment, step, run, progress) for step in chosen]
+    catalog = load_catalog(experiment.catalog)
+    check_plan(experiment, catalog, chosen, run)
+    trained: list[Trained] = []
+    with (
+        RunProgress(planned_work(experiment, chosen, run)) as progress,
+        _locked(run, experiment, catalog, chosen),
+        continued(run, experiment, catalog, has_made=lambda: bool(trained)),
+    ):
+        for step in chosen:
+            trained.append(train_step(experiment, step, run, progress))
+    return trained
+
+
+@contextmanager
+def _locked(run: RunFolder, experiment: Experiment, catalog: Catalog, steps: Sequence[TrainStep]) -> Iterator[None]:
+    """Keep other writers out, and find what contradicts the journal of the run, if it has one."""
+    with run.write() if run.has_journal else run.locked() as journal:
+        checked_document(run, experiment, catalog)
+        if journal is not None:
+            purse = LimitedPurse({}, spent=(0, 0.0), max_calls=None, max_usd=None)
+            check_journal(Workplace(experiment, catalog, run, journal, purse, NO_PROGRESS), steps)
+        yield
 
 
 def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
@@ -121,9 +142,10 @@ def train_step(experiment: Experiment, step: TrainStep, run: RunFolder, progress
     made = lineage_of(job.model_folder)
     if made:
         if made.get("identity") != identity:
-            raise _was_other(job.model_folder)
+            raise was_other(job.model_folder)
         progress.end(step.name, f"{step.name}: found in {job.model_folder}")
         return Trained(step.name, job.model_folder, was_there=True)
+    require_replaceable(job.model_folder, MODEL)
     _require_packages(step)
     if is_first_rank():
         _begin(job, identity)
@@ -137,14 +159,23 @@ def train_step(experiment: Experiment, step: TrainStep, run: RunFolder, progress
 def job_of(experiment: Experiment, step: TrainStep, run: RunFolder) -> Job:
     """Look up what a step names."""
     base = base_spec(experiment, step, run)
+    checkpoint = checkpoint_of(parse_spec(base))
+    parent = lineage_of(_last_folder(checkpoint))
+    if parent.get("kind") == "model":
+        check_model_about(parent, source=str(_last_folder(checkpoint) / LINEAGE))
     return Job(
         experiment=experiment,
         step=step,
         folder=run.path / step.name,
         base=base,
-        checkpoint=checkpoint_of(parse_spec(base)),
+        checkpoint=checkpoint,
         sources=sources_of(step, run.path),
     )
+
+
+def _last_folder(checkpoint: Checkpoint) -> Path:
+    """The folder that says what a model was last trained on."""
+    return (checkpoint.adapters or (checkpoint.base,))[-1]
 
 
 def base_spec(experiment: Experiment, step: TrainStep, run: RunFolder) -> str:
@@ -189,21 +220,14 @@ def _begin(job: Job, identity: str) -> None:
     if note.is_file():
         begun = json.loads(note.read_text(encoding="utf-8"))
         if begun.get("identity") != identity:
-            raise _was_other(job.folder)
+            raise was_other(job.folder)
         if begun.get("replay") != told["replay"]:
             raise UserError(
                 f"{job.folder} was begun with other files to replay.",
                 hint="Put them back as they were, or remove the folder to train anew.",
             )
         return
-    write_whole(note, json.dumps({**told, "base": job.base, "recipe": job.recipe()}, indent=1) + "\n")
-
-
-def _was_other(folder: Path) -> UserError:
-    return UserError(
-        f"{folder} is from other data, another base or another recipe.",
-        hint="Remove the folder to train anew, or give the step another name.",
-    )
+    write_whole(note, json.dumps({**told, "base": job.base, "recipe": job.step.recipe()}, indent=1) + "\n")
 
 
 def write_lineage(folder: Path, lineage: dict[str, Any]) -> None:

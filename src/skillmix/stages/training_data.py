@@ -1,16 +1,19 @@
 """What a train step learns from: data sets and files, read, split, and known by their hashes."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
+from skillmix.config.dataset_about import dataset_about
 from skillmix.config.train_step import TrainStep
+from skillmix.config.yaml_files import read_text
 from skillmix.core.errors import UserError
 from skillmix.core.hashing import digest
 from skillmix.models.checkpoints import LINEAGE
+from skillmix.stages.dataset_files import content_hash
+from skillmix.stages.terminal import say
 from skillmix.training.conversations import Conversation, read_conversations
 
 
@@ -23,7 +26,7 @@ class Source:
     train: Path
     validation: Path | None
     about: dict[str, Any]
-    """Its skillmix.json, or only its hash."""
+    """Its skillmix.json, or nothing, and the hash of the conversations that are in it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +79,47 @@ def _file_or_folder(name: str) -> Source:
     if path.is_dir():
         return _of_folder(name, path)
     if not path.is_file():
-        raise UserError(f"There is no data set {name}.", hint="data: names dataset steps, folders or JSON Lines files.")
+        raise _no_data(name, path)
     return Source(name, path, path, None, {"hash": _hash_of([path])})
 
 
 def _of_folder(name: str, folder: Path) -> Source:
     files = [folder / "train.jsonl", folder / "validation.jsonl"]
     if not files[0].is_file():
-        raise UserError(f"There is no data set in {folder}.", hint="Its conversations are in train.jsonl.")
+        raise _no_data(name, folder)
     there = [file for file in files if file.is_file()]
-    try:
-        about = json.loads((folder / LINEAGE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        about = {}
-    except ValueError:
-        raise UserError(f"{folder / LINEAGE} is damaged.", hint="Make the data set again.") from None
-    return Source(name, folder, files[0], files[1] if len(there) == 2 else None, {"hash": _hash_of(there), **about})
+    about = _about(folder)
+    found = _hash_of(there) if about is None else content_hash(files)
+    if about is not None and about["hash"] != found:
+        say(
+            f"{name}: its conversations are not those that its {LINEAGE} was written for; what that file says of "
+            "combinations and k may be wrong"
+        )
+    validation = files[1] if len(there) == 2 else None
+    return Source(name, folder, files[0], validation, {**(about or {}), "hash": found})
+
+
+def _about(folder: Path) -> dict[str, Any] | None:
+    """What a folder says of itself, checked; None if it says nothing."""
+    file = folder / LINEAGE
+    return dataset_about(read_text(file), source=str(file)) if file.exists() else None
+
+
+def check_data(step: TrainStep) -> None:
+    """Refuse files and folders that a step could not train on, long before it is their turn."""
+    for name in step.data:
+        if "/" not in name:
+            continue
+        path = Path(name).expanduser()
+        if not path.is_file() and not (path / "train.jsonl").is_file():
+            raise _no_data(name, path)
+        _about(path)
+
+
+def _no_data(name: str, path: Path) -> UserError:
+    if path.is_dir():
+        return UserError(f"There is no data set in {path}.", hint="Its conversations are in train.jsonl.")
+    return UserError(f"There is no data set {name}.", hint="data: names dataset steps, folders or JSON Lines files.")
 
 
 def _hash_of(files: Sequence[Path]) -> str:

@@ -1,6 +1,5 @@
 """One training run: tokens, model, loop, and the checkpoint that comes out of it."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ from skillmix.config.train_step import LoraSettings, TrainStep
 from skillmix.core.errors import UserError
 from skillmix.models.bf16_trial import require_bf16
 from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
+from skillmix.stages.folders import MODEL, remove_checkpoints, replacing
 from skillmix.stages.progress import RunProgress
 from skillmix.stages.terminal import say
 from skillmix.stages.train import DEFAULT_STEPS, Job, is_first_rank, write_lineage
@@ -22,7 +22,7 @@ from skillmix.training.order import OrderedData, steps_of
 from skillmix.training.ranks import joined_ranks
 from skillmix.training.recipe import Recipe
 from skillmix.training.replay import Replay
-from skillmix.training.saving import bytes_of, merged, replaced, require_space, write_model
+from skillmix.training.saving import bytes_of, merged, require_space, write_model
 
 
 def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
@@ -43,7 +43,7 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
     told.close()
     if is_first_rank():
         _write(job, result.model, tokenizer, steps=result.steps)
-        shutil.rmtree(job.folder / "checkpoints", ignore_errors=True)
+        remove_checkpoints(job.folder / "checkpoints")
     joined_ranks().wait()  # the next step may begin with this one's model
 
 
@@ -137,12 +137,10 @@ def _check_disk(model: Any, recipe: Recipe, job: Job) -> None:
 
 def _write(job: Job, model: Any, tokenizer: Any, *, steps: int) -> None:
     """Write everything beside its place, then put it there: a checkpoint with the name is whole."""
-    partial = job.folder / "model.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    if job.step.lora is not None and job.step.lora.merge:
-        model = merged(model)
-    write_model(model, tokenizer, partial)
-    write_lineage(partial, job.lineage(steps=steps))
-    replaced(job.model_folder, partial)
+    with replacing(job.model_folder, MODEL) as new:
+        if job.step.lora is not None and job.step.lora.merge:
+            model = merged(model)
+        write_model(model, tokenizer, new)
+        write_lineage(new, job.lineage(steps=steps))
     draw_losses(job.folder)
     say(f"{job.step.name}: {steps} steps; the model is in {job.model_folder}")

@@ -116,7 +116,7 @@ class Checkpoints:
 
     def _prune(self, kept: set[int | None]) -> None:
         for steps in self._steps():
-            if steps not in kept:
+            if steps not in kept and (self._place(steps) / _NOTE).is_file():
                 shutil.rmtree(self._place(steps), ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a step: the step is finished first, so that nothing of it is lost."""
+"""Ctrl-C, SIGTERM or SIGHUP in the middle of a step: the step is finished first, so that nothing of it is lost."""
 
 import signal
 import threading
@@ -9,14 +9,21 @@ from typing import Any, Final
 
 from skillmix.training.ranks import Ranks
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Windows has no SIGHUP."""
 
 
 @dataclass(slots=True)
 class Interruption:
     """Whether somebody wants the run to stop."""
 
-    is_wanted: bool = False
+    number: int | None = None
+    """The signal that said so."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether to stop after this step."""
+        return self.number is not None
 
 
 @contextmanager
@@ -26,16 +33,17 @@ def finishing_steps(ranks: Ranks) -> Iterator[Interruption]:
     if ranks.count > 1 or threading.current_thread() is not threading.main_thread():
         yield found
         return
-    before = {int(number): signal.getsignal(number) for number in _SIGNALS}
+    known = {int(number): signal.getsignal(number) for number in _SIGNALS}
+    before = {n: handler for n, handler in known.items() if handler not in (None, signal.SIG_IGN)}  # nohup ignores one
 
     def note(number: int, _: Any) -> None:
-        found.is_wanted = True
+        found.number = number
         signal.signal(number, before[number])
 
-    for number in _SIGNALS:
+    for number in before:
         signal.signal(number, note)
     try:
         yield found
     finally:
-        for number in _SIGNALS:
-            signal.signal(number, before[number])
+        for number, handler in before.items():
+            signal.signal(number, handler)

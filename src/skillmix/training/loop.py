@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from skillmix.core.errors import UserError
+from skillmix.core.errors import Interrupted, UserError
 from skillmix.training.checkpoints import Checkpoints, Progress
 from skillmix.training.engine import Engine, Step
 from skillmix.training.examples import Data, Example
@@ -73,8 +73,8 @@ class _Run:
                 if interruption.is_wanted or self._is_time_to_save():
                     self._checkpoints.save(self._engine.optimizer, self._progress)
                     self._saved_at = time.monotonic()
-                if interruption.is_wanted:
-                    raise KeyboardInterrupt
+                if interruption.number is not None:
+                    raise Interrupted(interruption.number)
         return self._result()
 
     def _resume(self) -> None:

@@ -31,16 +31,6 @@ def merged(model: Any) -> Any:
     return model.merge_and_unload()
 
 
-def replaced(folder: Path, partial: Path) -> None:
-    """Put a finished folder in its place: what has the name is whole."""
-    old = folder.with_name(f"{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    partial.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def require_space(model: Any, folder: Path, *, precision: str, checkpoints: int, result_bytes: int) -> None:
     """Refuse to start what the disk cannot hold: some checkpoints at once, and the result."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

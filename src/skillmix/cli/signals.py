@@ -1,0 +1,31 @@
+"""SIGTERM and SIGHUP end a command as Ctrl-C does; the exit status says which signal it was."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from skillmix.core.errors import Interrupted
+
+
+@contextmanager
+def ending_like_ctrl_c() -> Iterator[None]:
+    """Raise `Interrupted` on both signals, unless they are ignored (as under nohup) or handled by somebody else."""
+    # Several ranks of a training cannot agree on where to stop, and must not survive their launcher's signal.
+    is_alone = int(os.environ.get("WORLD_SIZE") or 1) == 1
+    before = {}
+    if is_alone and threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _: object) -> None:
+    raise Interrupted(number)
