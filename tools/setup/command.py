@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,35 +68,43 @@ class ThisComputer:
             return Answer(127, str(error))
         return Answer(done.returncode, done.stdout.decode(errors="replace"))
 
-    def work(self, title: str, command: Sequence[str]) -> Answer:
-        """Run a long command: its output goes to the log, a line of progress to the terminal."""
-        line, start, before = ProgressLine(self.stream, time.monotonic), time.monotonic(), self._sizes()
-        fetched = 0
+    def work(self, title: str, commands: Sequence[Sequence[str]]) -> Answer:
+        """Run long commands until one fails: their output goes to the log, a line of progress to the terminal."""
+        line, start, before = ProgressLine(self.stream, time.monotonic), time.monotonic(), self._installed()
+        fetched: list[int] = []
 
         def progress() -> str:
-            nonlocal fetched
-            now = self._sizes()
-            fetched = max(fetched, now[0] - before[0])
-            seconds, installed = time.monotonic() - start, max(0, now[1] - before[1])
-            return f"{title}: {seconds:.0f} s, {size(fetched)} fetched, {size(installed)} installed"
+            fetched[-1] = max(fetched[-1], megabytes(self.temporary))  # it shrinks when pip cleans up
+            seconds, installed = time.monotonic() - start, max(0, self._installed() - before)
+            return f"{title}: {seconds:.0f} s, {size(sum(fetched))} fetched, {size(installed)} installed"
 
-        with (self.places.venv / "setup.log").open("ab") as log:
+        answer = Answer(0, "")
+        for command in commands:
+            fetched.append(0)
+            answer = self._logged(command, lambda: line.show(progress()))
+            if answer.status:
+                line.end(f"{title}: failed")
+                return answer
+        line.end(progress())
+        return answer
+
+    def _logged(self, command: Sequence[str], meanwhile: Callable[[], None]) -> Answer:
+        file = self.places.venv / "setup.log"
+        with file.open("ab") as log:
             log.write(f"\n$ {' '.join(command)}\n".encode())
             log.flush()
             begin = log.tell()
             with self._started(command, log.fileno()) as process:
                 while process.poll() is None:
                     looked = time.monotonic()
-                    line.show(progress())
+                    meanwhile()
                     pause = max(1.0, 4 * (time.monotonic() - looked))  # looking may take at most a fifth of the time
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(pause)
-        line.end(progress() if not process.returncode else f"{title}: stopped")
-        output = (self.places.venv / "setup.log").read_bytes()[begin:]
-        return Answer(process.returncode, output.decode(errors="replace"))
+        return Answer(process.returncode, file.read_bytes()[begin:].decode(errors="replace"))
 
-    def _sizes(self) -> tuple[int, int]:
-        return megabytes(self.temporary), megabytes(self.places.venv) + megabytes(self.places.model_cache)
+    def _installed(self) -> int:
+        return megabytes(self.places.venv) + megabytes(self.places.model_cache)
 
     @contextmanager
     def _started(self, command: Sequence[str], log: int) -> Iterator[subprocess.Popen[bytes]]:

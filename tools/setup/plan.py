@@ -21,6 +21,8 @@ class Cost:
 
     download: int
     disk: int
+    at_once: int | None = None
+    """The largest download of one call of pip, which lies in the temporary folder until the call ends; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,8 @@ class Stage:
 EMPTY_VENV_MB = 20
 TORCH_COSTS = {
     Build.CPU: Cost(download=201, disk=900),
-    Build.CUDA: Cost(download=2742, disk=4950),
-    Build.CUDA_TRIMMED: Cost(download=2342, disk=3980),
+    Build.CUDA: Cost(download=2742, disk=4950, at_once=527),
+    Build.CUDA_TRIMMED: Cost(download=2342, disk=3980, at_once=527),
 }
 PACKAGE_COST = Cost(download=132, disk=586)
 TESTS_COST = Cost(download=115, disk=466)
@@ -99,6 +101,22 @@ def build_of(version: str | None, *, requirement: str, has_gpu: bool, is_linux: 
     return Build.CUDA_TRIMMED
 
 
+def gpu_libraries(requires: Sequence[str]) -> list[str]:
+    """Return the large requirements of torch one by one; the small ones are left to the last call of pip.
+
+    >>> gpu_libraries(["sympy>=1.13.3", "cuda-toolkit[cublas,cufft]==13.0.3", "triton==3.7.1; python_version < '3.15'"])
+    ['cuda-toolkit[cublas]==13.0.3', 'cuda-toolkit[cufft]==13.0.3', "triton==3.7.1; python_version < '3.15'"]
+    """
+    found = []
+    for requirement in requires:
+        if not requirement.startswith(("cuda-", "nvidia-", "triton")) or "extra ==" in requirement:
+            continue
+        extras = re.match(r"([\w.-]+)\[([^\]]+)\](.*)", requirement)
+        parts = [f"{extras[1]}[{extra.strip()}]{extras[3]}" for extra in extras[2].split(",")] if extras else []
+        found += parts or [requirement]
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """The folders that a set-up fills."""
@@ -127,10 +145,11 @@ def needs(
     """Return the room that the missing stages need; what an interrupted set-up has already installed is subtracted."""
     target = EMPTY_VENV_MB + sum(stage.cost.disk for stage in of)
     growth = min(sum(stage.cost.disk for stage in missing) + EMPTY_VENV_MB, max(0, target - venv_mb))
-    calls = [stage.cost.download for stage in missing] + [0 if model_is_ready else MODEL_COST.download]
+    costs = [stage.cost for stage in missing] + ([] if model_is_ready else [MODEL_COST])
+    at_once = max((cost.at_once or cost.download for cost in costs), default=0)
     found = [
         Need(places.venv, "the virtual environment", "VENV", _with_margin(growth if missing else 0)),
-        Need(places.temporary, "downloads in progress", "TMPDIR", _with_margin(max(calls))),
+        Need(places.temporary, "downloads in progress", "TMPDIR", _with_margin(at_once)),
     ]
     if places.pip_cache is not None:
         total = sum(stage.cost.download for stage in missing)

@@ -57,8 +57,8 @@ class Computer(Protocol):
     def ask(self, command: Sequence[str]) -> Answer:
         """Run a short command."""
 
-    def work(self, title: str, command: Sequence[str]) -> Answer:
-        """Run a long command, with a line of progress and a log."""
+    def work(self, title: str, commands: Sequence[Sequence[str]]) -> Answer:
+        """Run long commands until one fails, with a line of progress and a log; return how the last one ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +139,32 @@ class Setup:
         if build is Build.CUDA_TRIMMED:
             folder = self.places.venv / ".left-out"
             write_left_out(folder, packages)
-            self._pip(readable(self.requirement), [*options, "--find-links", str(folder), self.requirement])
+            self._install_torch_in_parts([*options, "--find-links", str(folder)])
             if not self._torch_problem():
                 return
         if list(self.places.venv.glob(f"lib/python*/site-packages/*+{plan.LEFT_OUT}.dist-info")):
             self.computer.ask([self.python, "-m", "pip", "uninstall", "--yes", *packages])
-        self._pip(readable(self.requirement), [*options, *shlex.split(self.torch)])
+        if build is Build.CPU:
+            self._pip(readable(self.requirement), [*options, *shlex.split(self.torch)])
+        else:
+            self._install_torch_in_parts(options)
         if problem := self._torch_problem():
             raise SetupError(
                 "torch is installed, but it does not load:\n" + "\n".join(f"  {line}" for line in problem),
                 f"Remove {self.places.venv} (make clean) and run again, or try another torch with TORCH=.",
             )
+
+    def _install_torch_in_parts(self, options: Sequence[str]) -> None:
+        """Install torch and its libraries with one call of pip each.
+
+        A stop then loses one download and not all of them, and the temporary folder holds one at a time.
+        """
+        torch = shlex.split(self.torch)
+        self._pip(readable(self.requirement), [*options, "--no-deps", *torch])
+        question = "from importlib.metadata import requires; print(*requires('torch') or [], sep='\\n')"
+        requires = self.computer.ask([self.python, "-c", question]).output.splitlines()
+        parts = [[*options, *torch[1:], library] for library in plan.gpu_libraries(requires)]
+        self._pip("the libraries of torch", *parts, [*options, *torch])
 
     def _torch_problem(self) -> list[str]:
         answer = self.computer.ask(
@@ -157,15 +172,15 @@ class Setup:
         )
         return useful_lines(answer.output) if answer.status else []
 
-    def _pip(self, what: str, arguments: Sequence[str]) -> None:
-        command = [self.python, "-m", "pip", "install", *QUIET, "--progress-bar", "off", *arguments]
-        answer = self.computer.work(f"installing {what}", command)
+    def _pip(self, what: str, *calls: Sequence[str]) -> None:
+        pip = [self.python, "-m", "pip", "install", *QUIET, "--progress-bar", "off"]
+        answer = self.computer.work(f"installing {what}", [[*pip, *arguments] for arguments in calls])
         if answer.status:
             self._fail(answer.output, what)
 
     def _fetch_model(self) -> None:
         command = [str(self.places.venv / "bin" / "skillmix"), "models", "--fetch"]
-        answer = self.computer.work("fetching the bundled model", command)
+        answer = self.computer.work("fetching the bundled model", [command])
         if answer.status:
             lines = [line for line in answer.output.splitlines() if line.strip()][-4:]
             raise SetupError("The bundled model could not be fetched:", "\n".join(lines))
