@@ -213,6 +213,7 @@ def test_an_interrupted_set_up_goes_on_with_the_stage_that_it_stopped_in(tmp_pat
     setup(computer).run()
 
     assert len(installs(computer)) == 1 and "--editable" in computer.worked[0]
+    assert computer.said[0].startswith(f"Going on with {tmp_path / '.venv'}, which holds 4.0 GB.")
     assert "torch" not in computer.said[0]
 
 
@@ -433,7 +434,8 @@ def test_a_long_command_is_logged_and_its_megabytes_are_counted(tmp_path: Path) 
     stream = io.StringIO()
     computer = real_computer(tmp_path, stream)
     program = "import os, pathlib, time; print('noise')\n"
-    program += "pathlib.Path(os.environ['TMPDIR'], 'wheel').write_bytes(bytes(3_000_000)); time.sleep(1.5)"
+    program += "folder = pathlib.Path(os.environ['TMPDIR'], 'pip-unpack'); folder.mkdir()\n"
+    program += "(folder / 'wheel').write_bytes(bytes(3_000_000)); time.sleep(1.5)"
 
     answer = computer.work("installing it", [[sys.executable, "-c", program]])
 

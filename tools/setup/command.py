@@ -74,7 +74,7 @@ class ThisComputer:
         fetched: list[int] = []
 
         def progress() -> str:
-            fetched[-1] = max(fetched[-1], megabytes(self.temporary))  # it shrinks when pip cleans up
+            fetched[-1] = max(fetched[-1], self._fetched())  # it shrinks when pip cleans up
             seconds, installed = time.monotonic() - start, max(0, self._installed() - before)
             return f"{title}: {seconds:.0f} s, {size(sum(fetched))} fetched, {size(installed)} installed"
 
@@ -102,6 +102,10 @@ class ThisComputer:
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(pause)
         return Answer(process.returncode, file.read_bytes()[begin:].decode(errors="replace"))
+
+    def _fetched(self) -> int:
+        """Count the folders of pip's downloads, and not the files beside them, which are copies for its cache."""
+        return sum(megabytes(path) for path in self.temporary.iterdir() if path.is_dir())
 
     def _installed(self) -> int:
         return megabytes(self.places.venv) + megabytes(self.places.model_cache)

@@ -146,10 +146,11 @@ def needs(
     target = EMPTY_VENV_MB + sum(stage.cost.disk for stage in of)
     growth = min(sum(stage.cost.disk for stage in missing) + EMPTY_VENV_MB, max(0, target - venv_mb))
     costs = [stage.cost for stage in missing] + ([] if model_is_ready else [MODEL_COST])
+    copies = 1 if places.pip_cache is None else 2  # pip writes what goes into its cache to a second temporary file
     at_once = max((cost.at_once or cost.download for cost in costs), default=0)
     found = [
         Need(places.venv, "the virtual environment", "VENV", _with_margin(growth if missing else 0)),
-        Need(places.temporary, "downloads in progress", "TMPDIR", _with_margin(at_once)),
+        Need(places.temporary, "downloads in progress", "TMPDIR", _with_margin(at_once * copies)),
     ]
     if places.pip_cache is not None:
         total = sum(stage.cost.download for stage in missing)
@@ -203,7 +204,7 @@ def size(mb: int) -> str:
     return f"{mb} MB" if mb < 1000 else f"{mb / 1000:.1f} GB"
 
 
-def announcement(missing: Sequence[Stage], *, places: Places, model_is_ready: bool) -> str:
+def announcement(missing: Sequence[Stage], *, places: Places, venv_mb: int, model_is_ready: bool) -> str:
     """Return the text that is printed before anything is downloaded."""
     rows = [(stage.title, stage.cost) for stage in missing]
     if not model_is_ready:
@@ -211,9 +212,12 @@ def announcement(missing: Sequence[Stage], *, places: Places, model_is_ready: bo
     width = max(len(title) for title, _ in rows)
     lines = [f"  {title:<{width}}  {size(cost.download):>8}  {size(cost.disk):>8}" for title, cost in rows]
     download, disk = sum(cost.download for _, cost in rows), sum(cost.disk for _, cost in rows)
+    first = f"Setting up {places.venv}, once."
+    if venv_mb > 2 * EMPTY_VENV_MB:
+        first = f"Going on with {places.venv}, which holds {size(venv_mb)}. At most this is missing:"
     return "\n".join(
         [
-            f"Setting up {places.venv}, once.",
+            first,
             f"  {'':<{width}}  download   on disk",
             *lines,
             f"  {'together, about':<{width}}  {size(download):>8}  {size(disk):>8}",

@@ -97,7 +97,8 @@ class Setup:
         missing = [stage for stage in todo if not self._stamp(stage).exists()]
         ready = model_is_ready(self.places.model_cache)
         if missing or not ready:
-            self.computer.say(plan.announcement(missing, places=self.places, model_is_ready=ready))
+            venv_mb = self.computer.megabytes(self.places.venv)
+            self.computer.say(plan.announcement(missing, places=self.places, venv_mb=venv_mb, model_is_ready=ready))
         elif todo:
             self.computer.say(f"pyproject.toml or TORCH changed: updating {self.places.venv}")
         options = [] if self._check_room(missing, build) else ["--no-cache-dir"]
