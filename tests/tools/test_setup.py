@@ -516,3 +516,13 @@ def test_the_examples_in_the_docstrings_hold() -> None:
     for module in (failures, plan):
         result = doctest.testmod(module)
         assert result.attempted and not result.failed
+
+
+@pytest.mark.parametrize(("document", "goal"), [("README.md", "run"), ("CONTRIBUTING.md", "test")])
+def test_the_documents_state_the_sizes_of_the_plan(document: str, goal: str) -> None:
+    text = re.sub(r"\s+", " ", (ROOT / document).read_text(encoding="utf-8"))
+
+    for build in Build:
+        costs = [plan.MODEL_COST, *(stage.cost for stage in plan.stages(goal, build))]
+        download, disk = sum(cost.download for cost in costs) / 1000, sum(cost.disk for cost in costs) / 1000
+        assert re.search(rf"{download:.1f} GB( \| | and (takes )?){disk:.1f} GB", text), (build, download, disk)

@@ -37,7 +37,7 @@ class Stage:
 # Measured with `make run` and `make test` in fresh clones on Linux x86-64, Python 3.11: the last line of each stage.
 EMPTY_VENV_MB = 20
 TORCH_COSTS = {
-    Build.CPU: Cost(download=201, disk=900),
+    Build.CPU: Cost(download=201, disk=904),
     Build.CUDA: Cost(download=2742, disk=4950, at_once=527),
     Build.CUDA_TRIMMED: Cost(download=2342, disk=3980, at_once=527),
 }
