@@ -19,7 +19,7 @@ from tools.setup.failures import failure_of
 from tools.setup.left_out import write_left_out
 from tools.setup.plan import Build, Disk, Places
 from tools.setup.progress import ProgressLine, megabytes
-from tools.setup.steps import Answer, Setup, SetupError
+from tools.setup.steps import Answer, Setup, SetupError, make_venv
 
 from skillmix.models.bundled import SOURCES, cache_folder
 
@@ -526,3 +526,30 @@ def test_the_documents_state_the_sizes_of_the_plan(document: str, goal: str) -> 
         costs = [plan.MODEL_COST, *(stage.cost for stage in plan.stages(goal, build))]
         download, disk = sum(cost.download for cost in costs) / 1000, sum(cost.disk for cost in costs) / 1000
         assert re.search(rf"{download:.1f} GB( \| | and (takes )?){disk:.1f} GB", text), (build, download, disk)
+
+
+def test_half_a_pip_is_removed_and_what_is_installed_stays(tmp_path: Path) -> None:
+    packages = tmp_path / ".venv" / "lib" / "python3.11" / "site-packages"
+    for name in ("pip", "pip-23.2.1.dist-info", "torch"):
+        (packages / name).mkdir(parents=True)
+    (tmp_path / ".venv" / "bin").mkdir()
+    (tmp_path / ".venv" / "bin" / "python").touch()
+    computer = FakeComputer(tmp_path)
+
+    make_venv(tmp_path / ".venv", computer)
+
+    assert [path.name for path in packages.iterdir()] == ["torch"]
+    assert f"{sys.executable} -m venv {tmp_path / '.venv'}" in computer.asked
+    assert not any("--clear" in words for words in computer.asked)
+
+
+def test_a_pip_that_outlives_its_set_up_is_waited_for(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    with alone(tmp_path, stream) as lock:
+        pip = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"], pass_fds=[lock])
+    assert stream.getvalue() == ""
+
+    with alone(tmp_path, stream):
+        assert pip.wait(5) == 0
+
+    assert stream.getvalue() == f"waiting for another set-up of {tmp_path}\n"

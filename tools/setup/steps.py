@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from shutil import rmtree
 from typing import NoReturn, Protocol
 
 from tools.setup import plan
@@ -261,6 +262,8 @@ def make_venv(venv: Path, computer: Computer) -> None:
     half_made = (venv / "bin").exists() or (venv / "pyvenv.cfg").exists()
     if half_made:
         computer.say(f"{venv} is incomplete: repairing it")
+    for left_over in [*venv.glob("lib/python*/site-packages/pip"), *venv.glob("lib/python*/site-packages/pip-*")]:
+        rmtree(left_over)  # half of a pip would pass for a whole one
     clear = ["--clear"] if half_made and not runs else []
     for options in (clear, ["--clear"]):
         made = computer.ask([sys.executable, "-m", "venv", *options, str(venv)])
