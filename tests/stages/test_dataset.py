@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from pyarrow import parquet
@@ -287,6 +288,18 @@ def test_less_than_the_target_may_be_enough(in_folder: Path, capsys: pytest.Capt
     assert "of 50 texts of k = 3 after 40 conversations" in told
     assert "enough for later steps" in told
     assert (in_folder / "runs/data/j/dataset/train.jsonl").exists()
+
+
+def test_no_text_at_all_may_be_enough(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = step("none", k=[6], target=5, most=1, least=0)
+    some = step("some", k=[1], target=5)
+    path = written(in_folder, [nothing, some, {"name": "both", "stage": "dataset", "of": ["none", "some"]}])
+
+    assert main(["run", str(path)]) == 0
+
+    assert "only 0 of 5 texts of k = 6" in capsys.readouterr().err
+    assert (in_folder / "runs/data/none/dataset/train.jsonl").read_text(encoding="utf-8") == ""
+    assert pq.read_table(in_folder / "runs/data/both/dataset/rows.parquet").num_rows == 5
 
 
 def test_a_spent_budget_leaves_what_there_is_and_goes_on_later(in_folder: Path) -> None:

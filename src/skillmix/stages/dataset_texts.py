@@ -189,7 +189,7 @@ def make_dataset(
     is_drawn = plan.recipe.size is not None
     places = draw_set(plan.recipe, [(t.identity if is_drawn else "", t.combination.k) for t in texts])
     chosen = [texts[place] for place in places]
-    if not chosen:
+    if not chosen and (not yields or any(y.least != 0 for y in yields)):  # a step may be content with nothing
         raise _empty(plan, left)
     refuse_leaks((t.combination for t in chosen), plan.bars)
     named = names_inside(((t.combination, t.replies) for t in chosen), plan.catalog, plan.bars.skills)
