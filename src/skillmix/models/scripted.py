@@ -22,7 +22,7 @@ _CRITERION = re.compile(r"^- (?P<phrase>[^\n:]+)$", re.MULTILINE)
 _TOPIC = re.compile(r"(?:about (?:this topic: |the topic \")|^Topic: )(?P<topic>[^\n\"]+)", re.MULTILINE)
 _IN_A_LINE = re.compile(r"example of (?P<names>[^\n]+?), this time about (?P<topic>[^\n]+?), at most ")
 """How the prompt set `worked` names skills and topic."""
-_LIMIT = re.compile(r"(?P<limit>\w+) sentences?\b")
+_LIMIT = re.compile(r"\b(?P<limit>\w+) sentences?\b")
 _LIMITS: Final = {limit_in_words(number).split()[0]: number for number in range(1, 21)}
 
 
