@@ -53,7 +53,8 @@ def test_a_file_that_is_not_there_or_not_text_is_an_error(tmp_path: Path) -> Non
 
 
 def row(content: str) -> str:
-    return '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "%s"}]}' % content
+    said = '{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "' + content + '"}'
+    return '{"messages": [' + said + "]}"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """JSON that strangers wrote: whatever is wrong with it, its user gets one line and a hint."""
 
 import json
+from math import isfinite
 from typing import Any
 
 from skillmix.core.errors import UserError
@@ -10,7 +11,7 @@ def parsed_json(content: bytes | str, *, source: str, hint: str) -> object:
     """The value of a JSON text, with or without a byte order mark."""
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content.removeprefix("\ufeff")
-        found: object = json.loads(text)
+        found: object = json.loads(text, parse_constant=_number, parse_float=_number)
     except UnicodeDecodeError:
         raise UserError(f"{source} is not UTF-8.", hint="Write it again in UTF-8.") from None
     except RecursionError:
@@ -18,6 +19,14 @@ def parsed_json(content: bytes | str, *, source: str, hint: str) -> object:
     except ValueError:
         raise UserError(f"{source} is not JSON.", hint=hint) from None
     return found
+
+
+def _number(written: str) -> float:
+    """Refuse what Python reads although it is no JSON, or no number any more: NaN, Infinity, 1e999."""
+    number = float(written)
+    if not isfinite(number):
+        raise ValueError(f"{written} is not a number")
+    return number
 
 
 def json_object(content: bytes | str, *, source: str, hint: str) -> dict[str, Any]:

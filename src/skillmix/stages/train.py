@@ -13,6 +13,7 @@ from skillmix.config.experiment import Experiment, load_experiment
 from skillmix.config.train_step import TrainStep
 from skillmix.core.errors import UserError
 from skillmix.core.hashing import digest
+from skillmix.core.json_texts import json_object
 from skillmix.core.specs import IN_PROCESS, parse_spec
 from skillmix.engine.run_folder import RunFolder, new_run, write_whole
 from skillmix.models.checkpoints import LINEAGE, Checkpoint, checkpoint_of, lineage_of
@@ -185,7 +186,8 @@ def _begin(job: Job, identity: str) -> None:
     sources = [Path(source).expanduser() for source in job.step.replay.sources] if job.step.replay else []
     told = {"identity": identity, "replay": state_of(sources) if sources else []}
     if note.is_file():
-        begun = json.loads(note.read_text(encoding="utf-8"))
+        hint = f"Remove {job.folder} to train anew."
+        begun = json_object(note.read_bytes(), source=str(note), hint=hint)
         if begun.get("identity") != identity:
             raise _was_other(job.folder)
         if begun.get("replay") != told["replay"]:

@@ -1,6 +1,5 @@
 """What a train step learns from: data sets and files, read, split, and known by their hashes."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import file_digest
@@ -10,6 +9,7 @@ from typing import Any
 from skillmix.config.train_step import TrainStep
 from skillmix.core.errors import UserError
 from skillmix.core.hashing import digest
+from skillmix.core.json_texts import json_object
 from skillmix.models.checkpoints import LINEAGE
 from skillmix.training.conversations import Conversation, read_conversations
 
@@ -61,7 +61,9 @@ def read_lessons(sources: Sequence[Source], *, validation_share: float) -> Lesso
 
 def united(sources: Iterable[dict[str, Any]], key: str) -> list[Any]:
     """What several data sets say under one key, each thing once, in order."""
-    return sorted({item for about in sources for item in about.get(key) or []})
+    said = [about.get(key) for about in sources]
+    items = {item for listed in said if isinstance(listed, list) for item in listed if isinstance(item, str | int)}
+    return sorted(items, key=lambda item: (isinstance(item, str), item))
 
 
 def _of_step(name: str, run: Path) -> Source:
@@ -85,12 +87,9 @@ def _of_folder(name: str, folder: Path) -> Source:
     if not files[0].is_file():
         raise UserError(f"There is no data set in {folder}.", hint="Its conversations are in train.jsonl.")
     there = [file for file in files if file.is_file()]
-    try:
-        about = json.loads((folder / LINEAGE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        about = {}
-    except ValueError:
-        raise UserError(f"{folder / LINEAGE} is damaged.", hint="Make the data set again.") from None
+    file = folder / LINEAGE
+    content = file.read_bytes() if file.is_file() else b"{}"
+    about = json_object(content, source=str(file), hint="It is damaged. Make the data set again.")
     return Source(name, folder, files[0], files[1] if len(there) == 2 else None, {"hash": _hash_of(there), **about})
 
 
