@@ -18,10 +18,10 @@ LONG: Final = bool(os.environ.get("SKILLMIX_LONG"))
 def cases(kind: str, *, few: int, many: int = 1_000_000) -> Iterator[tuple[int, Random]]:
     """The numbers of the cases, each with a draw of its own: a case is found again by its kind and number.
 
-    `SKILLMIX_FUZZ` sets how many there are.
+    `SKILLMIX_FUZZ` sets how many there are, or which: 20000, or 341:342 for one of them.
     """
-    count = int(os.environ.get("SKILLMIX_FUZZ") or (many if LONG else few))
-    for number in range(count):
+    first, _, last = (os.environ.get("SKILLMIX_FUZZ") or str(many if LONG else few)).rpartition(":")
+    for number in range(int(first or 0), int(last)):
         yield number, Random(f"{kind} {number}")
 
 
