@@ -100,21 +100,14 @@ def _spans_in_line(line: str, offset: int) -> list[tuple[int, int]]:
         start = terminator.start()
         if first_word >= start or _LIST_NUMBER.match(line, last, start):
             continue
-        following = _place_after(_BLANKS, line, terminator.end())
+        following = terminator.end()
+        while line[following].isspace():  # it ends, for a word follows
+            following += 1
         if _ends_sentence(line[max(last, start - _LONGEST_ABBREVIATION) : start], terminator, following):
             spans.append((offset + last, offset + terminator.end()))
             last = following
             first_word = _next_word(line, last)
     return [*spans, (offset + last, offset + len(line))]
-
-
-_BLANKS = re.compile(r"\s*+")
-_OPENING = re.compile(r"[\"'“‘«(\[*_]*+")
-
-
-def _place_after(run: re.Pattern[str], line: str, place: int) -> int:
-    found = run.match(line, place)
-    return found.end() if found else place
 
 
 def _end_of_words(line: str) -> int:
@@ -131,8 +124,9 @@ def _next_word(line: str, place: int) -> int:
 
 def _ends_sentence(before: str, terminator: re.Match[str], following: int) -> bool:
     """Whether a mark ends a sentence, by the characters before it and the place of what follows it."""
-    line, mark = terminator.string, terminator["mark"]
-    opened = _place_after(_OPENING, line, following)
+    line, mark, opened = terminator.string, terminator["mark"], following
+    while line[opened : opened + 1] and line[opened] in _OPENERS:
+        opened += 1
     next_letter = line[opened : opened + 1]
     starts_small = next_letter.islower()
     if mark == "." and _is_abbreviation(before, line, following, next_letter):

@@ -63,9 +63,11 @@ def combination_of_row(row: tuple[str, ...]) -> Combination:
 
 
 def _damaged(what: str) -> UserError:
-    return UserError(
-        f"The journal is damaged: {what} cannot be read.", hint="Nothing was changed. Restore it from a copy."
-    )
+    what = " ".join(what.split())[:_LONGEST_NAME]  # names of a damaged journal can be anything
+    return UserError(f"The journal is damaged: {what} cannot be read.", hint="Restore it from a copy.")
+
+
+_LONGEST_NAME: Final = 200
 
 
 def json_of_row(stored: str, what: str) -> object:

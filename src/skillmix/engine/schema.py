@@ -101,10 +101,15 @@ def telling_what_broke(path: Path) -> Iterator[None]:
         trouble = _OTHER_TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
         if trouble is not None:
             raise UserError(f"The journal {path} {trouble[0]}.", hint=trouble[1]) from None
+        # SQLite quotes a text that is not UTF-8, which may be a whole reply.
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
         raise UserError(
-            f"The journal {path} cannot be read: {error}.",
-            hint="Nothing was changed. Restore the file from a copy, or move it away to start it anew.",
+            f"The journal {path} cannot be read: {reason}.",
+            hint="Restore the file from a copy, or move it away to start it anew.",
         ) from None
+
+
+_LONGEST_REASON: Final = 120
 
 
 @contextmanager
