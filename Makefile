@@ -41,7 +41,7 @@ readme: $(TEST)         ## the README's headline figure and table, from the resu
 long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cell
 	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/core/test_reading_properties.py tests/test_interval_coverage.py tests/test_truth.py \
 		tests/models/test_local.py tests/training/test_formats.py tests/training/test_small_updates.py \
-		tests/stages/test_dataset_members.py
+		tests/stages/test_dataset_members.py tests/test_linear_time.py tests/fuzz
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -347,3 +347,16 @@ def test_another_catalogue_folder_can_be_named_either_way(capsys: pytest.Capture
     _, by_option, _ = run(capsys, "combinations", "--catalog", str(folder), "--k", "2", "--json")
 
     assert by_name == by_option
+
+
+def test_an_error_cannot_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.yaml").write_text('name: "\\e[2J\\u202e"\n"\\e]0;title\\a": 1\n', encoding="utf-8")
+
+    status, _, err = run(capsys, "run", "bad.yaml")
+
+    assert status == 2
+    assert "\\x1b]0;title\\x07" in err
+    assert not set("\x1b\x07\u202e") & set(err)

@@ -50,3 +50,32 @@ def test_a_file_that_is_not_there_or_not_text_is_an_error(tmp_path: Path) -> Non
     for name, complaint in (("none.jsonl", "There is no file"), ("b.jsonl", "not UTF-8")):
         with pytest.raises(UserError, match=complaint):
             read_conversations(tmp_path / name)
+
+
+def row(content: str) -> str:
+    said = '{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "' + content + '"}'
+    return '{"messages": [' + said + "]}"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[" * 5_000, "nested too deeply"),
+        (row("half \\ud800"), "half a character"),
+        (row("x").replace('"x"', "1" * 5_000), "is not JSON"),
+        ('{"messages": ' + "[" * 3_000, "nested too deeply"),
+    ],
+)
+def test_a_row_that_nothing_can_be_made_of_is_named(tmp_path: Path, line: str, said: str) -> None:
+    file = tmp_path / "train.jsonl"
+    file.write_text(f"{row('fine')}\n{line}\n", encoding="utf-8")
+
+    with pytest.raises(UserError, match=f":2.*{said}"):
+        read_conversations(file)
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_row(tmp_path: Path) -> None:
+    file = tmp_path / "train.jsonl"
+    file.write_text(row("fine"), encoding="utf-8-sig")
+
+    assert len(read_conversations(file)) == 1

@@ -190,3 +190,7 @@ def test_long_strange_texts_are_read_in_linear_time(text: str) -> None:
     sense_problem(passage, PROMPT_TEXTS)
 
     assert time.process_time() - start < 2
+
+
+def test_a_sentence_without_a_word_is_judged_like_any_other() -> None:
+    assert sense_problem(passage_of("The baker sleeps by day. ___. The bread is baked at night.")) is None

@@ -35,9 +35,9 @@ class Stage:
 
 
 # Measured with `make run` and `make test` in fresh clones on Linux x86-64, Python 3.11. The sizes on disk are in the
-# last line of each stage. The downloads are the sums of the wheel sizes that pip names in .venv/setup.log; that of the CPU
-# build is the size of its wheel and an estimate for its small dependencies, that of the full CUDA build is the trimmed
-# one with the wheels that were left out.
+# last line of each stage. The downloads are the sums of the wheel sizes that pip names in .venv/setup.log. For the CPU
+# build it is the size of its wheel and an estimate for its small dependencies, for the full CUDA build that of the
+# trimmed one with the wheels that were left out.
 EMPTY_VENV_MB = 20
 TORCH_COSTS = {
     Build.CPU: Cost(download=202, disk=904),

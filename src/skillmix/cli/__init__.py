@@ -11,7 +11,7 @@ from signal import SIGINT
 
 from skillmix.cli.parser import Command, parser_of_all
 from skillmix.cli.signals import ending_like_ctrl_c
-from skillmix.core.errors import UserError
+from skillmix.core.errors import UserError, visible
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,9 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return status
     except UserError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        print(f"error: {visible(error.message)}", file=sys.stderr)
         if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
+            print(f"hint: {visible(error.hint)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader of our output is gone, as with `| head`; nothing is left to say to it.

@@ -56,7 +56,7 @@ def read_yaml(path: Path) -> object:
 def yaml_of(text: str, *, source: str) -> object:
     """The plain data of YAML text."""
     try:
-        _refuse_depth(text)
+        _refuse_bombs(text)
         document: object = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
         raise UserError(
@@ -68,16 +68,41 @@ def yaml_of(text: str, *, source: str) -> object:
     return document
 
 
-def _refuse_depth(text: str) -> None:
-    """The C loader recurses, and dies where Python would raise; its parser does not."""
-    depth = 0
+def _refuse_bombs(text: str) -> None:
+    """Refuse what would take all memory or never end: the parser alone only walks through what is written.
+
+    The C loader recurses, and dies where Python would raise. An alias stands for a whole value, so a few lines of
+    aliases to aliases can stand for more values than any machine holds.
+    """
+    size = 0
+    open_nodes: list[tuple[str | None, int]] = []
+    sizes: dict[str | None, int] = {}
     for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append((event.anchor, size))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, start = open_nodes.pop()
+            sizes[anchor] = size - start
+        size += _size_of(event, sizes)
+        if len(open_nodes) > _DEEPEST:
             raise ValueError(f"it is nested more than {_DEEPEST} deep")
+        if size > _MOST_VALUES:
+            raise ValueError(f"it stands for more than {_MOST_VALUES} values")
+
+
+def _size_of(event: yaml.Event, sizes: dict[str | None, int]) -> int:
+    """How many values an event adds; an alias adds all that it stands for."""
+    if isinstance(event, yaml.AliasEvent):
+        if event.anchor not in sizes:
+            raise ValueError(f"the alias *{event.anchor} stands for nothing that is complete before it")
+        return sizes[event.anchor]
+    if isinstance(event, yaml.ScalarEvent) and event.anchor:
+        sizes[event.anchor] = 1
+    return isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
 
 
 _DEEPEST: Final = 50
+_MOST_VALUES: Final = 1_000_000
 
 
 def _one_line(error: yaml.YAMLError) -> str:

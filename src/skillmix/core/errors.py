@@ -20,6 +20,15 @@ class Interrupted(KeyboardInterrupt):
         self.number = number
 
 
+def visible(text: str) -> str:
+    r"""A text from a stranger's file as a terminal may show it: signs that would steer the terminal are spelled out.
+
+    >>> visible("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    return "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in text)
+
+
 def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError:
     """All faults of one file or folder in a single error, so that one round of edits mends them all."""
     if len(faults) == 1:

@@ -8,7 +8,6 @@ APOSTROPHES = re.compile(r"['’‘ʼ′`´]")
 _ACCENTS = re.compile(r"[\u0300-\u036f]")
 INVISIBLE = re.compile(r"[\u200b-\u200f\u2060\ufeff\u00ad]")
 _NOT_A_WORD = re.compile(r"[\W_]+")
-_BEFORE_PARENTHESIS = re.compile(r"\s*\(.*", re.DOTALL)
 
 
 @lru_cache(maxsize=1 << 13)
@@ -32,4 +31,4 @@ def before_parenthesis(name: str) -> str:
     >>> before_parenthesis("accident (fallacy)")
     'accident'
     """
-    return _BEFORE_PARENTHESIS.sub("", name).strip() or name
+    return name.partition("(")[0].strip() or name

@@ -47,7 +47,7 @@ def _points(rubric: Rubric, rows: list[tuple[str, str]]) -> PlainTable | None:
     total = None
     for label, cell in rows:
         label, cell = label.strip(), cell.strip()
-        place = rubric.criterion_of(label) if label else None
+        place = rubric.criterion_of(label) if 0 < len(label) <= rubric.longest_label else None
         if place is None:
             if total is not None or not label.casefold().startswith("total") or not cell.isdecimal():
                 return None

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from skillmix.core.quotations import Quotable
@@ -32,7 +33,7 @@ _EARNED = re.compile(r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b", 
 _MAY_STATE = re.compile(r"points?\s+(?:earned|awarded|given|received|scored)\b[^\n]{0,260}?[:=]")
 _STATEMENT = re.compile(
     r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b(?:\s*\([^()]{0,12}\))?"
-    r"(?:\s+for\s+(?P<label>[^\n]{1,250}?))?\s*[*_`\"]*\s*[:=]\s*[*_`\"]*\s*(?P<value>[^\n]*)",
+    r"(?:\s++for\s++(?P<label>[^\n]{1,250}?))?\s*+(?:[*_`\"]++\s*+)?[:=]\s*+(?:[*_`\"]++\s*+)?(?P<value>[^\n]*)",
     re.IGNORECASE,
 )
 _TOTAL: Final = re.compile(r"\b(?:total|overall|sum|grade|final|score)\b[^.;]{0,20}$", re.IGNORECASE)
@@ -44,10 +45,20 @@ _LABEL_THEN_WORD = re.compile(rf"[:=→(\[\t–—>-][\s*_`\"“]{{0,8}}{VALUE_W
 _BLANKS_THEN_WORD = re.compile(rf"  [\s*_`\"“]{{0,8}}{VALUE_WORD}")
 _DELIMITER = re.compile(r"\s*(?:[:=→(\[,]|\s[-–—](?=\s)|[-–—]>|\t|\s{2,})\s*")
 _BRACKETED_VALUE = re.compile(r"([^()\[\]]+)[)\]]\W*$")
-_HEADING_END = re.compile(r"\s*(?::|\.(?=\s)|\s[-–—]\s|$)")
+# A run of blanks is entered at its start only, or just after a dash that has ended a match.
+_HEADING_END = re.compile(r"(?:(?<!\s)|(?<=\s[-–—]\s))(?:\s*+(?::|\.(?=\s)|$)|\s++[-–—]\s)")
+_BETWEEN_REMARKS = re.compile(r"[;,.]\s+")
 _MARKED_HEADING = re.compile(r"^\s*(?:#+\s|\*\*[^*]+\*\*\W*$|\(?\d{1,2}[.)]\s)|:\s*$")
 _MOST_DELIMITERS: Final = 12
 _ROOM_FOR_VALUE: Final = 20
+_LONGEST_TOTAL: Final = 40
+"""Characters before a statement among which a word such as "total" makes it one about the sum."""
+_AFTER_LABEL: Final = " :.-–—(*_"
+
+
+def _without_bullet(line: str) -> str:
+    bullet = _BULLET.match(line)
+    return line[bullet.end() :] if bullet else line
 
 
 def _gives_a_word(text: str) -> bool:
@@ -107,21 +118,23 @@ class LineReader:
         """Whose point a statement gives: it says so, or the start of its line does, or a heading above."""
         if label:
             return self._heading_named(label, line)
-        before = _BULLET.sub("", before).strip()
+        before = _without_bullet(before).strip()
         if not before:
             above = self._heading
             return above and above._replace(line=f"{above.line} {line}")
-        tail = re.split(r"[;,.]\s+", before)[-1]
-        found = self._heading_named(tail.rstrip(" :.-–—(*_"), line) or self._heading_named(
-            before.rstrip(" :.-–—(*_"), line
+        # A line may make thousands of statements: of what stands before one, only so much is looked at.
+        near = len(before.rstrip(_AFTER_LABEL)) - 2 * self._rubric.longest_label
+        tail = _BETWEEN_REMARKS.split(before[max(0, near) :])[-1]
+        found = self._heading_named(tail.rstrip(_AFTER_LABEL), line) or self._heading_named(
+            before.rstrip(_AFTER_LABEL), line
         )
         found = found or self._label_at_start(before, line)
-        if found is None and not _TOTAL.search(before):
+        if found is None and not _TOTAL.search(before[-_LONGEST_TOTAL:]):
             return self._heading
         return found
 
     def _from_label(self, line: str) -> Iterator[Mark]:
-        bare = _BULLET.sub("", line).rstrip()
+        bare = _without_bullet(line).rstrip()
         best: tuple[_Heading, str, str] | None = None
         for delimiter in list(_DELIMITER.finditer(bare))[:_MOST_DELIMITERS]:
             heading = self._heading_named(bare[: delimiter.start()], line)
@@ -152,8 +165,11 @@ class LineReader:
             self._heading = found
 
     def _label_at_start(self, text: str, line: str) -> _Heading | None:
-        bare = _BULLET.sub("", text).strip().rstrip("*_")
-        for end in list(_HEADING_END.finditer(bare))[:_MOST_DELIMITERS]:
+        bare = _without_bullet(text).strip().rstrip("*_")
+        reach = self._rubric.longest_label + 2
+        for end in islice(_HEADING_END.finditer(bare[:reach]), _MOST_DELIMITERS):
+            if end.end() == reach < len(bare) and not end[0].strip():
+                break  # the end of what is looked at, not of a label
             found = self._heading_named(bare[: end.start()], line)
             if found is not None:
                 return found

@@ -35,10 +35,12 @@ class Quotable:
     lines: frozenset[str]
     pairs: tuple[Pair, ...]
     """Labels of criteria with the values next to them, in order."""
+    said: frozenset[Pair] = frozenset()
+    """The same pairs, for looking one up."""
 
     def has(self, label: str, value: float | None, line: str) -> bool:
         """Whether a grader's row or line says what the text says: the same label and value, or the same line."""
-        return (value is not None and (pair_label(label), value) in self.pairs) or fold(line) in self.lines
+        return (value is not None and (pair_label(label), value) in self.said) or fold(line) in self.lines
 
     def has_quoted(self, before: str, statement: str) -> bool:
         """Whether a statement just after an opening quotation mark stands in the text."""
@@ -64,7 +66,9 @@ def quotable(text: str | None, rubric: Rubric) -> Quotable:
     text = INVISIBLE.sub("", unicodedata.normalize("NFKC", text.replace("½", "0.5")))
     pairs = _pairs(text, rubric)
     lines = _lines_together(text) if _STATEMENT.search(text) else frozenset[str]()
-    return Quotable(f" {fold(text)} ", lines, tuple(pairs)) if pairs or lines else NOTHING_TO_QUOTE
+    if not pairs and not lines:
+        return NOTHING_TO_QUOTE
+    return Quotable(f" {fold(text)} ", lines, tuple(pairs), frozenset(pairs))
 
 
 def _lines_together(text: str) -> frozenset[str]:

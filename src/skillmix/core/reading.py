@@ -5,6 +5,7 @@ names; totals decide nothing; what merely repeats the student's text is not a gr
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -210,13 +211,42 @@ def _without_quotations(blocks: list[_Block], student: Quotable) -> list[_Block]
 def _without_run(marks: list[Mark], student: Quotable) -> list[Mark]:
     """Marks without a whole quotation that stands in one block with the grader's own grading of the same."""
     count = len(student.pairs)
-    for start in range(len(marks) - count + 1 if count else 0):
-        run = marks[start : start + count]
-        others = marks[:start] + marks[start + count :]
-        graded_too = {mark.place for mark in run} & {mark.place for mark in others}
-        if graded_too and tuple((pair_label(mark.label), mark.value) for mark in run) == student.pairs:
-            return others
+    if not 0 < count < len(marks):
+        return marks
+    all_places = Counter(mark.place for mark in marks)
+    for start in places_of_run([(pair_label(mark.label), mark.value) for mark in marks], student.pairs):
+        quoted = Counter(mark.place for mark in marks[start : start + count])
+        if any(all_places[place] > times for place, times in quoted.items()):
+            return marks[:start] + marks[start + count :]
     return marks
+
+
+def places_of_run(items: Sequence[object], run: Sequence[object]) -> Iterator[int]:
+    """Where a run of items starts among others, in time linear in both (Knuth, Morris and Pratt).
+
+    >>> list(places_of_run("abababa", "aba"))
+    [0, 2, 4]
+    """
+    back = _fallbacks(run)
+    length = 0
+    for number, item in enumerate(items):
+        while length and (length == len(run) or run[length] != item):
+            length = back[length - 1]
+        length += run[length] == item
+        if length == len(run):
+            yield number - length + 1
+
+
+def _fallbacks(run: Sequence[object]) -> list[int]:
+    """For each start of a run, the length of the longest shorter start that it ends with."""
+    back = [0] * len(run)
+    length = 0
+    for number in range(1, len(run)):
+        while length and run[length] != run[number]:
+            length = back[length - 1]
+        length += run[length] == run[number]
+        back[number] = length
+    return back
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +278,7 @@ def _settle(rubric: Rubric, blocks: list[_Block]) -> tuple[tuple[float | None, .
         if candidate.faults:
             return None, candidate.faults[0]
     # What lines say cannot stand against the start of a table, though a remark may stand beside a whole one.
-    partial_tables = [c for c in candidates[: len(tables)] if c not in covering]
+    partial_tables = [c for c in candidates[: len(tables)] if not needed <= c.seen]
     if covering[0] in candidates[len(tables) :]:
         covering = [*covering, *partial_tables]
     return _agreed(rubric, covering)

@@ -183,14 +183,14 @@ _NUMBER_WORDS: Final = (
 # fmt: on
 
 _NUMBERING = re.compile(
-    r"^\W*(?:(?:criterion|criteria|skill|item|requirement)\s*(?:no\.?\s*|\#)?\d*\s*[:.)\-–—]"
+    r"^\W*(?:(?:criterion|criteria|skill|item|requirement)\s*+(?:no\.?\s*+|\#)?(?:\d++\s*+)?[:.)\-–—]"
     r"|\(?(?:\d{1,2}|[a-zA-Z])[.)]|\d{1,2}:|\#\d+\b)\s*",
     re.IGNORECASE,
 )
 # "(1 point)", "(0/1)", "(0-1)", "[max 1]": what a criterion is worth, not what was earned.
 _WORTH = re.compile(
-    r"\s*[\[(]\s*(?:(?:max\w*\.?|out of|of|worth)\s*)?(?:0\s*(?:/|-|–|,|or)\s*1|\d|one)"
-    r"\s*(?:points?|pts?\.?|marks?)?\s*[\])]\W*$",
+    r"(?<!\s)\s*[\[(]\s*+(?:(?:max\w*\.?|out of|of|worth)\s*+)?(?:0\s*+(?:/|-|–|,|or)\s*+1|\d|one)"
+    r"\s*+(?:(?:points?|pts?\.?|marks?)\s*+)?[\])]\W*$",
     re.IGNORECASE,
 )
 

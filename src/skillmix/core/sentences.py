@@ -27,7 +27,7 @@ def _count_original(text: str) -> int:
 
 _SOMETHING = re.compile(r"\w")
 _TERMINATOR = re.compile(
-    r"(?P<mark>[.!?…。！？]+)(?P<close>[\"'”’»)\]*_]*)(?=\s|$|(?<=[。！？])|(?<=[a-z]{2}[.!?])[A-Z][a-z])"
+    r"(?<![.!?…。！？])(?P<mark>[.!?…。！？]+)(?P<close>[\"'”’»)\]*_]*)(?=\s|$|(?<=[。！？])|(?<=[a-z]{2}[.!?])[A-Z][a-z])"
 )
 _OPENERS: Final = "\"'“‘«([*_"
 _CARRIES_ON: Final = (",", ";", ":", "-", "–", "—", "(", "/")
@@ -66,20 +66,19 @@ _LINE = re.compile(r"[^\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 
 def _joined_lines(text: str) -> list[tuple[int, str]]:
     """Lines and where they start, with wrapped ones joined: after a comma or the like, or before a small letter."""
-    joined: list[tuple[int, str]] = []
+    joined: list[tuple[int, list[str]]] = []
     end = 0
     for found in _LINE.finditer(text):
         line = found[0].strip()
         if not _SOMETHING.search(line):
             continue
         start = found.start() + len(found[0]) - len(found[0].lstrip())
-        if joined and _is_wrapped(joined[-1][1], text[end:start], line):
-            first, before = joined[-1]
-            joined[-1] = (first, f"{before}{' ' * (start - end)}{line}")
+        if joined and _is_wrapped(joined[-1][1][-1], text[end:start], line):
+            joined[-1][1].extend((" " * (start - end), line))
         else:
-            joined.append((start, line))
+            joined.append((start, [line]))
         end = start + len(line)
-    return joined
+    return [(start, "".join(parts)) for start, parts in joined]
 
 
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
@@ -92,25 +91,45 @@ def _is_wrapped(before: str, gap: str, line: str) -> bool:
 def _spans_in_line(line: str, offset: int) -> list[tuple[int, int]]:
     spans = []
     last = 0
+    end_of_words = _end_of_words(line)
+    first_word = _next_word(line, 0)
+    # Places instead of slices: a line may have thousands of marks, and copying the rest for each would add up.
     for terminator in _TERMINATOR.finditer(line):
-        rest = line[terminator.end() :].lstrip()
-        if not _SOMETHING.search(rest):
+        if terminator.end() >= end_of_words:
             break
-        sentence = line[last : terminator.start()]
-        if (
-            _SOMETHING.search(sentence)
-            and not _LIST_NUMBER.match(sentence)
-            and _ends_sentence(sentence, terminator, rest)
-        ):
+        start = terminator.start()
+        if first_word >= start or _LIST_NUMBER.match(line, last, start):
+            continue
+        following = terminator.end()
+        while line[following].isspace():  # it ends, for a word follows
+            following += 1
+        if _ends_sentence(line[max(last, start - _LONGEST_ABBREVIATION) : start], terminator, following):
             spans.append((offset + last, offset + terminator.end()))
-            last = terminator.end() + len(line) - terminator.end() - len(rest)
+            last = following
+            first_word = _next_word(line, last)
     return [*spans, (offset + last, offset + len(line))]
 
 
-def _ends_sentence(sentence: str, terminator: re.Match[str], rest: str) -> bool:
-    mark, next_letter = terminator["mark"], rest.lstrip(_OPENERS)[:1]
+def _end_of_words(line: str) -> int:
+    end = len(line)
+    while end and not (line[end - 1].isalnum() or line[end - 1] == "_"):
+        end -= 1
+    return end
+
+
+def _next_word(line: str, place: int) -> int:
+    found = _SOMETHING.search(line, place)
+    return found.start() if found else len(line)
+
+
+def _ends_sentence(before: str, terminator: re.Match[str], following: int) -> bool:
+    """Whether a mark ends a sentence, by the characters before it and the place of what follows it."""
+    line, mark, opened = terminator.string, terminator["mark"], following
+    while line[opened : opened + 1] and line[opened] in _OPENERS:
+        opened += 1
+    next_letter = line[opened : opened + 1]
     starts_small = next_letter.islower()
-    if mark == "." and _is_abbreviation(sentence, rest, next_letter):
+    if mark == "." and _is_abbreviation(before, line, following, next_letter):
         return False
     if starts_small and ("…" in mark or ".." in mark):
         return False
@@ -118,9 +137,8 @@ def _ends_sentence(sentence: str, terminator: re.Match[str], rest: str) -> bool:
     return not (starts_small and _QUOTE_CLOSED.search(terminator["close"]))
 
 
-def _is_abbreviation(before: str, rest: str, next_letter: str) -> bool:
+def _is_abbreviation(before: str, line: str, following: int, next_letter: str) -> bool:
     """Whether the full stop after these words belongs to the last of them alone."""
-    before = before[-_LONGEST_ABBREVIATION:]
     if _NEVER_LAST.search(before):
         return True
     if _BEFORE_A_NUMBER.search(before):
@@ -129,7 +147,7 @@ def _is_abbreviation(before: str, rest: str, next_letter: str) -> bool:
         return next_letter.islower()
     # 'at 5 p.m. The bell' but 'J. K. Rowling': only a word that often starts sentences starts one here.
     may_be = _MAY_BE_LAST.search(before) is not None or _is_initial(before)
-    return may_be and _SENTENCE_START.match(rest) is None
+    return may_be and _SENTENCE_START.match(line, following) is None
 
 
 _LONGEST_ABBREVIATION: Final = 40

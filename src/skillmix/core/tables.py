@@ -18,10 +18,9 @@ _FENCE = re.compile(r"^\s*(?:```|~~~)")
 _LABEL_HEADER = re.compile(
     r"^(?:(?:grading )?criteri(?:a|on)|skills?|rubric(?: items?)?|requirements?|items?|aspects?)\b"
 )
-_EARNED_HEADER = re.compile(
-    r"\b(?:earned|awarded)\b|\b(?:points?|scores?|marks?)\b.*\b(?:given|obtained|received|achieved|scored)\b"
-    r"|\bactual (?:points?|scores?|marks?)\b"
-)
+_EARNED_HEADER = re.compile(r"\b(?:earned|awarded|actual (?:points?|scores?|marks?))\b")
+_POINTS_WORD = re.compile(r"\b(?:points?|scores?|marks?)\b")
+_GIVEN_WORD = re.compile(r"\b(?:given|obtained|received|achieved|scored)\b")
 _POINTS_HEADER = re.compile(
     r"^(?:total )?(?:points?|scores?|grades?|marks?|pts?|results?|ratings?|values?"
     r"|met|satisfied|fulfilled|achieved|pass(?:ed)?|pass fail|yes no)(?: (?:0 1|0 or 1|(?:out of|max|maximum|of) 1))?$"
@@ -151,14 +150,9 @@ def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> i
     width = max(len(row) for row in labelled_rows)
     worth = {c for c, cell in enumerate(header) if _WORTH_HEADER.search(cell)}
     numbering = {c for c, cell in enumerate(header) if c < labels and _NUMBER_HEADER.match(cell)}
-    numeric = [
-        column
-        for column in range(width)
-        if column not in {labels} | worth | numbering
-        and any(len(row) > column and read_value(row[column]) is not None for row in labelled_rows)
-    ]
+    numeric = _numeric_columns(labelled_rows) - {labels} - worth - numbering
     if len(numeric) == 1:
-        return numeric[0]
+        return numeric.pop()
     if numeric:
         return _AMBIGUOUS
     if worth:
@@ -166,11 +160,25 @@ def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> i
     return labels + 1 if width == labels + 2 else "the table has no column of points"
 
 
+def _numeric_columns(rows: list[list[str]]) -> set[int]:
+    found: set[int] = set()
+    for row in rows:
+        found.update(c for c, cell in enumerate(row) if c not in found and read_value(cell) is not None)
+    return found
+
+
+def _is_earned_header(folded: str) -> bool:
+    if _EARNED_HEADER.search(folded):
+        return True
+    points = _POINTS_WORD.search(folded)
+    return points is not None and _GIVEN_WORD.search(folded, points.end()) is not None
+
+
 @lru_cache(maxsize=1024)
 def _column_by_header(cells: tuple[str, ...], labels: int) -> int | str | None:
     header = [fold(cell) for cell in cells]
     columns = [column for column in range(len(header)) if column != labels]
-    earned = [c for c in columns if _EARNED_HEADER.search(header[c])]
+    earned = [c for c in columns if _is_earned_header(header[c])]
     points = [c for c in columns if _POINTS_HEADER.match(header[c])]
     for found in (earned, points):
         if len(found) == 1:
@@ -193,7 +201,7 @@ def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
         return True
     folded = [fold(cell) for cell in cells]
     named = sum(
-        bool(_LABEL_HEADER.match(cell) or _EARNED_HEADER.search(cell) or _POINTS_HEADER.match(cell)) for cell in folded
+        bool(_LABEL_HEADER.match(cell) or _is_earned_header(cell) or _POINTS_HEADER.match(cell)) for cell in folded
     )
     return len(cells) > 1 and named == len(cells)
 

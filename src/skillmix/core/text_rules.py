@@ -39,12 +39,16 @@ RULES: Final = {
     )
 }
 
+# Model output can be one sign 40,000 times over. Each run of signs is therefore entered only at its start and never
+# given back ("*+"): otherwise these searches would take time that grows with the square of the length.
 _ANSWER = re.compile(
-    r"(?:[*_]+|\#+ *)?Answer[*_]*:[*_]*|^[ \t]*(?:\#+[ \t]*Answer|(?:\*\*|__)Answer(?:\*\*|__))[ \t]*$", re.MULTILINE
+    r"Answer[*_]*+:[*_]*+|^[ \t]*+(?:\#++[ \t]*+Answer|(?:\*\*|__)Answer(?:\*\*|__))[ \t]*+$", re.MULTILINE
 )
-_EXPLANATION = re.compile(r"(?:[*_]+|#+ *)?Explanation")
+_EXPLANATION = re.compile(r"(?:(?<![*_])[*_]++|(?<!\#)\#++ *+)?Explanation")
 # What an explanation's own line starts with is no part of the answer: "2. Explanation", "Brief Explanation".
-_LABEL_ON_LAST_LINE = re.compile(r"\n[ \t]*[*_#>-]*[ \t]*(?:\(?\w{1,2}[.)]|(?:[A-Z][a-z]+[ \t]*){1,2})?[*_#]*[ \t]*\Z")
+_LABEL_ON_LAST_LINE = re.compile(
+    r"\n[ \t]*+[*_#>-]*+(?:(?<=_)[.)]|[ \t]*+(?:\(?\w{1,2}[.)]|(?:[A-Z][a-z]++[ \t]*+){1,2})?)[*_#]*+[ \t]*+\Z"
+)
 
 
 def extract_answer(reply: str) -> Answer:

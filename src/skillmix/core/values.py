@@ -30,16 +30,17 @@ VALUE_WORD: Final = r"(?:yes|no|true|false|met|not met|pass(?:ed)?|fail(?:ed)?)\
 # A decimal comma only where it cannot separate two numbers: "0,5" and "1,0", not "0,1".
 _NUMBER = re.compile(
     r"(?P<number>[-+−]?(?:\d+(?:\.\d+|,[05]0?(?!\d))?|\.\d+))"
-    r"(?:\s*\(?\s*(?:/|\bout of\b|\bof\b)\s*(?P<worth>\d+(?:\.\d+)?)\s*\)?)?"
-    r"\s*(?:points?\b|pts?\b\.?|marks?\b)?\s*(?:earned|awarded)?",
+    r"(?:\s*+(?:\(\s*+)?(?:/|\bout of\b|\bof\b)\s*+(?P<worth>\d+(?:\.\d+)?)\s*+\)?)?"
+    r"\s*+(?:(?:points?\b|pts?\b\.?|marks?\b)\s*+)?(?:earned|awarded)?",
     re.IGNORECASE,
 )
 _WORD = re.compile(
     r"(yes|no|true|false|met|not met|pass(?:ed)?|fail(?:ed)?|zero|one)\b(?:\s+points?\b)?(?!\.\s+[a-z])", re.IGNORECASE
 )
-_REMARK = re.compile(r"\s*(?:[.;]|\((?:[^()\d]|\d+(?= sentences?\b)|100(?=%))*\)|[-–—:,;.(]\s*[^\d]*)?\s*")
-_BRACKETED = re.compile(r"[(\[]\s*([^()\[\]]+?)\s*[)\]]")
-_SAME_AGAIN = re.compile(r"\s*[(\[]\s*([01])\s*(?:points?)?\s*[)\]]\s*")
+# No run of blanks may belong to two parts of an expression: a long one would be divided among them in every way.
+_REMARK = re.compile(r"\s*+(?:[.;]|\((?:[^()\d]|\d+(?= sentences?\b)|100(?=%))*+\)|[-–—:,;.(][^\d]*+)?\s*+")
+_BRACKETED = re.compile(r"[(\[]([^()\[\]]++)[)\]]")
+_SAME_AGAIN = re.compile(r"\s*+[(\[]\s*+([01])\s*+(?:points?\s*+)?[)\]]\s*+")
 
 
 @lru_cache(maxsize=1 << 12)
@@ -51,7 +52,7 @@ def read_value(cell: str) -> float | None:
     """
     text = _plain(cell)
     bracketed = _BRACKETED.fullmatch(text)
-    ticked, text = _take_ticks(bracketed[1] if bracketed else text)
+    ticked, text = _take_ticks(bracketed[1].strip() if bracketed else text)
     if not text:
         return ticked
     number, rest = _leading_number(text)

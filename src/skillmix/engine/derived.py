@@ -24,6 +24,7 @@ CREATE TABLE IF NOT EXISTS checked_decisions (
     digest BLOB NOT NULL
 ) WITHOUT ROWID;
 """
+_SELECT: Final = "SELECT key, earned, text, status, votes, digest FROM checked_decisions"
 _AT_ONCE: Final = 500
 _PATIENCE_S: Final = 10.0
 """Two processes that read one run take turns at keeping what they found."""
@@ -70,7 +71,7 @@ class Derived(AbstractContextManager["Derived"]):
             for start in range(0, len(keys), _AT_ONCE):
                 part = keys[start : start + _AT_ONCE]
                 marks = ", ".join("?" * len(part))
-                rows = self._connection.execute(f"SELECT * FROM checked_decisions WHERE key IN ({marks})", part)
+                rows = self._connection.execute(f"{_SELECT} WHERE key IN ({marks})", part)
                 found.update({row[0]: Decision(*row[1:5]) for row in rows if row[5] == _digest(row[0], row[1:5])})
         except sqlite3.OperationalError:  # another process is writing: the rest is worked out again
             return found

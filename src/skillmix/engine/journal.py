@@ -30,8 +30,16 @@ from skillmix.core.calls import (
 from skillmix.core.combinations import Combination
 from skillmix.core.errors import UserError
 from skillmix.engine.locking import held_lock
-from skillmix.engine.rows import CALL_COLUMNS, call_of_row, combination_of_row, key_order, union, verified_message
-from skillmix.engine.schema import OlderJournal, connect, telling_what_broke
+from skillmix.engine.rows import (
+    CALL_COLUMNS,
+    call_of_row,
+    combination_of_row,
+    json_of_row,
+    key_order,
+    union,
+    verified_message,
+)
+from skillmix.engine.schema import OlderJournal, connect, opening, telling_what_broke
 
 MAIN_FILE: Final = "calls.sqlite"
 _KEY_ORDER: Final = {
@@ -45,7 +53,8 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
     def __init__(self, folder: Path, *, file: str = MAIN_FILE) -> None:
         self.path = folder / file
-        self._lock = held_lock(self.path)
+        with opening(self.path):
+            self._lock = held_lock(self.path)
         self._absent: set[CallKey] = set()
         """Keys that were looked for in vain and not written since; nobody else can write while the lock is held."""
         try:
@@ -123,31 +132,38 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         if stored is None or stored.is_open:
             return None
         where, values = _where(request.key)
-        row = self._connection.execute(
+        row = self._one_row(
             f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply WHERE {where}", values
-        ).fetchone()
-        return call_of_row(row).outcome
+        )
+        return call_of_row(row or ()).outcome
+
+    def _one_row(self, query: str, values: tuple[object, ...]) -> tuple[str, ...] | None:
+        with telling_what_broke(self.path):
+            row: tuple[str, ...] | None = self._connection.execute(query, values).fetchone()
+        return row
 
     def conversation(self, student: str, combination: str, generation: int) -> list[Call]:
         """Every call of one conversation: turns, then votes."""
         calls = []
         for stage in _KEY_ORDER:
-            rows = self._connection.execute(
-                f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply "
-                f"WHERE stage = '{stage}' AND student = ? AND combination = ? AND generation = ? "
-                f"ORDER BY {_KEY_ORDER[stage]}",
-                (student, combination, generation),
-            )
+            with telling_what_broke(self.path):
+                rows = self._connection.execute(
+                    f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply "
+                    f"WHERE stage = '{stage}' AND student = ? AND combination = ? AND generation = ? "
+                    f"ORDER BY {_KEY_ORDER[stage]}",
+                    (student, combination, generation),
+                ).fetchall()
             calls += [call_of_row(row) for row in rows]
         return calls
 
     def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
         """How many calls of each conversation have their final outcome, re-asked votes counted once."""
-        rows = self._connection.execute(
-            "SELECT combination, generation, count(*) FROM calls WHERE student = ? AND coalesce(attempt, 0) = 0 "
-            "AND (status = 'done' OR problem_kind = 'final') GROUP BY combination, generation",
-            (student,),
-        )
+        with telling_what_broke(self.path):
+            rows = self._connection.execute(
+                "SELECT combination, generation, count(*) FROM calls WHERE student = ? AND coalesce(attempt, 0) = 0 "
+                "AND (status = 'done' OR problem_kind = 'final') GROUP BY combination, generation",
+                (student,),
+            ).fetchall()
         return {(combination, generation): count for combination, generation, count in rows}
 
     def spent(self) -> tuple[int, float]:
@@ -168,11 +184,11 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
     def _stored(self, request: Request) -> "_Stored | None":
         where, values = _where(request.key)
-        row = self._connection.execute(
+        row = self._one_row(
             "SELECT request_hash, status, problem_kind, reply, model, messages, decoding, seed "
             f"FROM calls WHERE {where}",
             values,
-        ).fetchone()
+        )
         if row is None:
             return None
         if row[0] != request.content_hash:
@@ -233,7 +249,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
 
     def combinations(self) -> dict[str, Combination]:
         """What the combination ids stand for."""
-        rows = self._rows("SELECT id, skills, topic FROM combinations ORDER BY rowid")
+        rows = self.rows("SELECT id, skills, topic FROM combinations ORDER BY rowid")
         return {row[0]: combination_of_row(row) for row in rows}
 
     def calls(self, stage: Literal["generate", "grade"]) -> Iterator[Call]:
@@ -252,13 +268,13 @@ class JournalReader(AbstractContextManager["JournalReader"]):
 
     def students(self) -> set[str]:
         """Everybody who wrote something."""
-        return {row[0] for row in self._rows("SELECT DISTINCT student FROM calls WHERE stage = 'generate'")}
+        return {row[0] for row in self.rows("SELECT DISTINCT student FROM calls WHERE stage = 'generate'")}
 
     def messages(self) -> dict[str, Message]:
         """Every message by its hash."""
         return {
             row[0]: verified_message(row[0], row[1], row[2])
-            for row in self._rows("SELECT hash, role, content FROM messages")
+            for row in self.rows("SELECT hash, role, content FROM messages")
         }
 
     def message(self, address: str) -> Message:
@@ -272,11 +288,11 @@ class JournalReader(AbstractContextManager["JournalReader"]):
 
     def size(self) -> int:
         """About how many calls there are; known at once."""
-        return sum(int(row[0] or 0) for row in self._rows("SELECT max(id) FROM calls"))
+        return sum(int(row[0] or 0) for row in self.rows("SELECT max(id) FROM calls"))
 
     def tries(self) -> list[tuple[str, str, str]]:
         """Key, outcome and reason of everything that was sent."""
-        rows = self._rows("SELECT key, outcome, reason FROM tries ORDER BY id")
+        rows = self.rows("SELECT key, outcome, reason FROM tries ORDER BY id")
         return [(key, outcome, reason) for key, outcome, reason in rows]
 
     @property
@@ -289,7 +305,8 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             for row in connection.execute(query):
                 yield call_of_row(row)
 
-    def _rows(self, query: str) -> Iterator[tuple[str, ...]]:
+    def rows(self, query: str) -> Iterator[tuple[str, ...]]:
+        """What a query finds in each of the files."""
         for path, connection in self._files:
             with telling_what_broke(path):
                 # Not `yield from`: a reader that stops early would close a cursor that is closed already.
@@ -369,12 +386,12 @@ def _where(key: CallKey) -> tuple[str, tuple[object, ...]]:
     )
 
 
-def _changed_setting(request: Request, stored: tuple[str, str, str, int | None]) -> UserError:
+def _changed_setting(request: Request, stored: tuple[str, ...]) -> UserError:
     model, messages, decoding, seed = stored
     before = {
         "model": model,
-        "messages": json.loads(messages),
-        "decoding": json.loads(decoding),
+        "messages": json_of_row(messages, f"the messages of {request.key}"),
+        "decoding": json_of_row(decoding, f"the decoding of {request.key}"),
         "seed": seed,
     }
     now = request.settings()

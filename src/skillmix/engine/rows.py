@@ -55,7 +55,7 @@ def combination_of_row(row: tuple[str, ...]) -> Combination:
     try:
         combination = Combination(row[0], tuple(json.loads(row[1])), row[2])
         is_whole = bool(combination.skills) and combination_id(combination.skills, combination.topic) == combination.id
-    except (ValueError, TypeError, UserError):
+    except (ValueError, TypeError, RecursionError, UserError):
         is_whole = False
     if not is_whole:
         raise _damaged(f"what combination {row[0]} stands for")
@@ -63,17 +63,28 @@ def combination_of_row(row: tuple[str, ...]) -> Combination:
 
 
 def _damaged(what: str) -> UserError:
-    return UserError(
-        f"The journal is damaged: {what} cannot be read.", hint="Nothing was changed. Restore it from a copy."
-    )
+    what = " ".join(what.split())[:_LONGEST_NAME]  # names of a damaged journal can be anything
+    return UserError(f"The journal is damaged: {what} cannot be read.", hint="Restore it from a copy.")
+
+
+_LONGEST_NAME: Final = 200
+
+
+def json_of_row(stored: str, what: str) -> object:
+    """A stored JSON value."""
+    try:
+        found: object = json.loads(stored)
+    except (ValueError, TypeError, RecursionError):
+        raise _damaged(what) from None
+    return found
 
 
 def call_of_row(row: tuple[str, ...]) -> Call:
     """A stored call."""
     try:
         return _call_of_whole(row)
-    except (ValueError, TypeError):
-        raise _damaged(f"a call of {row[0]}") from None
+    except (ValueError, TypeError, RecursionError):
+        raise _damaged(f"a call of {row[0]}" if row else "a call") from None
 
 
 def _call_of_whole(row: tuple[str, ...]) -> Call:
@@ -114,6 +125,8 @@ def _outcome_of(columns: list[str]) -> Outcome | None:
         return None
     if status == "problem":
         return CallProblem(kind, problem, detail or "")  # type: ignore[arg-type]  # as written
+    if status != "done":
+        raise ValueError(f"the status {status!r} is unknown")
     tokens_in, tokens_out, cost = numbers
     return Reply(
         text=verified_content(reply, role, content),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from skillmix.core.errors import UserError
+from skillmix.engine.soundness import open_read_only, refuse_broken_pages, refuse_other_tables
 
 APPLICATION_ID: Final = 0x736B6D78  # "skmx"
 VERSION: Final = 1
@@ -95,28 +96,55 @@ def telling_what_broke(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
+        if isinstance(error, sqlite3.ProgrammingError):
             raise
         trouble = _OTHER_TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
         if trouble is not None:
             raise UserError(f"The journal {path} {trouble[0]}.", hint=trouble[1]) from None
+        # SQLite quotes a text that is not UTF-8, which may be a whole reply.
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
         raise UserError(
-            f"The journal {path} cannot be read: {error}.",
-            hint="Nothing was changed. Restore the file from a copy, or move it away to start it anew.",
+            f"The journal {path} cannot be read: {reason}.",
+            hint="Restore the file from a copy, or move it away to start it anew.",
+        ) from None
+
+
+_LONGEST_REASON: Final = 120
+
+
+@contextmanager
+def opening(path: Path) -> Iterator[None]:
+    """The same for what the file system says when a journal is opened: a folder in its place, no permission."""
+    try:
+        with telling_what_broke(path):
+            yield
+    except OSError as error:
+        raise UserError(
+            f"The journal {path} cannot be opened: {error.strerror or error}.",
+            hint="Nothing was changed. Check the path, its permissions and the space on the disk.",
         ) from None
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
     """A connection to a journal file of the current version; older files are migrated after a copy."""
-    with telling_what_broke(path):
+    with opening(path):
         version = _checked_version(path) if path.exists() and path.stat().st_size else None
         if version is None and not write:
             raise UserError(f"The journal {path} is empty.", hint="Run the experiment again to fill it.")
-        if version is not None and version < VERSION:
-            if not write:
-                raise OlderJournal
-            _migrate(path)
+        if version is not None:
+            _refuse_unsound(path, version, write=write)
         return _writing(path) if write else _reading(path)
+
+
+def _refuse_unsound(path: Path, version: int, *, write: bool) -> None:
+    """Look at a whole file before it is used, through a connection that cannot change it."""
+    if version < VERSION and not write:
+        raise OlderJournal
+    if write:
+        refuse_broken_pages(path)
+    if version < VERSION:
+        _migrate(path)
+    refuse_other_tables(path, SCHEMA)
 
 
 def _writing(path: Path) -> sqlite3.Connection:
@@ -165,7 +193,7 @@ def _refuse_torn(path: Path) -> None:
 def _checked_version(path: Path) -> int | None:
     """The version of a whole journal; None for one whose first writer died before its tables were made."""
     _refuse_torn(path)
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    connection = open_read_only(path)
     try:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])

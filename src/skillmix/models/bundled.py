@@ -110,7 +110,7 @@ def _is_ready(folder: Path) -> bool:
     try:
         sizes: dict[str, int] = json.loads((folder / _RECORD).read_text(encoding="utf-8"))["files"]
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
 
 

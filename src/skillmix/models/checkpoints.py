@@ -1,6 +1,5 @@
 """Checkpoints on disk: which folders a spec names, what they hold, and whether an adapter belongs to its base."""
 
-import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,8 @@ from typing import Any, Final
 
 from skillmix.core.errors import UserError
 from skillmix.core.hashing import digest
-from skillmix.core.specs import ModelSpec, parse_spec
+from skillmix.core.json_texts import json_object
+from skillmix.core.specs import IN_PROCESS, ModelSpec, parse_spec
 from skillmix.models.bundled import bundled_model, cache_folder
 
 LINEAGE: Final = "skillmix.json"
@@ -50,8 +50,7 @@ class Checkpoint:
             if wanted is not None and wanted != found:
                 raise UserError(
                     f"The adapter {adapter} was made for other weights than those in {self.base}.",
-                    hint=f"It belongs to {lineage_of(adapter).get('base', {}).get('spec')} with hash {wanted}; "
-                    f"this is {found}.",
+                    hint=f"It belongs to {_base_of(adapter).get('spec')} with hash {wanted}; this is {found}.",
                 )
             found = _with_adapter(found, adapter)
 
@@ -60,8 +59,11 @@ class Checkpoint:
         return sum(file.stat().st_size for folder in (self.base, *self.adapters) for file in _weight_files(folder))
 
 
-def checkpoint_of(spec: ModelSpec) -> Checkpoint:
-    """The folders of a local or bundled model; a bundled one is fetched if it is not there."""
+def checkpoint_of(spec: ModelSpec, *, above: tuple[Path, ...] = ()) -> Checkpoint:
+    """The folders of a local or bundled model; a bundled one is fetched if it is not there.
+
+    `above` are the adapters that led here, each naming the next as its base.
+    """
     if spec.provider == "bundled":
         name, *added = spec.name.split("+")
         return Checkpoint(bundled_model(name), tuple(_adapter_folder(path) for path in added))
@@ -71,7 +73,13 @@ def checkpoint_of(spec: ModelSpec) -> Checkpoint:
     if (folder / "config.json").is_file():
         return Checkpoint(folder, adapters)
     if (folder / ADAPTER).is_file():
-        under = checkpoint_of(parse_spec(_base_spec(folder)))
+        if folder.resolve() in above:
+            raise UserError(
+                f"The adapter {folder} names itself as the model that it was made for"
+                + (f", by way of {len(above) - 1} others." if len(above) > 1 else "."),
+                hint=f"Its {LINEAGE} is damaged. Use local:PATH+ADAPTER and name both.",
+            )
+        under = checkpoint_of(_base_spec(folder), above=(*above, folder.resolve()))
         return Checkpoint(under.base, (*under.adapters, folder, *adapters))
     raise UserError(
         f"There is no checkpoint in {folder}.",
@@ -81,11 +89,16 @@ def checkpoint_of(spec: ModelSpec) -> Checkpoint:
 
 def lineage_of(folder: Path) -> dict[str, Any]:
     """What a checkpoint says of its making; empty if it says nothing."""
+    file = folder / LINEAGE
     try:
-        found = json.loads((folder / LINEAGE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = file.read_bytes()
+    except FileNotFoundError:
         return {}
-    return found if isinstance(found, dict) else {}
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read: {error.strerror}.", hint="Check the path and its permissions."
+        ) from None
+    return json_object(content, source=str(file), hint="It is damaged. Restore it, or train the model again.")
 
 
 def weights_hash(folder: Path) -> str:
@@ -127,12 +140,25 @@ def _tensors(file: Path) -> Iterator[tuple[str, list[Any], int, int]]:
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if not 0 < length < file.stat().st_size:
-            raise UserError(f"{file} is not a safetensors file.", hint="It is damaged; fetch it again.")
-        header = json.loads(stream.read(length))
+            raise UserError(f"{file} is not a safetensors file.", hint=_FETCH_AGAIN)
+        header = json_object(stream.read(length), source=f"The header of {file}", hint=_FETCH_AGAIN)
     for name, entry in header.items():
         if name != "__metadata__":
-            start, end = entry["data_offsets"]
+            start, end = _offsets(entry, size=file.stat().st_size - 8 - length, of=f"{name!r} in {file}")
             yield name, [entry["dtype"], entry["shape"]], 8 + length + start, 8 + length + end
+
+
+_FETCH_AGAIN: Final = "It is damaged; fetch it again."
+
+
+def _offsets(entry: object, *, size: int, of: str) -> tuple[int, int]:
+    """Where a tensor starts and ends, by an entry that has a type, a shape and offsets inside the file."""
+    match entry:
+        case {"dtype": str(), "shape": [*shape], "data_offsets": [int(start), int(end)]} if (
+            0 <= start <= end <= size and all(isinstance(length, int) and length >= 0 for length in shape)
+        ):
+            return start, end
+    raise UserError(f"The entry of the tensor {of} makes no sense.", hint=_FETCH_AGAIN)
 
 
 def _hash_of_bytes(file: Path, start: int, end: int) -> str:
@@ -143,7 +169,7 @@ def _hash_of_bytes(file: Path, start: int, end: int) -> str:
         while left:
             block = stream.read(min(_BLOCK, left))
             if not block:
-                raise UserError(f"{file} ends too early.", hint="It is damaged; fetch it again.")
+                raise UserError(f"{file} ends too early.", hint=_FETCH_AGAIN)
             found.update(block)
             left -= len(block)
     return found.hexdigest()
@@ -157,14 +183,20 @@ def _with_adapter(base: str, adapter: Path) -> str:
     return digest("adapter", base, weights_hash(adapter)).hex()
 
 
+def _base_of(adapter: Path) -> dict[str, Any]:
+    base = lineage_of(adapter).get("base")
+    return base if isinstance(base, dict) else {}
+
+
 def _base_hash(adapter: Path) -> str | None:
-    found = lineage_of(adapter).get("base", {}).get("hash")
+    found = _base_of(adapter).get("hash")
     return None if found is None else str(found)
 
 
-def _base_spec(adapter: Path) -> str:
-    spec = lineage_of(adapter).get("base", {}).get("spec")
-    if not isinstance(spec, str):
+def _base_spec(adapter: Path) -> ModelSpec:
+    named = _base_of(adapter).get("spec")
+    spec = parse_spec(named) if isinstance(named, str) else None
+    if spec is None or spec.provider not in IN_PROCESS:
         raise UserError(
             f"{adapter} is an adapter and does not say for which model.", hint="Use local:PATH+ADAPTER and name both."
         )

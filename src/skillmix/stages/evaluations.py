@@ -51,7 +51,7 @@ def combinations_in(path: Path) -> Iterator[str]:
             json.loads(text) if path.suffix == ".json" else [json.loads(x) for x in text.split("\n") if x.strip()]
         )
         found = [_combination(document) for document in documents]
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UserError(
             f"{path} does not hold combinations.",
             hint='It must be an experiment file, or JSON: [{"skills": […], "topic": …}], or one such object a line.',

@@ -162,7 +162,7 @@ def deciding_for(run: RunFolder, *, graders: Sequence[str] | None = None, rules:
 
 def _graders_found(journal: JournalReader) -> list[str]:
     query = "SELECT DISTINCT grader FROM calls WHERE stage = 'grade' ORDER BY grader"
-    return sorted({row[0] for _, connection in journal.files for row in connection.execute(query)})
+    return sorted({row[0] for row in journal.rows(query)})
 
 
 def graded_conversations(

@@ -36,7 +36,8 @@ from skillmix.stages.scores import run_gradings, run_records
 _GENERATION_FOLDER = re.compile(r"k(?P<k>\d+)_s(?P<seed>-?\d+)_v(?P<version>.+)_r(?P<round>\d+)")
 _GRADING_FOLDER = re.compile(r"by_(?P<grader>.+)_on_text_(?P<turn>\d+)_(?P<vote>\d+)_(?P<version>[^_]+)")
 _BETWEEN_SKILLS = re.compile(r",\s*\n\s*")
-_ANSWER_IN_PROMPT = re.compile(r"The student's answer was: \"(.*)\"\s*\n\s*\nFor reference, here are", re.DOTALL)
+_BEFORE_ANSWER = "The student's answer was: \""
+_AFTER_ANSWER = re.compile(r"\"[^\S\n]*+\n[^\S\n]*+\n\s*+(?<=\n)For reference, here are")
 _LAYOUT = "Expected folders such as k3_s10_vdefault_r1/<student>/records.csv below it."
 
 Row = dict[str, str]
@@ -255,10 +256,11 @@ def _store_text(
     occurrence: int,
 ) -> None:
     """Without the conversation, the grader's prompt still holds the text that was graded."""
-    match = _ANSWER_IN_PROMPT.search(_turns(row)[0][0])
-    if match is None:
+    _, _, answer = _turns(row)[0][0].partition(_BEFORE_ANSWER)
+    ends = [found.start() for found in _AFTER_ANSWER.finditer(answer)]
+    if not ends:
         return
-    text = plain_answer(match[1]).text
+    text = plain_answer(answer[: ends[-1]]).text
     generation = _next_generation(progress, student, combination)
     key = GenerateKey(student, combination.id, generation, turn=1)
     progress.journal.record(_request(key), Reply(text), origin="imported-text")

@@ -16,6 +16,7 @@ from skillmix.config.train_step import TrainStep
 from skillmix.core.catalog import Catalog
 from skillmix.core.errors import UserError
 from skillmix.core.hashing import digest
+from skillmix.core.json_texts import json_object
 from skillmix.core.specs import IN_PROCESS, parse_spec
 from skillmix.engine.run_folder import RunFolder, new_run, write_whole
 from skillmix.engine.scheduler import LimitedPurse
@@ -218,7 +219,8 @@ def _begin(job: Job, identity: str) -> None:
     sources = [Path(source).expanduser() for source in job.step.replay.sources] if job.step.replay else []
     told = {"identity": identity, "replay": state_of(sources) if sources else []}
     if note.is_file():
-        begun = json.loads(note.read_text(encoding="utf-8"))
+        hint = f"Remove {job.folder} to train anew."
+        begun = json_object(note.read_bytes(), source=str(note), hint=hint)
         if begun.get("identity") != identity:
             raise was_other(job.folder)
         if begun.get("replay") != told["replay"]:

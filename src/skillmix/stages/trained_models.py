@@ -1,6 +1,5 @@
 """Models that train steps made: `step:NAME` as a student, and what a checkpoint was trained on."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from skillmix.config.experiment import Experiment, StudentSettings
 from skillmix.core.errors import UserError
 from skillmix.core.hashing import short_id
+from skillmix.core.json_texts import json_object
 from skillmix.core.specs import parse_spec
 from skillmix.engine.run_folder import RunFolder
 
@@ -87,8 +87,13 @@ def lineage_of(model: str) -> Lineage | None:
     return Lineage(frozenset(ids), short_id("lineage", *documents))
 
 
-def _documents(model: str) -> Iterator[Mapping[str, object]]:
+def _documents(model: str, above: tuple[str, ...] = ()) -> Iterator[Mapping[str, object]]:
     """What a checkpoint, its adapters, and the models that they were made from say of themselves."""
+    if model in above:
+        raise UserError(
+            f"The model {model} was made from itself, as its {LINEAGE} says.",
+            hint="Restore the file, or train it again.",
+        )
     spec = parse_spec(model)
     if spec.provider not in ("local", "bundled"):
         return
@@ -100,14 +105,9 @@ def _documents(model: str) -> Iterator[Mapping[str, object]]:
             yield told
             base = told.get("base")
             if isinstance(base, dict) and isinstance(base.get("spec"), str) and base["spec"] != model:
-                yield from _documents(base["spec"])
+                yield from _documents(base["spec"], (*above, model))
 
 
 def _read(folder: Path) -> Mapping[str, object]:
-    try:
-        document = json.loads((folder / LINEAGE).read_text(encoding="utf-8"))
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        raise UserError(f"{folder / LINEAGE} is damaged.", hint="Restore it, or train the model again.")
-    return document
+    file = folder / LINEAGE
+    return json_object(file.read_bytes(), source=str(file), hint="It is damaged. Restore it, or train the model again.")

@@ -64,7 +64,9 @@ def read_lessons(sources: Sequence[Source], *, validation_share: float) -> Lesso
 
 def united(sources: Iterable[dict[str, Any]], key: str) -> list[Any]:
     """What several data sets say under one key, each thing once, in order."""
-    return sorted({item for about in sources for item in about.get(key) or []})
+    said = [about.get(key) for about in sources]
+    items = {item for listed in said if isinstance(listed, list) for item in listed if isinstance(item, str | int)}
+    return sorted(items, key=lambda item: (isinstance(item, str), item))
 
 
 def _of_step(name: str, run: Path) -> Source:

@@ -65,8 +65,8 @@ def _rows(file: Path) -> list[dict[str, Any]]:
         for line in lines:
             try:
                 row = json.loads(line)
-            except ValueError:  # cut by a kill
+            except (ValueError, RecursionError):  # cut by a kill
                 continue
-            if "step" in row:
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
                 by_step[row["step"]] = {**by_step.get(row["step"], {}), **row}
     return [by_step[step] for step in sorted(by_step)]

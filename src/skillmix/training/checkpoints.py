@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from skillmix.core.errors import UserError
+from skillmix.core.json_texts import json_object
 from skillmix.training.optimizer import Optimizer, Slot
 from skillmix.training.ranks import Ranks
 
@@ -108,11 +109,7 @@ class Checkpoints:
 
     def _note(self, steps: int) -> dict[str, Any]:
         file = self._place(steps) / _NOTE
-        try:
-            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
-            raise UserError(f"{file} is damaged.", hint=f"Remove {file.parent}.") from None
-        return found
+        return json_object(file.read_bytes(), source=str(file), hint=f"It is damaged. Remove {file.parent}.")
 
     def _prune(self, kept: set[int | None]) -> None:
         for steps in self._steps():

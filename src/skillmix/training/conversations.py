@@ -1,12 +1,12 @@
 """Conversations become examples: rendered once, tokenised once, and refused if anything about them is in doubt."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from skillmix.core.errors import UserError
+from skillmix.core.json_texts import is_encodable, parsed_json
 from skillmix.training.examples import Example
 from skillmix.training.formats import Piece, Turn
 from skillmix.training.sealing import SealedTokenizer
@@ -111,22 +111,21 @@ def read_conversations(file: Path, *, name: str | None = None) -> list[Conversat
     """The conversations of a JSON Lines file whose rows have `messages`; a key is the file's name and the line."""
     found = []
     try:
-        with file.open(encoding="utf-8") as lines:
+        with file.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     found.append(_conversation(line, place=f"{name or file}:{number}"))
     except UnicodeDecodeError:
         raise UserError(f"{file} is not UTF-8.", hint="Write it again in UTF-8.") from None
-    except FileNotFoundError:
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            raise UserError(f"{file} cannot be read: {error.strerror}.", hint="Check the path.") from None
         raise UserError(f"There is no file {file}.", hint="A dataset step makes it; run that first.") from None
     return found
 
 
 def _conversation(line: str, *, place: str) -> Conversation:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        raise UserError(f"{place} is not JSON.", hint='A row is {"messages": [...]}.') from None
+    row = parsed_json(line, source=place, hint='A row is {"messages": [...]}.')
     messages = row.get("messages") if isinstance(row, dict) else None
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise UserError(f"{place} has no messages.", hint='A row is {"messages": [{"role": …, "content": …}, …]}.')
@@ -144,4 +143,8 @@ def _turns(messages: Sequence[Mapping[str, object]], *, place: str) -> tuple[Tur
     if not all(isinstance(word, str) and word.strip() for word in words):
         raise UserError(f"{place}: a message is empty or no text.", hint="There is nothing to train on; leave it out.")
     said = [str(word) for word in words]
+    if not all(map(is_encodable, said)):
+        raise UserError(
+            f"{place}: a message has half a character (a lone surrogate).", hint="Mend it, or leave the row out."
+        )
     return tuple(Turn(user, answer) for user, answer in zip(said[::2], said[1::2], strict=True))

@@ -176,6 +176,6 @@ def _cut_log(log: Path, *, before: int, ranks: Ranks) -> None:
 def _step_of(line: str) -> int | None:
     try:
         found = json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if isinstance(found, int) else None

@@ -162,7 +162,7 @@ def _json_texts(file: Path, field: str) -> Iterator[str]:
                 continue
             try:
                 text = json.loads(line)[field]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 text = None
             if not isinstance(text, str):
                 raise UserError(

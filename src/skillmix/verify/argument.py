@@ -195,7 +195,7 @@ def _conditions(passage: Passage) -> list[_Condition]:
 
 
 _ENDING_A_CONDITION: Final = frozenset({"then", "and", "but", "or", "else"})
-_DASH: Final = r"(?:--+|[–—]| - )"
+_DASH: Final = r"(?:(?<!-)--++|[–—]| - )"
 _ASIDE: Final = re.compile(rf"\([^()]{{1,200}}\)|{_DASH}(?:[^-–—.;!?()]|(?<=\w)-(?=\w)){{1,200}}{_DASH}")
 _RULE: Final = re.compile(r"\bif\b", re.IGNORECASE)
 

@@ -39,7 +39,7 @@ def _insertions(text: str) -> list[tuple[int, int]]:
 
 _FEW: Final = 8
 
-_BREAK = re.compile(r"(?:\.\.+|…|[—–]|--+)[\"”'’)\]]*(?=\s|$)|(?: \.){3}| -$")
+_BREAK = re.compile(r"(?:(?:(?<!\.)|(?<= \. \. \.))\.\.++|…|[—–]|(?<!-)--++)[\"”'’)\]]*+(?=\s|$)|(?: \.){3}| -$")
 _BREAKS: Final = ("..", "…", "—", "–", "--", ". .", " -")
 _CANNOT_BE_LAST: Final = word_set(
     "the a an my your our their its his every and but or nor if because when while until unless although though"

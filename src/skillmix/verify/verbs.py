@@ -166,7 +166,7 @@ def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
 
 def _is_short_order(pieces: tuple[Words, ...]) -> bool:
     """Whether the first word alone is an order, and a later piece tells why or when: "Run, Tom, because it rains"."""
-    if len(pieces[0]) > 1 or pieces[0][0].lower not in _SURE:
+    if not pieces or len(pieces[0]) > 1 or pieces[0][0].lower not in _SURE:
         return False
     return any(
         piece[0].lower in _SUBORDINATOR and any(is_finite(piece, place) for place in range(1, len(piece)))

@@ -1,19 +1,20 @@
 """A checkpoint folder becomes a model in memory: safetensors only, no code of strangers."""
 
-import json
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from skillmix.core.errors import UserError
-from skillmix.models.checkpoints import Checkpoint
+from skillmix.core.json_texts import json_object
+from skillmix.models.checkpoints import Checkpoint, parameters_in
 from skillmix.models.local.adapters import merge_adapter
 from skillmix.models.local.cache import ATTENTION, slot_attention
 from skillmix.models.local.prompts import Renderer
+from skillmix.models.local.strangers import reading_weights, some_of
 
 AttentionInterface.register(ATTENTION, slot_attention)
 
@@ -43,19 +44,25 @@ def load_for_training(checkpoint: Checkpoint, *, device: str, is_fp32: bool) -> 
 
 def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
     """A checkpoint's tokenizer, and the tokens at which its model stops."""
-    try:
+    with reading_weights(checkpoint.tokenizer, hint="It must be a Hugging Face checkpoint with a tokenizer.json."):
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.tokenizer, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"The tokenizer in {checkpoint.tokenizer} cannot be loaded: {str(error).splitlines()[0]}",
-            hint="It must be a Hugging Face checkpoint with a tokenizer.json.",
-        ) from None
     ends: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         file = checkpoint.base / name
-        named = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
-        ends |= set(named if isinstance(named, list) else [] if named is None else [named])
+        if file.is_file():
+            ends |= _ends_in(file)
     return tokenizer, sorted(ends)
+
+
+def _ends_in(file: Path) -> set[int]:
+    named = json_object(file.read_bytes(), source=str(file), hint=_WHAT_IT_MUST_BE).get("eos_token_id")
+    listed = named if isinstance(named, list) else [] if named is None else [named]
+    if not all(isinstance(token, int) for token in listed):
+        raise UserError(f"{file}: eos_token_id is not a token's number.", hint="Mend it, or fetch the file again.")
+    return set(listed)
+
+
+_WHAT_IT_MUST_BE: Final = "It must be a Hugging Face checkpoint with safetensors weights and a fast tokenizer."
 
 
 def training_device() -> str:
@@ -70,21 +77,76 @@ def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, 
     logging.disable_progress_bar()
     found = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     found.check_adapters()
-    try:
+    with reading_weights(found.base, hint=_WHAT_IT_MUST_BE):
         config = AutoConfig.from_pretrained(found.base, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
-            found.base, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False
+        _refuse_absurd_sizes(config, found.base)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            found.base,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # so that all of them are named below
         )
+        _refuse_partly_loaded(report, found.base)
         tokenizer = AutoTokenizer.from_pretrained(found.tokenizer, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{found.base} cannot be loaded: {str(error).splitlines()[0]}",
-            hint="It must be a Hugging Face checkpoint with safetensors weights and a fast tokenizer.",
-        ) from None
     model = model.to(device)
     for adapter in found.adapters:
         merge_adapter(model, adapter)
     return model, tokenizer
+
+
+def _refuse_partly_loaded(report: dict[str, Any], folder: Path) -> None:
+    """Refuse a checkpoint whose files and architecture disagree: what is not loaded would be random numbers.
+
+    Tied output embeddings and buffers that a model computes for itself are not in the report.
+    """
+    kinds = {
+        "has no weights for": report.get("missing_keys") or (),
+        "has weights of another shape for": [entry[0] for entry in report.get("mismatched_keys") or ()],
+        "has weights that its architecture does not know:": report.get("unexpected_keys") or (),
+    }
+    faults = [f"{what} {some_of(sorted(map(str, names)))}" for what, names in kinds.items() if names]
+    if faults:
+        raise UserError(
+            f"The checkpoint {folder} {'; it '.join(faults)}.",
+            hint="Its config.json and its safetensors files must belong together; save it again with transformers.",
+        )
+
+
+def _refuse_absurd_sizes(config: Any, folder: Path) -> None:
+    """Refuse a config.json that describes far more weights than there are before any memory is asked for."""
+    text = config.get_text_config()
+    given = {name: getattr(text, name, None) for name in _SIZES}
+    # Some architectures have a size for each layer, as a list; these are not looked at.
+    sizes = {name: size for name, size in given.items() if size is not None and not isinstance(size, list)}
+    wrong = [name for name, size in sizes.items() if not isinstance(size, int) or not 0 < size < _SIZES[name]]
+    if wrong:
+        shown = ", ".join(f"{name} is {sizes[name]!r:.40}" for name in wrong)
+        raise UserError(f"{folder / 'config.json'} makes no sense: {shown}.", hint="Fetch the checkpoint again.")
+    vocabulary, hidden, inner, layers, heads, _, per_head = (sizes.get(name, 0) for name in _SIZES)
+    described = hidden * (vocabulary + layers * (inner + heads * per_head))
+    stored = parameters_in(folder)
+    if described > _MOST_PER_STORED * stored:
+        raise UserError(
+            f"{folder / 'config.json'} describes at least {described} weights, and the files hold {stored}.",
+            hint="Fetch the checkpoint again.",
+        )
+
+
+_SIZES: Final = {
+    "vocab_size": 10_000_000,
+    "hidden_size": 1_000_000,
+    "intermediate_size": 10_000_000,
+    "num_hidden_layers": 1_000,
+    "num_attention_heads": 10_000,
+    "num_key_value_heads": 10_000,
+    "head_dim": 100_000,
+}
+"""Sizes in a config.json, and numbers far above those of any real model."""
+_MOST_PER_STORED: Final = 16
+"""Quantised weights are stored several to a number."""
 
 
 def prepared(model: Any, *, name: str) -> Any:
