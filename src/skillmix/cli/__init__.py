@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from skillmix.cli.parser import Command, parser_of_all
 from skillmix.core.errors import UserError
+from skillmix.core.untrusted import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,9 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except UserError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        print("\n".join(map(printable, f"error: {error.message}".split("\n"))), file=sys.stderr)
         if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
+            print(f"hint: {printable(error.hint)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader of our output is gone, as with `| head`; nothing is left to say to it.

@@ -23,8 +23,8 @@ def run(options: argparse.Namespace) -> int:
         return dry_run(options)
     wanted = Wanted(stage=options.stage, step=options.step)
     result = run_experiment(options.experiment, prices=options.prices, changes=options.set, wanted=wanted)
-    for key, reason in result.failed.items():
-        print(f"failed: {key}: {reason}", file=sys.stderr)
+    for line in result.failure_lines():
+        print(f"failed: {line}", file=sys.stderr)
     if result.is_interrupted:
         print(f"interrupted; all answers are in {result.run.path}: run the same command to go on", file=sys.stderr)
         return INTERRUPTED
@@ -35,9 +35,13 @@ def run(options: argparse.Namespace) -> int:
         made = {name: made.as_json() for name, made in result.datasets.items()}
         _print_datasets(made, as_json=options.json)
         return 0 if result.is_complete else 1
-    _print_scores(scored_run(str(result.run.path)), as_json=options.json)
+    scored = scored_run(str(result.run.path))
+    _print_scores(scored, as_json=options.json)
     tell_pages(result.reports)
-    return 0 if result.is_complete else 1
+    ungraded = result.ungraded(scored.scores)
+    if ungraded and result.is_complete:
+        print(f"ungraded: {ungraded} texts, as too many of their grades cannot be read", file=sys.stderr)
+    return 0 if result.is_complete and not ungraded else 1
 
 
 def _print_scores(scored: "ScoredRun", *, as_json: bool) -> None:

@@ -18,10 +18,14 @@ def stopping_on_interrupt(scheduler: Scheduler) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     working = asyncio.current_task()
 
+    is_pressed = False
+
     def stop() -> None:
-        if scheduler.tally.stopped == INTERRUPTED and working is not None:
+        nonlocal is_pressed
+        if is_pressed and working is not None:
             working.cancel()
             return
+        is_pressed = True
         scheduler.stop(INTERRUPTED)
         say(f"\nstopping: {scheduler.in_flight} calls in flight are waited for; press Ctrl-C again to leave them")
 
