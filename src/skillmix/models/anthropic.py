@@ -66,7 +66,7 @@ class AnthropicModel:
         }
 
     def _outcome(self, request: Request, raw: bytes) -> Outcome:
-        answer = anthropic_answer(raw)
+        answer = anthropic_answer(raw, most_tokens=request.decoding.max_tokens)
         if isinstance(answer, CallProblem):
             return answer
         self._endpoint.answered()

@@ -36,7 +36,7 @@ class Mask:
         self._pieces: dict[int, set[str]] = {}
         self._squeezed: list[_Shape] = []
         self._reply_pieces: dict[int, set[str]] = {}
-        self._reply_marks: tuple[str, ...] = ()
+        self._long_words: re.Pattern[str] | None = None
 
     def add(self, secret: str) -> None:
         """Hide this key from now on."""
@@ -48,10 +48,8 @@ class Mask:
         if _is_unlike_words(secret):
             squeezed = _NOT_WORDS.sub("", secret.translate(_SMALL))
             self._squeezed.append(_Shape(squeezed, min(12, len(squeezed))))
-            shapes = list(_frequent_shapes(secret, min(12, len(secret))))
-            _collect(self._reply_pieces, shapes)
-            marks = {mark for shape in shapes for mark in _marks(shape)}
-            self._reply_marks = tuple(sorted({*self._reply_marks, *marks}))
+            _collect(self._reply_pieces, _frequent_shapes(secret, min(12, len(secret))))
+            self._long_words = re.compile(f"[!-~]{{{min(self._reply_pieces)},}}")
 
     def line(self, text: str, *, longest: int = _LONGEST_LINE) -> str:
         """One line of what a server sent: cleaned, then without keys, then cut."""
@@ -63,10 +61,11 @@ class Mask:
 
     def reply(self, text: str) -> str:
         """A model's text without the keys in it; a key that is an ordinary word is left alone."""
-        if not self._reply_marks:
+        # A part of a key is a long word; looking at long words alone is what makes this cheap.
+        if self._long_words is None:
             return text
-        small = text.translate(_SMALL) if not text.isascii() else text.lower()
-        if not any(mark in small for mark in self._reply_marks):
+        words = set(self._long_words.findall(text))
+        if not any(_without(word, self._reply_pieces) != word for word in words):
             return text
         return _without(text, self._reply_pieces)
 
@@ -131,13 +130,6 @@ def _collect(pieces: dict[int, set[str]], shapes: Iterable[_Shape]) -> None:
         small, size = shape.text.translate(_SMALL), shape.piece
         known = pieces.setdefault(size, set())
         known.update(small[start : start + size] for start in range(len(small) - size + 1))
-
-
-def _marks(shape: _Shape) -> Iterator[str]:
-    """Short parts of a shape, so placed that each of its pieces holds one of them whole."""
-    size = (shape.piece + 1) // 2
-    small = shape.text.translate(_SMALL)
-    return (small[start : start + size] for start in range(0, len(small) - size + 1, size))
 
 
 def _without(text: str, pieces: dict[int, set[str]]) -> str:

@@ -92,7 +92,7 @@ class OpenAIModel:
         return False
 
     def _outcome(self, request: Request, raw: bytes) -> Outcome:
-        answer = chat_answer(raw)
+        answer = chat_answer(raw, most_tokens=request.decoding.max_tokens)
         if isinstance(answer, CallProblem):
             return answer
         self._endpoint.answered()

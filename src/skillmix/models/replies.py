@@ -11,6 +11,8 @@ from skillmix.core.calls import CallProblem, is_count
 from skillmix.models.masking import MASK
 
 _LONGEST_FINISH: Final = 60
+_LETTERS_A_TOKEN: Final = 100
+_LETTERS_TO_SPARE: Final = 10_000
 _FILTERED: Final = ("content_filter", "sensitive", "safety")
 _BROKEN_OFF: Final = (
     "abort",
@@ -83,8 +85,8 @@ class Answer:
     tokens: Tokens
 
 
-def chat_answer(raw: bytes) -> Answer | CallProblem:
-    """The reply of an OpenAI-compatible endpoint."""
+def chat_answer(raw: bytes, *, most_tokens: int | None = None) -> Answer | CallProblem:
+    """The reply of an OpenAI-compatible endpoint to a request for so many tokens."""
     document = _checked(raw, _CHAT.validate_python)
     if isinstance(document, CallProblem):
         return document
@@ -97,11 +99,11 @@ def chat_answer(raw: bytes) -> Answer | CallProblem:
     content = choice.message.content
     if isinstance(content, list):
         content = _joined(content)
-    return _answered(_Said(content, choice.finish_reason, tokens))
+    return _answered(_Said(content, choice.finish_reason, tokens), most_tokens)
 
 
-def anthropic_answer(raw: bytes) -> Answer | CallProblem:
-    """The reply of Anthropic's messages endpoint."""
+def anthropic_answer(raw: bytes, *, most_tokens: int | None = None) -> Answer | CallProblem:
+    """The reply of Anthropic's messages endpoint to a request for so many tokens."""
     document = _checked(raw, _ANTHROPIC.validate_python)
     if isinstance(document, CallProblem):
         return document
@@ -110,7 +112,8 @@ def anthropic_answer(raw: bytes) -> Answer | CallProblem:
     tokens = _tokens(document.usage, "input_tokens", "output_tokens")
     if document.stop_reason == "refusal":
         return CallProblem("final", "refusal", tokens=tokens)
-    return _answered(_Said(_joined(document.content) if document.content else None, document.stop_reason, tokens))
+    text = _joined(document.content) if document.content else None
+    return _answered(_Said(text, document.stop_reason, tokens), most_tokens)
 
 
 def listed_models(raw: bytes) -> list[str]:
@@ -135,7 +138,7 @@ class _Said(NamedTuple):
     tokens: Tokens
 
 
-def _answered(said: _Said) -> Answer | CallProblem:
+def _answered(said: _Said, most_tokens: int | None) -> Answer | CallProblem:
     reason = (said.finish or "").lower()
     if reason in _FILTERED:
         return CallProblem("final", "content filter", tokens=said.tokens)
@@ -143,8 +146,11 @@ def _answered(said: _Said) -> Answer | CallProblem:
         return CallProblem("passing", "broken off by the server", MASK.line(f"finish reason {reason}"))
     if said.text is None and said.finish is None:
         return CallProblem("passing", "no content", "neither a text nor a finish reason is in the reply")
+    text = said.text or ""
+    if most_tokens is not None and len(text) > _LETTERS_A_TOKEN * most_tokens + _LETTERS_TO_SPARE:
+        return CallProblem("passing", "reply too long", f"{len(text)} characters for at most {most_tokens} tokens")
     finish = None if said.finish is None else MASK.line(said.finish, longest=_LONGEST_FINISH)
-    return Answer(MASK.reply(said.text or ""), finish, said.tokens)
+    return Answer(MASK.reply(text), finish, said.tokens)
 
 
 def _joined(parts: list[_TextPart]) -> str:
