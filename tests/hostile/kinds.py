@@ -12,8 +12,15 @@ from urllib.parse import quote
 from tests.hostile.replies import ANSWER, SECRET, Endless, Protocol, Raw, Response, Slow, Web, as_json, error, good
 
 End = Literal["missing", "one missing", "unreadable", "fatal", "outcome", "accepted", "passes"]
-"""Missing: exit 1, asked again later. Unreadable: exit 1, also later, as all attempts are used. Fatal: exit 2. Outcome: the student's own, exit 0. Accepted: a reply like any
-other, exit 0. Passes: the first try failed, a later one did not, exit 0."""
+"""What a kind ends in.
+
+- missing, one missing: exit status 1, and the next run asks again.
+- unreadable: exit status 1, and again later, as all attempts are used.
+- fatal: exit status 2.
+- outcome: what the student itself did; exit status 0.
+- accepted: a reply like any other; exit status 0.
+- passes: the first try fails and a later one does not; exit status 0.
+"""
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ def _bodies() -> Iterator[Kind]:
         "objects 100,000 deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
         "an integer of 5,000 digits": b'{"choices": ' + b"9" * 5000 + b"}",
         "a key in broken JSON": f'{{"choices": "{SECRET}'.encode(),
-        "a key in pieces in broken JSON": "{'k': '".encode() + "\\u".join(SECRET).encode(),
+        "a key in pieces in broken JSON": b"{'k': '" + "\\u".join(SECRET).encode(),
         "a key escaped in broken JSON": b"{" + "".join(f"\\u{ord(c):04x}" for c in SECRET).encode(),
         "a key at the cut": b"{" + b"x" * 195 + SECRET.encode(),
         "a key behind a page of spaces": b"{" + b" " * 19_980 + SECRET.encode(),
@@ -201,7 +208,7 @@ def _shapes_of_the_key() -> dict[str, str]:
     }
 
 
-def _more_shapes_of_the_key() -> dict[str, str]:
+def more_shapes_of_the_key() -> dict[str, str]:
     return _shapes_of_the_key() | {
         "a key in an address": quote(SECRET, safe=""),
         "a key all in percents": "".join(f"%{ord(letter):02X}" for letter in SECRET),
@@ -251,7 +258,7 @@ def _refusals() -> Iterator[Kind]:
     yield Kind("one prompt too long", "one missing", "prompt too long", _fixed(Web(413)), one_prompt=True)
     echo = "the prompt says: seed, temperature, top_p"
     yield Kind("one prompt echoed", "one missing", "HTTP 400", _fixed(error(400, echo)), one_prompt=True)
-    for name, shape in _more_shapes_of_the_key().items():
+    for name, shape in more_shapes_of_the_key().items():
         yield Kind(f"{name} in a refusal", "missing", "HTTP 400", _fixed(error(400, f"not with {shape} so")))
     for name, shape in _shapes_of_the_key().items():
         yield Kind(f"{name} as a plain body", "missing", "HTTP 418", _fixed(Web(418, f"{shape} so".encode())))
@@ -343,7 +350,7 @@ def _wires() -> Iterator[Kind]:
     )
     yield Kind("a megabyte more than a reply may have", "missing", "reply too long", _fixed(Web(body=b" " * 2**21)))
     yield Kind(
-        "cookies", "accepted", reply=lambda p: as_json(good(p), **{"Set-Cookie": f"k={SECRET}; Domain=127.0.0.1"})
+        "cookies", "accepted", reply=lambda p: as_json(good(p), 200, **{"Set-Cookie": f"k={SECRET}; Domain=127.0.0.1"})
     )
     yield Kind("silence", "passes", "timeout", _fixed(Slow()), calls=2, is_slow=True)
     yield Kind(

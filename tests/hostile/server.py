@@ -51,7 +51,7 @@ class HostileServer:
             return False
         if kind.one_prompt:
             prompt = body["messages"][0]["content"]
-            return self._victims.setdefault(place, prompt) == prompt
+            return bool(self._victims.setdefault(place, prompt) == prompt)
         return kind.calls is None or self.seen[place] <= kind.calls
 
 
@@ -86,15 +86,19 @@ async def _sent_raw(transport: asyncio.Transport, reply: Raw | Endless | Slow) -
                 transport.write(reply.chunk)
             await asyncio.sleep(0.001 if transport.get_write_buffer_size() else 0)
     else:
-        for letter in reply.data:
-            if transport.is_closing():
-                return
-            transport.write(bytes([letter]))
-            await asyncio.sleep(0.01)
-        loop = asyncio.get_running_loop()
-        end = loop.time() + _LONGEST_SILENCE
-        while not transport.is_closing() and loop.time() < end:
-            await asyncio.sleep(0.02)
+        await _sent_slowly(transport, reply)
+
+
+async def _sent_slowly(transport: asyncio.Transport, reply: Slow) -> None:
+    for letter in reply.data:
+        if transport.is_closing():
+            return
+        transport.write(bytes([letter]))
+        await asyncio.sleep(0.01)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + _LONGEST_SILENCE
+    while not transport.is_closing() and loop.time() < end:
+        await asyncio.sleep(0.02)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pytest
 from tests.hostile.kinds import KINDS, Kind
 from tests.hostile.replies import Protocol
 from tests.hostile.server import HostileServer, hostile_server
-from tests.hostile.visit import _holds_key
+from tests.hostile.visit import holds_key
 
 CONVERSATIONS = 4
 STATUSES = {"missing": 1, "one missing": 1, "unreadable": 1, "fatal": 2, "outcome": 0, "accepted": 0, "passes": 0}
@@ -55,24 +55,18 @@ def visited(server: HostileServer, protocol: Protocol, folder: Path) -> list[dic
 def faults_of(visit: dict[str, Any]) -> list[str]:
     kind = KINDS[visit["name"]]
     said = visit["err"]
-    faults = []
-    if visit["status"] != STATUSES[kind.end]:
-        faults.append(f"exit status {visit['status']} and not {STATUSES[kind.end]}: {said[-600:]}")
-    if not _is_said(kind, visit):
-        faults.append(f"{kind.says!r} is not in {said[-600:]!r} {sorted(set(visit['tries']))}")
-    if "Traceback" in said:
-        faults.append(said)
-    if CONTROLS & set(said):
-        faults.append(f"controls reach the terminal: {CONTROLS & set(said)}")
-    if visit["leaks"] or _holds_key((said + visit["out"]).encode()):
-        faults.append(f"the key is in {visit['leaks'] or said}")
-    if visit["integrity"] != "ok":
-        faults.append(f"the journal is damaged: {visit['integrity']}")
-    if visit["peak_mb"] > MOST_MB:
-        faults.append(f"{visit['peak_mb']:.0f} MB")
-    if visit["seconds"] > LONGEST:
-        faults.append(f"{visit['seconds']:.1f} s")
-    return faults + _number_faults(kind, visit)
+    wanted = STATUSES[kind.end]
+    checks = {
+        f"exit status {visit['status']} and not {wanted}: {said[-600:]}": visit["status"] == wanted,
+        f"{kind.says!r} is not in {said[-600:]!r} {sorted(set(visit['tries']))}": _is_said(kind, visit),
+        f"a traceback: {said}": "Traceback" not in said,
+        f"controls reach the terminal: {said!r}": not CONTROLS & set(said),
+        f"the key is in {visit['leaks'] or said}": not visit["leaks"] and not holds_key((said + visit["out"]).encode()),
+        f"the journal is damaged: {visit['integrity']}": visit["integrity"] == "ok",
+        f"{visit['peak_mb']:.0f} MB": visit["peak_mb"] <= MOST_MB,
+        f"{visit['seconds']:.1f} s": visit["seconds"] <= LONGEST,
+    }
+    return [fault for fault, is_fine in checks.items() if not is_fine] + _number_faults(kind, visit)
 
 
 def _is_said(kind: Kind, visit: dict[str, Any]) -> bool:
@@ -92,7 +86,7 @@ def _is_said(kind: Kind, visit: dict[str, Any]) -> bool:
 def _number_faults(kind: Kind, visit: dict[str, Any]) -> list[str]:
     """Nothing missing is a number, a good server completes the run, and no try is cheaper than nothing."""
     faults = []
-    scored = [row for row in json.loads(visit["out"])] if visit["out"] else []
+    scored = json.loads(visit["out"]) if visit["out"] else []
     if kind.end in ("missing", "one missing", "unreadable"):
         made = CONVERSATIONS - 1 if kind.end == "one missing" else 0
         faults += [f"{row['complete']} are complete" for row in scored if row["complete"] != made]

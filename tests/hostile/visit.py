@@ -19,9 +19,10 @@ from typing import Any
 import yaml
 
 from skillmix import cli
+from skillmix.cli.parser import parser_of_all
 from skillmix.engine import scheduler
 from skillmix.stages import run
-from tests.hostile.kinds import KINDS
+from tests.hostile.kinds import KINDS, more_shapes_of_the_key
 from tests.hostile.replies import SECRET
 
 PRICES = {"input": 1.0, "output": 10.0}
@@ -32,8 +33,10 @@ def shorten_waits() -> None:
     scheduler._LONGEST_WAIT = 0.002  # type: ignore[misc]
     scheduler._GATHERING = 0.001  # type: ignore[misc]
     scheduler.LONGEST_ASKED_WAIT = 0.02  # type: ignore[misc]
-    scheduler.Scheduler.__init__.__kwdefaults__["tries"] = 3
-    cli.parser_of_all = cache(cli.parser_of_all)
+    defaults = scheduler.Scheduler.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["tries"] = 3
+    cli.parser_of_all = cache(parser_of_all)  # type: ignore[attr-defined]
 
 
 def write_catalog() -> None:
@@ -110,7 +113,7 @@ def visit(address: str, protocol: str, name: str) -> dict[str, Any]:
     left = _left()
     run._LONGEST_PROBE = 8.0  # type: ignore[misc]
     again, scores, _ = commanded("run", "good.yaml", "--prices", "prices.yaml", "--json")
-    leaks = [str(path) for path in Path().rglob("*") if path.is_file() and _holds_key(path.read_bytes())]
+    leaks = [str(path) for path in Path().rglob("*") if path.is_file() and holds_key(path.read_bytes())]
     os.chdir("..")
     return {
         "name": name,
@@ -144,11 +147,9 @@ def _left() -> dict[str, Any]:
         connection.close()
 
 
-def _holds_key(content: bytes) -> bool:
-    from tests.hostile.kinds import _more_shapes_of_the_key
-
+def holds_key(content: bytes) -> bool:
     small = content.lower()
-    return any(shape.lower().encode() in small for shape in _more_shapes_of_the_key().values())
+    return any(shape.lower().encode() in small for shape in more_shapes_of_the_key().values())
 
 
 def main() -> None:
@@ -159,7 +160,8 @@ def main() -> None:
     write_catalog()
     for name, kind in KINDS.items():
         if protocol in kind.protocols and (not wanted or name in wanted or kind.name in wanted):
-            print(json.dumps(visit(address, protocol, name)), flush=True)
+            sys.stdout.write(json.dumps(visit(address, protocol, name)) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

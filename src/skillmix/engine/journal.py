@@ -149,7 +149,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """How many calls of each conversation have their final outcome, re-asked votes counted once."""
         rows = self._connection.execute(
             "SELECT combination, generation, count(*) FROM calls WHERE student = ? AND coalesce(attempt, 0) = 0 "
-            "AND (status = 'done' OR (stage = 'generate' AND problem_kind = 'final')) GROUP BY combination, generation",
+            "AND (status = 'done' OR problem_kind = 'final') GROUP BY combination, generation",
             (student,),
         )
         return {(combination, generation): count for combination, generation, count in rows}
@@ -203,9 +203,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             return None
         if row[0] != request.content_hash:
             raise _changed_setting(request, row[4:])
-        # A grader's refusal is no vote, so it is asked again; a student's refusal is its outcome.
-        is_final = row[2] == "final" and isinstance(request.key, GenerateKey)
-        is_open = row[1] == "submitted" or (row[1] == "problem" and not is_final)
+        is_open = row[1] == "submitted" or (row[1] == "problem" and row[2] != "final")
         return _Stored(is_open, row[3])
 
     def _put(self, request: Request, outcome: Outcome, origin: Origin, *, replace: bool) -> None:

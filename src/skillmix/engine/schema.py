@@ -83,7 +83,10 @@ MIGRATIONS: Final[dict[int, str]] = {
     1: (
         "ALTER TABLE tries ADD COLUMN cost_usd REAL; "
         "CREATE TABLE sent (key TEXT PRIMARY KEY, request_hash TEXT NOT NULL, cost_usd REAL NOT NULL, "
-        "at TEXT NOT NULL);"
+        "at TEXT NOT NULL); "
+        # A prompt that is too long, or a grader that refuses, is not what a student did; version 1 scored it as such.
+        "UPDATE calls SET problem_kind = 'failed' "
+        "WHERE problem_kind = 'final' AND (stage = 'grade' OR problem = 'prompt too long');"
     ),
 }
 """SQL that turns a file of version n into one of version n + 1, by n."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from skillmix.config.catalogs import load_catalog
 from skillmix.config.experiment import EvaluateStep, Experiment
-from skillmix.core.calls import CallProblem, GenerateKey, Reply
+from skillmix.core.calls import CallProblem, Reply
 from skillmix.core.scoring import earns_nothing
 from skillmix.core.text_rules import RULES
 from skillmix.engine.run_folder import RunFolder, find_run
@@ -39,7 +39,7 @@ def run_status(run_name: str) -> Status:
     with run.read() as journal:
         for call in (*journal.calls("generate"), *journal.calls("grade")):
             problem = call.outcome if isinstance(call.outcome, CallProblem) else None
-            is_own = problem is not None and problem.kind == "final" and isinstance(call.key, GenerateKey)
+            is_own = problem is not None and problem.kind == "final"
             failed += problem is not None and not is_own
             done += isinstance(call.outcome, Reply) or is_own
             cost += (call.outcome.cost_usd or 0.0) if isinstance(call.outcome, Reply) else 0.0
