@@ -380,9 +380,9 @@ def _graders() -> Iterator[Kind]:
         "a filtered grade", "missing", "content filter", _document(text="", finish="content_filter"), role="grader"
     )
     yield Kind(
-        "grades that cannot be read", "unreadable", "ungraded: 4 texts", _document(text="I like it."), role="grader"
+        "grades that cannot be read", "unreadable", "ungraded: 3 texts", _document(text="I like it."), role="grader"
     )
-    yield Kind("empty grades", "unreadable", "ungraded: 4 texts", _document(text=""), role="grader")
+    yield Kind("empty grades", "unreadable", "ungraded: 3 texts", _document(text=""), role="grader")
     yield Kind("a grader with a short context", "missing", "prompt too long", _fixed(Web(413)), role="grader")
     yield Kind("a grader that is down", "missing", "HTTP 503", _fixed(error(503, "down")), role="grader")
     yield Kind("a grader whose key is wrong", "fatal", "HTTP 401", _fixed(error(401, f"bad {SECRET}")), role="grader")

@@ -71,7 +71,7 @@ def experiment(address: str, protocol: str, name: str) -> dict[str, Any]:
         "students": {"s": settings | {"model": f"{protocol}:student@{at}"}},
         "graders": {"g": settings | {"model": f"{protocol}:grader@{at}", "rounds": 1, "attempts": 2}},
         "budget": {"max_usd": 50},
-        "steps": [step | {"combinations": 4, "generations": 1}],
+        "steps": [step | {"combinations": 3, "generations": 1}],
     }
 
 

@@ -59,7 +59,7 @@ class StudentSettings(AskedModel):
     top_p: Share | None = None
     concurrency: Positive | None = None
     """Calls at once; 64 for an endpoint, what the memory holds for a local model."""
-    timeout: Annotated[float, Field(gt=0, le=86_400)] = 600
+    timeout: Annotated[float, Field(gt=0, le=10**9)] = 600
 
     @model_validator(mode="after")
     def _known_model(self) -> "StudentSettings":
@@ -87,7 +87,7 @@ class GraderSettings(AskedModel):
     max_tokens: Positive = 1024
     top_p: Share | None = None
     concurrency: Positive | None = None
-    timeout: Annotated[float, Field(gt=0, le=86_400)] = 600
+    timeout: Annotated[float, Field(gt=0, le=10**9)] = 600
     attempts: Positive = 3
     """How often one round is asked until its reply can be read."""
 
