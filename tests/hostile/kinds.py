@@ -142,7 +142,7 @@ def _shapes() -> Iterator[Kind]:
     }
     for name, value in contents.items():
         yield Kind(f"content: {name}", "missing", "unexpected", lambda p, value=value: as_json(good(p, value)))  # type: ignore[misc]
-    for name, value in {"a number": 1, "an object": {"a": 1}, "a list": ["stop"], "true": True}.items():
+    for name, value in {"a number": 1, "an object": {"a": 1}}.items():
         yield Kind(f"finish: {name}", "missing", "unexpected", _document(finish=value))
     yield Kind("refusal: a list", "missing", "unexpected", _document(message={"refusal": [1]}), protocols=("openai",))
     yield Kind("no object at all", "missing", "no c", _fixed(as_json({})))
@@ -173,12 +173,9 @@ def _oddities() -> Iterator[Kind]:
         "zero": (0, 0),
         "half negative": (400, -10_000_000),
         "fractions": (4.5, 1e300),
-        "strings": ("400", "60"),
         "true": (True, True),
-        "null": (None, None),
         "beyond 64 bits": (2**70, 2**70),
         "beyond the worst case": (10**12, 10**12),
-        "lists": ([1], [2]),
     }
     for name, value in usages.items():
         yield Kind(f"usage: {name}", "accepted", reply=_document(usage=value))
@@ -223,11 +220,11 @@ def more_shapes_of_the_key() -> dict[str, str]:
 
 def _statuses() -> Iterator[Kind]:
     """Every status that is not 200."""
-    for status in (201, 202, 203, 206, 226):
+    for status in (201, 202, 206):
         yield Kind(f"status {status}", "missing", f"HTTP {status}", lambda p, s=status: as_json(good(p), s))  # type: ignore[misc]
     for status in (204, 205):
         yield Kind(f"status {status}", "missing", f"HTTP {status}", _fixed(Web(status)))
-    for status in (300, 301, 302, 303, 305, 307, 308):
+    for status in (300, 301, 302, 303, 307, 308):
         target = f"http://127.0.0.1:9/{status}?k=1"
         yield Kind(f"status {status}", "fatal", target, _fixed(Web(status, headers={"Location": target})))
     yield Kind("status 304", "fatal", "HTTP 304", _fixed(Web(304)))
@@ -237,8 +234,8 @@ def _statuses() -> Iterator[Kind]:
     yield Kind("a redirect with a key", "fatal", "http://127.0.0.1:9/", _fixed(Web(302, headers={"Location": key})))
     for status in (401, 402, 404):
         yield Kind(f"status {status}", "fatal", f"HTTP {status}. no {status}", _fixed(error(status, f"no {status}")))
-    refused = (400, 403, 405, 407, 410, 415, 418, 422, 424, 431, 451, 499)
-    passing = (408, 409, 425, 429, 500, 501, 502, 503, 504, 511, 520, 524, 529, 999)
+    refused = (400, 403, 405, 410, 418, 422, 431, 499)
+    passing = (408, 409, 429, 500, 502, 503, 504, 520, 529, 999)
     for status in (*refused, *passing):
         says = f"HTTP {status}: no {status}"
         yield Kind(f"status {status}", "missing", says, _fixed(error(status, f"no {status}")))
@@ -260,8 +257,7 @@ def _refusals() -> Iterator[Kind]:
     yield Kind("one prompt echoed", "one missing", "HTTP 400", _fixed(error(400, echo)), one_prompt=True)
     for name, shape in more_shapes_of_the_key().items():
         yield Kind(f"{name} in a refusal", "missing", "HTTP 400", _fixed(error(400, f"not with {shape} so")))
-    for name, shape in _shapes_of_the_key().items():
-        yield Kind(f"{name} as a plain body", "missing", "HTTP 418", _fixed(Web(418, f"{shape} so".encode())))
+    yield Kind("a key as a plain body", "missing", "HTTP 418", _fixed(Web(418, f"{SECRET} so".encode())))
     yield Kind("a key in a server's error", "missing", "HTTP 500", _fixed(error(500, f"not with {SECRET}")))
     yield Kind("a key in another key's error", "fatal", "HTTP 401", _fixed(error(401, f"bad key {SECRET[:20]}")))
     yield Kind("half a character in an error", "missing", "HTTP 400", _fixed(error(400, "no \ud800 no")))
@@ -270,7 +266,7 @@ def _refusals() -> Iterator[Kind]:
         "marks of direction in an error", "missing", "HTTP 400: abc", _fixed(error(400, "a\u202eb\u2066c\u200f"))
     )
     yield Kind("lines in an error", "missing", "HTTP 400: a error: b", _fixed(error(400, "a\nerror: b\r\n\u2028")))
-    yield Kind("an error of 5 MB", "missing", "HTTP 400", _fixed(error(400, "x" * 5_000_000)))
+    yield Kind("an error of 5 MB", "missing", "HTTP 400: {", _fixed(error(400, "x" * 5_000_000)))
     yield Kind("an error 100,000 deep", "missing", "HTTP 400", _fixed(Web(400, b"[" * 100_000)))
     yield Kind("an error that is a list", "missing", "HTTP 400", _fixed(as_json({"error": [1, [2]]}, 400)))
     yield Kind("an error that is a number", "missing", "HTTP 400", _fixed(as_json({"error": 2**80}, 400)))
@@ -348,6 +344,30 @@ def _wires() -> Iterator[Kind]:
     yield Kind(
         "endless headers", "passes", "broken reply", _fixed(Endless(head, b"X-A: " + b"a" * 4000 + b"\r\n")), calls=6
     )
+    archive = head + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(b"{}")
+    yield Kind("something endless after an archive", "missing", "reply too long", _fixed(Endless(archive, block)))
+    started = zlib.compressobj(wbits=31)
+    hollow = head + b"Content-Encoding: gzip\r\n\r\n" + started.compress(b"") + started.flush(zlib.Z_SYNC_FLUSH)
+    nothing = b"\x00\x00\x00\xff\xff" * 10_000
+    yield Kind("an endless archive of nothing", "missing", "reply too long", _fixed(Endless(hollow, nothing)))
+    interim = Endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
+    yield Kind("endless interim replies", "passes", "timeout", _fixed(interim), calls=2, is_slow=True)
+    extension = head + b"Transfer-Encoding: chunked\r\n\r\n2;"
+    yield Kind(
+        "an endless chunk extension", "passes", "", _fixed(Endless(extension, b"a" * 4000)), calls=2, is_slow=True
+    )
+    trailers = head + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    trailer = b"X: " + b"a" * 4000 + b"\r\n"
+    yield Kind("endless trailers", "passes", "", _fixed(Endless(trailers, trailer)), calls=2, is_slow=True)
+    yield Kind("wire: another protocol", "missing", "", _fixed(Raw(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")))
+    place = b"HTTP/1.1 302 Found\r\nLocation: http://x/\xff\xfe\r\nContent-Length: 0\r\n\r\n"
+    yield Kind("a redirect that is no text", "fatal", "http://x/", _fixed(Raw(place)))
+    many = b'{"choices": [' + b"[]," * 100_000 + b'1], "content": [1]}'
+    yield Kind("100,000 wrong choices", "missing", "unexpected", _fixed(Web(body=many)))
+    parts = json.dumps([{}] * 200_000).encode()
+    chat = b'{"choices": [{"message": {"content": ' + parts + b"}}]}"
+    blocks = b'{"content": ' + parts + b"}"
+    yield Kind("200,000 parts", "missing", "unexpected", lambda p: Web(body=chat if p == "openai" else blocks))
     yield Kind("a megabyte more than a reply may have", "missing", "reply too long", _fixed(Web(body=b" " * 2**21)))
     yield Kind(
         "cookies", "accepted", reply=lambda p: as_json(good(p), 200, **{"Set-Cookie": f"k={SECRET}; Domain=127.0.0.1"})
@@ -424,6 +444,10 @@ def _probes() -> Iterator[Kind]:
     for name, data in odd.items():
         yield Kind(f"probe: {name}", "accepted", probe=_fixed(as_json({"data": data})))
     yield Kind("probe: 100,000 deep", "accepted", probe=_fixed(Web(body=b"[" * 100_000)))
+    wrong = b'{"data": [' + b"1," * 1_900_000 + b"1]}"
+    yield Kind("probe: two million wrong names", "accepted", probe=_fixed(Web(body=wrong)))
+    names = json.dumps({"data": [{"id": f"m{number}"} for number in range(19_000)]}).encode()
+    yield Kind("probe: 19,000 names", "fatal", "unknown model", probe=_fixed(Web(body=names)), protocols=openai)
     yield Kind("probe: a page", "accepted", probe=_fixed(Web(body=b"<html>")))
     yield Kind("probe: an endless body", "accepted", probe=_fixed(Endless(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65_536)))
     bomb = Web(body=BOMB, headers={"Content-Encoding": "gzip"})

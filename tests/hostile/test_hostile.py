@@ -75,11 +75,12 @@ def _is_said(kind: Kind, visit: dict[str, Any]) -> bool:
     if kind.end in ("accepted", "outcome"):
         return not any(line.startswith(("failed:", "error:", "ungraded:")) for line in lines)
     if kind.end == "passes":
-        return kind.says in visit["err"] or kind.says in visit["tries"]
+        return kind.says in visit["err"] or kind.says in visit["tries"] or not kind.says
     if kind.end == "fatal":
         return any(line.startswith("error:") and kind.says in line for line in lines)
     count = 1 if kind.end == "one missing" else CONVERSATIONS
-    failed = f"failed: {count} call"
+    # What is broken below a reply shows in more than one way, by how far the client got.
+    failed = f"failed: {count} call" if kind.says else "failed: "
     return any(line.startswith((failed, "ungraded:")) and kind.says in line for line in lines)
 
 

@@ -76,9 +76,9 @@ class Endpoint:
         url = f"{self._door.address}{path}"
         try:
             async with self._opened().request(method, url, json=body, allow_redirects=False) as response:
-                raw = await _read(response, longest)
+                raw, is_whole = await _read(response, longest)
                 if response.status != 200:
-                    return self._failure(response.status, raw or b"", response.headers)
+                    return self._failure(response.status, raw, response.headers)
         except TimeoutError as error:
             is_free = isinstance(error, aiohttp.ConnectionTimeoutError)
             return CallProblem("passing", "no connection" if is_free else "timeout", is_free=is_free)
@@ -88,7 +88,7 @@ class Endpoint:
             return CallProblem("passing", "dropped connection", MASK.line(f"{url}: {error}"))
         except (aiohttp.ClientError, OSError, ValueError, LookupError, zlib.error) as error:
             return CallProblem("passing", "broken reply", MASK.line(str(error)))
-        if raw is None:
+        if not is_whole:
             return CallProblem("passing", "reply too long", f"it has more than {longest} bytes")
         return raw
 
@@ -144,17 +144,19 @@ class Endpoint:
         return Refused(detail, CallProblem("failed", reason, detail, is_free=True))
 
 
-async def _read(response: aiohttp.ClientResponse, longest: int) -> bytes | None:
-    """A body, decoded; None if it is longer than it may be."""
+async def _read(response: aiohttp.ClientResponse, longest: int) -> tuple[bytes, bool]:
+    """A body, decoded, and whether that is all of it; what is longer than it may be is cut off."""
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     unpack = _unpacker(encoding)
     body = bytearray()
+    received = 0
     async for chunk in response.content.iter_any():
+        received += len(chunk)  # an archive can go on for ever without a byte in it
         body += chunk if unpack is None else unpack.decompress(chunk, longest + 1 - len(body))
-        if len(body) > longest:
+        if max(received, len(body)) > longest:
             response.close()
-            return None
-    return bytes(body)
+            return bytes(body), False
+    return bytes(body), True
 
 
 def _unpacker(encoding: str) -> Any:

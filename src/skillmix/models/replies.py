@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -37,8 +37,12 @@ class _TextPart(_Part):
     text: str | None = None
 
 
+# One fault is enough: a hostile list has a million of them.
+_Parts = Annotated[list[_TextPart], Field(fail_fast=True, max_length=10_000)]
+
+
 class _ChatMessage(_Part):
-    content: str | list[_TextPart] | None = None
+    content: str | _Parts | None = None
     refusal: str | None = None
 
 
@@ -48,13 +52,13 @@ class _Choice(_Part):
 
 
 class _ChatCompletion(_Part):
-    choices: list[_Choice] | None = None
+    choices: Annotated[list[_Choice], Field(fail_fast=True, max_length=100)] | None = None
     error: object = None
     usage: object = None
 
 
 class _AnthropicMessage(_Part):
-    content: list[_TextPart] | None = None
+    content: _Parts | None = None
     stop_reason: str | None = None
     error: object = None
     usage: object = None
@@ -65,7 +69,7 @@ class _ListedModel(_Part):
 
 
 class _ModelList(_Part):
-    data: list[_ListedModel] = Field(max_length=100_000)
+    data: Annotated[list[_ListedModel], Field(fail_fast=True, max_length=20_000)]
 
 
 _CHAT: Final = TypeAdapter(_ChatCompletion)
