@@ -8,6 +8,7 @@ import pytest
 import yaml
 from aiohttp import web
 
+from skillmix.cli import main as command
 from skillmix.core.calls import CallProblem, Outcome
 from skillmix.core.errors import UserError
 from skillmix.core.specs import ModelSpec, parse_spec
@@ -15,6 +16,7 @@ from skillmix.models.anthropic import AnthropicModel
 from skillmix.models.keys import Access, door_of
 from skillmix.models.openai import OpenAIModel
 from skillmix.stages.run import run_experiment
+from tests.hostile.replies import ANSWER, grades
 from tests.models.stub import ask, chat, request, serving
 
 OWN = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
@@ -198,3 +200,50 @@ def test_settings_that_cannot_work_are_refused_before_any_call(
     assert "hunter2" not in said
     assert "sk-0123456789abcdef" not in said
     assert not (in_folder / "runs").exists()
+
+
+def test_a_student_and_a_grader_elsewhere_each_see_their_own_key_alone(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: dict[str, set[str]] = {"student": set(), "grader": set()}
+    monkeypatch.setenv("GRADER_KEY", "sk-grader_key-0123456789")
+
+    def application(who: str) -> web.Application:
+        async def answer(asked: web.Request) -> web.Response:
+            seen[who].add(asked.headers.get("Authorization", "none"))
+            if asked.method == "GET":
+                return web.json_response({"data": [{"id": who}]})
+            body = await asked.json()
+            return chat(grades(body["messages"][-1]["content"]) if who == "grader" else ANSWER)
+
+        made = web.Application()
+        made.router.add_route("*", "/{rest:.*}", answer)
+        return made
+
+    async def main() -> int:
+        runners = {who: web.AppRunner(application(who)) for who in seen}
+        specs = {}
+        for who, runner in runners.items():
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            specs[who] = f"openai:{who}@http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        path = experiment(in_folder, model=specs["student"], key="TOGETHER_API_KEY")
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document["graders"]["g"] = {"model": specs["grader"], "key": "GRADER_KEY", "rounds": 1}
+        path.write_text(yaml.safe_dump(document), encoding="utf-8")
+        try:
+            return await asyncio.to_thread(command, ["run", str(path)])
+        finally:
+            for runner in runners.values():
+                await runner.cleanup()
+
+    assert asyncio.run(main()) == 0
+    assert seen == {
+        "student": {"Bearer sk-together_api_key-0123456789"},
+        "grader": {"Bearer sk-grader_key-0123456789"},
+    }
+    said = capsys.readouterr()
+    assert "TOGETHER_API_KEY is sent to http://127.0.0.1" in said.err
+    files = [path for path in (in_folder / "runs").rglob("*") if path.is_file()]
+    assert not any(b"0123456789" in path.read_bytes() for path in files)
+    assert "0123456789" not in said.out + said.err
