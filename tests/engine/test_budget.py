@@ -181,3 +181,14 @@ def test_an_older_journal_keeps_its_costs_and_its_failures_are_asked_again(tmp_p
         found = [journal.find(task(number).request) for number in range(3)]
 
     assert [type(outcome) for outcome in found] == [Reply, type(None), CallProblem]
+
+
+def test_a_new_try_waits_for_room_in_the_budget_like_a_new_call(tmp_path: Path) -> None:
+    """All reserves are taken when one call fails; the others turn out cheap, and the budget is enough for all."""
+    lost = CallProblem("passing", "timeout")
+    model = Fake(lost, Reply("x", input_tokens=5, output_tokens=1))
+
+    tally, spent = run(tmp_path, model, count=5)
+
+    assert (tally.stopped, tally.failed) == (None, {})
+    assert spent == pytest.approx(WORST + 5 * 0.1)

@@ -49,8 +49,8 @@ class Purse(Protocol):
         """Whether the limit holds even if all calls in flight and this one cost their worst."""
         ...
 
-    def may_repeat(self) -> bool:
-        """Whether one more try of a call in flight is within the limit, after what its last try may have cost."""
+    def release(self, task: Task) -> None:
+        """Hold nothing back for a call that has to start again."""
         ...
 
     def at_risk(self, task: Task) -> float | None:
@@ -204,7 +204,6 @@ class Scheduler:
                 self._forget(place[-1])
                 if place[-1] is None:
                     queue.put_nowait(place)  # the end of the queue stays, or its model would wait for ever
-        self._room.set()
 
     def _stop_spending(self) -> None:
         """Start nothing that the budget has not allowed yet; calls that it has allowed are made."""
@@ -217,6 +216,7 @@ class Scheduler:
             timer.cancel()
             self._forget(task)
         self._waiting.clear()
+        self._room.set()
 
     def _forget(self, task: Task | None) -> None:
         if task is not None:
@@ -240,9 +240,16 @@ class Scheduler:
         if self._held and not self._open:
             self._stop_spending()
 
+    def _repeat(self, task: Task) -> None:
+        """Try again as soon as the purse allows one more call, like any other that is about to start."""
+        self._waiting.pop(task.request.key, None)
+        self._purse.release(task)
+        self._open -= 1
+        self._held.appendleft(task)
+        self._start_held()
+
     def _queue(self, task: Task) -> None:
         """Later parts of a conversation go first: finished texts early, and work for all models at all times."""
-        self._waiting.pop(task.request.key, None)
         if self.tally.stopped:
             return self._forget(task)
         key = task.request.key
@@ -343,12 +350,9 @@ class Scheduler:
         attempt = self._attempts[key] = self._attempts.get(key, 0) + 1
         if attempt >= self._tries or self.tally.stopped:
             return False
-        if not self._purse.may_repeat():
-            self._stop_spending()
-            return False
         self.tally.retried += 1
         wait = max(self._wait(key, attempt), self._asked_wait(task, problem))
-        timer = asyncio.get_running_loop().call_later(wait, self._queue, task)
+        timer = asyncio.get_running_loop().call_later(wait, self._repeat, task)
         self._waiting[key] = task, timer
         return True
 
@@ -439,14 +443,14 @@ class LimitedPurse:
         """Whether the limits hold even if all calls in flight and this one cost their worst."""
         price = self._prices[task.model]
         worst = price.worst(task.request) if price else 0.0
-        if not self._fits(worst) or not self._may_call():
+        if not self._may_spend(worst) or not self._may_call():
             return False
         self._flying[task.request.key] = worst
         return True
 
-    def may_repeat(self) -> bool:
-        """A try is a call whatever comes of it; its worst case is held back already."""
-        return self._fits(0.0) and self._may_call()
+    def release(self, task: Task) -> None:
+        """Hold nothing back for a call that has to start again."""
+        self._flying.pop(task.request.key, None)
 
     def at_risk(self, task: Task) -> float | None:
         """The most that one try may cost; None where no limit is kept."""
@@ -482,7 +486,7 @@ class LimitedPurse:
             return worst
         return min(price.of(first, second), worst)
 
-    def _fits(self, more: float) -> bool:
+    def _may_spend(self, more: float) -> bool:
         return self._max_usd is None or self.usd + sum(self._flying.values()) + more <= self._max_usd
 
     def _may_call(self) -> bool:
