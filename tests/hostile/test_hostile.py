@@ -14,7 +14,7 @@ from tests.hostile.replies import Protocol
 from tests.hostile.server import HostileServer, hostile_server
 from tests.hostile.visit import holds_key
 
-CONVERSATIONS = 3
+CONVERSATIONS = 2
 STATUSES = {"missing": 1, "one missing": 1, "unreadable": 1, "fatal": 2, "outcome": 0, "accepted": 0, "passes": 0}
 MOST_MB = 300
 LONGEST = 8.0

@@ -16,8 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from skillmix import cli
 from skillmix.cli.parser import parser_of_all
 from skillmix.engine import scheduler
@@ -57,7 +55,7 @@ def write_catalog() -> None:
     }
     Path("catalog").mkdir()
     for name, content in files.items():
-        Path(f"catalog/{name}.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+        Path(f"catalog/{name}.yaml").write_text(json.dumps(content), encoding="utf-8")
 
 
 def experiment(address: str, protocol: str, name: str) -> dict[str, Any]:
@@ -71,7 +69,7 @@ def experiment(address: str, protocol: str, name: str) -> dict[str, Any]:
         "students": {"s": settings | {"model": f"{protocol}:student@{at}"}},
         "graders": {"g": settings | {"model": f"{protocol}:grader@{at}", "rounds": 1, "attempts": 2}},
         "budget": {"max_usd": 50},
-        "steps": [step | {"combinations": 3, "generations": 1}],
+        "steps": [step | {"combinations": 2, "generations": 1}],
     }
 
 
@@ -100,10 +98,10 @@ def visit(address: str, protocol: str, name: str) -> dict[str, Any]:
     folder.mkdir()
     os.chdir(folder)
     Path("prices.yaml").write_text(
-        yaml.safe_dump({f"{protocol}:{model}": PRICES for model in ("student", "grader")}), encoding="utf-8"
+        json.dumps({f"{protocol}:{model}": PRICES for model in ("student", "grader")}), encoding="utf-8"
     )
     for file, kind in (("hostile.yaml", name), ("good.yaml", "good")):
-        Path(file).write_text(yaml.safe_dump(experiment(address, protocol, kind)), encoding="utf-8")
+        Path(file).write_text(json.dumps(experiment(address, protocol, kind)), encoding="utf-8")
     run._LONGEST_PROBE = 0.2 if KINDS[name].is_slow else 8.0  # type: ignore[misc]
     forget_peak()
     started = time.monotonic()
