@@ -30,7 +30,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "safetensors": ("models/local/", "models/gguf_checkpoint.py", "training/"),
     "tokenizers": ("models/local/", "models/gguf_checkpoint.py", "training/"),
     "aiohttp": ("models/",),
-    "pydantic": ("config/", "stages/import_texts.py"),
+    "pydantic": ("config/", "models/replies.py", "stages/import_texts.py"),
     "yaml": ("config/", "stages/experiment.py"),
     "sqlite3": ("engine/",),
     "numpy": ("core/statistics/", "core/corpus/", "models/local/", "render/report/", "training/"),

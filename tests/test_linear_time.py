@@ -26,7 +26,7 @@ from skillmix.verify.checkers import CHECKERS
 from skillmix.verify.passage import passage_of
 from skillmix.verify.sense import sense_problem
 from skillmix.verify.topic import on_topic, topic_words
-from tests.hostile import Repeated, hostile_texts, superlinear, texts_against
+from tests.nasty_texts import Repeated, hostile_texts, superlinear, texts_against
 
 PACKAGE = Path(skillmix.__file__).parent
 LONG = bool(os.environ.get("SKILLMIX_LONG"))

@@ -277,18 +277,19 @@ def test_an_empty_journal_and_a_missing_one_are_told_apart(tmp_path: Path) -> No
 
 def test_an_older_file_migrates_after_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path, rows=3)
-    monkeypatch.setattr(schema, "VERSION", 2)
-    monkeypatch.setattr(schema, "MIGRATIONS", {1: "ALTER TABLE tries ADD COLUMN extra TEXT;"})
+    now = schema.VERSION
+    monkeypatch.setattr(schema, "VERSION", now + 1)
+    monkeypatch.setattr(schema, "MIGRATIONS", {now: "ALTER TABLE tries ADD COLUMN extra TEXT;"})
 
     with JournalReader(tmp_path) as reader:
         assert len(list(reader.calls("generate"))) == 3
 
     connection = sqlite3.connect(tmp_path / "calls.sqlite")
-    assert connection.execute("PRAGMA user_version").fetchone()[0] == 2
+    assert connection.execute("PRAGMA user_version").fetchone()[0] == now + 1
     assert "extra" in [row[1] for row in connection.execute("PRAGMA table_info(tries)")]
     connection.close()
-    copy = sqlite3.connect(tmp_path / "calls.sqlite.version-1")
-    assert copy.execute("PRAGMA user_version").fetchone()[0] == 1
+    copy = sqlite3.connect(tmp_path / f"calls.sqlite.version-{now}")
+    assert copy.execute("PRAGMA user_version").fetchone()[0] == now
     copy.close()
 
 

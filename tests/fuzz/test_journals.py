@@ -14,6 +14,7 @@ from skillmix.core.calls import CallProblem, Decoding, GenerateKey, GradeKey, Me
 from skillmix.core.combinations import combination_of
 from skillmix.engine.journal import JournalReader, JournalWriter
 from skillmix.engine.outlines import contents, outlines
+from skillmix.engine.schema import VERSION
 from tests.fuzz.common import ODD_VALUES, cases, command, damaged_bytes, nothing_changes_in, refused
 
 EXPERIMENT: Final = """
@@ -100,7 +101,7 @@ def _change(connection: sqlite3.Connection, table: str, column: str, draw: Rando
         f"CREATE UNIQUE INDEX i ON {table} ({column})",
         f"DROP INDEX {draw.choice(('generate_key', 'grade_key'))}",
         f"ALTER TABLE {table} ADD COLUMN other TEXT NOT NULL DEFAULT 'x'",
-        f"PRAGMA user_version = {draw.choice((-1, 0, 2, 2**31 - 1))}",
+        f"PRAGMA user_version = {draw.choice((-1, 0, VERSION + 1, 2**31 - 1))}",
         f"PRAGMA application_id = {draw.choice((0, 1))}",
         f"CREATE TABLE copy AS SELECT * FROM {table}; DROP TABLE {table}; ALTER TABLE copy RENAME TO {table}",
     )
@@ -215,7 +216,7 @@ KINDS: Final[dict[str, Callable[[Path], object]]] = {
     "a folder": in_its_place,
     **{f"page {page} zeroed": zeroed(page) for page in range(8)},
     **{f"no table {name}": sql(f"DROP TABLE {name}") for name in ("calls", "messages", "combinations", "tries")},
-    **{f"version {number}": sql(f"PRAGMA user_version = {number}") for number in (-1, 0, 2, 99)},
+    **{f"version {number}": sql(f"PRAGMA user_version = {number}") for number in (-1, 0, VERSION + 1, 99)},
     "another application": sql("PRAGMA application_id = 1"),
     "no column": sql("ALTER TABLE calls DROP COLUMN detail"),
     "a renamed column": sql("ALTER TABLE tries RENAME COLUMN seconds TO minutes"),

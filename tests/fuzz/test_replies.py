@@ -18,7 +18,7 @@ from skillmix.stages.rules_grader import RulesGrader
 from tests.core.test_reading import CASES
 from tests.core.test_reading_properties import assert_sound, mutated
 from tests.fuzz.common import cases
-from tests.hostile import SCRAPS
+from tests.nasty_texts import SCRAPS
 
 CATALOG: Final = load_catalog("verifiable")
 SKILLS: Final = [skill.name for skill in CATALOG.skills]

@@ -9,6 +9,7 @@ from skillmix.core.calls import CallProblem, Outcome, Reply
 from skillmix.core.errors import UserError
 from skillmix.core.specs import ModelSpec
 from skillmix.models.anthropic import AnthropicModel
+from skillmix.models.keys import Access
 from tests.models.stub import Handler, Stub, ask, request, serving
 
 SECRET = "sk-ant-very-secret-123456"
@@ -16,13 +17,13 @@ SECRET = "sk-ant-very-secret-123456"
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
+    monkeypatch.setenv("STUDENT_KEY", SECRET)
 
 
 def answer(handler: Handler) -> tuple[Outcome, Stub]:
     async def main() -> tuple[Outcome, Stub]:
         async with serving(handler) as stub:
-            model = AnthropicModel(ModelSpec("anthropic", "claude-x", stub.address))
+            model = AnthropicModel(ModelSpec("anthropic", "claude-x", stub.address), access=Access("STUDENT_KEY"))
             return (await ask(model, request()))[0][1], stub
 
     return asyncio.run(main())
@@ -69,10 +70,10 @@ def test_a_call_sends_the_system_prompt_apart_and_says_that_no_seed_was_sent() -
         ),
         (
             lambda: web.json_response({"error": {"message": "prompt is too long: 9"}}, status=400),
-            "final",
+            "failed",
             "prompt too long",
         ),
-        (lambda: web.json_response({"error": {"message": "odd"}}, status=400), "fatal", "HTTP 400"),
+        (lambda: web.json_response({"error": {"message": "odd"}}, status=400), "failed", "HTTP 400"),
     ],
 )
 def test_failures_are_told_apart(response: Any, kind: str, reason: str) -> None:
@@ -91,7 +92,7 @@ def test_an_empty_reply_is_a_reply() -> None:
 
 
 def test_it_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
 
     with pytest.raises(UserError, match="ANTHROPIC_API_KEY is not set"):
         AnthropicModel(ModelSpec("anthropic", "claude-x"))

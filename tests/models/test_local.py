@@ -152,14 +152,14 @@ def test_a_prompt_is_read_once_for_all_generations() -> None:
     assert generator.read_tokens == length + 3 * (length % 64)  # the last, open block is read by each
 
 
-def test_a_prompt_that_is_too_long_is_the_calls_own_outcome() -> None:
+def test_a_prompt_that_is_too_long_is_a_failure_of_its_call() -> None:
     long = Request(GenerateKey("s", "c", 0, 1), "m", (Message("user", "word " * 9000),), Decoding(0.7, 8), 0)
 
     found = run([long, request(1, tokens=2)], slots=2)
 
     outcome = found[str(long.key)]
     assert isinstance(outcome, CallProblem)
-    assert outcome.reason == "prompt too long"
+    assert (outcome.kind, outcome.reason) == ("failed", "prompt too long")
     assert isinstance(found[str(request(1).key)], Reply)
 
 

@@ -377,7 +377,7 @@ def test_a_wrong_key_or_name_of_any_model_is_found_before_the_first_call(
 ) -> None:
     from tests.models.stub import chat, serving
 
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-secret-secret")
+    monkeypatch.setenv("STUDENT_KEY", "sk-secret-secret-secret")
 
     async def main() -> tuple[str, int]:
         async with serving(lambda body: chat("hi"), models=models, models_status=status) as stub:
@@ -485,7 +485,7 @@ def test_no_key_is_written_anywhere(
     from tests.models.stub import DROP, HALF, SILENCE, chat, error, serving
 
     secret = "sk-secret-0123456789abcdef"
-    monkeypatch.setenv("OPENAI_API_KEY", secret)
+    monkeypatch.setenv("STUDENT_KEY", secret)
     monkeypatch.setattr(scheduler, "_FIRST_WAIT", 0.001)
     faults = [
         lambda: error(429, f"slow down, {secret}"),
@@ -516,7 +516,7 @@ def test_no_key_is_written_anywhere(
             document = yaml.safe_load(path.read_text(encoding="utf-8"))
             for models in (document["students"], document["graders"]):
                 for settings in models.values():
-                    settings |= {"timeout": 0.5, "concurrency": 8}
+                    settings |= {"timeout": 0.5, "concurrency": 8, "key": "STUDENT_KEY"}
             document["steps"][0]["combinations"] = 400 if final == "fatal" else 6
             path.write_text(yaml.safe_dump(document), encoding="utf-8")
             return await asyncio.to_thread(command, ["run", str(path)])
@@ -524,11 +524,11 @@ def test_no_key_is_written_anywhere(
     status = asyncio.run(main())
 
     said = capsys.readouterr()
-    assert status == (2 if final == "fatal" else 0)
+    assert status == (2 if final == "fatal" else 1)
     assert secret not in said.out + said.err
     with find_run("tiny").read() as journal:
         reasons = {reason for _, _, reason in journal.tries()}
-    wanted = {"HTTP 429", "HTTP 500", "invalid JSON", "no choices", "timeout", "refusal", "content filter"}
+    wanted = {"HTTP 429", "HTTP 500", "invalid JSON", "no choices", "timeout", "refusal", "prompt filtered"}
     assert reasons >= {*wanted, "prompt too long"}
     files = [path for path in (in_folder / "runs").rglob("*") if path.is_file()]
     assert len(files) >= 2

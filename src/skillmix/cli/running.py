@@ -23,8 +23,8 @@ def run(options: argparse.Namespace) -> int:
         return dry_run(options)
     wanted = Wanted(stage=options.stage, step=options.step)
     result = run_experiment(options.experiment, prices=options.prices, changes=options.set, wanted=wanted)
-    for key, reason in result.failed.items():
-        print(f"failed: {key}: {reason}", file=sys.stderr)
+    for line in result.failure_lines():
+        print(f"failed: {line}", file=sys.stderr)
     if result.is_interrupted:
         print(f"interrupted; all answers are in {result.run.path}: run the same command to go on", file=sys.stderr)
         return 128 + (result.signal or 0)
@@ -37,8 +37,11 @@ def run(options: argparse.Namespace) -> int:
     else:
         scored = scored_run(str(result.run.path))
         _print_scores(scored, run=run_name(result.run), as_json=options.json)
+    ungraded = result.ungraded(scored.scores)
+    if ungraded and result.is_complete:
+        print(f"ungraded: {ungraded} texts, as too many of their grades cannot be read", file=sys.stderr)
     _close(options, result, scored)
-    return 0 if result.is_complete else 1
+    return 0 if result.is_complete and not ungraded else 1
 
 
 def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:

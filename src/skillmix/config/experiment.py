@@ -1,10 +1,11 @@
 """The experiment file: YAML to frozen settings, all faults at once."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from skillmix.config.changes import changed
 from skillmix.config.dataset_step import DatasetStep, LeakageSettings
@@ -15,10 +16,38 @@ from skillmix.config.yaml_files import read_yaml
 from skillmix.core.catalog import Setting
 from skillmix.core.errors import UserError, faults_error
 from skillmix.core.prompts import GraderVariant
-from skillmix.core.specs import asked_model, parse_spec
+from skillmix.core.specs import SERVED, asked_model, parse_spec
+
+_KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
+_NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYPTION")
 
 
-class StudentSettings(Section):
+class AskedModel(Section):
+    """How a model is reached."""
+
+    key: str | None = None
+    """Name of the environment variable that holds its key; a provider's own address has one without this."""
+    insecure: bool = False
+    """Whether the key may go over plain http to another machine."""
+
+    @field_validator("key")
+    @classmethod
+    def _name_of_a_key(cls, key: str | None) -> str | None:
+        # The value may be a key that somebody put into the file, so no message repeats it.
+        if key is not None and (not _KEY_NAME.fullmatch(key) or _NOT_A_MODELS_KEY.search(key)):
+            raise ValueError(
+                "this must be the name of an environment variable that holds a model's key, such as VLLM_KEY: capital "
+                "letters with _KEY at the end"
+            )
+        return key
+
+    def _check_access(self, asked: str | None) -> None:
+        is_served = asked is not None and parse_spec(asked).provider in SERVED
+        if not is_served and (self.key is not None or self.insecure):
+            raise ValueError("key and insecure are for models that are asked over the network")
+
+
+class StudentSettings(AskedModel):
     """A model that writes, with its prompts and decoding."""
 
     model: str
@@ -30,13 +59,14 @@ class StudentSettings(Section):
     top_p: Share | None = None
     concurrency: Positive | None = None
     """Calls at once; 64 for an endpoint, what the memory holds for a local model."""
-    timeout: Annotated[float, Field(gt=0)] = 600
+    timeout: Annotated[float, Field(gt=0, le=10**9)] = 600
 
     @model_validator(mode="after")
     def _known_model(self) -> "StudentSettings":
         _check_spec(self.model)
         if self.model.startswith("rules:"):
             raise ValueError("rules: is a grader and writes nothing")
+        self._check_access(self.model)
         return self
 
     @property
@@ -45,7 +75,7 @@ class StudentSettings(Section):
         return self.model
 
 
-class GraderSettings(Section):
+class GraderSettings(AskedModel):
     """A model that votes."""
 
     model: str
@@ -57,13 +87,14 @@ class GraderSettings(Section):
     max_tokens: Positive = 1024
     top_p: Share | None = None
     concurrency: Positive | None = None
-    timeout: Annotated[float, Field(gt=0)] = 600
+    timeout: Annotated[float, Field(gt=0, le=10**9)] = 600
     attempts: Positive = 3
     """How often one round is asked until its reply can be read."""
 
     @model_validator(mode="after")
     def _votes_that_make_sense(self) -> "GraderSettings":
         _check_spec(self.model)
+        self._check_access(self.asked)
         if self.votes % 2 == 0:
             raise ValueError(f"rounds must be odd, not {self.votes}")
         if self.votes > 1 and self.asked is None:

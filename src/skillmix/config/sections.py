@@ -8,11 +8,11 @@ Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$")
 ModelRef = Annotated[str, StringConstraints(min_length=1)]
 """A name of the experiment, or `step:NAME` for what an earlier step made."""
 Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=10**9)]
 
 
 class Section(BaseModel):
-    """Frozen, and without room for keys that nobody knows."""
+    """Frozen, without room for keys that nobody knows, and without numbers that are none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -146,18 +146,40 @@ class Reply:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", clean_text(self.text))
+        if self.finish is not None:
+            object.__setattr__(self, "finish", clean_text(self.finish))
+        for name in ("input_tokens", "output_tokens"):
+            if not is_count(getattr(self, name)):
+                object.__setattr__(self, name, None)
+
+
+ProblemKind = Literal["fatal", "final", "failed", "passing"]
+"""What a problem means for its run.
+
+- fatal: the model cannot be used, and the run stops.
+- final: the student's own outcome, such as a refusal. It is never asked again.
+- failed: this request cannot be answered now. It is not tried again in this run, and the next run asks it again.
+- passing: the same request may be answered soon. It is tried again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CallProblem:
     """Why there is no reply."""
 
-    kind: Literal["fatal", "final", "passing"]
-    """Stop the run; this call's own outcome (a refusal, a filter); try again later."""
+    kind: ProblemKind
     reason: str
     detail: str = ""
     retry_after: float | None = None
     """Seconds that the provider asks to wait; not stored."""
+    is_free: bool = False
+    """Whether it is known that nobody bills this try; not stored."""
+    tokens: tuple[int | None, int | None] = (None, None)
+    """Input and output tokens that the provider counted, if it did; not stored."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", clean_text(self.reason))
+        object.__setattr__(self, "detail", clean_text(self.detail))
 
 
 Outcome = Reply | CallProblem
@@ -196,6 +218,18 @@ class Model(Protocol):
     async def close(self) -> None:
         """Give back what it holds."""
         ...
+
+
+_LARGEST_COUNT: Final = 2**53
+
+
+def is_count(value: object) -> bool:
+    """Whether a value can be a number of tokens.
+
+    >>> is_count(7), is_count(-7), is_count(True), is_count(2**70), is_count("7")
+    (True, False, False, False, False)
+    """
+    return type(value) is int and 0 <= value <= _LARGEST_COUNT
 
 
 def clean_text(text: str) -> str:

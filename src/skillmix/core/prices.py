@@ -26,8 +26,16 @@ class Price:
 
     def worst(self, request: Request) -> float:
         """The most that a request can cost."""
-        characters = sum(len(message.content) for message in request.messages)
+        characters = sum(_weight(message.content) for message in request.messages)
         return self.of(tokens_in(characters), request.decoding.max_tokens or _LONGEST_REPLY)
+
+
+def _weight(text: str) -> int:
+    """Characters, each one beyond ASCII as long as it can be at worst: a token for each of its bytes."""
+    if text.isascii():
+        return len(text)
+    beyond = sum(not letter.isascii() for letter in text)
+    return len(text) - beyond + _CHARACTERS_A_TOKEN * (len(text.encode("utf-8", "surrogatepass")) - len(text) + beyond)
 
 
 def tokens_in(characters: int) -> int:

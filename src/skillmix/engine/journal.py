@@ -57,9 +57,11 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             self._lock = held_lock(self.path)
         self._absent: set[CallKey] = set()
         """Keys that were looked for in vain and not written since; nobody else can write while the lock is held."""
+        self._sent: set[CallKey] = set()
         try:
             self._connection = connect(self.path, write=True)
             self._identity = _identity(self.path)
+            self._count_lost()
         except BaseException:
             self._lock.release()
             raise
@@ -167,20 +169,42 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         return {(combination, generation): count for combination, generation, count in rows}
 
     def spent(self) -> tuple[int, float]:
-        """How many calls were ever sent, and what the answered ones cost."""
+        """How many calls were ever sent, and what they cost; a try without a reply costs what it may have cost."""
         with telling_what_broke(self.path):
-            tries = self._connection.execute("SELECT count(*) FROM tries").fetchone()[0]
+            tries, lost = self._connection.execute("SELECT count(*), total(cost_usd) FROM tries").fetchone()
             cost = self._connection.execute("SELECT total(cost_usd) FROM calls").fetchone()[0]
-        return int(tries), float(cost)
+        return int(tries), float(cost) + float(lost)
 
-    def record_try(self, request: Request, outcome: Outcome, seconds: float) -> None:
-        """Add a try to the append-only record of everything that was sent."""
+    def record_sent(self, request: Request, cost_usd: float) -> None:
+        """Note a call that is about to be sent, with the most that it may cost, in case that this process dies."""
+        self._sent.add(request.key)
+        with telling_what_broke(self.path):
+            self._connection.execute(
+                "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?)",
+                (str(request.key), request.content_hash, cost_usd, _now()),
+            )
+
+    def record_try(self, request: Request, outcome: Outcome, seconds: float, *, cost_usd: float | None = None) -> None:
+        """Add a try to the append-only record of everything that was sent; only a try without a reply has a cost."""
         what, reason = ("reply", outcome.finish or "") if isinstance(outcome, Reply) else (outcome.kind, outcome.reason)
         with telling_what_broke(self.path):
             self._connection.execute(
-                "INSERT INTO tries (key, request_hash, outcome, reason, seconds, at) VALUES (?, ?, ?, ?, ?, ?)",
-                (str(request.key), request.content_hash, what, reason, seconds, _now()),
+                "INSERT INTO tries (key, request_hash, outcome, reason, seconds, at, cost_usd) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (str(request.key), request.content_hash, what, reason, seconds, _now(), cost_usd),
             )
+            if request.key in self._sent:
+                self._sent.discard(request.key)
+                self._connection.execute("DELETE FROM sent WHERE key = ?", (str(request.key),))
+
+    def _count_lost(self) -> None:
+        """Calls that were in flight when an earlier process died may have been billed, and count as tries."""
+        with self.transaction():
+            self._connection.execute(
+                "INSERT INTO tries (key, request_hash, outcome, reason, seconds, at, cost_usd) "
+                "SELECT key, request_hash, 'passing', 'lost with its process', 0, at, cost_usd FROM sent"
+            )
+            self._connection.execute("DELETE FROM sent")
 
     def _stored(self, request: Request) -> "_Stored | None":
         where, values = _where(request.key)
@@ -294,6 +318,10 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         """Key, outcome and reason of everything that was sent."""
         rows = self.rows("SELECT key, outcome, reason FROM tries ORDER BY id")
         return [(key, outcome, reason) for key, outcome, reason in rows]
+
+    def cost_without_reply(self) -> float:
+        """What tries without a reply may have cost."""
+        return sum(float(row[0]) for row in self.rows("SELECT total(cost_usd) FROM tries"))
 
     @property
     def files(self) -> list[tuple[Path, sqlite3.Connection]]:

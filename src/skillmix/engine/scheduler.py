@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final, NamedTuple, Protocol
 
-from skillmix.core.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request
+from skillmix.core.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request, is_count
 from skillmix.core.errors import UserError
 from skillmix.core.hashing import digest
 from skillmix.core.prices import Price
@@ -21,6 +21,12 @@ from skillmix.engine.journal import JournalWriter
 TRIES: Final = 12
 _FIRST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 60.0
+LONGEST_ASKED_WAIT: Final = 600.0
+"""Seconds; a server that asks for more is asked again after this time."""
+_FIRST_CALLS: Final = 10
+"""If a model refuses all of its first calls, the model is to blame, and not what it is asked."""
+_ABOUT_THE_PROMPT: Final = ("prompt too long", "prompt filtered", "refusal", "content filter")
+"""Reasons of refusals that are never the model's fault."""
 _GATHERING: Final = 0.01
 """Seconds in which outcomes gather for one transaction; that takes a fifth off the CPU time of a call."""
 
@@ -43,8 +49,16 @@ class Purse(Protocol):
         """Whether the limit holds even if all calls in flight and this one cost their worst."""
         ...
 
-    def may_repeat(self) -> bool:
-        """Whether one more try of a call in flight is within the limit."""
+    def release(self, task: Task) -> None:
+        """Hold nothing back for a call that has to start again."""
+        ...
+
+    def at_risk(self, task: Task) -> float | None:
+        """The most that one try may cost; None where no limit is kept."""
+        ...
+
+    def charge(self, task: Task, problem: CallProblem) -> float | None:
+        """What a try without a reply may have cost, which is spent from now on; None for nothing."""
         ...
 
     def settle(self, task: Task, outcome: Outcome) -> Outcome:
@@ -61,12 +75,12 @@ class Tally:
     called: int = 0
     found: int = 0
     """Outcomes that the journal already had."""
-    failed: dict[CallKey, str] = field(default_factory=dict)
-    """Calls given up after all tries, and why."""
+    failed: dict[CallKey, CallProblem] = field(default_factory=dict)
+    """Calls without an outcome, refused or given up after all tries, and why."""
     retried: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
-    """Of this invocation, as far as providers say."""
+    """Of this invocation: what providers count, and the most for every try that they do not."""
     left_out: int = 0
     """Calls to models that were not open, and so not made."""
     stopped: str | None = None
@@ -103,10 +117,18 @@ class Scheduler:
         self._tasks: dict[CallKey, Task] = {}
         self._room = asyncio.Event()
         self._held: deque[Task] = deque()
+        self._waiting: dict[CallKey, tuple[Task, asyncio.TimerHandle]] = {}
+        self._fatal: tuple[Task, CallProblem] | None = None
+        self._has_replied: set[str] = set()
+        self._first_calls: dict[str, set[CallKey]] = {}
+        self._first_refused: dict[str, int] = {}
+        self._told_waits: set[str] = set()
         self._arrived: list[_Arrival] = []
         self._arrival = asyncio.Event()
         self._is_over = False
         self.tally = Tally()
+        self.tell: Callable[[str], None] = lambda line: None
+        """Where a line of news goes."""
 
     async def run(self, source: Iterator[Task | None], follow: Follow) -> Tally:
         """Work until the source is empty and nothing is open, or the run must stop.
@@ -126,6 +148,9 @@ class Scheduler:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._journal_arrived()  # what came before an interruption is paid for
+            self._journal_left()
+        if self._fatal:
+            raise _unusable(*self._fatal)
         return self.tally
 
     async def _fill(self, source: Iterator[Task | None], follow: Follow) -> None:
@@ -162,6 +187,8 @@ class Scheduler:
             outcome = self._journal.find(task.request)
             if outcome is not None:
                 self.tally.found += 1
+                if isinstance(outcome, Reply):
+                    self._has_replied.add(task.model)
                 waiting.extend(follow(task.request, outcome))
             elif task.model not in self._models:
                 self.tally.left_out += 1
@@ -170,17 +197,34 @@ class Scheduler:
         self._start_held()
 
     def stop(self, reason: str) -> None:
-        """Start no more calls; those in flight are waited for and journaled."""
+        """Start no more calls; those in flight are waited for and journaled, those that wait for a new try are not."""
         self.tally.stopped = self.tally.stopped or reason
+        self._end_waiting()
+        for queue in set(self._queues.values()):
+            queued = [queue.get_nowait() for _ in range(queue.qsize())]
+            for place in queued:
+                self._forget(place[-1])
+                if place[-1] is None:
+                    queue.put_nowait(place)  # the end of the queue stays, or its model would wait for ever
+
+    def _stop_spending(self) -> None:
+        """Start nothing that the budget has not allowed yet; calls that it has allowed are made."""
+        self.tally.stopped = self.tally.stopped or BUDGET_SPENT
+        self._end_waiting()
+
+    def _end_waiting(self) -> None:
         self._held.clear()
-        for queue in self._queues.values():
-            while not queue.empty():
-                self._forget(queue.get_nowait()[-1])
+        for task, timer in self._waiting.values():
+            timer.cancel()
+            self._forget(task)
+        self._waiting.clear()
+        self._room.set()
 
     def _forget(self, task: Task | None) -> None:
         if task is not None:
             self._open -= 1
             self._tasks.pop(task.request.key, None)
+            self._attempts.pop(task.request.key, None)
             self._room.set()
 
     @property
@@ -197,8 +241,15 @@ class Scheduler:
             self._tasks[task.request.key] = task
             self._queue(task)
         if self._held and not self._open:
-            self.tally.stopped = "the budget is spent"
-            self._held.clear()
+            self._stop_spending()
+
+    def _repeat(self, task: Task) -> None:
+        """Try again as soon as the purse allows one more call, like any other that is about to start."""
+        self._waiting.pop(task.request.key, None)
+        self._purse.release(task)
+        self._open -= 1
+        self._held.appendleft(task)
+        self._start_held()
 
     def _queue(self, task: Task) -> None:
         """Later parts of a conversation go first: finished texts early, and work for all models at all times."""
@@ -227,24 +278,72 @@ class Scheduler:
         """What is settled now, and written; one transaction for all costs hardly more than for one."""
         arrived, self._arrived = self._arrived, []
         settled: list[_Arrival] = []
-        fatal: tuple[Task, CallProblem] | None = None
         with self._journal.transaction():
-            for task, outcome, seconds in arrived:
+            for arrival in arrived:
+                task, outcome, seconds = arrival
                 self.tally.called += 1
-                self._journal.record_try(task.request, outcome, seconds)
-                if isinstance(outcome, CallProblem) and outcome.kind == "fatal":
-                    fatal = fatal or (task, outcome)
-                elif not (isinstance(outcome, CallProblem) and self._tries_again(task, outcome)):
-                    priced = self._purse.settle(task, outcome)
-                    self._journal.record(task.request, priced)
-                    settled.append(_Arrival(task, priced, seconds))
-        if fatal:
-            raise _unusable(*fatal)
+                outcome = _of_its_role(task, outcome)
+                self._journal_try(task, outcome, seconds)
+                if isinstance(outcome, CallProblem) and (
+                    self._is_fatal(task, outcome) or self._tries_again(task, outcome)
+                ):
+                    continue
+                priced = self._purse.settle(task, outcome)
+                self._journal.record(task.request, priced)
+                settled.append(_Arrival(task, priced, seconds))
         return settled
+
+    def _journal_try(self, task: Task, outcome: Outcome, seconds: float) -> None:
+        cost = None
+        if isinstance(outcome, Reply):
+            self._has_replied.add(task.model)
+        else:
+            cost = self._purse.charge(task, outcome)
+            self.tally.cost_usd += cost or 0.0
+        self._journal.record_try(task.request, outcome, seconds, cost_usd=cost)
+
+    def _journal_left(self) -> None:
+        """Calls that nobody waits for any more may have been billed all the same."""
+        with self._journal.transaction():
+            for key in list(self._started):
+                seconds = time.monotonic() - self._started.pop(key)
+                if key in self._tasks:
+                    self._journal_try(self._tasks[key], CallProblem("passing", "left before its reply"), seconds)
+
+    def _is_fatal(self, task: Task, problem: CallProblem) -> bool:
+        """Whether a problem means that its model cannot be used; the run then ends after the calls in flight."""
+        if problem.kind != "fatal" and not self._refuses_everything(task, problem):
+            return False
+        self._purse.settle(task, problem)
+        self._forget(task)
+        if self._fatal is None:
+            self._fatal = task, problem
+            self.stop(f"{task.request.model} cannot be used")
+            if self._open:
+                waiting = f"{self._open} calls in flight are waited for"
+                self.tell(f"{task.request.model} cannot be used: {problem.reason}; {waiting}")
+        return True
+
+    def _refuses_everything(self, task: Task, problem: CallProblem) -> bool:
+        """Whether all of a model's first calls were refused, and it has never answered one.
+
+        They are the first that were sent, not the first to come back: a refusal comes faster than a reply.
+        """
+        if problem.kind != "failed" or problem.reason in _ABOUT_THE_PROMPT or task.model in self._has_replied:
+            return False
+        if task.request.key in self._first_calls.get(task.model, ()):
+            self._first_refused[task.model] = self._first_refused.get(task.model, 0) + 1
+        return self._first_refused.get(task.model, 0) == _FIRST_CALLS
 
     async def _requests(self, queue: "asyncio.PriorityQueue[_Place]") -> AsyncIterator[Request]:
         while (task := (await queue.get())[-1]) is not None:
             self._started[task.request.key] = time.monotonic()
+            first = self._first_calls.setdefault(task.model, set())
+            if len(first) < _FIRST_CALLS:
+                first.add(task.request.key)
+            cost = self._purse.at_risk(task)
+            if cost is not None:
+                self._journal.record_sent(task.request, cost)
             yield task.request
 
     def _tries_again(self, task: Task, problem: CallProblem) -> bool:
@@ -254,13 +353,22 @@ class Scheduler:
         attempt = self._attempts[key] = self._attempts.get(key, 0) + 1
         if attempt >= self._tries or self.tally.stopped:
             return False
-        if not self._purse.may_repeat():
-            self.tally.stopped = "the budget is spent"
-            return False
         self.tally.retried += 1
-        wait = max(self._wait(key, attempt), problem.retry_after or 0.0)
-        asyncio.get_running_loop().call_later(wait, self._queue, task)
+        wait = max(self._wait(key, attempt), self._asked_wait(task, problem))
+        timer = asyncio.get_running_loop().call_later(wait, self._repeat, task)
+        self._waiting[key] = task, timer
         return True
+
+    def _asked_wait(self, task: Task, problem: CallProblem) -> float:
+        """As long as the server asks for, up to a ceiling; the first time that it asks for more, a line says so."""
+        asked = problem.retry_after or 0.0
+        if asked > LONGEST_ASKED_WAIT and task.model not in self._told_waits:
+            self._told_waits.add(task.model)
+            self.tell(
+                f"{task.request.model} asks to wait for {asked:.3g} s ({problem.reason}); "
+                f"it is asked again after {LONGEST_ASKED_WAIT:g} s"
+            )
+        return min(asked, LONGEST_ASKED_WAIT)
 
     def _wait(self, key: CallKey, attempt: int) -> float:
         """Doubling, with jitter that is a function of the key, so that a crowd does not return together."""
@@ -276,8 +384,8 @@ class Scheduler:
         if isinstance(outcome, Reply):
             self.tally.tokens += (outcome.input_tokens or 0) + (outcome.output_tokens or 0)
             self.tally.cost_usd += outcome.cost_usd or 0.0
-        if isinstance(outcome, CallProblem) and outcome.kind == "passing":
-            self.tally.failed[key] = outcome.reason
+        if isinstance(outcome, CallProblem) and outcome.kind != "final":
+            self.tally.failed[key] = outcome
         else:
             for released in follow(task.request, outcome):
                 self._submit(released, follow)
@@ -297,6 +405,17 @@ class _Arrival(NamedTuple):
     task: Task
     outcome: Outcome
     seconds: float
+
+
+BUDGET_SPENT: Final = "the budget is spent"
+
+
+def _of_its_role(task: Task, outcome: Outcome) -> Outcome:
+    """A refusal is what a student did with its task; a grader's refusal is only a vote that is missing."""
+    is_final = isinstance(outcome, CallProblem) and outcome.kind == "final"
+    if is_final and isinstance(outcome, CallProblem) and not isinstance(task.request.key, GenerateKey):
+        return replace(outcome, kind="failed")
+    return outcome
 
 
 def _unusable(task: Task, problem: CallProblem) -> UserError:
@@ -327,26 +446,54 @@ class LimitedPurse:
         """Whether the limits hold even if all calls in flight and this one cost their worst."""
         price = self._prices[task.model]
         worst = price.worst(task.request) if price else 0.0
-        committed = self.usd + sum(self._flying.values()) + worst
-        if (self._max_usd is not None and committed > self._max_usd) or not self.may_repeat():
+        if not self._may_spend(worst) or not self._may_call():
             return False
         self._flying[task.request.key] = worst
         return True
 
-    def may_repeat(self) -> bool:
-        """A try is a call whatever comes of it; its worst case is held back already."""
-        if self._max_calls is not None and self.calls + 1 > self._max_calls:
-            return False
-        self.calls += 1
-        return True
+    def release(self, task: Task) -> None:
+        """Hold nothing back for a call that has to start again."""
+        self._flying.pop(task.request.key, None)
+
+    def at_risk(self, task: Task) -> float | None:
+        """The most that one try may cost; None where no limit is kept."""
+        has_limit = self._max_calls is not None or self._max_usd is not None
+        return self._flying.get(task.request.key, 0.0) if has_limit else None
+
+    def charge(self, task: Task, problem: CallProblem) -> float | None:
+        """A try without a reply costs its worst case, unless it is known that nobody bills it."""
+        price = self._prices[task.model]
+        if problem.is_free or price is None:
+            return None
+        cost = self._cost(price, problem.tokens, self._flying.get(task.request.key, 0.0))
+        self.usd += cost
+        return cost
 
     def settle(self, task: Task, outcome: Outcome) -> Outcome:
-        """The outcome with its price; tokens that nobody counted cost what they could have."""
+        """The outcome with its price; tokens that nobody counted, or that cannot be, cost what they could have."""
         worst = self._flying.pop(task.request.key, 0.0)
         price = self._prices[task.model]
         if not isinstance(outcome, Reply) or price is None:
             return outcome
-        counted = outcome.input_tokens is not None and outcome.output_tokens is not None
-        cost = price.of(outcome.input_tokens or 0, outcome.output_tokens or 0) if counted else worst
+        # A text of no tokens from a prompt of no tokens is a count that nobody made.
+        has_counted = outcome.input_tokens and (outcome.output_tokens or not outcome.text)
+        counted = (outcome.input_tokens, outcome.output_tokens) if has_counted else (None, None)
+        cost = self._cost(price, counted, worst)
         self.usd += cost
         return replace(outcome, cost_usd=cost)
+
+    def _cost(self, price: Price, tokens: tuple[int | None, int | None], worst: float) -> float:
+        """What a server counted, if it can be true: neither below nothing nor beyond the worst case."""
+        first, second = tokens
+        if first is None or second is None or not is_count(first) or not is_count(second):
+            return worst
+        return min(price.of(first, second), worst)
+
+    def _may_spend(self, more: float) -> bool:
+        return self._max_usd is None or self.usd + sum(self._flying.values()) + more <= self._max_usd
+
+    def _may_call(self) -> bool:
+        if self._max_calls is not None and self.calls + 1 > self._max_calls:
+            return False
+        self.calls += 1
+        return True

@@ -11,7 +11,7 @@ from skillmix.core.errors import UserError
 from skillmix.engine.soundness import open_read_only, refuse_broken_pages, refuse_other_tables
 
 APPLICATION_ID: Final = 0x736B6D78  # "skmx"
-VERSION: Final = 1
+VERSION: Final = 2
 
 SCHEMA: Final = """
 CREATE TABLE combinations (
@@ -69,11 +69,27 @@ CREATE TABLE tries (
     outcome      TEXT NOT NULL,       -- 'reply', or the kind of problem
     reason       TEXT NOT NULL,
     seconds      REAL NOT NULL,
+    at           TEXT NOT NULL,
+    cost_usd     REAL                 -- what a try without a reply may have cost; a reply's cost is in calls
+);
+CREATE TABLE sent (                   -- calls in flight, while a budget is kept: a crash must not forget them
+    key          TEXT PRIMARY KEY,
+    request_hash TEXT NOT NULL,
+    cost_usd     REAL NOT NULL,
     at           TEXT NOT NULL
 );
 """
 
-MIGRATIONS: Final[dict[int, str]] = {}
+MIGRATIONS: Final[dict[int, str]] = {
+    1: (
+        "ALTER TABLE tries ADD COLUMN cost_usd REAL; "
+        "CREATE TABLE sent (key TEXT PRIMARY KEY, request_hash TEXT NOT NULL, cost_usd REAL NOT NULL, "
+        "at TEXT NOT NULL); "
+        # A prompt that is too long, or a grader that refuses, is not what a student did; version 1 scored it as such.
+        "UPDATE calls SET problem_kind = 'failed' "
+        "WHERE problem_kind = 'final' AND (stage = 'grade' OR problem = 'prompt too long');"
+    ),
+}
 """SQL that turns a file of version n into one of version n + 1, by n."""
 
 

@@ -1,16 +1,18 @@
-"""One POST to a chat endpoint, its every failure told apart: stop the run, this call's own outcome, try again."""
+"""One exchange with a server that is not trusted: no redirect is followed, no body is read without end."""
 
-import json
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
 
-from skillmix.core.calls import CallProblem
-from skillmix.core.errors import UserError
+from skillmix.core.calls import CallProblem, ProblemKind
+from skillmix.models.keys import Door
+from skillmix.models.masking import MASK
 from skillmix.models.rate_limits import wait_asked
+from skillmix.models.replies import error_message
 
 _TOO_LONG = re.compile(
     r"context.?length|maximum context|too many tokens|prompt is too long|input is too long", re.IGNORECASE
@@ -19,26 +21,35 @@ _FILTERED = re.compile(r"content.?filter|content management policy|content.?poli
 _UNKNOWN_MODEL = re.compile(
     r"model.{0,80}(?:not found|does not exist|not exist)|unknown model|model_not_found", re.IGNORECASE
 )
-_KEY_LIKE = re.compile(r"\b(?:sk|key|pk)-[A-Za-z0-9_*\-]{6,}")
-_PASSING: Final = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
-_LONGEST_DETAIL: Final = 300
+_PASSING: Final = {408, 409, 425, 429}
+_TURNED_AWAY: Final = {503, 529}
+"""Server errors that say that the work was not begun, and so is not billed."""
+_UNSURE: Final = {408, 499}
+"""Client errors after which the work may have been done all the same."""
+LONGEST_REPLY: Final = 2**20
+"""Bytes, decoded, of a reply of ordinary length."""
+LONGEST_LIST: Final = 2**22
+"""Bytes, decoded, of a list of models."""
+_BYTES_A_TOKEN: Final = 64
+_LONGEST_CONNECT: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A 400 that names a parameter; the caller may leave it out and ask again."""
+    """A 400 or 422 that may be about a parameter; the caller may leave that out and ask again."""
 
     message: str
+    problem: CallProblem
+    """What it is if no parameter is to blame."""
 
 
 class Endpoint:
-    """An address with its secret; the secret leaves it only as a header."""
+    """An address with its key; the key leaves it only as a header, and only to that address."""
 
-    def __init__(self, url: str, *, headers: dict[str, str], secret: str | None, timeout: float) -> None:
-        self._url = url
+    def __init__(self, door: Door, *, headers: dict[str, str], timeout: float) -> None:
+        self._door = door
         self._headers = headers
-        self._secret = secret
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, _LONGEST_CONNECT))
         self._session: aiohttp.ClientSession | None = None
         self._has_answered = False
 
@@ -48,82 +59,116 @@ class Endpoint:
             await self._session.close()
             self._session = None
 
-    async def post(self, body: dict[str, object]) -> dict[str, Any] | CallProblem | Refused:
-        """The JSON object that comes back, or what went wrong."""
-        return await self._exchange("POST", self._url, body)
+    async def post(
+        self, path: str, body: dict[str, object], *, most_tokens: int | None = None
+    ) -> bytes | CallProblem | Refused:
+        """The body of the reply, or what went wrong; the longest reply that is read grows with what was asked for."""
+        longest = max(LONGEST_REPLY, _BYTES_A_TOKEN * (most_tokens or 0))
+        return await self._exchange("POST", path, body, longest)
 
-    async def get(self, url: str) -> dict[str, Any] | CallProblem | Refused:
-        """The JSON object at another address of the same server."""
-        return await self._exchange("GET", url, None)
+    async def get(self, path: str) -> bytes | CallProblem | Refused:
+        """What the same server has at another path."""
+        return await self._exchange("GET", path, None, LONGEST_LIST)
 
     async def _exchange(
-        self, method: str, url: str, body: dict[str, object] | None
-    ) -> dict[str, Any] | CallProblem | Refused:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout, headers=self._headers)
+        self, method: str, path: str, body: dict[str, object] | None, longest: int
+    ) -> bytes | CallProblem | Refused:
+        url = f"{self._door.address}{path}"
         try:
-            async with self._session.request(method, url, json=body) as response:
-                raw = await response.read()
+            async with self._opened().request(method, url, json=body, allow_redirects=False) as response:
+                raw, is_whole = await _read(response, longest)
                 if response.status != 200:
                     return self._failure(response.status, raw, response.headers)
-        except TimeoutError:
-            return CallProblem("passing", "timeout")
+        except TimeoutError as error:
+            is_free = isinstance(error, aiohttp.ConnectionTimeoutError)
+            return CallProblem("passing", "no connection" if is_free else "timeout", is_free=is_free)
         except aiohttp.ClientConnectorError as error:
-            # An address that nobody ever listened at is wrong; one that answered before is only down for a while.
-            kind: Any = "passing" if self._has_answered else "fatal"
-            return CallProblem(kind, "no connection", self.safe(f"{url}: {error}"))
+            return CallProblem("passing", "no connection", MASK.line(f"{url}: {error}"), is_free=True)
         except aiohttp.ClientConnectionError as error:
-            return CallProblem("passing", "dropped connection", self.safe(f"{url}: {error}"))
-        except aiohttp.ClientError as error:
-            return CallProblem("passing", "broken reply", self.safe(str(error)))
+            return CallProblem("passing", "dropped connection", MASK.line(f"{url}: {error}"))
+        except (aiohttp.ClientError, OSError, ValueError, LookupError, zlib.error) as error:
+            return CallProblem("passing", "broken reply", MASK.line(str(error)))
+        if not is_whole:
+            return CallProblem("passing", "reply too long", f"it has more than {longest} bytes")
+        return raw
+
+    def answered(self) -> None:
+        """Note that a reply was good: from now on a refusal is about a request, and not about the model."""
         self._has_answered = True
-        return self._parsed(raw)
 
-    def safe(self, text: str) -> str:
-        """Text without the secret, whole or in part, in a length for one line."""
-        if self._secret:
-            text = text.replace(self._secret, "[key]")
-        return " ".join(_KEY_LIKE.sub("[key]", text).split())[:_LONGEST_DETAIL]
-
-    def _parsed(self, raw: bytes) -> dict[str, Any] | CallProblem:
-        try:
-            document = json.loads(raw)
-        except ValueError:
-            return CallProblem("passing", "invalid JSON", self.safe(raw[:200].decode("utf-8", "replace")))
-        return document if isinstance(document, dict) else CallProblem("passing", "invalid JSON")
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=self._timeout,
+                # A compressed reply is small on the way and may be endless when unpacked; replies need none of that.
+                headers={**self._headers, "Accept-Encoding": "identity"},
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+            )
+        return self._session
 
     def _failure(self, status: int, raw: bytes, headers: Mapping[str, str]) -> CallProblem | Refused:
-        message = _message_of(raw)
-        detail = self.safe(message)
-        if status in (401, 403):
-            return CallProblem("fatal", f"HTTP {status}", detail)
-        if status == 404 or _UNKNOWN_MODEL.search(message) or "insufficient_quota" in message:
-            return CallProblem("fatal", f"HTTP {status}", detail)
-        if status == 413 or (status in (400, 422) and _TOO_LONG.search(message)):
-            return CallProblem("final", "prompt too long", detail)
-        if status in (400, 422) and _FILTERED.search(message):
-            return CallProblem("final", "content filter", detail)
-        if status in _PASSING or status >= 500:
-            self._has_answered = True
-            return CallProblem("passing", f"HTTP {status}", detail, retry_after=wait_asked(headers))
-        return Refused(detail)
+        message = error_message(raw)
+        detail = MASK.line(message)
+        reason = f"HTTP {status}"
+        if status in (400, 422):
+            return self._refusal(status, message, detail)
+        if 300 <= status < 400:
+            target = MASK.line(headers.get("Location", "an address that it does not name"))
+            told = f"{self._door.address} sends its callers on to {target}, and no redirect is followed"
+            return CallProblem("fatal", reason, told, is_free=True)
+        if status in (401, 402) or (status == 429 and "insufficient_quota" in message):
+            return CallProblem("fatal", reason, detail, is_free=True)
+        if status == 404:
+            return CallProblem(self._unless_answered(), reason, detail, is_free=True)
+        if status == 413:
+            return CallProblem("failed", "prompt too long", detail, is_free=True)
+        if 400 <= status < 500 and status not in _PASSING:
+            return CallProblem("failed", reason, detail, is_free=status not in _UNSURE)
+        is_free = status in _TURNED_AWAY or (400 <= status < 500 and status not in _UNSURE)
+        return CallProblem("passing", reason, detail, retry_after=wait_asked(headers), is_free=is_free)
+
+    def _unless_answered(self) -> ProblemKind:
+        """A model that answered others has a name, an address and a key that are right."""
+        return "failed" if self._has_answered else "fatal"
+
+    def _refusal(self, status: int, message: str, detail: str) -> CallProblem | Refused:
+        reason = f"HTTP {status}"
+        if _TOO_LONG.search(message):
+            return CallProblem("failed", "prompt too long", detail, is_free=True)
+        if _FILTERED.search(message):
+            return CallProblem("failed", "prompt filtered", detail, is_free=True)
+        if _UNKNOWN_MODEL.search(message):
+            return CallProblem(self._unless_answered(), reason, detail, is_free=True)
+        return Refused(detail, CallProblem("failed", reason, detail, is_free=True))
 
 
-def _message_of(raw: bytes) -> str:
-    """The message in an error body of whatever shape, with its code and parameter."""
-    text = raw.decode("utf-8", "replace")
-    try:
-        error = json.loads(text).get("error")
-    except (ValueError, AttributeError):
-        return text
-    if isinstance(error, dict):
-        return " ".join(str(error[key]) for key in ("message", "code", "type", "param") if error.get(key))
-    return str(error or text)
+async def _read(response: aiohttp.ClientResponse, longest: int) -> tuple[bytes, bool]:
+    """A body, decoded, and whether that is all of it; what is longer than it may be is cut off."""
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    unpack = _unpacker(encoding)
+    body = bytearray()
+    received = 0
+    async for chunk in response.content.iter_any():
+        received += len(chunk)  # an archive can go on for ever without a byte in it
+        body += chunk if unpack is None else unpack.decompress(chunk, longest + 1 - len(body))
+        if max(received, len(body)) > longest:
+            response.close()
+            return bytes(body), False
+    return bytes(body), True
 
 
-def key_from(environment: dict[str, str], name: str) -> str:
-    """A secret from the environment, which is the only place for one."""
-    if not environment.get(name):
-        raise UserError(f"{name} is not set.", hint=f"export {name}=… before running; it is never written anywhere.")
-    return environment[name]
+def _unpacker(encoding: str) -> Any:
+    if encoding in ("", "identity"):
+        return None
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise ValueError(f"the reply is encoded as {encoding}, which was not asked for")
+    return zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+
+
+def probed(problem: CallProblem) -> CallProblem | None:
+    """What a problem of a probe means: a wrong address, a wrong key, or nothing, if it may pass."""
+    if problem.reason in ("no connection", "HTTP 403"):
+        return CallProblem("fatal", problem.reason, problem.detail)
+    return problem if problem.kind == "fatal" else None

@@ -1,35 +1,36 @@
 """Any OpenAI-compatible chat endpoint, with the quirks of the many servers that call themselves so."""
 
-import os
 import re
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 
 from skillmix.core.calls import CallProblem, Outcome, Reply, Request
 from skillmix.core.specs import ModelSpec
-from skillmix.models.http import Endpoint, Refused, key_from
+from skillmix.models.http import Endpoint, Refused, probed
+from skillmix.models.keys import Access, door_of
+from skillmix.models.masking import MASK
 from skillmix.models.pool import Pool
+from skillmix.models.replies import chat_answer, listed_models
 
-ADDRESS: Final = "https://api.openai.com/v1"
-KEY: Final = "OPENAI_API_KEY"
 _THINKING = re.compile(r"^\s*<think>.*?</think>\s*", re.DOTALL)
 _MAY_BE_LEFT_OUT: Final = ("seed", "temperature", "top_p")
+_COMPLAINT: Final = re.compile(
+    r"support|recogni[sz]ed|unknown|unexpected|permitted|allowed|extra|invalid|must be|deprecated|not accept|param",
+    re.IGNORECASE,
+)
+_NAMES_SHOWN: Final = 8
 
 
 class OpenAIModel:
     """A chat model behind `/chat/completions`."""
 
-    def __init__(self, spec: ModelSpec, *, concurrency: int = 64, timeout: float = 600) -> None:
-        environment = dict(os.environ)
-        secret = environment.get(KEY) if spec.address else key_from(environment, KEY)
+    def __init__(
+        self, spec: ModelSpec, *, access: Access | None = None, concurrency: int = 64, timeout: float = 600
+    ) -> None:
+        door = door_of(spec, access or Access())
         self._name = spec.name
-        self._address = spec.address or ADDRESS
-        self._endpoint = Endpoint(
-            f"{self._address}/chat/completions",
-            headers={"Authorization": f"Bearer {secret}"} if secret else {},
-            secret=secret,
-            timeout=timeout,
-        )
+        headers = {"Authorization": f"Bearer {door.secret}"} if door.secret else {}
+        self._endpoint = Endpoint(door, headers=headers, timeout=timeout)
         self._pool = Pool(self.answer, most=concurrency)
         self._limit_name = "max_tokens"
         self._left_out: set[str] = set()
@@ -40,30 +41,30 @@ class OpenAIModel:
 
     async def probe(self) -> CallProblem | None:
         """Ask for the list of models; a server that has none to show is taken at its word."""
-        listed = await self._endpoint.get(f"{self._address}/models")
+        listed = await self._endpoint.get("/models")
         if isinstance(listed, CallProblem):
-            missing = listed.reason == "HTTP 404"
-            return listed if listed.kind == "fatal" and not missing else None
-        entries = listed.get("data") if isinstance(listed, dict) else None
-        names = [str(entry.get("id")) for entry in entries or [] if isinstance(entry, dict)]
+            return None if listed.reason == "HTTP 404" else probed(listed)
+        names = listed_models(listed) if isinstance(listed, bytes) else []
         if not names or any(name in (self._name, f"{self._name}:latest") for name in names):
             return None
-        return CallProblem("fatal", "unknown model", f"{self._name!r} is not among {', '.join(names[:8])}")
+        shown = ", ".join(MASK.line(name, longest=80) for name in names[:_NAMES_SHOWN])
+        return CallProblem("fatal", "unknown model", f"{self._name!r} is not among {MASK.line(shown)}")
 
     async def close(self) -> None:
         """Give the connections back."""
         await self._endpoint.close()
 
     async def answer(self, request: Request) -> Outcome:
-        """One call; a parameter that the server will not take is left out from then on, and said so."""
+        """One call; a parameter that the server will not take is left out from then on, and the reply says so."""
         while True:
-            result = await self._endpoint.post(self._body(request))
+            sent = self._body(request)
+            result = await self._endpoint.post("/chat/completions", sent, most_tokens=request.decoding.max_tokens)
             if isinstance(result, CallProblem):
                 return result
             if not isinstance(result, Refused):
                 return self._outcome(request, result)
-            if not self._leave_out(result.message):
-                return CallProblem("fatal", "HTTP 400", result.message)
+            if not self._leave_out(result.message, sent):
+                return result.problem
 
     def _body(self, request: Request) -> dict[str, object]:
         wanted = {
@@ -76,46 +77,30 @@ class OpenAIModel:
         sent = {name: value for name, value in wanted.items() if value is not None and name not in self._left_out}
         return {"model": self._name, "messages": messages, **sent}
 
-    def _leave_out(self, message: str) -> bool:
-        """Change what is sent according to a complaint; False if it is about something else."""
-        if "max_completion_tokens" in message and self._limit_name == "max_tokens":
+    def _leave_out(self, message: str, sent: dict[str, object]) -> bool:
+        """Change what is sent according to a complaint; False if it is about something else.
+
+        A call that was sent before another one taught us better is sent again as well.
+        """
+        if "max_completion_tokens" in message and "max_tokens" in sent:
             self._limit_name = "max_completion_tokens"
             return True
         for name in _MAY_BE_LEFT_OUT:
-            if re.search(rf"\b{name}\b", message) and name not in self._left_out:
+            if name in sent and re.search(rf"\b{name}\b", message) and _COMPLAINT.search(message):
                 self._left_out.add(name)
                 return True
         return False
 
-    def _outcome(self, request: Request, document: dict[str, Any]) -> Outcome:
-        choices = document.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices else None
-        message = choice.get("message") if isinstance(choice, dict) else None
-        if not isinstance(choice, dict) or not isinstance(message, dict):
-            return CallProblem("passing", "no choices", self._endpoint.safe(str(document)))
-        if message.get("refusal"):
-            return CallProblem("final", "refusal", self._endpoint.safe(str(message["refusal"])))
-        if choice.get("finish_reason") == "content_filter":
-            return CallProblem("final", "content filter")
-        usage = document.get("usage") if isinstance(document.get("usage"), dict) else {}
+    def _outcome(self, request: Request, raw: bytes) -> Outcome:
+        answer = chat_answer(raw, most_tokens=request.decoding.max_tokens)
+        if isinstance(answer, CallProblem):
+            return answer
+        self._endpoint.answered()
         asked = {"temperature": request.decoding.temperature, "top_p": request.decoding.top_p, "seed": request.seed}
         return Reply(
-            text=_THINKING.sub("", _text_of(message.get("content"))),
-            finish=choice.get("finish_reason"),
-            input_tokens=_count(usage, "prompt_tokens"),
-            output_tokens=_count(usage, "completion_tokens"),
+            text=_THINKING.sub("", answer.text),
+            finish=answer.finish,
+            input_tokens=answer.tokens[0],
+            output_tokens=answer.tokens[1],
             not_sent=tuple(name for name in sorted(self._left_out) if asked.get(name) is not None),
         )
-
-
-def _text_of(content: object) -> str:
-    """Content as a string, or as a list of parts; none at all is an empty reply."""
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    return "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict) and part.get("type") == "text")
-
-
-def _count(usage: object, name: str) -> int | None:
-    value = usage.get(name) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) else None

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from math import isfinite
 from typing import Final
 
 _DURATION = re.compile(r"(?<!\d)(\d++(?:\.\d++)?)(ms|s|m|h|d)")
@@ -48,17 +49,20 @@ def _seconds(value: str, now: datetime) -> float | None:
         return _at_least_zero(number)
     parts = _DURATION.findall(value)
     if parts and _DURATION.sub("", value) == "":
-        return sum(float(count) * _UNITS[unit] for count, unit in parts)
+        return _finite(sum(float(count) * _UNITS[unit] for count, unit in parts))
     moment = _moment(value)
     return None if moment is None else _at_least_zero((moment - now).total_seconds())
 
 
 def _number(value: str) -> float | None:
     try:
-        number = float(value)
+        return _finite(float(value))
     except ValueError:
         return None
-    return number if number == number and abs(number) != float("inf") else None
+
+
+def _finite(number: float) -> float | None:
+    return number if isfinite(number) else None
 
 
 def _at_least_zero(number: float | None, *, scale: float = 1.0) -> float | None:
@@ -69,7 +73,7 @@ def _moment(value: str) -> datetime | None:
     for read in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             moment = read(value)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError, IndexError):
             continue
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return None

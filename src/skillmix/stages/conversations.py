@@ -7,7 +7,6 @@ from skillmix.config.experiment import Experiment, GraderSettings, StudentSettin
 from skillmix.core.calls import (
     Call,
     CallKey,
-    CallProblem,
     Decoding,
     GenerateKey,
     GradeKey,
@@ -90,7 +89,7 @@ class Conversations:
 
     def _is_final(self, combination: Combination, call: Call) -> bool:
         if not isinstance(call.outcome, Reply):
-            return isinstance(call.outcome, CallProblem) and call.outcome.kind == "final"
+            return False
         phrases = self._prompts[self._experiment.prompts].phrases
         rubric = rubric_of(combination.skills, combination.topic, phrases=phrases)
         return read_grades(rubric, call.outcome.text).points is not None

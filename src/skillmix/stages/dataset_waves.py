@@ -170,7 +170,10 @@ class Waves:
             if place is not None:
                 found[place] = graded
         outcome = _Outcome(unfinished=sum(g is None or not g.is_over for g in found))
-        self.is_broken = outcome.unfinished > 0 or bool(self.tally.failed)
+        # A request that a server refuses for good is one conversation less; everything else is waited for.
+        refused = sum(g is not None and not g.is_over and g.outline.turns[-1].problem == "failed" for g in found)
+        is_waiting = any(problem.kind == "passing" for problem in self.tally.failed.values())
+        self.is_broken = outcome.unfinished > refused or is_waiting
         full = [(p, g) for p, g in enumerate(found) if g is not None and g.is_kept and has_two_turns(g.outline)]
         with self.place.run.read() as journal:
             outcome.full = kept_texts([g for _, g in full], journal, self.writers, self.step.graders)

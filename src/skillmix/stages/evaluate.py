@@ -15,6 +15,7 @@ from skillmix.core.specs import IN_PROCESS, parse_spec
 from skillmix.engine.journal import JournalWriter
 from skillmix.engine.run_folder import RunFolder
 from skillmix.engine.scheduler import Purse, Scheduler, Tally, Task
+from skillmix.models.keys import Access
 from skillmix.models.opening import open_model
 from skillmix.stages.conversations import TURNS, Conversations
 from skillmix.stages.plan import CallStep, Cell, Settings, entries, skipped_cells, step_cells
@@ -22,6 +23,7 @@ from skillmix.stages.planned_work import calls_a_conversation
 from skillmix.stages.progress import NO_PROGRESS, RunProgress, watched
 from skillmix.stages.scores import run_scores
 from skillmix.stages.stopping import stopping_on_interrupt
+from skillmix.stages.terminal import say
 from skillmix.stages.trained_models import require_trained, student_name
 
 _MOST_OPEN: Final = 512
@@ -167,6 +169,7 @@ async def serve(
         most_open = _MOST_OPEN_LOCALLY if is_local else _MOST_OPEN
         scheduler = Scheduler(models, place.journal, purse=place.purse, most_open=most_open)
         scheduler.tally = tally
+        scheduler.tell = say
         with stopping_on_interrupt(scheduler):
             await scheduler.run(source, conversations.follow)
 
@@ -179,7 +182,8 @@ async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) ->
         spec = parse_spec(str(settings.asked))
         model = in_process.get(_loaded(settings))
         if model is None:
-            model = open_model(spec, concurrency=settings.concurrency, timeout=settings.timeout)
+            access = Access(settings.key, settings.insecure)
+            model = open_model(spec, concurrency=settings.concurrency, timeout=settings.timeout, access=access)
             opened.push_async_callback(model.close)
         if spec.provider in IN_PROCESS:
             in_process[_loaded(settings)] = model

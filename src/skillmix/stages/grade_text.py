@@ -109,6 +109,7 @@ def _asked(spec: str, request: Request) -> Reply:
 _HINTS = {
     "fatal": "Check the model's name, its address and the key in the environment.",
     "final": "This grader will not grade this text; try another.",
+    "failed": "This grader cannot be asked about this text; try another.",
     "passing": "This may pass; run the command again.",
 }
 

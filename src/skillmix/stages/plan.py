@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Final
 
 from skillmix.config.dataset_step import DatasetStep
@@ -103,6 +104,22 @@ def written_by(step: Step) -> list[str]:
     if isinstance(step, DatasetStep):
         return data_writers(step)
     return [student_name(reference) for reference in getattr(step, "students", [])]
+
+
+GradedPlace = tuple[str, str, str, int]
+"""Student, grader, setting and k."""
+
+
+def graded_places(steps: Sequence[Step], experiment: Experiment) -> frozenset[GradedPlace]:
+    """The cells that these steps grade."""
+    places: set[GradedPlace] = set()
+    for step in steps:
+        of = step.of if isinstance(step, GradeStep) else [step.name]
+        for source in experiment.steps:
+            if source.name in of and isinstance(source, EvaluateStep | GenerateStep):
+                names = product(source.students, getattr(step, "graders", ()), source.settings, source.k)
+                places |= {(student_name(student), grader, setting, k) for student, grader, setting, k in names}
+    return frozenset(places)
 
 
 Settings = StudentSettings | GraderSettings

@@ -1,7 +1,7 @@
 """The same from Python: `skillmix.evaluate(...)` returns records and a table, in a notebook too."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -32,22 +32,23 @@ class Evaluation:
 def evaluate(
     *,
     name: str,
-    student: str,
-    grader: str,
+    student: str | Mapping[str, object],
+    grader: str | Mapping[str, object],
     k: Sequence[int] = (1, 2, 3, 4, 5),
     settings: Sequence[Setting] = SETTINGS,
     **more: Any,
 ) -> Evaluation:
-    """Evaluate one student with one grader, both given as specs; running it again goes on where it stopped.
+    """Evaluate one student with one grader; running it again goes on where it stopped.
 
+    Each is given as a spec, or as a mapping of what an experiment file says of it, such as `model` and `key`.
     `combinations`, `generations`, `rounds`, `seed`, `catalog`, `partition` and `prompts` may be given too.
     """
     step_keys = ("combinations", "generations", "ladder")
     step = {key: more.pop(key) for key in step_keys if key in more}
-    judge = {"model": grader} | ({"rounds": more.pop("rounds")} if "rounds" in more else {})
+    judge = _settings(grader) | ({"rounds": more.pop("rounds")} if "rounds" in more else {})
     document = {
         "name": name,
-        "students": {"student": {"model": student}},
+        "students": {"student": _settings(student)},
         "graders": {"grader": judge},
         "steps": [
             {
@@ -64,7 +65,12 @@ def evaluate(
     }
     experiment = experiment_of(document, source="skillmix.evaluate")
     result = _beside_any_loop(lambda: run_checked(experiment))
-    return Evaluation(result.run, run_scores(str(result.run.path)), result.is_complete)
+    scores = run_scores(str(result.run.path))
+    return Evaluation(result.run, scores, result.is_complete and not result.ungraded(scores))
+
+
+def _settings(model: str | Mapping[str, object]) -> dict[str, object]:
+    return {"model": model} if isinstance(model, str) else dict(model)
 
 
 def _beside_any_loop(work: Callable[[], _T]) -> _T:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -20,6 +20,7 @@ from skillmix.core.calls import CallProblem, Model
 from skillmix.core.catalog import Catalog
 from skillmix.core.errors import Interrupted, UserError
 from skillmix.core.prices import Price, price_of
+from skillmix.core.scoring import Score
 from skillmix.core.specs import parse_spec
 from skillmix.engine.run_folder import RunFolder, new_run
 from skillmix.engine.scheduler import LimitedPurse, Tally
@@ -27,7 +28,7 @@ from skillmix.stages.before_run import check_journal, check_plan
 from skillmix.stages.evaluate import Workplace, opened_models, work_on
 from skillmix.stages.evaluations import refuse_trained
 from skillmix.stages.experiment import checked_document, continued
-from skillmix.stages.plan import drawn_settings, entries, written_by
+from skillmix.stages.plan import GradedPlace, drawn_settings, entries, graded_places, written_by
 from skillmix.stages.planned_work import planned_work
 from skillmix.stages.progress import RunProgress
 from skillmix.stages.rules_grader import require_checkers
@@ -57,6 +58,8 @@ class RunResult:
     """Of this process and of those that it started and waited for."""
     has_unpriced: bool = False
     """Whether models were asked whose price is not known."""
+    places: frozenset[GradedPlace] = frozenset()
+    """The cells of the table that its steps grade."""
 
     @property
     def called(self) -> int:
@@ -74,9 +77,25 @@ class RunResult:
         return sum(tally.found for tally in self.tallies.values())
 
     @property
-    def failed(self) -> dict[str, str]:
-        """Calls given up after all tries, and why."""
+    def failed(self) -> dict[str, CallProblem]:
+        """Calls without an outcome, and why."""
         return {str(key): why for tally in self.tallies.values() for key, why in tally.failed.items()}
+
+    def failure_lines(self) -> list[str]:
+        """Those calls by reason, each reason with its count, one detail and one call."""
+        by_reason: dict[str, list[tuple[str, CallProblem]]] = {}
+        for key, problem in self.failed.items():
+            by_reason.setdefault(problem.reason, []).append((key, problem))
+        return [_failure_line(reason, calls) for reason, calls in by_reason.items()]
+
+    def ungraded(self, scores: Iterable[Score]) -> int:
+        """Texts of this run's steps that have no score, as their grades are missing or cannot be read."""
+        found: dict[GradedPlace, int] = {}
+        for score in scores:
+            place = (score.student, score.grader, score.setting, score.k)
+            if place in self.places and score.sets == "all":
+                found[place] = max(found.get(place, 0), score.ungraded)
+        return sum(found.values())
 
     @property
     def left_out(self) -> int:
@@ -107,6 +126,13 @@ class RunResult:
     def short(self) -> "dict[str, list[Yield]]":
         """Targets of data sets that were not reached."""
         return {name: made.short for name, made in self.datasets.items() if made.short}
+
+
+def _failure_line(reason: str, calls: Sequence[tuple[str, CallProblem]]) -> str:
+    key, problem = next((call for call in calls if call[1].detail), calls[0])
+    detail = f": {problem.detail}" if problem.detail else ""
+    count = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
+    return f"{count}: {reason}{detail} ({'such as ' if len(calls) > 1 else ''}{key})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +177,7 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
     known = _prices(experiment, load_prices(prices))
     check_plan(experiment, catalog, steps, run)
     asyncio.run(_probe(experiment, steps))
-    result = RunResult(run, {})
+    result = RunResult(run, {}, places=graded_places(steps, experiment))
     with RunProgress(planned_work(experiment, steps, run)) as progress:
         with run.write() as journal:
             budget = experiment.budget
@@ -280,8 +306,11 @@ async def _probe(experiment: Experiment, steps: Sequence[Step]) -> None:
     graders = sorted({name for step in steps for name in getattr(step, "graders", [])})
     # What a train step makes cannot be asked yet.
     students = sorted({name for step in steps for name in written_by(step) if name in experiment.students})
+    asked = entries(experiment, students, graders)
     async with AsyncExitStack() as opened:
-        models = await opened_models(entries(experiment, students, graders), opened)
+        models = await opened_models(asked, opened)
+        for key, address in sorted({(s.key, parse_spec(str(s.asked)).address) for s in asked.values() if s.key}):
+            say(f"{key} is sent to {address or 'the address of its provider'}")
         problems = await asyncio.gather(*(_probed(model) for model in models.values()))
         for name, problem in zip(models, problems, strict=True):
             if problem is not None:

@@ -38,11 +38,12 @@ def run_status(run_name: str) -> Status:
     cost = 0.0
     with run.read() as journal:
         for call in (*journal.calls("generate"), *journal.calls("grade")):
-            failed += isinstance(call.outcome, CallProblem) and call.outcome.kind == "passing"
-            done += isinstance(call.outcome, Reply) or (
-                isinstance(call.outcome, CallProblem) and call.outcome.kind == "final"
-            )
+            problem = call.outcome if isinstance(call.outcome, CallProblem) else None
+            is_own = problem is not None and problem.kind == "final"
+            failed += problem is not None and not is_own
+            done += isinstance(call.outcome, Reply) or is_own
             cost += (call.outcome.cost_usd or 0.0) if isinstance(call.outcome, Reply) else 0.0
+        cost += journal.cost_without_reply()
     records = run_records(run)
     unreadable = sum(item.reading is not None and item.reading.points is None for item in run_gradings(run, records))
     experiment = experiment_of_run(read_experiment(run))

@@ -28,10 +28,14 @@ def stopping_on_interrupt(scheduler: Scheduler) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     working = asyncio.current_task()
 
+    is_asked = False
+
     def stop(why: str) -> None:
-        if signal_of(scheduler.tally.stopped) is not None and working is not None:
+        nonlocal is_asked
+        if is_asked and working is not None:
             working.cancel()
             return
+        is_asked = True
         scheduler.stop(why)
         say(f"\nstopping: {scheduler.in_flight} calls in flight are waited for; press Ctrl-C again to leave them")
 

@@ -115,7 +115,7 @@ class Generator:
             limit = request.decoding.max_tokens or _DEFAULT_LIMIT
             if self._longest is not None and len(tokens) + limit > self._longest:
                 detail = f"{len(tokens)} tokens and {limit} to write, of {self._longest}"
-                self._done(request, CallProblem("final", "prompt too long", detail))
+                self._done(request, CallProblem("failed", "prompt too long", detail, is_free=True))
                 continue
             row = _Row(request, tokens, chain_of(tokens), limit)
             (self._fresh if self._own_slot(row) is None else self._going_on).append(row)
