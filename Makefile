@@ -8,7 +8,7 @@ TEST := $(VENV)/.test
 TORCH ?= torch==2.13.0
 SETUP = $(PYTHON) -m tools.setup --venv '$(VENV)' --torch '$(TORCH)'
 
-.PHONY: run test machines check format golden readme long clean
+.PHONY: run test machines check format golden same readme long clean
 
 run: $(LOCAL)           ## a real small model writes, code grades, it is tuned and tested beside a tuned one: scores, texts, a report
 	@$(BIN)/skillmix run experiments/quickstart.yaml
@@ -34,6 +34,9 @@ format: $(TEST)
 
 golden: $(TEST)         ## regenerate golden files; say why in the commit
 	SKILLMIX_GOLDEN=write $(BIN)/pytest -q tests/test_golden.py
+
+same: $(TEST)           ## what the commands print and write, compared with OLD=REVISION or OLD=FOLDER; without OLD: see CONTRIBUTING
+	$(BIN)/python -m tools.same check $(OLD)
 
 readme: $(TEST)         ## the README's headline figure and table, from the result it names (RESULT=results/x.json for another)
 	$(BIN)/python tools/readme.py $(RESULT)

@@ -1,0 +1,153 @@
+"""`python -m tools.same check [OLD]`, `… write FOLDER`, `… compare OLD NEW`; the Makefile calls the first.
+
+OLD is a git revision, or a folder that `write` made. Without OLD, code with uncommitted changes is compared with HEAD,
+and code without them with HEAD~1. Exit status: 0 no difference, 1 differences, 2 the comparison could not be made.
+"""
+
+import argparse
+import io
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tools.same.compare import differences, files_of
+from tools.same.outputs import PARTS, ROOT, SKIPPED, Place, Problem, make
+
+PREFIX: Final = "skillmix-same-"
+"""Of temporary folders; compare.py knows it."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one of the three commands."""
+    options = _parser().parse_args(words)
+    try:
+        if options.command == "compare":
+            old, new = _checked(options.old), _checked(options.new)
+            return _compare(old, new, sorted({*_parts_of(old), *_parts_of(new)}))
+        if options.command == "write":
+            return _write_to(options.folder, options.revision, options.only or list(PARTS))
+        return _check(options.old, options.only)
+    except Problem as problem:
+        sys.stderr.write(f"error: {problem}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.same", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser("check", help="compare the present code with another revision or with earlier outputs")
+    check.add_argument("old", nargs="?", help="a revision, or a folder that `write` made")
+    write = commands.add_parser("write", help="write the outputs of the present code into a new folder")
+    write.add_argument("folder", type=Path)
+    write.add_argument("--revision", help="of this revision instead")
+    for one in (check, write):
+        one.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
+    compare = commands.add_parser("compare", help="compare two folders of outputs")
+    compare.add_argument("old", type=Path)
+    compare.add_argument("new", type=Path)
+    return parser
+
+
+def _check(old: str | None, only: Sequence[str] | None) -> int:
+    if old and Path(old).is_dir():
+        folder = _checked(Path(old))
+        parts = only or _parts_of(folder)
+        with _outputs(None, parts) as new:
+            return _compare(folder, new, parts)
+    parts = only or list(PARTS)
+    with _outputs(old or default_revision(), parts) as before, _outputs(None, parts) as after:
+        return _compare(before, after, parts)
+
+
+def default_revision() -> str:
+    """Return the revision before the latest changes, be they committed or not."""
+    return "HEAD" if _git("status", "--porcelain").strip() else "HEAD~1"
+
+
+def _write_to(folder: Path, revision: str | None, parts: Sequence[str]) -> int:
+    if folder.exists():
+        raise Problem(f"{folder} is there already.")
+    with _outputs(revision, parts) as outputs:
+        shutil.move(outputs, folder)
+    return 0
+
+
+def _compare(old: Path, new: Path, parts: Sequence[str]) -> int:
+    """Print the differences between two folders, the parts that were skipped, and how many files were compared."""
+    found = 0
+    for part in parts:
+        for difference in differences(old / part, new / part):
+            found += 1
+            _say(f"{part}/{difference}")
+    for reason in sorted(
+        {file.read_text(encoding="utf-8") for side in (old, new) for file in side.glob(f"*/{SKIPPED}")}
+    ):
+        _say(f"skipped: {reason.strip()}")
+    files = sum(len(files_of(old / part) | files_of(new / part)) for part in parts)
+    _say(f"{found} of {files} files differ")
+    return 1 if found else 0
+
+
+def _parts_of(outputs: Path) -> list[str]:
+    return [part for part in PARTS if (outputs / part).is_dir()]
+
+
+def _checked(folder: Path) -> Path:
+    if not _parts_of(folder):
+        raise Problem(f"{folder} is no folder of outputs; `python -m tools.same write FOLDER` makes one.")
+    return folder
+
+
+@contextmanager
+def _outputs(revision: str | None, parts: Sequence[str]) -> Iterator[Path]:
+    """Make the outputs of a revision, or of the present files, in a temporary folder."""
+    name = _git("rev-parse", "--verify", "--short", f"{revision}^{{commit}}").strip() if revision else "present code"
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as scratch:
+        place = Place(Path(scratch))
+        if revision:
+            _unpack(revision, place.tree)
+        else:
+            _copy(place.tree)
+        start = time.monotonic()
+        make(place, parts, lambda part: _say(f"{name}, {time.monotonic() - start:.0f} s: {part}"))
+        yield place.outputs
+
+
+def _unpack(revision: str, folder: Path) -> None:
+    archive = subprocess.run(["git", "archive", revision], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(folder, filter="data")
+
+
+def _copy(folder: Path) -> None:
+    """Copy the files of the repository as they are now, so that later edits do not matter."""
+    listed = _git("ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
+    for name in filter(None, listed):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Problem(f"git {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

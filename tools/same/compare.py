@@ -1,0 +1,191 @@
+"""Compare two folders of outputs; everything that may differ between two runs of the same code is listed here."""
+
+import hashlib
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Final
+
+# --- What may differ. Nothing else is forgiven. ---
+
+SUBSTITUTIONS: Final = tuple(
+    (re.compile(pattern, re.MULTILINE), replacement)
+    for pattern, replacement in (
+        # The temporary folder that holds the outputs while they are made, the copied code and the tiny model.
+        (r"[^\s\"'`(=:+]*/skillmix-same-[^/\s\"'`)]+", "SCRATCH"),
+        # The interpreter, where a command suggests other commands.
+        (r"[^\s\"'`]*/bin/python[\d.]* -m skillmix", "python -m skillmix"),
+        # Times and dates, as journals, exports and manifests write them.
+        (r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)", "TIME"),
+        # The line with which a step begins: when it comes, and the number of calls in it, depend on a timer.
+        (r"^\S+: begins\b.*\n", ""),
+        # Lines between the beginning and the end of a step, every 15 seconds.
+        (r"^\S+: [\d,]+( of [a-z ]*[\d,]+)? calls(, [^;\n]*)?; the run: .*\n", ""),
+        # The share of a run and the time left after a step: both are weighted with measured seconds.
+        (r"; the run: .*", "; the run: SHARE"),
+        # The time left after a wave of a dataset step.
+        (r", about \d+ (s|min|h \d+ min) left", ", about TIME left"),
+        # The time that a run took.
+        (r" found, .* of CPU time", " found, TIME of CPU time"),
+        # The pace of training on standard error.
+        (r"\b[\d,]+ tokens/s", "PACE tokens/s"),
+        # Measured seconds and paces in training.jsonl and in the records of a training.
+        (r'"(seconds|seconds_left|tokens_per_second|utilisation)": [\d.e+-]+', r'"\1": 0'),
+        # Versions of Python and of packages, in manifests and in the files of models.
+        (r'"(skillmix|python|torch|transformers_version|peft_version)": "\d[^"]*"', r'"\1": "VERSION"'),
+        (r"^skillmix \d\S*$", "skillmix VERSION"),
+    )
+)
+LEFT_OUT: Final = (
+    "*.lock",  # empty files
+    "*.sqlite-wal",  # read as a part of the database
+    "*.sqlite-shm",
+    "derived.sqlite",  # a cache: its keys are hashes of the code itself
+)
+UNSTEADY_COLUMNS: Final = {  # of journals: numbers by order of arrival, and times
+    "calls": {"id", "at"},
+    "tries": {"id", "at", "seconds"},
+}
+
+# --- The comparison. ---
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A file that is not the same, and where it first differs."""
+
+    file: str
+    about: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.about}"
+
+
+def differences(old: Path, new: Path) -> Iterator[Difference]:
+    """Compare two folders, file by file, in the order of their names."""
+    files_old, files_new = files_of(old), files_of(new)
+    for name in sorted(files_old | files_new):
+        if name not in files_new:
+            yield Difference(name, "only the old outputs have it")
+        elif name not in files_old:
+            yield Difference(name, "only the new outputs have it")
+        else:
+            found = _difference(old / name, new / name)
+            if found is not None:
+                yield Difference(name, found)
+
+
+def files_of(folder: Path) -> set[str]:
+    """Name the files that count."""
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return {name for name in names if not any(fnmatch(name.rpartition("/")[2], pattern) for pattern in LEFT_OUT)}
+
+
+def _difference(old: Path, new: Path) -> str | None:
+    if old.suffix != ".sqlite" and old.read_bytes() == new.read_bytes():
+        return None
+    before, after = _text(old), _text(new)
+    if before is None or after is None:
+        return f"{_digest(old)} → {_digest(new)} (SHA-256)"
+    if before == after:
+        return None
+    if old.suffix == ".json":
+        return _in_json(before, after) or _in_lines(before, after, of_json=False)
+    return _in_lines(before, after, of_json=old.suffix in (".jsonl", ".sqlite"))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _text(path: Path) -> str | None:
+    """Return the content of a file as text in which everything counts; None if it is no text."""
+    if path.suffix == ".sqlite":
+        return normalised("\n".join(_rows(path)))
+    try:
+        return normalised(path.read_bytes().decode())
+    except UnicodeDecodeError:
+        return None
+
+
+def normalised(text: str) -> str:
+    """Replace what may differ."""
+    for pattern, replacement in SUBSTITUTIONS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _rows(path: Path) -> list[str]:
+    """Return the rows of all tables as lines of JSON, in an order that does not depend on that of writing."""
+    try:
+        with closing(sqlite3.connect(path)) as database:
+            found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
+            return [line for (table,) in found for line in sorted(_rows_of(database, table))]
+    except sqlite3.DatabaseError as error:  # some are damaged on purpose
+        return [f"no database: {error}"]
+
+
+def _rows_of(database: sqlite3.Connection, table: str) -> Iterator[str]:
+    rows = database.execute(f'SELECT * FROM "{table}"')
+    names = [column[0] for column in rows.description]
+    dropped = UNSTEADY_COLUMNS.get(table, set[str]())
+    for row in rows:
+        kept = {name: value for name, value in zip(names, row, strict=True) if name not in dropped}
+        yield json.dumps({"table": table, **kept}, ensure_ascii=False, default=repr)
+
+
+def _in_lines(before: str, after: str, *, of_json: bool) -> str:
+    """Say where two texts first differ."""
+    lines, others = before.split("\n"), after.split("\n")
+    number = next((n for n, pair in enumerate(zip(lines, others, strict=False)) if pair[0] != pair[1]), None)
+    if number is None:
+        shorter, longer = ("old", "new") if len(lines) < len(others) else ("new", "old")
+        return f"the {shorter} one ends after line {min(len(lines), len(others))}, the {longer} one goes on"
+    line, other = lines[number], others[number]
+    place = _in_json(line, other) if of_json else None
+    return f"line {number + 1}: {place or _both(line, other)}"
+
+
+def _in_json(before: str, after: str) -> str | None:
+    """Say where two JSON values first differ, and in how many places; None if one of them is no JSON."""
+    try:
+        found = list(_paths(json.loads(before), json.loads(after), "$"))
+    except ValueError:
+        return None
+    if not found:
+        return None  # the same values, written in another way
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{found[0]}{more}"
+
+
+def _paths(old: Any, new: Any, path: str) -> Iterator[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(key for key in new if key not in old)]:
+            here = f"{path}.{key}"
+            if key not in new or key not in old:
+                yield f"{here}: only the {'old' if key in old else 'new'} one has it"
+            else:
+                yield from _paths(old[key], new[key], here)
+    elif isinstance(old, list) and isinstance(new, list):
+        for number, (one, other) in enumerate(zip(old, new, strict=False)):
+            yield from _paths(one, other, f"{path}[{number}]")
+        if len(old) != len(new):
+            yield f"{path}: {len(old)} → {len(new)} values"
+    elif type(old) is not type(new) or old != new:
+        yield f"{path}: {_both(json.dumps(old, ensure_ascii=False), json.dumps(new, ensure_ascii=False))}"
+
+
+def _both(old: str, new: str) -> str:
+    """Show two texts around the first character in which they differ."""
+    shared = next(
+        (n for n, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), min(len(old), len(new))
+    )
+    begin = max(0, shared - 40)
+    return " → ".join(
+        f"{'…' * (begin > 0)}{text[begin : shared + 60]}{'…' * (len(text) > shared + 60)}" for text in (old, new)
+    )

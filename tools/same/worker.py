@@ -1,0 +1,71 @@
+"""Run skillmix commands one after another in this process, each with files for its streams.
+
+The words of the commands come as JSON on standard input. One process for many commands saves their start. It calls
+`python -m skillmix` and nothing inside the package, so it works whatever the modules are called.
+"""
+
+import json
+import runpy
+import sys
+import traceback
+from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Where the output of a command goes."""
+
+    folder: Path
+    name: str
+    is_json: bool
+
+    @property
+    def stdout(self) -> Path:
+        """The file of standard output."""
+        return self.folder / f"{self.name}.{'json' if self.is_json else 'txt'}"
+
+    @property
+    def stderr(self) -> Path:
+        """The file of the exit status and standard error."""
+        return self.folder / f"{self.name}.stderr.txt"
+
+
+def run(words: list[str], text: str, streams: Streams) -> None:
+    """Run one command; a failure is part of the output."""
+    before = sys.argv, sys.stdin, sys.stdout, sys.stderr
+    with streams.stdout.open("w", encoding="utf-8") as out, streams.stderr.open("w", encoding="utf-8") as err:
+        sys.argv, sys.stdin, sys.stdout, sys.stderr = ["", *words], TextIOWrapper(BytesIO(text.encode())), out, err
+        try:
+            status = _status(words)
+        finally:
+            sys.argv, sys.stdin, sys.stdout, sys.stderr = before
+    said = streams.stderr.read_text(encoding="utf-8")
+    streams.stderr.write_text(f"exit status {status}\n{said}", encoding="utf-8")
+    if not said and status == 0:
+        streams.stderr.unlink()
+    if not streams.stdout.stat().st_size:
+        streams.stdout.unlink()
+
+
+def _status(words: list[str]) -> object:
+    try:
+        runpy.run_module("skillmix", run_name="__main__", alter_sys=True)
+    except SystemExit as stop:
+        return stop.code or 0
+    except Exception:  # noqa: BLE001 - whatever a revision does is to be compared
+        traceback.print_exc()
+    return "of a crash"
+
+
+def main() -> None:
+    """Run the commands that standard input lists as [name, words, input]."""
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, words, text in json.load(sys.stdin):
+        run(words, text, Streams(folder, name, is_json="--json" in words))
+
+
+if __name__ == "__main__":
+    main()
