@@ -226,7 +226,7 @@ def test_ctrl_c_ends_calls_that_wait_at_once(in_folder: Path, asked: str) -> Non
     status, said, seconds = asyncio.run(main())
 
     assert status == 130, said
-    assert seconds < 5
+    assert seconds < 20
     assert "openai:student asks to wait for" in said
     assert "it is asked again after 600 s" in said
 

@@ -184,6 +184,6 @@ def test_hostile_text_takes_no_longer_than_a_second(kind: str) -> None:
     _ = passage.pieces, passage.words, passage.lower
 
     for skill, checker in CHECKERS.items():
-        start = time.perf_counter()
+        start = time.process_time()
         checker(passage)
-        assert time.perf_counter() - start < 1, skill
+        assert time.process_time() - start < 1, skill
