@@ -25,8 +25,11 @@ check: $(TEST)          ## format, lint, strict types, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -x src/skillmix/core src/skillmix/verify tests/core tests/config tests/engine tests/render \
-		tests/verify tests/test_architecture.py
+	$(BIN)/pytest -q -x src/skillmix/catalog src/skillmix/prompts src/skillmix/grading src/skillmix/checkers \
+		src/skillmix/scores tests/catalog tests/prompts tests/grading tests/checkers tests/experiment \
+		tests/scores/test_statistics.py tests/datasets/test_corpus.py tests/datasets/test_leakage.py \
+		tests/datasets/test_sampling.py tests/runs/test_journal.py tests/runs/test_scheduler.py \
+		tests/test_architecture.py
 
 format: $(TEST)
 	$(BIN)/ruff format .
@@ -42,9 +45,9 @@ readme: $(TEST)         ## the README's headline figure and table, from the resu
 	$(BIN)/python tools/readme.py $(RESULT)
 
 long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cell
-	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/core/test_reading_properties.py tests/test_interval_coverage.py tests/test_truth.py \
+	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/grading/test_reader_properties.py tests/test_interval_coverage.py tests/test_truth.py \
 		tests/models/test_local.py tests/training/test_formats.py tests/training/test_small_updates.py \
-		tests/stages/test_dataset_members.py tests/test_linear_time.py tests/fuzz
+		tests/datasets/test_members.py tests/test_linear_time.py tests/fuzz
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from skillmix.verify.checkers import CHECKERS
-from skillmix.verify.passage import Passage, passage_of
-from skillmix.verify.sense import sense_problem
+from skillmix.checkers.passage import Passage, passage_of
+from skillmix.checkers.registry import CHECKERS
+from skillmix.checkers.sense import sense_problem
 
 SIZES = (1, 2, 3, 4)
 WINDOWS = 5000  # of each size in each folder

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from skillmix.core.statistics.intervals import RESAMPLES, Floats, bootstrap_means
+from skillmix.scores.statistics.intervals import RESAMPLES, Floats, bootstrap_means
 
 
 def by_indices(values: Floats) -> Floats:

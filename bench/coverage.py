@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from skillmix.core.statistics.intervals import RESAMPLES, bootstrap_means, mean_interval
+from skillmix.scores.statistics.intervals import RESAMPLES, bootstrap_means, mean_interval
 
 
 def main() -> None:

@@ -22,14 +22,14 @@ from pathlib import Path
 
 import yaml
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.calls import GenerateKey, GradeKey, Message, text_id
-from skillmix.core.combinations import Combination, Draw, all_combinations
-from skillmix.core.rubric import rubric_of
-from skillmix.core.text_rules import extract_answer
-from skillmix.engine.run_folder import RunFolder
-from skillmix.engine.schema import connect
+from skillmix.calls import GenerateKey, GradeKey, Message, text_id
+from skillmix.catalog.combinations import Combination, Draw, all_combinations
+from skillmix.catalog.files import load_catalog
+from skillmix.grading.answers import extract_answer
+from skillmix.prompts.files import load_prompts
+from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.journal.schema import connect
+from skillmix.runs.run import RunFolder
 
 EXPERIMENT = {
     "name": "bench",
@@ -168,7 +168,7 @@ def measured(folder: Path) -> tuple[float, float, int]:
 
 def measure() -> None:
     """The child's part."""
-    from skillmix.cli import main
+    from skillmix.commands import main
 
     started = time.monotonic()
     sys.stdout = sys.stderr

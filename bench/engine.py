@@ -73,8 +73,8 @@ def serve(port_file: str, latency: float) -> None:
 
 def ours(address: str, texts: int, at_once: int, folder: str) -> int:
     """A whole evaluation with the journal; how many calls."""
-    from skillmix.config.experiment import experiment_of
-    from skillmix.stages.run import run_checked
+    from skillmix.experiment.experiment import experiment_of
+    from skillmix.steps.run import run_checked
 
     os.chdir(folder)
     # Two calls of five are the student's; together the two models have as many in flight as the others.

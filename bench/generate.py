@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from skillmix.core.calls import Decoding, GenerateKey, Message, Outcome, Reply, Request
+from skillmix.calls import Decoding, GenerateKey, Message, Outcome, Reply, Request
 
 TEMPERATURE = 0.7
 
@@ -43,9 +43,9 @@ class Prompts(NamedTuple):
 
 def write_prompts(path: str, combinations: int, prompt_set: str) -> None:
     """First and second prompt of evaluation combinations, k = 1 to 3, and worked examples."""
-    from skillmix.config.catalogs import load_catalog
-    from skillmix.config.prompt_sets import load_prompts
-    from skillmix.core.combinations import Draw, draw_combinations
+    from skillmix.catalog.combinations import Draw, draw_combinations
+    from skillmix.catalog.files import load_catalog
+    from skillmix.prompts.files import load_prompts
 
     catalog, prompts = load_catalog("verifiable"), load_prompts(prompt_set)
     pool = catalog.pool("all")
@@ -83,7 +83,7 @@ class Ours:
     """The engine, driven without the journal."""
 
     def __init__(self, loaded: Any, prompts: Prompts, slots: int, ends: Sequence[int] | None) -> None:
-        from skillmix.models.local.engine import Generator
+        from skillmix.models.local.generator import Generator
 
         self.prompts = prompts
         self.released: list[Request] = []
@@ -170,8 +170,8 @@ def loaded_model(folder: str, shape: str | None, device: str, *, is_plain: bool 
     import torch
     from transformers import AutoModelForCausalLM, MistralConfig
 
+    from skillmix.models.local.chat import Renderer
     from skillmix.models.local.loading import Loaded, load, prepared
-    from skillmix.models.local.prompts import Renderer
 
     loaded = load(Path(folder), device=device)
     if shape is None:
@@ -195,7 +195,7 @@ def loaded_model(folder: str, shape: str | None, device: str, *, is_plain: bool 
 
 def floor(loaded: Any, ours: Ours, slots: int, bandwidth: float) -> str:
     """The least time that the bytes and the arithmetic of these conversations take, and the bandwidth it stands on."""
-    from skillmix.models.local.cache import CacheShape
+    from skillmix.models.local.kv_cache import CacheShape
 
     shape = CacheShape(loaded.model)
     weights = sum(p.numel() for p in loaded.model.parameters())

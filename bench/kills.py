@@ -20,9 +20,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from skillmix.core.calls import Decoding, GenerateKey, Message, Reply, Request
-from skillmix.core.specs import parse_spec
+from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
 from skillmix.models.scripted import ScriptedModel
+from skillmix.models.specs import parse_spec
 
 AT_ONCE = 32
 

@@ -16,17 +16,17 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import Experiment, experiment_of
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.calls import Decoding, GenerateKey, GradeKey, Message, Reply, Request, text_id
-from skillmix.core.catalog import SETTINGS, Catalog
-from skillmix.core.combinations import Combination
-from skillmix.core.prompts import PromptSet
-from skillmix.core.rubric import rubric_of
-from skillmix.engine.run_folder import RunFolder
-from skillmix.stages.experiment import continue_run
-from skillmix.stages.plan import cells_of
+from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, Reply, Request, text_id
+from skillmix.catalog.catalog import SETTINGS, Catalog
+from skillmix.catalog.combinations import Combination
+from skillmix.catalog.files import load_catalog
+from skillmix.experiment.experiment import Experiment, experiment_of
+from skillmix.experiment.plan import cells_of
+from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import PromptSet
+from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.experiment_copy import continue_run
+from skillmix.runs.run import RunFolder
 
 STUDENTS, GENERATIONS, KS = ("small", "large"), 3, (1, 2, 3, 4, 5)
 EXPLANATION = (

@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.core.calls import Decoding, GenerateKey, GradeKey, Message, Reply, Request, text_id
-from skillmix.core.combinations import Combination, Draw, draw_combinations
-from skillmix.core.rubric import rubric_of
-from skillmix.engine.run_folder import RunFolder
-from skillmix.stages.experiment import begin_run
-from skillmix.stages.scores import run_scores
+from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, Reply, Request, text_id
+from skillmix.catalog.combinations import Combination, Draw, draw_combinations
+from skillmix.catalog.files import load_catalog
+from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.experiment_copy import begin_run
+from skillmix.runs.run import RunFolder
+from skillmix.scores.scoring import run_scores
 
 SIZES = (12_500, 25_000, 50_000, 100_000)
 VOTES, TEXTS = 3, 3

@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
-from skillmix.training.engine import Engine
-from skillmix.training.examples import Example
+from skillmix.training.data.examples import Example
 from skillmix.training.recipe import Recipe
+from skillmix.training.step.engine import Engine
 
 PEAK = 989e12
 BATCH = 64
@@ -308,8 +308,9 @@ class Bench:
         return self._watched(watch, trainer)
 
     def _trl(self, micro: int, recompute: bool) -> Result:
-        from datasets import Dataset
         from trl import SFTConfig, SFTTrainer
+
+        from datasets import Dataset
 
         watch = watcher(self)
         settings = SFTConfig(**self._settings(micro, recompute), padding_free=True, max_length=None)

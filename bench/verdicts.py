@@ -12,15 +12,15 @@ from pathlib import Path
 
 import yaml
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.verify.checkers import all_checkers
-from skillmix.verify.copies import PromptTexts, prompt_texts
-from skillmix.verify.passage import Passage, Span, passage_of
-from skillmix.verify.sense import sense_problem
-from skillmix.verify.topic import TopicWords, on_topic, topic_words
-from skillmix.verify.verdict import Judge
+from skillmix.catalog.files import load_catalog
+from skillmix.checkers.copies import PromptTexts, prompt_texts
+from skillmix.checkers.judge import Judge
+from skillmix.checkers.passage import Passage, Span, passage_of
+from skillmix.checkers.registry import all_checkers
+from skillmix.checkers.sense import sense_problem
+from skillmix.checkers.topic import TopicWords, on_topic, topic_words
 
-LABELLED = Path(__file__).parent.parent / "tests" / "verify"
+LABELLED = Path(__file__).parent.parent / "tests" / "checkers"
 BY_PART = 5000
 BATCH = 50
 SKILLS = 4

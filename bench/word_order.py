@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.decomposition import TruncatedSVD
 
-import skillmix.verify.word_order as word_order
-from skillmix.verify.passage import Passage, passage_of
-from skillmix.verify.word_order import DIGITS, LOWEST, OTHER_CLASSES, STEP, symbols
+import skillmix.checkers.english.word_order as word_order
+from skillmix.checkers.english.word_order import DIGITS, LOWEST, OTHER_CLASSES, STEP, symbols
+from skillmix.checkers.passage import Passage, passage_of
 
 OWN_CLASS = 150  # the most frequent words are classes of their own
 KNOWN = 3000

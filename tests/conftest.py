@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skillmix.core.catalog import Catalog, Partition, Side, Skill
+from skillmix.catalog.catalog import Catalog, Partition, Side, Skill
 from skillmix.models.bf16_trial import this_machine
 
 SHARED = Path(__file__).parents[2] / "shared"

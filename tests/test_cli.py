@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.cli import main
+from skillmix.commands import main
 
-EXAMPLE = Path(__file__).parents[1] / "src/skillmix/examples/demo.jsonl"
+EXAMPLE = Path(__file__).parents[1] / "src/skillmix/data/examples/demo.jsonl"
 NAMED = ["--skills", "metaphor; complex question", "--topic", "Sewing"]
 REPLY = "| metaphor | 1 |\n| complex question | 0 |\n| Pertains to Sewing | 1 |\n| Makes sense | ½ |"
 
@@ -339,7 +339,7 @@ def test_a_path_with_a_dot_is_taken_as_it_is(capsys: pytest.CaptureFixture[str],
 
 
 def test_another_catalogue_folder_can_be_named_either_way(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    source = Path(__file__).parents[1] / "src/skillmix/catalogs/paper"
+    source = Path(__file__).parents[1] / "src/skillmix/data/paper"
     folder = tmp_path / "mine"
     shutil.copytree(source, folder)
 

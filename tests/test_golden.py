@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.combinations import combination_of
-from skillmix.core.prompts import GRADER_VARIANTS
-from skillmix.stages.catalog import CombinationsWanted, combination_json, draw
+from skillmix.catalog.combinations import combination_of
+from skillmix.catalog.files import load_catalog
+from skillmix.commands.actions.catalogs import CombinationsWanted, combination_json, draw
+from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import GRADER_VARIANTS
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -6,9 +6,9 @@ from math import prod
 import numpy as np
 import pytest
 
-from skillmix.core.statistics.comparisons import paired_difference
-from skillmix.core.statistics.intervals import mean_interval, wilson_interval
-from skillmix.core.statistics.pooling import pooled
+from skillmix.scores.statistics.differences import paired_difference
+from skillmix.scores.statistics.intervals import mean_interval, wilson_interval
+from skillmix.scores.statistics.pooling import pooled
 
 TRIALS = 4000 if os.environ.get("SKILLMIX_LONG") else 800
 

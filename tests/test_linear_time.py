@@ -12,20 +12,20 @@ from typing import Final
 import pytest
 
 import skillmix
-from skillmix.config.catalogs import load_catalog
-from skillmix.core.corpus.words import corpus_of, distinct_share
-from skillmix.core.folding import fold
-from skillmix.core.leakage import NameFinder
-from skillmix.core.quotations import quotable
-from skillmix.core.reading import read_grades
-from skillmix.core.rubric import label_forms, rubric_of
-from skillmix.core.sentences import count_sentences
-from skillmix.core.text_rules import extract_answer, names_skill
-from skillmix.core.values import read_leading_value, read_value
-from skillmix.verify.checkers import CHECKERS
-from skillmix.verify.passage import passage_of
-from skillmix.verify.sense import sense_problem
-from skillmix.verify.topic import on_topic, topic_words
+from skillmix.catalog.files import load_catalog
+from skillmix.catalog.names import fold
+from skillmix.checkers.passage import passage_of
+from skillmix.checkers.registry import CHECKERS
+from skillmix.checkers.sense import sense_problem
+from skillmix.checkers.topic import on_topic, topic_words
+from skillmix.datasets.leakage import NameFinder
+from skillmix.datasets.words import corpus_of, distinct_share
+from skillmix.grading.answers import extract_answer, names_skill
+from skillmix.grading.injections import quotable
+from skillmix.grading.reader import read_grades
+from skillmix.grading.sentences import count_sentences
+from skillmix.grading.values import read_leading_value, read_value
+from skillmix.prompts.rubric import label_forms, rubric_of
 from tests.nasty_texts import Repeated, hostile_texts, superlinear, texts_against
 
 PACKAGE = Path(skillmix.__file__).parent
@@ -33,7 +33,7 @@ LONG = bool(os.environ.get("SKILLMIX_LONG"))
 MIXTURES = 5_000 if LONG else 120
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if re.search(r"^import re$", path.read_text("utf-8"), re.M))
 BOUNDED: Final = {  # expressions that only see a few characters, and why
-    "core/sentences:_MAY_BE_LAST",  # at most _LONGEST_ABBREVIATION before a full stop
+    "grading/sentences:_MAY_BE_LAST",  # at most _LONGEST_ABBREVIATION before a full stop
 }
 
 
@@ -87,9 +87,13 @@ def test_an_expression_takes_time_linear_in_what_it_reads(name: str, pattern: "r
 
 
 # Expressions made at run time, each around a name that is escaped.
-MADE_FROM_NAMES: Final = {("core/text_rules", "search"), ("models/openai", "search"), ("models/scripted", "search")}
+MADE_FROM_NAMES: Final = {
+    ("grading/answers", "search"),
+    ("models/servers/openai", "search"),
+    ("models/scripted", "search"),
+}
 # Used on our own words when the module is loaded, or on the label of a model.
-NOT_FOR_OUTPUT: Final = {("verify/task_talk", "findall"), ("core/calls", "sub")}
+NOT_FOR_OUTPUT: Final = {("checkers/sense", "findall"), ("calls", "sub")}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.cli import main
+from skillmix.commands import main
 from tools import readme as readme_tool
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +36,7 @@ def test_the_commands_run(in_folder: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_table_is_that_of_the_example_run(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["import-texts", str(ROOT / "src/skillmix/examples/demo.jsonl"), "--run", "demo"])
+    main(["import-texts", str(ROOT / "src/skillmix/data/examples/demo.jsonl"), "--run", "demo"])
     capsys.readouterr()
 
     main(["scores", "demo"])
@@ -86,12 +86,12 @@ PROSE = {"data", "one", "it", "the", "many"}
 
 
 def test_the_tree_is_there() -> None:
-    (tree,) = (block for block in blocks("text") if "├── cli/" in block)
+    (tree,) = (block for block in blocks("text") if "├── render/" in block)
     names = re.findall(r"[├└]── ([\w.]+)/?", tree)
 
     for name in names:
         assert list((ROOT / "src/skillmix").rglob(name)), name
-    shown = {name for name in names if name not in ("statistics", "local", "report")}
+    shown = {name for name in names if name not in ("statistics", "local")}
     folders = {p.name for p in (ROOT / "src/skillmix").iterdir() if p.is_dir() and p.name != "__pycache__"}
     assert folders <= shown
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.core.errors import UserError
-from skillmix.engine.run_folder import find_run
-from skillmix.stages.run import run_experiment
-from skillmix.stages.status import run_status
+from skillmix.commands.actions.status import run_status
+from skillmix.errors import UserError
+from skillmix.runs.run import find_run
+from skillmix.steps.run import run_experiment
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 

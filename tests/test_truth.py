@@ -9,10 +9,11 @@ import pytest
 import yaml
 from scipy.stats import binomtest
 
-from skillmix.config.experiment import experiment_of
-from skillmix.core.scoring import METRICS, Score, text_score
-from skillmix.stages.run import run_checked
-from skillmix.stages.scores import run_scores
+from skillmix.experiment.experiment import experiment_of
+from skillmix.grading.points import METRICS, text_score
+from skillmix.scores.cells import Score
+from skillmix.scores.scoring import run_scores
+from skillmix.steps.run import run_checked
 
 SMOKE = yaml.safe_load((Path(__file__).parents[1] / "experiments/smoke.yaml").read_text(encoding="utf-8"))
 SEEDS = 20 if os.environ.get("SKILLMIX_LONG") else 2

@@ -10,9 +10,9 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-from skillmix.core.scoring import Score
-from skillmix.render.report.headline import headline_figure, headline_table
-from skillmix.render.report.style import as_svg, house_style, laid_out
+from skillmix.report.figures.style import as_svg, house_style, laid_out
+from skillmix.report.headline import headline_figure, headline_table
+from skillmix.scores.cells import Score
 
 ROOT = Path(__file__).parents[1]
 FIGURE = Path("docs/figures/headline.svg")

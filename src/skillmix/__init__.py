@@ -6,13 +6,13 @@ __version__ = "0.1.0"
 __all__ = ["Evaluation", "__version__", "evaluate"]
 
 if TYPE_CHECKING:
-    from skillmix.stages.python_api import Evaluation, evaluate
+    from skillmix.steps.python_api import Evaluation, evaluate
 
 
 def __getattr__(name: str) -> Any:
     """Load the interface when it is used: the command's help needs none of it."""
     if name in ("Evaluation", "evaluate"):
-        from skillmix.stages import python_api
+        from skillmix.steps import python_api
 
         return getattr(python_api, name)
     raise AttributeError(f"module 'skillmix' has no attribute {name!r}")

@@ -1,5 +1,5 @@
 """`python -m skillmix` is the `skillmix` command."""
 
-from skillmix.cli import main
+from skillmix.commands import main
 
 raise SystemExit(main())

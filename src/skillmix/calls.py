@@ -7,9 +7,9 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Final, Literal, Protocol
 
-from skillmix.core.combinations import Combination
-from skillmix.core.errors import UserError
-from skillmix.core.hashing import digest, seed_of, short_id
+from skillmix.catalog.combinations import Combination
+from skillmix.errors import UserError
+from skillmix.hashing import digest, seed_of, short_id
 
 Role = Literal["system", "user", "assistant"]
 _NAME = re.compile(r"[._-]*[a-z0-9][a-z0-9._-]*")

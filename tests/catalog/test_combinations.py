@@ -2,10 +2,10 @@ from itertools import combinations as all_subsets
 
 import pytest
 
-from skillmix.core.catalog import SETTINGS, Catalog, Setting
-from skillmix.core.combinations import Combination, Draw, Purpose, combination_of, draw_combinations, draw_ladder
-from skillmix.core.errors import UserError
-from skillmix.core.hashing import permuted, seed_of
+from skillmix.catalog.catalog import SETTINGS, Catalog, Setting
+from skillmix.catalog.combinations import Combination, Draw, Purpose, combination_of, draw_combinations, draw_ladder
+from skillmix.errors import UserError
+from skillmix.hashing import permuted, seed_of
 
 
 def draw_from(
@@ -119,7 +119,7 @@ def test_a_ladder_that_runs_out_says_how_long_it_can_be(tiny_catalog: Catalog) -
 
 def test_skills_are_drawn_evenly() -> None:
     """Chi-square over 10,000 draws of 2 of 20 skills: 19 degrees of freedom, 0.1 % point 43.8."""
-    from skillmix.core.catalog import Side
+    from skillmix.catalog.catalog import Side
 
     side = Side(tuple(f"s{i}" for i in range(20)), tuple(f"t{i}" for i in range(200)))
     drawn = draw_combinations(Draw(side, "all", 2, 7), 10_000)
@@ -135,7 +135,7 @@ def test_the_permutation_is_one(total: int) -> None:
 
 
 def test_large_totals_work() -> None:
-    from skillmix.core.catalog import Side
+    from skillmix.catalog.catalog import Side
 
     side = Side(tuple(f"s{i}" for i in range(104)), tuple(f"t{i}" for i in range(100)))
 

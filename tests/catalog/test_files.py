@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from skillmix.config.catalogs import load_catalog, shipped_catalogs
-from skillmix.core.catalog import Catalog
-from skillmix.core.errors import UserError
-from skillmix.core.folding import before_parenthesis, fold
-from skillmix.core.text_rules import names_skill
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.files import load_catalog, shipped_catalogs
+from skillmix.catalog.names import before_parenthesis, fold
+from skillmix.errors import UserError
+from skillmix.grading.answers import names_skill
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_the_wording_is_our_own(paper: Catalog, shared: Path) -> None:
 
 
 def test_prompts_are_our_own_too(shared: Path) -> None:
-    from skillmix.config.prompt_sets import load_prompts
+    from skillmix.prompts.files import load_prompts
 
     theirs: set[tuple[str, ...]] = set()
     for file in (shared / "paper/prompts").glob("*.txt"):

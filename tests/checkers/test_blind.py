@@ -6,8 +6,8 @@ from typing import Final
 import pytest
 import yaml
 
-from skillmix.verify.checkers import CHECKERS
-from skillmix.verify.passage import passage_of
+from skillmix.checkers.passage import passage_of
+from skillmix.checkers.registry import CHECKERS
 
 TEXTS: Final[dict[str, dict[str, list[str]]]] = yaml.safe_load(
     (Path(__file__).parent / "blind.yaml").read_text(encoding="utf-8")

@@ -2,13 +2,13 @@
 
 import pytest
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.core.wording import shortened
-from skillmix.verify import verdict as verdict_module
-from skillmix.verify.checkers import CHECKERS, LOOKS_FOR, why_not_shown
-from skillmix.verify.copies import prompt_texts
-from skillmix.verify.verdict import Judge, Verdict
-from tests.verify.test_texts import NOT_SHOWN, SHOWN
+from skillmix.catalog.files import load_catalog
+from skillmix.checkers import judge as verdict_module
+from skillmix.checkers.copies import prompt_texts
+from skillmix.checkers.judge import Judge, Verdict
+from skillmix.checkers.registry import CHECKERS, LOOKS_FOR, why_not_shown
+from skillmix.render.wording import shortened
+from tests.checkers.test_texts import NOT_SHOWN, SHOWN
 
 CATALOG = load_catalog("verifiable")
 JUDGE = Judge(CATALOG.vocabulary, prompt_texts(CATALOG.skills))

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skillmix
-from skillmix.verify.copies import PromptTexts
-from skillmix.verify.passage import passage_of
-from skillmix.verify.sense import sense_problem
-from skillmix.verify.word_order import OTHER_CLASSES, order_score, word_order
+from skillmix.checkers.copies import PromptTexts
+from skillmix.checkers.english.word_order import OTHER_CLASSES, order_score, word_order
+from skillmix.checkers.passage import passage_of
+from skillmix.checkers.sense import sense_problem
 
 LABELLED = Path(__file__).parent / "labelled"
 SENSIBLE: list[str] = [entry["text"] for entry in yaml.safe_load((LABELLED / "sensible.yaml").read_text("utf-8"))]
@@ -22,7 +22,7 @@ for entry in yaml.safe_load((LABELLED / "bad.yaml").read_text("utf-8")):
 KINDS = sorted(BAD.keys() - {"fluent nonsense"})
 HALVES = {"fit": 0, "test": 1}
 
-PAPER_SKILLS = yaml.safe_load((Path(skillmix.__file__).parent / "catalogs/paper/skills.yaml").read_text("utf-8"))
+PAPER_SKILLS = yaml.safe_load((Path(skillmix.__file__).parent / "data/paper/skills.yaml").read_text("utf-8"))
 PROMPT_TEXTS = PromptTexts(
     {f"{part} {skill['name']}": skill[part] for skill in PAPER_SKILLS for part in ("definition", "example")}
 )

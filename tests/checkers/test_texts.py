@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skillmix
-from skillmix.core.sentences import count_sentences
-from skillmix.core.text_rules import names_skill
-from skillmix.verify.checkers import CHECKERS
-from skillmix.verify.passage import Passage, passage_of
+from skillmix.checkers.passage import Passage, passage_of
+from skillmix.checkers.registry import CHECKERS
+from skillmix.grading.answers import names_skill
+from skillmix.grading.sentences import count_sentences
 
 TEXTS: Final = Path(__file__).parent / "texts"
-CATALOG: Final = Path(skillmix.__file__).parent / "catalogs" / "verifiable" / "skills.yaml"
+CATALOG: Final = Path(skillmix.__file__).parent / "data" / "verifiable" / "skills.yaml"
 SKILLS: Final[list[dict[str, str]]] = yaml.safe_load(CATALOG.read_text(encoding="utf-8"))
 
 

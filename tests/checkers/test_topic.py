@@ -4,10 +4,10 @@ import pytest
 import yaml
 
 import skillmix
-from skillmix.verify.passage import passage_of
-from skillmix.verify.topic import TopicWords, on_topic, topic_words
+from skillmix.checkers.passage import passage_of
+from skillmix.checkers.topic import TopicWords, on_topic, topic_words
 
-CATALOG = Path(skillmix.__file__).parent / "catalogs"
+CATALOG = Path(skillmix.__file__).parent / "data"
 LABELLED = Path(__file__).parent / "labelled"
 NAMES: list[str] = yaml.safe_load((CATALOG / "verifiable/topics.yaml").read_text("utf-8"))
 VOCABULARY: dict[str, dict[str, list[str]]] = yaml.safe_load(

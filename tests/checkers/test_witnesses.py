@@ -8,12 +8,12 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.core.rubric import rubric_of
-from skillmix.core.scoring import decide_points, text_score
-from skillmix.core.sentences import count_sentences
-from skillmix.core.text_rules import RULES, names_skill, plain_answer
-from skillmix.stages.rules_grader import RulesGrader, reading_of
+from skillmix.catalog.files import load_catalog
+from skillmix.grading.answers import RULES, names_skill, plain_answer
+from skillmix.grading.points import decide_points, text_score
+from skillmix.grading.sentences import count_sentences
+from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.rules_grader import RulesGrader, reading_of
 
 WITNESSES: Final[list[dict[str, Any]]] = yaml.safe_load(
     (Path(__file__).parent / "witnesses.yaml").read_text(encoding="utf-8")

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.cli import main
-from skillmix.core.before_after import Change, clearest_first
-from skillmix.core.prices import Price
-from skillmix.core.scoring import Score
-from skillmix.core.statistics.gains import Gain
-from skillmix.render.closing import shown_lines
-from skillmix.stages.scores import scored_run
+from skillmix.commands import main
+from skillmix.commands.pages.closing import shown_lines
+from skillmix.experiment.prices import Price
+from skillmix.scores.cells import Score
+from skillmix.scores.compare import Change, clearest_first
+from skillmix.scores.scoring import scored_run
+from skillmix.scores.statistics.gains import Gain
 from tests.report.worlds import make_world
 
 
@@ -159,7 +159,7 @@ def test_a_priced_run_says_what_it_cost_and_an_unpriced_one_that_nobody_knows(
     price: Price | None,
     wanted: str,
 ) -> None:
-    monkeypatch.setattr("skillmix.stages.run.price_of", lambda spec, prices: price)
+    monkeypatch.setattr("skillmix.steps.run.price_of", lambda spec, prices: price)
 
     assert main(["run", str(experiment(in_folder, grader="rules:")), "--json"]) == 0
 
@@ -178,7 +178,7 @@ def test_with_json_standard_output_is_json_alone(in_folder: Path, capsys: pytest
 def test_a_command_that_the_shell_does_not_find_is_named_by_its_path(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from skillmix.cli.streams import program
+    from skillmix.commands.streams import program
 
     folder = in_folder / "bin"
     folder.mkdir()

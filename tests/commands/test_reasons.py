@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 import skillmix
-from skillmix.cli import main
-from skillmix.stages.graded import code_version
-from skillmix.stages.run import run_experiment
-from skillmix.stages.texts import run_texts
-from skillmix.verify.checkers import LOOKS_FOR, why_not_shown
+from skillmix.checkers.registry import LOOKS_FOR, why_not_shown
+from skillmix.commands import main
+from skillmix.commands.actions.texts import run_texts
+from skillmix.runs.reading.decisions import code_version
+from skillmix.steps.run import run_experiment
 from tests.report.test_pages import EVIL, chunk
 from tests.test_cli import give_input, run
 
@@ -141,7 +141,7 @@ def report_texts(folder: Path) -> tuple[dict[str, Any], list[Any]]:
 def test_the_report_has_every_reason_beside_its_point(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr("skillmix.stages.report_archive._MOST_REASONS", most)
+    monkeypatch.setattr("skillmix.report.archive._MOST_REASONS", most)
     coded_run(in_folder)
     assert main(["report", "coded", "--no-figures"]) == 0
 
@@ -213,12 +213,14 @@ def test_a_reason_is_data_and_goes_into_the_page_as_text(in_folder: Path) -> Non
     )
 
 
-@pytest.mark.parametrize("module", ["verify/copies.py", "verify/sense.py", "verify/sound.py", "core/text_rules.py"])
+@pytest.mark.parametrize(
+    "module", ["checkers/copies.py", "checkers/sense.py", "checkers/skills/sound.py", "grading/answers.py"]
+)
 def test_kept_decisions_depend_on_the_code_behind_the_reasons(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
     package = Path(skillmix.__file__).parent
-    shutil.copytree(package, in_folder / "skillmix", ignore=shutil.ignore_patterns("__pycache__", "catalogs"))
+    shutil.copytree(package, in_folder / "skillmix", ignore=shutil.ignore_patterns("__pycache__", "data"))
     monkeypatch.setattr(skillmix, "__file__", str(in_folder / "skillmix" / "__init__.py"))
     try:
         code_version.cache_clear()
@@ -234,7 +236,7 @@ def test_kept_decisions_depend_on_the_code_behind_the_reasons(
 def test_a_terminal_is_not_given_control_characters_by_a_reason(
     in_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skillmix.verify.verdict.why_not_shown", lambda skill: f"\x1b[31m{why_not_shown(skill)}\u202e")
+    monkeypatch.setattr("skillmix.checkers.judge.why_not_shown", lambda skill: f"\x1b[31m{why_not_shown(skill)}\u202e")
 
     out = graded(capsys, monkeypatch, "The bread is in the oven.")
 

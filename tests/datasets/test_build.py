@@ -14,19 +14,19 @@ import pytest
 import yaml
 from pyarrow import parquet
 
-from skillmix.cli import main
-from skillmix.config.catalogs import load_catalog
-from skillmix.core.combinations import is_reserved
-from skillmix.core.errors import UserError
-from skillmix.core.recipes import Recipe, plain_recipe, recipe_named
-from skillmix.core.scoring import text_score
-from skillmix.core.sentences import count_sentences
-from skillmix.core.text_rules import RULES
-from skillmix.engine.run_folder import find_run
-from skillmix.stages.dataset import FromRuns, dataset_of_runs
-from skillmix.stages.dataset_texts import Made
-from skillmix.stages.run import RunResult, run_experiment
-from skillmix.stages.scores import run_records
+from skillmix.catalog.combinations import is_reserved
+from skillmix.catalog.files import load_catalog
+from skillmix.commands import main
+from skillmix.datasets.build import Made
+from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
+from skillmix.errors import UserError
+from skillmix.experiment.recipes import Recipe, plain_recipe, recipe_named
+from skillmix.grading.answers import RULES
+from skillmix.grading.points import text_score
+from skillmix.grading.sentences import count_sentences
+from skillmix.runs.reading.run_records import run_records
+from skillmix.runs.run import find_run
+from skillmix.steps.run import RunResult, run_experiment
 
 FILES = ("train.jsonl", "validation.jsonl", "dataset_info.json", "rows.parquet", "README.md", "skillmix.json")
 WRITER = "scripted:student?skill=0.8&marker=0.9"

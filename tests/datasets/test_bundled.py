@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.core.scoring import text_score
-from skillmix.core.text_rules import RULES
-from skillmix.stages.run import run_experiment
-from skillmix.stages.scores import run_records
+from skillmix.grading.answers import RULES
+from skillmix.grading.points import text_score
+from skillmix.runs.reading.run_records import run_records
+from skillmix.steps.run import run_experiment
 
 QUICKSTART = Path(__file__).parents[2] / "experiments/dataset-quickstart.yaml"
 

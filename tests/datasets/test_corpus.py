@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillmix.core.corpus.copies import earlier_copies
-from skillmix.core.corpus.words import corpus_of, distinct_share, holds_run_of, repeated_frames, words_of
-from skillmix.core.kept_texts import removals
+from skillmix.datasets.copies import earlier_copies
+from skillmix.datasets.texts import removals
+from skillmix.datasets.words import corpus_of, distinct_share, holds_run_of, repeated_frames, words_of
 
 TEXTS = st.lists(st.lists(st.sampled_from("abcdef"), min_size=0, max_size=9).map(" ".join), max_size=25)
 
@@ -99,7 +99,7 @@ def test_many_chunks_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [" ".join(chance.choices("abcdefgh", k=8)) for _ in range(300)]
     whole = earlier_copies(corpus_of(texts), threshold=0.5)
 
-    monkeypatch.setattr("skillmix.core.corpus.copies._CHUNK", 7)
+    monkeypatch.setattr("skillmix.datasets.copies._CHUNK", 7)
 
     assert earlier_copies(corpus_of(texts), threshold=0.5) == whole
 
@@ -146,7 +146,7 @@ def test_frames_and_shares_do_not_depend_on_how_many_texts_are_looked_at_at_once
         holds_run_of(corpus, ["a b c a b"], length=5),
     )
 
-    monkeypatch.setattr("skillmix.core.corpus.words._TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr("skillmix.datasets.words._TEXTS_AT_ONCE", 3)
 
     parts = (
         repeated_frames(corpus, 6, most=10),

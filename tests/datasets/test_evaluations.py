@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.core.combinations import combination_of
-from skillmix.core.errors import UserError
-from skillmix.stages.evaluations import combinations_in
+from skillmix.catalog.combinations import combination_of
+from skillmix.datasets.evaluations import combinations_in
+from skillmix.errors import UserError
 
 
 @pytest.mark.parametrize("suffix", ["json", "jsonl"])

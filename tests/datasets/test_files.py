@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmix.stages.dataset_files import line_of
-from skillmix.stages.run import run_experiment
+from skillmix.datasets.files import line_of
+from skillmix.steps.run import run_experiment
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of other people's packages
 

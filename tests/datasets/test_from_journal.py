@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.core.errors import UserError
-from skillmix.engine.run_folder import RunFolder
-from skillmix.stages import dataset_reading
-from skillmix.stages.dataset import writers_of
-from skillmix.stages.dataset_reading import Found, Source, found_in
-from skillmix.stages.run import run_experiment
+from skillmix.datasets import from_journal
+from skillmix.datasets.from_journal import Found, Source, found_in
+from skillmix.datasets.from_runs import writers_of
+from skillmix.errors import UserError
+from skillmix.runs.run import RunFolder
+from skillmix.steps.run import run_experiment
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def source(in_folder: Path) -> Source:
 @pytest.fixture
 def with_help(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the run were large, and read in many parts."""
-    monkeypatch.setattr(dataset_reading, "WORTH_IT", 1)
-    monkeypatch.setattr(dataset_reading, "_AT_ONCE", 7)
-    monkeypatch.setattr(dataset_reading, "is_there_a_second_core", lambda: True)
+    monkeypatch.setattr(from_journal, "WORTH_IT", 1)
+    monkeypatch.setattr(from_journal, "_AT_ONCE", 7)
+    monkeypatch.setattr(from_journal, "is_there_a_second_core", lambda: True)
 
 
 def lines(found: Found) -> list[str]:
@@ -74,7 +74,7 @@ def test_without_the_second_process_the_first_one_reads_all(
     source: Source, with_help: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = found_in(source)
-    monkeypatch.setattr(dataset_reading, "_parts_there", _gone)
+    monkeypatch.setattr(from_journal, "_parts_there", _gone)
 
     assert lines(found_in(source)) == lines(together)
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmix.core.corpus.words import words_of
-from skillmix.core.leakage import NameFinder
+from skillmix.datasets.leakage import NameFinder
+from skillmix.datasets.words import words_of
 
 SKILLS = ("red herring", "pun", "cliché", "one's own (fallacy)", "self-serving bias", "Occam's razor")
 BITS = ("red", "Red", "herring", "herrings", "pun", "PUN", "punt", "clichÉ", "cliché", "one’s", "one's", "own", "self")

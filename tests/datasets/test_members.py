@@ -21,10 +21,10 @@ import pytest
 import yaml
 from pyarrow import parquet
 
-from skillmix.cli import main
-from skillmix.config.catalogs import load_catalog
-from skillmix.core.catalog import Partition
-from skillmix.stages.run import run_experiment
+from skillmix.catalog.catalog import Partition
+from skillmix.catalog.files import load_catalog
+from skillmix.commands import main
+from skillmix.steps.run import run_experiment
 
 LONG = bool(os.environ.get("SKILLMIX_LONG"))
 PART = 1 if LONG else 20

@@ -6,9 +6,9 @@ from itertools import islice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillmix.core.combinations import Combination, combination_of, is_reserved
-from skillmix.core.hashing import digest
-from skillmix.core.sampling import Candidate, Candidates, Sampler, Target, take
+from skillmix.catalog.combinations import Combination, combination_of, is_reserved
+from skillmix.datasets.sampling import Candidate, Candidates, Sampler, Target, take
+from skillmix.hashing import digest
 
 SKILLS = tuple("abcdefgh")
 

@@ -8,17 +8,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import load_experiment
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.combinations import combination_of
-from skillmix.core.rubric import sentence_limit
-from skillmix.core.sentences import count_sentences
-from skillmix.core.specs import parse_spec
+from skillmix.catalog.combinations import combination_of
+from skillmix.catalog.files import load_catalog
+from skillmix.datasets.evaluations import evaluated
+from skillmix.experiment.experiment import load_experiment
+from skillmix.grading.sentences import count_sentences
 from skillmix.models.bundled import bundled_models
 from skillmix.models.checkpoints import checkpoint_of
-from skillmix.stages.evaluations import evaluated
-from skillmix.stages.rules_grader import RulesGrader
+from skillmix.models.specs import parse_spec
+from skillmix.prompts.files import load_prompts
+from skillmix.prompts.rubric import sentence_limit
+from skillmix.runs.rules_grader import RulesGrader
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "data" / "self-taught"

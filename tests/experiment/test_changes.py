@@ -2,8 +2,8 @@
 
 import pytest
 
-from skillmix.config.changes import changed
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
+from skillmix.experiment.changes import changed
 
 DOCUMENT = {"seed": 0, "budget": None, "steps": [{"name": "eval", "k": [1, 2]}, {"name": "report"}]}
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.config.experiment import EvaluateStep, experiment_of, load_experiment
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import EvaluateStep, experiment_of, load_experiment
 
 EVALUATION = """
 name: held-out-check

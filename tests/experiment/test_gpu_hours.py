@@ -2,8 +2,8 @@
 
 import pytest
 
-from skillmix.config.train_step import TrainStep
-from skillmix.stages.gpu_hours import generation_hours, parameters_of, training_hours, training_tokens
+from skillmix.experiment.gpu_hours import generation_hours, parameters_of, training_hours, training_tokens
+from skillmix.experiment.train_step import TrainStep
 
 STEP = {"name": "m", "stage": "train", "base": "base", "data": ["d"]}
 

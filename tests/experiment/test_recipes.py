@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmix.core.errors import UserError
-from skillmix.core.recipes import Recipe, draw_set, plain_recipe, recipe_named
+from skillmix.errors import UserError
+from skillmix.experiment.recipes import Recipe, draw_set, plain_recipe, recipe_named
 
 Texts = list[tuple[str, int]]
 TEXTS = st.lists(st.integers(1, 4), max_size=60).map(lambda ks: [(f"text {n}", k) for n, k in enumerate(ks)])

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from skillmix.config.experiment import experiment_of
-from skillmix.config.train_step import TrainStep
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import experiment_of
+from skillmix.experiment.train_step import TrainStep
 
 
 def step(**settings: object) -> TrainStep:

@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from skillmix.cli import main
-from skillmix.core.errors import UserError
+from skillmix.commands import main
+from skillmix.errors import UserError
 
 LONG: Final = bool(os.environ.get("SKILLMIX_LONG"))
 

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import pytest
 
-from skillmix.config.train_step import TrainStep
-from skillmix.core.specs import parse_spec
+from skillmix.experiment.train_step import TrainStep
 from skillmix.models import checkpoints
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
-from skillmix.stages.report_lineage import _lineage_of_spec
-from skillmix.stages.trained_models import lineage_of
-from skillmix.stages.training_data import read_lessons, sources_of, united
+from skillmix.models.specs import parse_spec
+from skillmix.runs.students import lineage_of
+from skillmix.scores.lineages import _lineage_of_spec
+from skillmix.training.sources import read_lessons, sources_of, united
 from tests.fuzz.common import cases, damaged_bytes, mutated, nothing_changes_in, refused
 from tests.models.tiny_checkpoint import torch, write_adapter, write_checkpoint
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from skillmix.config.experiment import load_experiment
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import load_experiment
 from tests.fuzz.common import cases, command, damaged_bytes, mutated, nothing_changes_in, refused
 
 ROOT: Final = Path(__file__).parents[2]

@@ -10,11 +10,11 @@ from typing import Final
 
 import pytest
 
-from skillmix.core.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Reply, Request
-from skillmix.core.combinations import combination_of
-from skillmix.engine.journal import JournalReader, JournalWriter
-from skillmix.engine.outlines import contents, outlines
-from skillmix.engine.schema import VERSION
+from skillmix.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Reply, Request
+from skillmix.catalog.combinations import combination_of
+from skillmix.runs.journal.journal import JournalReader, JournalWriter
+from skillmix.runs.journal.schema import VERSION
+from skillmix.runs.reading.outlines import contents, outlines
 from tests.fuzz.common import ODD_VALUES, cases, command, damaged_bytes, nothing_changes_in, refused
 
 EXPERIMENT: Final = """

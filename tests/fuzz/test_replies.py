@@ -4,20 +4,20 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.core.calls import Decoding, GenerateKey, Message, Reply, Request
-from skillmix.core.corpus.copies import earlier_copies
-from skillmix.core.corpus.words import corpus_of
-from skillmix.core.leakage import NameFinder
-from skillmix.core.reading import read_grades
-from skillmix.core.rubric import rubric_of
-from skillmix.core.sentences import count_sentences
-from skillmix.core.text_rules import extract_answer, names_skill
-from skillmix.engine.journal import JournalReader, JournalWriter
-from skillmix.stages.rules_grader import RulesGrader
-from tests.core.test_reading import CASES
-from tests.core.test_reading_properties import assert_sound, mutated
+from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
+from skillmix.catalog.files import load_catalog
+from skillmix.datasets.copies import earlier_copies
+from skillmix.datasets.leakage import NameFinder
+from skillmix.datasets.words import corpus_of
+from skillmix.grading.answers import extract_answer, names_skill
+from skillmix.grading.reader import read_grades
+from skillmix.grading.sentences import count_sentences
+from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.journal.journal import JournalReader, JournalWriter
+from skillmix.runs.rules_grader import RulesGrader
 from tests.fuzz.common import cases
+from tests.grading.test_reader import CASES
+from tests.grading.test_reader_properties import assert_sound, mutated
 from tests.nasty_texts import SCRAPS
 
 CATALOG: Final = load_catalog("verifiable")

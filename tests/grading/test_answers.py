@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillmix.core import text_rules
-from skillmix.core.sentences import count_sentences
-from skillmix.core.text_rules import extract_answer, names_skill, plain_answer
+from skillmix.grading import answers
+from skillmix.grading.answers import extract_answer, names_skill, plain_answer
+from skillmix.grading.sentences import count_sentences
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ PIECES = st.lists(
 def test_replies_in_the_plain_form_are_read_like_all_others(reply: str, is_plain: bool) -> None:
     reply = f"Answer: {reply}" if is_plain else reply
 
-    markers = list(text_rules._ANSWER.finditer(reply))
+    markers = list(answers._ANSWER.finditer(reply))
     text = reply[markers[-1].end() :] if markers else reply
-    explanation = text_rules._EXPLANATION.search(text)
+    explanation = answers._EXPLANATION.search(text)
     if explanation:
-        text = text_rules._LABEL_ON_LAST_LINE.sub("", text[: explanation.start()])
+        text = answers._LABEL_ON_LAST_LINE.sub("", text[: explanation.start()])
 
     assert extract_answer(reply).text == plain_answer(text).text
     assert (extract_answer(reply).status == "no marker") == (not markers and plain_answer(text).status != "empty")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from skillmix.core.reading import read_grades
-from skillmix.core.rubric import rubric_of
+from skillmix.grading.reader import read_grades
+from skillmix.prompts.rubric import rubric_of
 
 RUBRIC = rubric_of(["metaphor"], "Sewing")
 LABELS = ("Shows metaphor", "Stays on the topic of Sewing", "Makes sense")

@@ -4,10 +4,11 @@ from itertools import product
 
 import pytest
 
-from skillmix.core.reading import Reading
-from skillmix.core.rubric import rubric_of
-from skillmix.core.scoring import METRICS, Metric, decide_points, summarise, text_score, vote
-from skillmix.core.text_rules import RULES, Answer
+from skillmix.grading.answers import RULES, Answer
+from skillmix.grading.points import METRICS, Metric, decide_points, text_score, vote
+from skillmix.grading.reader import Reading
+from skillmix.prompts.rubric import rubric_of
+from skillmix.scores.cells import summarise
 
 DEFAULT, PAPER = RULES["default"], RULES["paper"]
 

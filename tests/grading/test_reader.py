@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.core.reading import Reading, read_grades
-from skillmix.core.rubric import rubric_of
+from skillmix.grading.reader import Reading, read_grades
+from skillmix.prompts.rubric import rubric_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "replies.yaml"
 CASES: list[dict[str, Any]] = yaml.safe_load(GOLDEN.read_text(encoding="utf-8"))

@@ -7,14 +7,13 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillmix.core.folding import before_parenthesis, fold
-from skillmix.core.plain_table import read_plain_table
-from skillmix.core.quotations import quotable
-from skillmix.core.reading import Reading, read_any_form, read_grades
-from skillmix.core.rubric import Rubric, rubric_of
-from skillmix.core.sentences import count_sentences
-from skillmix.core.text_rules import extract_answer
-from tests.core.test_reading import CASES, GOLDEN
+from skillmix.catalog.names import before_parenthesis, fold
+from skillmix.grading.answers import extract_answer
+from skillmix.grading.injections import quotable
+from skillmix.grading.reader import Reading, read_any_form, read_grades, read_plain_table
+from skillmix.grading.sentences import count_sentences
+from skillmix.prompts.rubric import Rubric, rubric_of
+from tests.grading.test_reader import CASES, GOLDEN
 
 LONG = bool(os.environ.get("SKILLMIX_LONG"))
 MUTATIONS = 1_000_000 if LONG else 20_000

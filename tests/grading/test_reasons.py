@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from skillmix.core.reading import Reading
-from skillmix.core.reasons import reasons_of
-from skillmix.core.rubric import rubric_of
-from skillmix.core.scoring import decide_points
-from skillmix.core.text_rules import RULES, Answer, Rules
+from skillmix.grading.answers import RULES, Answer, Rules
+from skillmix.grading.points import decide_points
+from skillmix.grading.reader import Reading
+from skillmix.grading.reasons import reasons_of
+from skillmix.prompts.rubric import rubric_of
 
 DEFAULT = RULES["default"]
 SKILLS = ("metaphor", "accident (fallacy)", "red herring", "simile")

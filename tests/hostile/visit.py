@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from skillmix import cli
-from skillmix.cli.parser import parser_of_all
-from skillmix.engine import scheduler
-from skillmix.stages import run
+from skillmix import commands
+from skillmix.commands.parser import parser_of_all
+from skillmix.runs import scheduler
+from skillmix.steps import run
 from tests.hostile.kinds import KINDS, more_shapes_of_the_key
 from tests.hostile.replies import SECRET
 
@@ -34,7 +34,7 @@ def shorten_waits() -> None:
     defaults = scheduler.Scheduler.__init__.__kwdefaults__
     assert defaults is not None
     defaults["tries"] = 3
-    cli.parser_of_all = cache(parser_of_all)  # type: ignore[attr-defined]
+    commands.parser_of_all = cache(parser_of_all)  # type: ignore[attr-defined]
 
 
 def write_catalog() -> None:
@@ -76,7 +76,7 @@ def experiment(address: str, protocol: str, name: str) -> dict[str, Any]:
 def commanded(*arguments: str) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        status = cli.main(list(arguments))
+        status = commands.main(list(arguments))
     return status, out.getvalue(), err.getvalue()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from skillmix.core.calls import Decoding, GenerateKey, Message, Model, Outcome, Request
+from skillmix.calls import Decoding, GenerateKey, Message, Model, Outcome, Request
 
 DROP, HALF, SILENCE = web.Response(), web.Response(), web.Response()
 """In place of an answer: the connection is dropped, half a body is sent, nothing is."""

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from skillmix.core.calls import CallProblem, Outcome, Reply
-from skillmix.core.errors import UserError
-from skillmix.core.specs import ModelSpec
-from skillmix.models.anthropic import AnthropicModel
-from skillmix.models.keys import Access
+from skillmix.calls import CallProblem, Outcome, Reply
+from skillmix.errors import UserError
+from skillmix.models.servers.anthropic import AnthropicModel
+from skillmix.models.servers.keys import Access
+from skillmix.models.specs import ModelSpec
 from tests.models.stub import Handler, Stub, ask, request, serving
 
 SECRET = "sk-ant-very-secret-123456"

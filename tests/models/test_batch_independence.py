@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skillmix.core.calls import Decoding, GenerateKey, Message, Outcome, Reply, Request
+from skillmix.calls import Decoding, GenerateKey, Message, Outcome, Reply, Request
 from skillmix.models.bundled import bundled_models
 
 torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
@@ -18,8 +18,8 @@ pytest.importorskip("transformers", reason="the extra `local` is not installed")
 from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 
 from skillmix.models.local.block_attention import BlockedKeys, block_attention, plan_blocks  # noqa: E402
-from skillmix.models.local.decoding import Decoder, independent_width  # noqa: E402
-from skillmix.models.local.engine import Generator  # noqa: E402
+from skillmix.models.local.decoder import Decoder, independent_width  # noqa: E402
+from skillmix.models.local.generator import Generator  # noqa: E402
 
 pytestmark = pytest.mark.machine
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 from skillmix.models import bf16_trial
 from skillmix.models.bf16_trial import Machine, require_bf16, this_machine
 

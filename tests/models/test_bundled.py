@@ -12,8 +12,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from skillmix.cli import main
-from skillmix.core.errors import UserError
+from skillmix.commands import main
+from skillmix.errors import UserError
 from skillmix.models import bundled
 from skillmix.models.bundled import Source, bundled_model, bundled_models, cache_folder
 
@@ -320,7 +320,7 @@ def test_list_says_whether_and_where_a_model_lies(cache: Path) -> None:
 def test_listing_and_finding_load_nothing_heavy(cache: Path) -> None:
     program = (
         "import sys\n"
-        "from skillmix.cli import main\n"
+        "from skillmix.commands import main\n"
         "main(['models'])\n"
         "print(sorted({'torch', 'transformers', 'gguf', 'numpy', 'filelock'} & sys.modules.keys()))"
     )

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from skillmix.core.errors import UserError
-from skillmix.models import gguf_checkpoint
-from skillmix.models.gguf_checkpoint import FILES, write_checkpoint
+from skillmix.errors import UserError
+from skillmix.models import gguf as gguf_checkpoint
+from skillmix.models.gguf import FILES, write_checkpoint
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install 'skillmix[local]'")
 safetensors = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")

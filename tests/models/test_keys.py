@@ -8,14 +8,14 @@ import pytest
 import yaml
 from aiohttp import web
 
-from skillmix.cli import main as command
-from skillmix.core.calls import CallProblem, Outcome
-from skillmix.core.errors import UserError
-from skillmix.core.specs import ModelSpec, parse_spec
-from skillmix.models.anthropic import AnthropicModel
-from skillmix.models.keys import Access, door_of
-from skillmix.models.openai import OpenAIModel
-from skillmix.stages.run import run_experiment
+from skillmix.calls import CallProblem, Outcome
+from skillmix.commands import main as command
+from skillmix.errors import UserError
+from skillmix.models.servers.anthropic import AnthropicModel
+from skillmix.models.servers.keys import Access, door_of
+from skillmix.models.servers.openai import OpenAIModel
+from skillmix.models.specs import ModelSpec, parse_spec
+from skillmix.steps.run import run_experiment
 from tests.hostile.replies import ANSWER, grades
 from tests.models.stub import ask, chat, request, serving
 
@@ -105,7 +105,7 @@ def test_a_key_that_no_header_can_hold_is_refused_without_repeating_it(
     monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     if "\x00" in value:
-        monkeypatch.setattr("skillmix.models.keys.os.environ", {"VLLM_KEY": value})
+        monkeypatch.setattr("skillmix.models.servers.keys.os.environ", {"VLLM_KEY": value})
     else:
         monkeypatch.setenv("VLLM_KEY", value)
 

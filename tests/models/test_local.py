@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from skillmix.core.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
+from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
 from skillmix.models.bundled import bundled_models
 
 torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
@@ -45,7 +45,7 @@ def second(first: Request, text: str) -> Request:
 
 def run(requests: Sequence[Request], *, slots: int, both_turns: bool = False) -> dict[str, Outcome]:
     """Outcomes by key."""
-    from skillmix.models.local.engine import Generator
+    from skillmix.models.local.generator import Generator
 
     found: dict[str, Outcome] = {}
     released: list[Request] = []
@@ -83,7 +83,7 @@ def plain(requests: Sequence[Request]) -> list[str]:
             input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=limit, pad_token_id=pad
         )
     finally:
-        from skillmix.models.local.cache import ATTENTION
+        from skillmix.models.local.kv_cache import ATTENTION
 
         model.set_attn_implementation(ATTENTION)
     ends = renderer.ends(model)
@@ -138,7 +138,7 @@ def test_the_second_turn_is_the_same_with_the_cache_and_without() -> None:
 
 
 def test_a_prompt_is_read_once_for_all_generations() -> None:
-    from skillmix.models.local.engine import Generator
+    from skillmix.models.local.generator import Generator
 
     generator = Generator(loaded().model, loaded().renderer, slots=4, done=lambda *_: None)
     messages = (Message("user", "Write one short sentence about bread. " * 30),)
@@ -164,7 +164,7 @@ def test_a_prompt_that_is_too_long_is_a_failure_of_its_call() -> None:
 
 
 def test_out_of_memory_halves_the_slots_and_the_texts_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    from skillmix.models.local.decoding import Decoder
+    from skillmix.models.local.decoder import Decoder
 
     requests = [request(n, tokens=4) for n in range(6)]
     calm = texts(run(requests, slots=4))

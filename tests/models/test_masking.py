@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from skillmix.models.masking import Mask
+from skillmix.models.servers.masking import Mask
 
 SECRET = "sk-live/9f8e7d6c5b4a+3f2e1d0cQWxz=="
 

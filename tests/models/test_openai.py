@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from skillmix.core.calls import CallProblem, Decoding, Outcome, Reply
-from skillmix.core.errors import UserError
-from skillmix.core.specs import ModelSpec
-from skillmix.models.keys import Access
-from skillmix.models.openai import OpenAIModel
+from skillmix.calls import CallProblem, Decoding, Outcome, Reply
+from skillmix.errors import UserError
+from skillmix.models.servers.keys import Access
+from skillmix.models.servers.openai import OpenAIModel
+from skillmix.models.specs import ModelSpec
 from tests.models.stub import Handler, Stub, ask, chat, error, request, serving
 
 SECRET = "sk-very-secret-key-123456"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.core.errors import UserError
-from skillmix.core.specs import parse_spec
+from skillmix.errors import UserError
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
+from skillmix.models.specs import parse_spec
 from tests.models.tiny_checkpoint import Tensors, change_weights, torch, write_adapter, write_checkpoint
 
 QUERY = "model.layers.1.self_attn.q_proj.weight"
@@ -162,7 +162,7 @@ def name_as_base(adapter: Path, base: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_adapters_that_name_each_other_in_a_circle_are_refused(folder: Path, tmp_path: Path, count: int) -> None:
-    from skillmix.stages.trained_models import lineage_of
+    from skillmix.runs.students import lineage_of
 
     adapters = [write_adapter(tmp_path / f"adapter-{number}", folder) for number in range(count)]
     for number, adapter in enumerate(adapters):

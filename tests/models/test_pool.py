@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from skillmix.core.calls import CallProblem, Outcome, Reply, Request
-from skillmix.models.pool import Pool
+from skillmix.calls import CallProblem, Outcome, Reply, Request
+from skillmix.models.servers.pool import Pool
 from tests.models.stub import request
 
 

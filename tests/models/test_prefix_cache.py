@@ -1,6 +1,6 @@
 """Which slot knows what."""
 
-from skillmix.models.local.slots import BLOCK, SlotTable, chain_of, common_length
+from skillmix.models.local.prefix_cache import BLOCK, SlotTable, chain_of, common_length
 
 
 def tokens(*starts: int) -> list[int]:

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.calls import CallProblem, Decoding, GenerateKey, Message, Reply, Request, Subject
-from skillmix.core.combinations import Draw, draw_combinations
-from skillmix.core.errors import UserError
-from skillmix.core.reading import read_grades
-from skillmix.core.rubric import rubric_of
-from skillmix.core.sentences import count_sentences
-from skillmix.core.specs import parse_spec
-from skillmix.core.text_rules import extract_answer, names_skill
+from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Reply, Request, Subject
+from skillmix.catalog.combinations import Draw, draw_combinations
+from skillmix.catalog.files import load_catalog
+from skillmix.errors import UserError
+from skillmix.grading.answers import extract_answer, names_skill
+from skillmix.grading.reader import read_grades
+from skillmix.grading.sentences import count_sentences
 from skillmix.models.scripted import ScriptedModel
-from skillmix.stages.run import run_experiment
-from skillmix.stages.scores import run_scores
+from skillmix.models.specs import parse_spec
+from skillmix.prompts.files import load_prompts
+from skillmix.prompts.rubric import rubric_of
+from skillmix.scores.scoring import run_scores
+from skillmix.steps.run import run_experiment
 
 CATALOG, PROMPTS = load_catalog("paper"), load_prompts("standard")
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.catalog import Catalog, Partition, Side, Skill
-from skillmix.core.combinations import Combination, combination_of
-from skillmix.core.errors import UserError
-from skillmix.core.prompts import GRADER_VARIANTS
-from skillmix.core.reading import read_grades
-from skillmix.core.rubric import rubric_of
+from skillmix.catalog.catalog import Catalog, Partition, Side, Skill
+from skillmix.catalog.combinations import Combination, combination_of
+from skillmix.catalog.files import load_catalog
+from skillmix.errors import UserError
+from skillmix.grading.reader import read_grades
+from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import GRADER_VARIANTS
+from skillmix.prompts.rubric import rubric_of
 
 PAPER_PHRASES = {
     "skill": "Correctly illustrates {skill}",
@@ -159,7 +159,7 @@ def test_a_turn_before_the_first_shows_the_catalogues_examples(tmp_path: Path) -
 
 
 def test_a_missing_variant_is_named() -> None:
-    from skillmix.core.prompts import prompt_set
+    from skillmix.prompts.prompt_set import prompt_set
 
     prompts = prompt_set("mine", GOOD)
 

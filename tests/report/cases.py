@@ -8,15 +8,15 @@ import pytest
 import yaml
 from matplotlib.figure import Figure
 
-from skillmix.cli import main
-from skillmix.config.catalogs import load_catalog
-from skillmix.core.calls import Subject
-from skillmix.core.sentences import count_sentences
+from skillmix.calls import Subject
+from skillmix.catalog.files import load_catalog
+from skillmix.checkers.copies import prompt_texts
+from skillmix.checkers.judge import Judge
+from skillmix.commands import main
+from skillmix.grading.sentences import count_sentences
 from skillmix.models.scripted import ScriptedModel
-from skillmix.render.report import figures
-from skillmix.stages.report import Made, Wishes, report
-from skillmix.verify.copies import prompt_texts
-from skillmix.verify.verdict import Judge
+from skillmix.report.figures import drawing as figures
+from skillmix.report.write import Made, Wishes, report
 from tests.report.expected_scores import Case
 from tests.report.second_run import SecondRun
 from tests.report.second_way import LIMIT, Points
@@ -98,7 +98,7 @@ class SkilledWriter(ScriptedModel):
     """Writes for each skill a sentence that shows it, or one that just misses it."""
 
     sentences: ClassVar[dict[str, dict[str, list[str]]]] = yaml.safe_load(
-        (Path(__file__).parents[1] / "verify" / "blind.yaml").read_text(encoding="utf-8")
+        (Path(__file__).parents[1] / "checkers" / "blind.yaml").read_text(encoding="utf-8")
     )
 
     def _write(self, task: Subject, chance: Any) -> str:
@@ -125,7 +125,7 @@ def code_case(folder: Path) -> Case:
         "steps": [{**step, "k": [1, 2, 3], "combinations": 6, "generations": 2}],
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("skillmix.stages.evaluate.open_model", lambda spec, **_: SkilledWriter(spec))
+        patch.setattr("skillmix.runs.calling.open_model", lambda spec, **_: SkilledWriter(spec))
         run = run_document(folder, document)
     catalog = load_catalog("verifiable")
     judge = Judge(catalog.vocabulary, prompt_texts(catalog.skills))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.core.sentences import count_sentences
-from skillmix.stages.report import Made, Wishes
+from skillmix.grading.sentences import count_sentences
+from skillmix.report.write import Made, Wishes
 from tests.report.cases import Reported, code_case, reported, run_document, trained_experiment
 from tests.report.expected_scores import Case
 from tests.report.second_run import SecondRun

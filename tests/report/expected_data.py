@@ -40,7 +40,7 @@ def lineage(case: Case) -> list[Row]:
 
 def paper_table(case: Case, name: str) -> list[Row]:
     """The committed file again, without going through the package's layout."""
-    file = resources.files("skillmix.catalogs").joinpath("published.json")
+    file = resources.files("skillmix.data").joinpath("published.json")
     told = json.loads(file.read_text(encoding="utf-8"))["tables"][name.removeprefix("paper-").replace("-", "_")]
     over = [f"k = {k}" for k in told["k"]] if "k" in told else told["settings"]
     names = [f"{o}, {m.replace('_', ' ')}" for o in over for m in told["metrics"]]

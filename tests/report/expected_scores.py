@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from skillmix.core.combinations import is_reserved
+from skillmix.catalog.combinations import is_reserved
 from tests.report import second_way
 from tests.report.second_run import SecondRun, Where, mean
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.core.combinations import Draw, draw_combinations
+from skillmix.catalog.combinations import Draw, draw_combinations
+from skillmix.catalog.files import load_catalog
 from tests.report import second_way
 from tests.report.second_way import Frame, Points
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from skillmix.stages.report import Wishes, report
+from skillmix.report.write import Wishes, report
+from tests.commands.test_reasons import make_evil_reasons
 from tests.report.conftest import inside
 from tests.report.test_pages import make_evil_run
-from tests.stages.test_reasons import make_evil_reasons
 
 INSTALL = "to run it: apt-get install chromium chromium-driver; pip install selenium"
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import experiment_of
-from skillmix.core.cells import Cell, Place
-from skillmix.core.combinations import combination_of
-from skillmix.core.contenders import Contender
-from skillmix.core.findings import Finding, findings
-from skillmix.core.lineage import Lineage
-from skillmix.core.statistics.gains import gain, more_to_exclude, more_to_find
-from skillmix.render.report.sentences import finding_sentence
-from skillmix.stages.plan import cells_of
-from skillmix.stages.report import Wishes, report
+from skillmix.catalog.combinations import combination_of
+from skillmix.catalog.files import load_catalog
+from skillmix.experiment.experiment import experiment_of
+from skillmix.experiment.plan import cells_of
+from skillmix.models.lineage import Lineage
+from skillmix.report.finding_sentences import finding_sentence
+from skillmix.report.write import Wishes, report
+from skillmix.scores.cells import Cell, Place
+from skillmix.scores.compare import Contender
+from skillmix.scores.findings import Finding, findings
+from skillmix.scores.statistics.gains import gain, more_to_exclude, more_to_find
 from tests.report.worlds import make_world
 
 CLAIMS = ("held-out", "larger k", "efficiency", "control")

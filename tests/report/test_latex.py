@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.render.report.latex import as_latex, escaped
-from skillmix.render.report.table import Count, Estimate, ReportTable, Score
+from skillmix.report.tables.latex import as_latex, escaped
+from skillmix.report.tables.table import Count, Estimate, ReportTable, Score
 from tests.report.cases import Reported
 
 INSTALL = "to run it: apt-get install --no-install-recommends texlive-latex-recommended"

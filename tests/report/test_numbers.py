@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from skillmix.render import report as report_package
-from skillmix.stages.report import Wishes
+from skillmix import report as report_package
+from skillmix.report.write import Wishes
 from tests.report.cases import Reported, reported, run_document
 from tests.report.conftest import inside
 from tests.report.expected_figures import FIGURES, check_figure
@@ -69,7 +69,7 @@ def test_together_the_reports_hold_all_tables_and_figures_there_are(
 
 def test_every_table_that_the_code_can_write_is_claimed() -> None:
     names = set()
-    for file in Path(report_package.__path__[0]).glob("*.py"):
+    for file in Path(report_package.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ReportTable":
                 (name,) = (word.value for word in node.keywords if word.arg == "name")

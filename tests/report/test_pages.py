@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from skillmix.cli import main
-from skillmix.core.errors import UserError
-from skillmix.render.report.chunks import LARGEST, Chunks
-from skillmix.render.report.forms import as_csv, as_markdown
-from skillmix.render.report.latex import as_latex
-from skillmix.render.report.table import Count, Estimate, ReportTable
-from skillmix.stages.report import Made, Wishes, report
+from skillmix.commands import main
+from skillmix.errors import UserError
+from skillmix.report.archive import LARGEST, Chunks
+from skillmix.report.tables.formats import as_csv, as_markdown
+from skillmix.report.tables.latex import as_latex
+from skillmix.report.tables.table import Count, Estimate, ReportTable
+from skillmix.report.write import Made, Wishes, report
 from tests.report.conftest import inside
 from tests.report.worlds import World
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from skillmix.core.rubric import Phrases
-from skillmix.core.texts import read_calls, student_texts
-from skillmix.engine.run_folder import RunFolder
-from skillmix.stages.report_reading import read_gradings
+from skillmix.grading.ballots import read_calls, student_texts
+from skillmix.prompts.rubric import Phrases
+from skillmix.runs.reading.gradings import read_gradings
+from skillmix.runs.run import RunFolder
 from tests.report.worlds import World
 
 
@@ -40,7 +40,7 @@ def test_a_second_process_that_dies_changes_nothing(world: World, monkeypatch: p
 
         killed = False
 
-    monkeypatch.setattr("skillmix.stages.report_reading.ProcessPoolExecutor", Dying)
+    monkeypatch.setattr("skillmix.runs.reading.gradings.ProcessPoolExecutor", Dying)
     with RunFolder(world.run).read() as journal:
         texts = student_texts(journal.calls("generate"), journal.combinations(), turns=2)
         alone = list(read_calls(texts, journal.calls("grade"), phrases=Phrases(), rounds=None))

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from skillmix.stages.report import Wishes, report
+from skillmix.report.write import Wishes, report
 from tests.report import second_way
 from tests.report.conftest import inside
 from tests.report.expected_data import CLAIMS, compared

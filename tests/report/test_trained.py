@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.cli import main
-from skillmix.core.before_after import before_and_after
-from skillmix.core.cells import Cell
-from skillmix.render.score_table import change_note
+from skillmix.commands import main
+from skillmix.scores.cells import Cell
+from skillmix.scores.compare import before_and_after
+from skillmix.scores.table import change_note
 from tests.report.cases import Reported
 from tests.report.conftest import inside
 from tests.report.test_findings import cell, contender, lineage

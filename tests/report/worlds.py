@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from skillmix.config.experiment import experiment_of
-from skillmix.stages.run import run_checked
+from skillmix.experiment.experiment import experiment_of
+from skillmix.steps.run import run_checked
 
 TRAINED = {"m1": [1], "m12": [1, 2], "m123": [1, 2, 3]}
 ROWS = {"d1": 400, "d2": 600, "d123": 1000}

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from skillmix.core.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
-from skillmix.core.prices import Price
-from skillmix.engine.journal import JournalReader, JournalWriter
-from skillmix.engine.scheduler import LimitedPurse, Scheduler, Tally, Task
+from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
+from skillmix.experiment.prices import Price
+from skillmix.runs.budget import LimitedPurse, Task
+from skillmix.runs.journal.journal import JournalReader, JournalWriter
+from skillmix.runs.scheduler import Scheduler, Tally
 
 PRICE = Price(input=0.0, output=1e5)
 """A full reply of ten tokens costs one dollar."""

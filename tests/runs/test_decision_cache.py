@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.core.recipes import plain_recipe
-from skillmix.stages import graded
-from skillmix.stages.dataset import FromRuns, dataset_of_runs
-from skillmix.stages.run import run_experiment
+from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
+from skillmix.experiment.recipes import plain_recipe
+from skillmix.runs.reading import decisions
+from skillmix.steps.run import run_experiment
 
 DERIVED = Path("runs/data/derived.sqlite")
 
@@ -84,7 +84,7 @@ def test_a_decision_under_another_key_is_not_believed(members: str) -> None:
 
 
 def test_decisions_that_nobody_touched_are_not_worked_out_again(members: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graded, "_worked_out", None)
+    monkeypatch.setattr(decisions, "_worked_out", None)
 
     assert made() == members
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.cli import main
-from skillmix.core.recipes import plain_recipe
-from skillmix.stages.dataset import FromRuns, dataset_of_runs
-from skillmix.stages.export import export
-from skillmix.stages.run import run_experiment
-from skillmix.stages.scores import run_scores
-from skillmix.stages.status import run_status
+from skillmix.commands import main
+from skillmix.commands.actions.status import run_status
+from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
+from skillmix.experiment.recipes import plain_recipe
+from skillmix.runs.export import export
+from skillmix.scores.scoring import run_scores
+from skillmix.steps.run import run_experiment
 
 JUDGES = {"judge": "scripted:grader?noise=0.2", "mixed": "rules:scripted:grader?noise=0.2&unreadable=0.2"}
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.cli import main
-from skillmix.core.errors import UserError
-from skillmix.stages.folders import DATASET, MODEL, REPORT, Kind, remove_checkpoints, replacing, require_replaceable
-from skillmix.stages.run import run_experiment
+from skillmix.commands import main
+from skillmix.errors import UserError
+from skillmix.runs.folders import DATASET, MODEL, REPORT, Kind, remove_checkpoints, replacing, require_replaceable
+from skillmix.steps.run import run_experiment
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from skillmix.core.errors import UserError
-from skillmix.stages.second_process import LostHelper, beside
+from skillmix.errors import UserError
+from skillmix.runs.helper_process import LostHelper, beside
 
 
 def squares(count: int) -> Iterator[tuple[int, int]]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.core.errors import UserError
-from skillmix.stages.import_reference import import_reference
-from skillmix.stages.scores import run_scores
+from skillmix.errors import UserError
+from skillmix.runs.import_reference import import_reference
+from skillmix.scores.scoring import run_scores
 
 GRADED = "graded/by_gpt-4_on_text_1_{vote}_gpt/records.csv"
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.core.errors import UserError
-from skillmix.stages.import_texts import import_texts
-from skillmix.stages.scores import run_scores
+from skillmix.errors import UserError
+from skillmix.runs.import_texts import import_texts
+from skillmix.scores.scoring import run_scores
 
 ALL_ONES = "| metaphor | 1 |\n| topic | 1 |\n| sense | 1 |\n| length | 1 |"
 
@@ -91,7 +91,7 @@ def test_short_names_and_spelling_are_resolved(in_folder: Path) -> None:
 
     import_texts(file, "mine", catalog="paper")
 
-    from skillmix.engine.run_folder import find_run
+    from skillmix.runs.run import find_run
 
     with find_run("mine").read() as journal:
         (combination,) = journal.combinations().values()
@@ -153,7 +153,7 @@ def test_a_file_that_is_no_jsonl_is_refused(in_folder: Path, content: bytes) -> 
 
 
 def test_a_conflict_in_the_middle_stores_nothing(in_folder: Path) -> None:
-    from skillmix.engine.run_folder import find_run
+    from skillmix.runs.run import find_run
 
     import_texts(write(in_folder, line()), "mine", catalog="paper")
     two = [line(topic="Knots"), line(text="Changed.")]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.core.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Outcome, Reply, Request
-from skillmix.core.combinations import combination_of
-from skillmix.core.errors import UserError
-from skillmix.engine import schema
-from skillmix.engine.journal import JournalReader, JournalWriter
+from skillmix.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Outcome, Reply, Request
+from skillmix.catalog.combinations import combination_of
+from skillmix.errors import UserError
+from skillmix.runs.journal import schema
+from skillmix.runs.journal.journal import JournalReader, JournalWriter
 
 DECODING = Decoding()
 
@@ -147,7 +147,7 @@ def subprocess_writer(folder: Path) -> None:
     """Open a second writer in another process and raise here what it raised there."""
     program = (
         "import sys\nfrom pathlib import Path\n"
-        "from skillmix.core.errors import UserError\nfrom skillmix.engine.journal import JournalWriter\n"
+        "from skillmix.errors import UserError\nfrom skillmix.runs.journal.journal import JournalWriter\n"
         "try:\n    JournalWriter(Path(sys.argv[1]))\n"
         "except UserError as error:\n    print(error.message)\n    sys.exit(2)\n"
     )

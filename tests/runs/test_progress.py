@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.cli import main
-from skillmix.config.experiment import load_experiment
-from skillmix.core.time_left import Work
-from skillmix.engine.run_folder import RunFolder
-from skillmix.stages.planned_work import planned_work
-from skillmix.stages.progress import LINE_EVERY, RunProgress
+from skillmix.commands import main
+from skillmix.experiment.experiment import load_experiment
+from skillmix.runs.planned_work import planned_work
+from skillmix.runs.progress.progress import LINE_EVERY, RunProgress
+from skillmix.runs.progress.time_left import Work
+from skillmix.runs.run import RunFolder
 
 _EVALUATE = {"stage": "evaluate", "graders": ["judge"], "settings": ["train"], "k": [1, 2], "generations": 2}
 _SHOWN_LEFT = re.compile(r"(about|at least) \d+ (s|min) left")
@@ -235,8 +235,8 @@ def test_a_terminal_sees_the_bar_and_the_time_left(in_folder: Path) -> None:
 
 _HALF_DONE = """
 import time
-from skillmix.core.time_left import Work
-from skillmix.stages.progress import RunProgress
+from skillmix.runs.progress.time_left import Work
+from skillmix.runs.progress.progress import RunProgress
 
 with RunProgress([Work("evaluation-with-a-long-name", "calls", total=10)]) as progress:
     progress.begin("evaluation-with-a-long-name")
@@ -279,8 +279,8 @@ def test_ctrl_c_leaves_the_terminal_in_order(in_folder: Path) -> None:
 
 _WITH_WARNINGS = """
 import logging, sys, warnings
-from skillmix.core.time_left import Work
-from skillmix.stages.progress import RunProgress
+from skillmix.runs.progress.time_left import Work
+from skillmix.runs.progress.progress import RunProgress
 
 with RunProgress([Work("eval", "calls", total=10)]) as progress:
     early = logging.StreamHandler()

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.cli import main
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import experiment_of
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.errors import UserError
-from skillmix.core.text_rules import names_skill
-from skillmix.stages.evaluate import passes
-from skillmix.stages.grade_text import grade_text
-from skillmix.stages.parse_reply import Named
-from skillmix.stages.plan import entries
-from skillmix.stages.run import run_experiment
-from skillmix.stages.scores import run_scores
-from skillmix.stages.status import run_status
-from skillmix.stages.texts import run_texts
+from skillmix.catalog.files import load_catalog
+from skillmix.commands import main
+from skillmix.commands.actions.grade_text import grade_text
+from skillmix.commands.actions.parse_reply import Named
+from skillmix.commands.actions.status import run_status
+from skillmix.commands.actions.texts import run_texts
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import experiment_of
+from skillmix.experiment.plan import entries
+from skillmix.grading.answers import names_skill
+from skillmix.prompts.files import load_prompts
+from skillmix.runs.calling import passes
+from skillmix.scores.scoring import run_scores
+from skillmix.steps.run import run_experiment
 
 TEXT = "Every loaf must rest, every crust must crack, every baker must wait for the bread."
 
@@ -160,9 +160,9 @@ def test_worked_examples_show_only_skills_that_are_never_evaluated() -> None:
             known = catalog.skill(skill.name)
             assert (known.definition, known.example) == (skill.definition, skill.example)
         for answer in example.answers:
-            from skillmix.verify.checkers import CHECKERS
-            from skillmix.verify.passage import passage_of
-            from skillmix.verify.sense import sense_problem
+            from skillmix.checkers.passage import passage_of
+            from skillmix.checkers.registry import CHECKERS
+            from skillmix.checkers.sense import sense_problem
 
             assert sense_problem(passage_of(answer)) is None
             assert all(CHECKERS[s.name](passage_of(answer)) for s in example.skills)
@@ -181,28 +181,28 @@ def test_every_skill_of_the_catalogue_is_checkable(capsys: pytest.CaptureFixture
 def test_packages_bring_checkers_by_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib.metadata import EntryPoint
 
-    from skillmix.verify import checkers
+    from skillmix.checkers import registry
 
     def bring(name: str) -> None:
-        entry = EntryPoint(name, "skillmix.verify.sound:alliteration", checkers.ENTRY_POINTS)
-        monkeypatch.setattr(checkers, "entry_points", lambda group: [entry])
-        checkers.all_checkers.cache_clear()
+        entry = EntryPoint(name, "skillmix.checkers.skills.sound:alliteration", registry.ENTRY_POINTS)
+        monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
+        registry.all_checkers.cache_clear()
 
     try:
         bring("my skill")
-        assert checkers.checker_of("My Skill") is not None
+        assert registry.checker_of("My Skill") is not None
         bring("anaphora")
         with pytest.raises(UserError, match="second checker"):
-            checkers.checker_of("anaphora")
+            registry.checker_of("anaphora")
     finally:
         monkeypatch.undo()
-        checkers.all_checkers.cache_clear()
+        registry.all_checkers.cache_clear()
 
 
 def test_skills_that_cannot_stand_together_are_not_drawn_together() -> None:
     from dataclasses import replace
 
-    from skillmix.core.combinations import Draw, draw_combinations, draw_ladder
+    from skillmix.catalog.combinations import Draw, draw_combinations, draw_ladder
 
     side = load_catalog("verifiable").pool("train")
     pair = frozenset(draw_combinations(Draw(side, "train", 2, 0), 1)[0].skills)

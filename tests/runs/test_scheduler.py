@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.core.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
-from skillmix.core.errors import UserError
-from skillmix.core.prices import Price
-from skillmix.engine.journal import JournalReader, JournalWriter
-from skillmix.engine.scheduler import LimitedPurse, Purse, Scheduler, Tally, Task
+from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
+from skillmix.errors import UserError
+from skillmix.experiment.prices import Price
+from skillmix.runs.budget import LimitedPurse, Purse, Task
+from skillmix.runs.journal.journal import JournalReader, JournalWriter
+from skillmix.runs.scheduler import Scheduler, Tally
 
 
 class Fake:

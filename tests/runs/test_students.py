@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.cli import main
-from skillmix.config.experiment import Experiment, load_experiment
-from skillmix.core.errors import UserError
-from skillmix.engine.run_folder import RunFolder, new_run
+from skillmix.commands import main
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.models import opening
 from skillmix.models.scripted import ScriptedModel
-from skillmix.stages.progress import RunProgress
-from skillmix.stages.run import run_experiment
-from skillmix.stages.scores import run_scores
-from skillmix.stages.trained_models import lineage_of, settings_for, with_trained
+from skillmix.runs.progress.progress import RunProgress
+from skillmix.runs.run import RunFolder, new_run
+from skillmix.runs.students import lineage_of, settings_for, with_trained
+from skillmix.scores.scoring import run_scores
+from skillmix.steps.run import run_experiment
 
 
 def checkpoint(folder: Path, combinations: list[str], **more: Any) -> None:
@@ -41,21 +41,21 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         told = [combination for document in data for combination in document["combinations"]]
         checkpoint(folder, told, dataset=[{"hash": document["hash"]} for document in data])
 
-    module = ModuleType("skillmix.stages.train")
+    module = ModuleType("skillmix.steps.train")
     module.train_step = train_step  # type: ignore[attr-defined]
     module.__spec__ = type("Spec", (), {})()
-    monkeypatch.setitem(sys.modules, "skillmix.stages.train", module)
+    monkeypatch.setitem(sys.modules, "skillmix.steps.train", module)
     plain = opening.open_model
 
     def opened(spec: Any, **more: Any) -> Any:
         if spec.provider == "local":
-            from skillmix.core.specs import parse_spec
+            from skillmix.models.specs import parse_spec
 
             assert (Path(spec.name) / "skillmix.json").is_file()
             return ScriptedModel(parse_spec("scripted:student?skill=0.95"))
         return plain(spec, **more)
 
-    monkeypatch.setattr("skillmix.stages.evaluate.open_model", opened)
+    monkeypatch.setattr("skillmix.runs.calling.open_model", opened)
     return done
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from skillmix.core.time_left import TimeLeft, Work, share_done, time_left
+from skillmix.runs.progress.time_left import TimeLeft, Work, share_done, time_left
 
 CALLS = Work("eval", "calls", total=100, done=20, timed=10, seconds=5.0)
 TRAINING = Work("tune", "training", total=50, weight=8.0)

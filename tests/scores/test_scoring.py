@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.core.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Outcome, Reply, Request, text_id
-from skillmix.core.combinations import combination_of
-from skillmix.core.errors import UserError
-from skillmix.engine.run_folder import RunFolder
-from skillmix.stages.experiment import begin_run
-from skillmix.stages.export import export
-from skillmix.stages.scores import run_scores
+from skillmix.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Outcome, Reply, Request, text_id
+from skillmix.catalog.combinations import combination_of
+from skillmix.errors import UserError
+from skillmix.runs.experiment_copy import begin_run
+from skillmix.runs.export import export
+from skillmix.runs.run import RunFolder
+from skillmix.scores.scoring import run_scores
 
 COMBINATION = combination_of(["metaphor"], "Sewing")
 READABLE = "| metaphor | {0} |\n| topic | 1 |\n| sense | 1 |\n| length | 1 |"

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skillmix.core.statistics.agreement import cohen_kappa, flip_rate, krippendorff_alpha
-from skillmix.core.statistics.comparisons import combinations_needed, holm, paired_difference, permutation_p
-from skillmix.core.statistics.independence import TextOutcome, independence
-from skillmix.core.statistics.intervals import (
+from skillmix.scores.statistics.agreement import cohen_kappa, flip_rate, krippendorff_alpha
+from skillmix.scores.statistics.differences import combinations_needed, holm, paired_difference, permutation_p
+from skillmix.scores.statistics.independence import TextOutcome, independence
+from skillmix.scores.statistics.intervals import (
     bootstrap_interval,
     bootstrap_means,
     expanded_tail,
@@ -17,7 +17,7 @@ from skillmix.core.statistics.intervals import (
     t_quantile,
     wilson_interval,
 )
-from skillmix.core.statistics.pooling import pooled
+from skillmix.scores.statistics.pooling import pooled
 
 RNG = np.random.default_rng(11)
 

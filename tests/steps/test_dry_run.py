@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.render.estimate_table import estimate_table
-from skillmix.stages.dry_run import estimates
+from skillmix.steps.dry_run import estimate_table, estimates
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

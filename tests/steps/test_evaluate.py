@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.core.calls import GradeKey, Reply
-from skillmix.core.errors import UserError
-from skillmix.core.scoring import Score
-from skillmix.engine.run_folder import find_run
-from skillmix.stages.run import RunResult, Wanted, run_experiment
-from skillmix.stages.scores import run_scores
-from skillmix.stages.status import run_status
+from skillmix.calls import GradeKey, Reply
+from skillmix.commands.actions.status import run_status
+from skillmix.errors import UserError
+from skillmix.runs.run import find_run
+from skillmix.scores.cells import Score
+from skillmix.scores.scoring import run_scores
+from skillmix.steps.run import RunResult, Wanted, run_experiment
 
 SMOKE = Path(__file__).parents[2] / "experiments/smoke.yaml"
 
@@ -174,10 +174,10 @@ def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch:
     """A server that relays to the scripted models, and fails in seven ways, each at one call in twenty."""
     from aiohttp import web
 
-    from skillmix.core.calls import Decoding, GenerateKey, Message, Request
-    from skillmix.core.specs import parse_spec
-    from skillmix.engine import scheduler
+    from skillmix.calls import Decoding, GenerateKey, Message, Request
     from skillmix.models.scripted import ScriptedModel
+    from skillmix.models.specs import parse_spec
+    from skillmix.runs import scheduler
     from tests.models.stub import DROP, HALF, SILENCE, chat, error, serving
 
     monkeypatch.setattr(scheduler, "_FIRST_WAIT", 0.001)
@@ -347,7 +347,7 @@ def test_stages_that_are_not_here_yet_are_refused_before_the_first_call(
     data = {"name": "d", "stage": "dataset", "writer": "base", "graders": ["judge"], "k": [1], "target": 5}
     document["steps"] += [data, {"name": "m", "stage": "train", "base": "base", "data": ["d"]}]
     (in_folder / "d.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    monkeypatch.setattr("skillmix.stages.run.find_spec", lambda name: None)
+    monkeypatch.setattr("skillmix.steps.run.find_spec", lambda name: None)
 
     with pytest.raises(UserError, match="not here yet"):
         run_experiment(in_folder / "d.yaml")
@@ -404,7 +404,7 @@ def test_a_model_that_cannot_be_used_ends_the_command_at_once(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], who: str, fault: str
 ) -> None:
     """Exit status 2 within ten seconds, one line and a hint, and not one paid call."""
-    from skillmix.cli import main as command
+    from skillmix.commands import main as command
     from tests.models.stub import chat, error, serving
 
     secret = "sk-secret-0123456789abcdef"
@@ -452,7 +452,7 @@ def test_a_limit_in_dollars_needs_prices(in_folder: Path) -> None:
 
 
 def test_prices_of_the_user_count(in_folder: Path) -> None:
-    from skillmix.stages.dry_run import estimates
+    from skillmix.steps.dry_run import estimates
 
     prices = in_folder / "prices.yaml"
     prices.write_text("'scripted:grader?noise=0.1&unreadable=0.2': {input: 0, output: 1000000}", encoding="utf-8")
@@ -464,7 +464,7 @@ def test_prices_of_the_user_count(in_folder: Path) -> None:
 
 
 def test_a_faulty_price_file_is_refused(in_folder: Path) -> None:
-    from skillmix.config.price_file import load_prices
+    from skillmix.experiment.prices import load_prices
 
     prices = in_folder / "prices.yaml"
     prices.write_text("openai:x: {input: -1}", encoding="utf-8")
@@ -480,8 +480,8 @@ def test_no_key_is_written_anywhere(
     """Servers that repeat the key in every kind of failure: none of it may reach a file or a line."""
     from aiohttp import web
 
-    from skillmix.cli import main as command
-    from skillmix.engine import scheduler
+    from skillmix.commands import main as command
+    from skillmix.runs import scheduler
     from tests.models.stub import DROP, HALF, SILENCE, chat, error, serving
 
     secret = "sk-secret-0123456789abcdef"
@@ -557,6 +557,6 @@ def test_the_python_interface_evaluates_in_a_running_event_loop(in_folder: Path)
 
 
 def test_the_smoke_experiment_parses() -> None:
-    from skillmix.config.experiment import load_experiment
+    from skillmix.experiment.experiment import load_experiment
 
     assert [step.stage for step in load_experiment(SMOKE).steps] == ["evaluate", "report"]

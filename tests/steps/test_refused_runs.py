@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.cli import main
-from skillmix.engine.run_folder import find_run
-from skillmix.stages.run import run_experiment
+from skillmix.commands import main
+from skillmix.runs.run import find_run
+from skillmix.steps.run import run_experiment
 
 EVALUATE = {
     "name": "eval",

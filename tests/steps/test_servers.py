@@ -18,11 +18,11 @@ import pytest
 import yaml
 from aiohttp import web
 
-from skillmix.cli import main as command
-from skillmix.core.calls import Reply
-from skillmix.engine import scheduler
-from skillmix.engine.run_folder import find_run
-from skillmix.stages.status import run_status
+from skillmix.calls import Reply
+from skillmix.commands import main as command
+from skillmix.commands.actions.status import run_status
+from skillmix.runs import scheduler
+from skillmix.runs.run import find_run
 from tests.hostile.replies import ANSWER, grades
 from tests.models.stub import Handler, Stub, chat, error, serving
 
@@ -163,7 +163,7 @@ def test_a_server_that_is_down_after_the_probe_is_waited_for(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The student's port is closed between the probe and the first call, and open again later."""
-    from skillmix.stages import run
+    from skillmix.steps import run
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

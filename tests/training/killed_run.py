@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from skillmix.stages.train import train_steps
-from skillmix.training.examples import Example
-from skillmix.training.order import OrderedData
+from skillmix.steps.train import train_steps
+from skillmix.training.data.examples import Example
+from skillmix.training.data.order import OrderedData
 
 _step = OrderedData.step
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.core.errors import UserError
-from skillmix.training.conversations import Conversation, read_conversations
-from skillmix.training.formats import Turn
+from skillmix.errors import UserError
+from skillmix.training.data.chat_formats import Turn
+from skillmix.training.data.examples import Conversation, read_conversations
 
 GOOD = [{"role": "user", "content": "Ask"}, {"role": "assistant", "content": " Say\n"}]
 

@@ -11,10 +11,9 @@ import pytest
 
 pytest.importorskip("tokenizers", reason="the extra `local` is not installed")
 
-from skillmix.core.errors import UserError
-from skillmix.training.conversations import Conversation, Encoder
-from skillmix.training.formats import TEMPLATES, Turn
-from skillmix.training.templates import Template
+from skillmix.errors import UserError
+from skillmix.training.data.chat_formats import TEMPLATES, Template, Turn
+from skillmix.training.data.examples import Conversation, Encoder
 from tests.training.tokenizers_at_hand import tokenizer
 
 SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"

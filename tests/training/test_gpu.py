@@ -7,13 +7,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from skillmix.training.attention import packed_attention
-from skillmix.training.engine import Engine
-from skillmix.training.examples import Example
-from skillmix.training.micro_batches import pack
-from skillmix.training.optimizer import _functions
-from skillmix.training.packed_model import inputs_of
+from skillmix.training.data.examples import Example
+from skillmix.training.data.micro_batches import pack
 from skillmix.training.recipe import Recipe
+from skillmix.training.step.attention import packed_attention
+from skillmix.training.step.engine import Engine
+from skillmix.training.step.optimizer import _functions
+from skillmix.training.step.packed_model import inputs_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 GPU = torch.device("cuda")

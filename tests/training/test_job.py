@@ -9,14 +9,14 @@ import pytest
 import torch
 import yaml
 
-from skillmix.cli import main
-from skillmix.core.errors import UserError
-from skillmix.core.specs import parse_spec
+from skillmix.commands import main
+from skillmix.datasets.files import content_hash
+from skillmix.errors import UserError
 from skillmix.models.checkpoints import checkpoint_of, weights_hash
 from skillmix.models.local.loading import read_checkpoint
-from skillmix.stages.dataset_files import content_hash
-from skillmix.stages.scores import run_scores
-from skillmix.stages.train import Trained, train_steps
+from skillmix.models.specs import parse_spec
+from skillmix.scores.scoring import run_scores
+from skillmix.steps.train import Trained, train_steps
 
 pytestmark = pytest.mark.machine
 
@@ -238,7 +238,7 @@ def test_a_processor_is_asked_about_bfloat16_only_where_it_is_wanted(
         raise UserError("This processor dies of it.", hint="Set precision: fp32.")
 
     monkeypatch.setenv("SKILLMIX_DEVICE", "cpu")
-    monkeypatch.setattr("skillmix.stages.training_run.require_bf16", refuse)
+    monkeypatch.setattr("skillmix.training.job_run.require_bf16", refuse)
     path = experiment(place, small_model, {"name": "m1", "precision": precision})
 
     if is_asked:

@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from skillmix.core.errors import Interrupted, UserError
-from skillmix.training.conversations import Conversation, Encoder
-from skillmix.training.engine import Engine
-from skillmix.training.examples import Example
-from skillmix.training.formats import Turn
-from skillmix.training.loop import TrainResult, train
+from skillmix.errors import Interrupted, UserError
+from skillmix.training.data.chat_formats import Turn
+from skillmix.training.data.examples import Conversation, Encoder, Example
+from skillmix.training.data.order import OrderedData
+from skillmix.training.loop import TrainResult, operations_a_token, train
 from skillmix.training.lora import Lora, with_adapter
-from skillmix.training.order import OrderedData
-from skillmix.training.pace import operations_a_token
 from skillmix.training.recipe import Recipe
+from skillmix.training.step.engine import Engine
 from tests.training.tiny import Steps, example, random_step, tiny_model, weights_of
 from tests.training.tokenizers_at_hand import tokenizer
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from skillmix.training.examples import Example
-from skillmix.training.order import OrderedData, steps_of
+from skillmix.training.data.examples import Example
+from skillmix.training.data.order import OrderedData, steps_of
 
 
 def examples(count: int) -> list[Example]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skillmix.core.errors import UserError
-from skillmix.training.order import OrderedData
-from skillmix.training.replay import Replay
+from skillmix.errors import UserError
+from skillmix.training.data.order import OrderedData
+from skillmix.training.data.replay import Replay
 from tests.training.test_order import examples
 
 

@@ -14,12 +14,12 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from skillmix.core.errors import UserError
-from skillmix.stages.train import train_steps
+from skillmix.errors import UserError
+from skillmix.steps.train import train_steps
 from skillmix.training.checkpoints import Checkpoints, Progress
-from skillmix.training.engine import Engine
 from skillmix.training.ranks import Ranks
 from skillmix.training.recipe import Precision, Recipe
+from skillmix.training.step.engine import Engine
 from tests.training.tiny import random_step, tiny_model, weights_of
 
 pytestmark = pytest.mark.machine

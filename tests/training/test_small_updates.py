@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from skillmix.training.engine import Engine
-from skillmix.training.examples import Example
+from skillmix.training.data.examples import Example
 from skillmix.training.recipe import Precision, Recipe
+from skillmix.training.step.engine import Engine
 from tests.training.tiny import example, tiny_model, weights_of
 
 STEPS = 2000 if os.environ.get("SKILLMIX_LONG") else 400

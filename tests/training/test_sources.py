@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from skillmix.config.train_step import TrainStep
-from skillmix.core.errors import UserError
-from skillmix.stages.training_data import check_data, sources_of
+from skillmix.errors import UserError
+from skillmix.experiment.train_step import TrainStep
+from skillmix.training.sources import check_data, sources_of
 
 SHIPPED = Path(__file__).parents[2] / "data" / "self-taught"
 LINE = json.dumps({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]})

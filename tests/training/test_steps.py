@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from skillmix.core.errors import UserError
-from skillmix.training import loss as loss_module
-from skillmix.training.engine import Engine
-from skillmix.training.examples import Example
+from skillmix.errors import UserError
+from skillmix.training.data.examples import Example
 from skillmix.training.recipe import Recipe
+from skillmix.training.step import loss as loss_module
+from skillmix.training.step.engine import Engine
 from tests.training.tiny import distance, example, gradients_of, random_step, tiny_model, weights_of
 
 pytestmark = pytest.mark.machine
@@ -104,8 +104,8 @@ def test_what_does_not_fit_alone_is_said() -> None:
 
 
 def test_replaced_tokens_of_one_example_leave_the_others_alone() -> None:
-    from skillmix.training.micro_batches import pack
-    from skillmix.training.packed_model import PackedModel, inputs_of
+    from skillmix.training.data.micro_batches import pack
+    from skillmix.training.step.packed_model import PackedModel, inputs_of
 
     packed = PackedModel(tiny_model())
     examples = [example(length, seed=length) for length in (30, 41, 17)]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from skillmix.models.bundled import bundled_models
-from skillmix.training.conversations import Conversation, Encoder
-from skillmix.training.formats import Turn
+from skillmix.training.data.chat_formats import Turn
+from skillmix.training.data.examples import Conversation, Encoder
 
 pytestmark = pytest.mark.machine
 
@@ -34,9 +34,10 @@ def trainer(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """TRL set up as its users would, with what an assistant writes marked in SmolLM2's own template."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from datasets import Dataset
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from trl import SFTConfig, SFTTrainer
+
+        from datasets import Dataset
 
         tokenizer = AutoTokenizer.from_pretrained(smollm2)
         said = "message['content'] + '<|im_end|>'"
@@ -90,8 +91,8 @@ def test_the_mask_is_that_of_trl(trainer: Any, smollm2: Path) -> None:
 def test_loss_and_gradient_norm_are_those_of_trl(trainer: Any, smollm2: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from skillmix.training.engine import Engine
     from skillmix.training.recipe import Recipe
+    from skillmix.training.step.engine import Engine
 
     examples = Encoder(AutoTokenizer.from_pretrained(smollm2)).examples(CONVERSATIONS, limit=1024, too_long="refuse")
     recipe = Recipe(steps=1, batch=3, optimizer="sgd", precision="fp32", compile="off")

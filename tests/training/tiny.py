@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from skillmix.training.engine import Engine
-from skillmix.training.examples import Example
+from skillmix.training.data.examples import Example
+from skillmix.training.step.engine import Engine
 
 VOCABULARY = 97
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from skillmix.training import loss
-from skillmix.training.engine import Engine
-from skillmix.training.examples import Example
+from skillmix.training.data.examples import Example
+from skillmix.training.data.micro_batches import split
 from skillmix.training.loop import train
 from skillmix.training.lora import Lora, with_adapter
-from skillmix.training.micro_batches import split
 from skillmix.training.ranks import Ranks, joined_ranks
 from skillmix.training.recipe import Recipe
+from skillmix.training.step import loss
+from skillmix.training.step.engine import Engine
 from tests.training.tiny import Steps, example, random_step, tiny_model
 
 STEPS = 20

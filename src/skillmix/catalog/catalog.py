@@ -5,9 +5,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, get_args
 
-from skillmix.core.errors import UserError
-from skillmix.core.folding import before_parenthesis, fold
-from skillmix.core.hashing import ranked, short_id
+from skillmix.catalog.names import before_parenthesis, fold
+from skillmix.errors import UserError
+from skillmix.hashing import ranked, short_id
+
+RESERVED_NAMES: Final = ("topic", "sense", "length")
+"""The three criteria beside the skills, as they are named in every output."""
+
 
 Setting = Literal["train", "held-out", "all"]
 SETTINGS: Final[tuple[Setting, ...]] = get_args(Setting)

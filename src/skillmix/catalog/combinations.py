@@ -7,9 +7,9 @@ from itertools import islice
 from math import comb
 from typing import Literal
 
-from skillmix.core.catalog import Setting, Side
-from skillmix.core.errors import UserError
-from skillmix.core.hashing import digest, permuted, ranked, short_id
+from skillmix.catalog.catalog import Setting, Side
+from skillmix.errors import UserError
+from skillmix.hashing import digest, permuted, ranked, short_id
 
 Purpose = Literal["training", "evaluation"]
 

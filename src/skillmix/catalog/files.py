@@ -7,13 +7,12 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
-from skillmix.config.yaml_files import read_yaml
-from skillmix.core.catalog import Catalog, Partition, Side, Skill
-from skillmix.core.errors import UserError, faults_error
-from skillmix.core.folding import fold
-from skillmix.core.rubric import RESERVED_NAMES
+from skillmix.catalog.catalog import RESERVED_NAMES, Catalog, Partition, Side, Skill
+from skillmix.catalog.names import fold
+from skillmix.catalog.yaml import read_yaml
+from skillmix.errors import UserError, faults_error
 
-SHIPPED = Path(str(files("skillmix"))) / "catalogs"
+SHIPPED = Path(str(files("skillmix"))) / "data"
 """Where the package's own catalogues and prompt sets lie."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\x1f\x7f])?$")]

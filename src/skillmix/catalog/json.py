@@ -4,7 +4,7 @@ import json
 from math import isfinite
 from typing import Any
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 
 def parsed_json(content: bytes | str, *, source: str, hint: str) -> object:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)

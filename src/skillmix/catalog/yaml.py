@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import yaml
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

@@ -6,8 +6,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from skillmix.core.catalog import Skill
-from skillmix.verify.passage import Passage, Words, passage_of
+from skillmix.catalog.catalog import Skill
+from skillmix.checkers.passage import Passage, Words, passage_of
 
 COPIED_RUN: Final = 8
 """So many words in a row as in the prompt are a copy."""

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from skillmix.core.folding import fold
-from skillmix.verify.checkers import all_checkers, checker_of, why_not_shown
-from skillmix.verify.copies import PromptTexts
-from skillmix.verify.passage import Passage, Span, passage_of
-from skillmix.verify.sense import sense_problem
-from skillmix.verify.topic import TopicWords, on_topic, topic_problem, topic_words
+from skillmix.catalog.names import fold
+from skillmix.checkers.copies import PromptTexts
+from skillmix.checkers.passage import Passage, Span, passage_of
+from skillmix.checkers.registry import all_checkers, checker_of, why_not_shown
+from skillmix.checkers.sense import sense_problem
+from skillmix.checkers.topic import TopicWords, on_topic, topic_problem, topic_words
 
 
 @dataclass(frozen=True)

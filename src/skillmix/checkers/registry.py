@@ -5,22 +5,22 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Final
 
-from skillmix.core.errors import UserError
-from skillmix.core.folding import fold
-from skillmix.verify import (
+from skillmix.catalog.names import fold
+from skillmix.checkers.passage import Checker
+from skillmix.checkers.skills import (
     argument,
     interruption,
-    places,
+    place,
     quantity,
     relations,
     repetition,
-    reserve,
     series,
     social,
     sound,
-    timing,
+    time,
+    worked_examples,
 )
-from skillmix.verify.passage import Checker
+from skillmix.errors import UserError
 
 ENTRY_POINTS: Final = "skillmix.checkers"
 """The group under which a package names its checkers: `skill name = module:function`."""
@@ -30,12 +30,12 @@ _MODULES: Final = (
     repetition,
     series,
     interruption,
-    reserve,
+    worked_examples,
     argument,
     relations,
     quantity,
-    timing,
-    places,
+    time,
+    place,
     social,
 )
 CHECKERS: Final[Mapping[str, Checker]] = {

@@ -7,12 +7,76 @@ from itertools import pairwise
 from operator import eq
 from typing import Final
 
-from skillmix.core.wording import plural, shortened
-from skillmix.verify.copies import PromptTexts
-from skillmix.verify.passage import Passage, Sentence
-from skillmix.verify.task_talk import talk_of_task
-from skillmix.verify.verbs import has_main_clause
-from skillmix.verify.word_order import order_score
+from skillmix.checkers.copies import PromptTexts
+from skillmix.checkers.english.verbs import has_main_clause
+from skillmix.checkers.english.word_order import order_score
+from skillmix.checkers.passage import Passage, Sentence
+from skillmix.render.wording import plural, shortened
+
+_FIGURES: Final = (
+    "alliteration|anaphora|epiphora|epistrophe|simile|syllogism|polysyndeton|asyndeton|chiasmus|antithesis|zeugma"
+    "|oxymoron|onomatopoeia|personification|rhetorical question|rhetorical device|figure of speech|conditional clause"
+    "|conditional structure|conditional question|affirming conditional|conditional and"
+)
+
+
+_LABELS: Final = (
+    "answer|explanation|prompt|topic|topics|skill|skills|definition|instructions|response|question|user|assistant|text"
+    f"|example|output|sentence|gratitude|promise|repetition|conditional|metaphor|{_FIGURES}"
+)
+
+
+_WRITING: Final = "text|sentence|passage|paragraph|example|phrase|clause|statement|response"
+
+
+_TALK_OF_TASK = re.compile(
+    r"(?:^|[.!?…]\W{1,4})"
+    rf"(?:(?:{_LABELS})(?: \d)?:|(?:sure|certainly|of course)!|sure, (?:i|here|let)\b)"
+    r"|\b(?:"
+    r"an? (?:ai|language model)\b|language models?\b|ai assistant"
+    rf"|(?:this|the|each|a|an|following|given|same|short) (?:{_WRITING})s? (?:above |below |that )?"
+    r"(?:uses?|shows?|demonstrates?|illustrates?|contains?|exemplif|is an?(?: perfect)? example|must|has to|should"
+    r"|is a perfect|like \")"
+    rf"|in this (?:{_WRITING})|writ(?:e|ing) (?:a|an|one|two|the|only|your)(?: \w+){{0,2}} (?:{_WRITING})s?\b"
+    rf"|here(?: is|'s| are)(?: \w+){{0,3}} (?:{_WRITING}|prompt)s?\b"
+    rf"|(?:{_FIGURES})s? (?:is|are|in this|and)\b|(?:in|uses?|using|shows?|for|of|and|an?|called|the) (?:{_FIGURES})\b"
+    r"|example of (?:gratitude|a promise|promise|repetition|thanks)|use of (?:repetition|the word)"
+    r"|(?:in|uses?|create) a metaphor"
+    r"|skills? (?:is|are|mean|to be|in the|can|has|have|shown?)|(?:these|language|each|all|two) skills?\b|the skills\b"
+    r"|(?:the|on the|given) topic (?:is|of)\b|this topic\b|(?:original|same) sentence|by the speaker\b"
+    r"|the (?:speaker|writer|author) (?:uses?|promises|shows?|says|thanks)|hope this helps|let me know if you"
+    r"|your task|i'd be happy to|i can help you|i (?:cannot|can't) write"
+    r")",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+_CUES: Final = frozenset(
+    word + ending
+    for word in re.findall(
+        r"[a-z]{4,}|ai|use",
+        f"{_LABELS} {_WRITING} ai author certainly course happy help hope language speaker task use write writer",
+    )
+    for ending in ("", "s")
+) | {"sure", "let", "writing"}
+
+
+def talk_of_task(passage: Passage) -> str | None:
+    """Find where a text names its own figures or skills, answers the prompt instead of writing, or has labels.
+
+    >>> from skillmix.checkers.passage import passage_of
+    >>> talk_of_task(passage_of("It is warm. Answer: bread"))
+    'Answer'
+    """
+    # Most texts have none of the words, and the expression is slow.
+    if _CUES.isdisjoint([word.lower for word in passage.words]):
+        return None
+    found = _TALK_OF_TASK.search(passage.lower)
+    return passage.text[found.start() : found.end()].strip(_AROUND_TALK) if found else None
+
+
+_AROUND_TALK: Final = " \t\r\n.,:;!?…\"'“”‘’«»()[]*_#>-–—"
+
 
 MOST_WORDS: Final = 40
 """In one sentence."""
@@ -32,7 +96,7 @@ MOST_THRICE: Final = 0.12
 def sense_problem(passage: Passage, shown: PromptTexts | None = None) -> str | None:
     """Say why a text makes no sense, or nothing; `shown` are texts that it must not copy.
 
-    >>> from skillmix.verify.passage import passage_of
+    >>> from skillmix.checkers.passage import passage_of
     >>> sense_problem(passage_of("The baker sleeps by day, for the bread is baked at night."))
     >>> sense_problem(passage_of("Bread the of is baker to warm the and a."))
     'its words are in no usual order'

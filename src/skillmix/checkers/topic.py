@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from skillmix.core.wording import shortened
-from skillmix.verify.passage import Passage, Span, Word
+from skillmix.checkers.passage import Passage, Span, Word
+from skillmix.render.wording import shortened
 
 ENOUGH: Final = 2
 """So many different words of a topic make a text on that topic."""
@@ -66,7 +66,7 @@ def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
 def topic_problem(passage: Passage, topic: TopicWords) -> str:
     """Say why a text that is not on its topic is not.
 
-    >>> from skillmix.verify.passage import passage_of
+    >>> from skillmix.checkers.passage import passage_of
     >>> topic_problem(passage_of("The oven is hot."), topic_words("Sourdough bread", ["sourdough"], ["oven", "dough"]))
     'it has one word of the topic, "oven", where two are needed'
     """

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from signal import SIGINT
 
-from skillmix.cli.parser import Command, parser_of_all
-from skillmix.cli.signals import ending_like_ctrl_c
-from skillmix.core.errors import UserError, visible
+from skillmix.commands.parser import Command, parser_of_all
+from skillmix.commands.signals import ending_like_ctrl_c
+from skillmix.errors import UserError, visible
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

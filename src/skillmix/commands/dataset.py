@@ -5,14 +5,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmix.cli.counts import positive
-from skillmix.cli.running import run
-from skillmix.cli.streams import print_json
-from skillmix.core.errors import UserError
+from skillmix.commands.arguments import positive
+from skillmix.commands.run import run
+from skillmix.commands.streams import print_json
+from skillmix.errors import UserError
 
 if TYPE_CHECKING:
-    from skillmix.core.dataset_figures import Left
-    from skillmix.core.recipes import Recipe
+    from skillmix.datasets.counts import Left
+    from skillmix.experiment.recipes import Recipe
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def dataset(options: argparse.Namespace) -> int:
 
 
 def _of_runs(options: argparse.Namespace) -> int:
-    from skillmix.stages.dataset import FromRuns, dataset_of_runs
+    from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 
     recipe = _recipe(options)
     for name in ("reserved", "near_duplicates", "validation"):
@@ -88,7 +88,7 @@ def _of_runs(options: argparse.Namespace) -> int:
 
 
 def _recipe(options: argparse.Namespace) -> "Recipe":
-    from skillmix.core.recipes import plain_recipe, recipe_named
+    from skillmix.experiment.recipes import plain_recipe, recipe_named
 
     if options.recipe and (options.k or options.shares):
         raise UserError("A recipe says which k.", hint="Give --recipe, or --k with --shares, not both.")

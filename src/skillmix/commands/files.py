@@ -5,7 +5,7 @@ import argparse
 
 def import_texts(options: argparse.Namespace) -> int:
     """Texts and gradings made elsewhere."""
-    from skillmix.stages.import_texts import import_texts
+    from skillmix.runs.import_texts import import_texts
 
     imported = import_texts(options.file, options.run, catalog=options.catalog, prompts=options.prompts)
     print(
@@ -17,7 +17,7 @@ def import_texts(options: argparse.Namespace) -> int:
 
 def import_reference(options: argparse.Namespace) -> int:
     """Records of the original code."""
-    from skillmix.stages.import_reference import import_reference
+    from skillmix.runs.import_reference import import_reference
 
     imported = import_reference(options.folder, options.run)
     print(f"conversations: {imported.conversations}")
@@ -33,7 +33,7 @@ def import_reference(options: argparse.Namespace) -> int:
 
 def export(options: argparse.Namespace) -> int:
     """A file of texts, votes or calls."""
-    from skillmix.stages.export import export
+    from skillmix.runs.export import export
 
     path = export(
         options.run, what=options.what, file_format=options.format, rules=options.rules, output=options.output

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from skillmix import __version__
-from skillmix.cli import dataset, files, reading, reporting, running, training
-from skillmix.cli.counts import positive
+from skillmix.commands import dataset, files, runs, train
+from skillmix.commands import report as reporting
+from skillmix.commands import run as running
+from skillmix.commands.arguments import positive
 
 Command = Callable[[argparse.Namespace], int]
 _Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -32,20 +34,20 @@ def parser_of_all() -> argparse.ArgumentParser:
         _experiment_command(commands, stage, about, stage=stage)
     _train_command(commands)
 
-    merge = _command(commands, "merge", training.merge, "a model and its adapter become one checkpoint")
+    merge = _command(commands, "merge", train.merge, "a model and its adapter become one checkpoint")
     merge.add_argument("model", metavar="MODEL+ADAPTER", help="such as local:PATH+ADAPTER")
     merge.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder that is not there yet")
 
     about = "conversations with full marks as training data, from an experiment's dataset steps or from runs"
     dataset.add_options(_command(commands, "dataset", dataset.dataset, about))
 
-    status = _command(commands, "status", reading.status, "what of a run is done, missing, failed or unreadable")
+    status = _command(commands, "status", runs.status, "what of a run is done, missing, failed or unreadable")
     status.add_argument("run", metavar="RUN")
 
-    catalog = _command(commands, "catalog", reading.catalog, "skills, topics and partitions of a catalogue")
+    catalog = _command(commands, "catalog", runs.catalog, "skills, topics and partitions of a catalogue")
     _catalog_choice(catalog)
 
-    combinations = _command(commands, "combinations", reading.combinations, "draw combinations of skills and a topic")
+    combinations = _command(commands, "combinations", runs.combinations, "draw combinations of skills and a topic")
     _catalog_choice(combinations)
     combinations.add_argument("--setting", choices=("train", "held-out", "all"), default="all")
     combinations.add_argument("--k", type=int, required=True, help="number of skills")
@@ -56,15 +58,15 @@ def parser_of_all() -> argparse.ArgumentParser:
     combinations.add_argument("--purpose", choices=("evaluation", "training"), default="evaluation")
     combinations.add_argument("--ladder", action="store_true", help="each extends the one of k - 1 in its place")
 
-    prompts = _command(commands, "prompts", reading.prompts, "the prompts for one combination, as they are sent")
+    prompts = _command(commands, "prompts", runs.prompts, "the prompts for one combination, as they are sent")
     _named_combination(prompts)
     prompts.add_argument("--answer", default="(the student's text)", help="text to put into the grader's prompts")
 
-    parse_reply = _command(commands, "parse-reply", reading.parse_reply, "read a grader's reply on standard input")
+    parse_reply = _command(commands, "parse-reply", runs.parse_reply, "read a grader's reply on standard input")
     _named_combination(parse_reply)
     parse_reply.add_argument("--text", type=Path, help="file with the student's text, if known")
 
-    grade = _command(commands, "grade-text", reading.grade_text, "grade the text on standard input with one call")
+    grade = _command(commands, "grade-text", runs.grade_text, "grade the text on standard input with one call")
     _named_combination(grade)
     grade.add_argument(
         "--grader",
@@ -76,16 +78,16 @@ def parser_of_all() -> argparse.ArgumentParser:
     grade.add_argument("--rules", default="default", help="default or paper")
     grade.add_argument("--seed", type=int, default=0)
 
-    models = _command(commands, "models", reading.models, "the forms of model specs, and the bundled models")
+    models = _command(commands, "models", runs.models, "the forms of model specs, and the bundled models")
     models.add_argument("--fetch", action="store_true", help="bring the bundled models into the cache")
 
-    texts = _command(commands, "texts", reading.texts, "texts of a run with what each earned, best first")
+    texts = _command(commands, "texts", runs.texts, "texts of a run with what each earned, best first")
     texts.add_argument("run", metavar="RUN")
     texts.add_argument("--n", type=positive, default=10, help="how many (default 10)")
     texts.add_argument("--student", help="only of this student")
     texts.add_argument("--k", type=positive, help="only with so many skills")
 
-    novelty = _command(commands, "novelty", reading.novelty, "how often a combination can occur in a corpus")
+    novelty = _command(commands, "novelty", runs.novelty, "how often a combination can occur in a corpus")
     novelty.add_argument("--k", type=int, required=True, help="number of skills")
     novelty.add_argument("--tokens", type=float, required=True, help="size of the corpus, such as 2e12")
     novelty.add_argument("--skill-frequency", type=float, help="share of sentences that show one skill, at most")
@@ -104,7 +106,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     reference.add_argument("folder", type=Path, metavar="DIR")
     reference.add_argument("--run", required=True, help="name of the run, or a path to it")
 
-    scores = _command(commands, "scores", reading.scores, "the score table of a run")
+    scores = _command(commands, "scores", runs.scores, "the score table of a run")
     scores.add_argument("run", metavar="RUN")
     scores.add_argument("--rules", help="default or paper; the run's own if not given")
     scores.add_argument("--sets", action="store_true", help="reserved and seen skill sets of train skills apart, too")
@@ -147,7 +149,7 @@ def _train_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     parser = _experiment_command(
         commands, "train", "the train steps of an experiment: fine-tune on data sets", stage="train"
     )
-    parser.set_defaults(command=training.train)
+    parser.set_defaults(command=train.train)
     parser.add_argument(
         "--show-mask", action="store_true", help="print conversations token by token, trained ones marked"
     )

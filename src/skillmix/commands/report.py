@@ -5,13 +5,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from skillmix.cli.counts import above_zero
-from skillmix.cli.streams import print_json
+from skillmix.commands.arguments import above_zero
+from skillmix.commands.streams import print_json
 
 
 def report(options: argparse.Namespace) -> int:
     """A folder of pages, tables and figures."""
-    from skillmix.stages.report import Wishes, report
+    from skillmix.report.write import Wishes, report
 
     wishes = Wishes(
         rules=options.rules,

@@ -5,19 +5,19 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from skillmix.cli.reporting import tell_pages
-from skillmix.cli.streams import print_json, program, score_rows
+from skillmix.commands.report import tell_pages
+from skillmix.commands.streams import print_json, program, score_rows
 
 if TYPE_CHECKING:
-    from skillmix.stages.run import RunResult
-    from skillmix.stages.scores import ScoredRun
+    from skillmix.scores.scoring import ScoredRun
+    from skillmix.steps.run import RunResult
 
 
 def run(options: argparse.Namespace) -> int:
     """Every step of an experiment, or those of one stage."""
-    from skillmix.stages.next_commands import run_name
-    from skillmix.stages.run import Wanted, run_experiment
-    from skillmix.stages.scores import ScoredRun, scored_run
+    from skillmix.commands.actions.next_commands import run_name
+    from skillmix.scores.scoring import ScoredRun, scored_run
+    from skillmix.steps.run import Wanted, run_experiment
 
     if options.dry_run:
         return dry_run(options)
@@ -48,8 +48,8 @@ def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:
     if as_json:
         print_json(score_rows(scored.scores))
     elif scored.scores:
-        from skillmix.render.closing import shown_lines
-        from skillmix.render.score_table import NOTE, score_table
+        from skillmix.commands.pages.closing import shown_lines
+        from skillmix.scores.table import NOTE, score_table
 
         print(score_table(scored.scores))
         print(f"\n{NOTE}")
@@ -60,8 +60,8 @@ def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:
 
 def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun") -> None:
     """What it cost, what to open and, for people, what to try next."""
-    from skillmix.render.closing import command_lines, cost_line
-    from skillmix.stages.next_commands import Ended, next_commands
+    from skillmix.commands.actions.next_commands import Ended, next_commands
+    from skillmix.commands.pages.closing import command_lines, cost_line
 
     sys.stdout.flush()
     cost = cost_line(
@@ -88,9 +88,8 @@ def _print_datasets(made: dict[str, dict[str, object]], *, as_json: bool) -> Non
 
 def dry_run(options: argparse.Namespace) -> int:
     """What it would ask for."""
-    from skillmix.render.estimate_table import estimate_table
-    from skillmix.stages.dry_run import estimates
-    from skillmix.stages.gpu_hours import NOTE
+    from skillmix.experiment.gpu_hours import NOTE
+    from skillmix.steps.dry_run import estimate_table, estimates
 
     found = estimates(options.experiment, prices=options.prices, changes=options.set)
     if options.json:

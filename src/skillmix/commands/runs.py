@@ -4,12 +4,12 @@ import argparse
 import sys
 from dataclasses import asdict
 
-from skillmix.cli.streams import catalog_name, print_json, score_rows, standard_input
+from skillmix.commands.streams import catalog_name, print_json, score_rows, standard_input
 
 
 def status(options: argparse.Namespace) -> int:
     """What of a run is done and missing."""
-    from skillmix.stages.status import run_status
+    from skillmix.commands.actions.status import run_status
 
     status = run_status(options.run)
     if options.json:
@@ -22,12 +22,12 @@ def status(options: argparse.Namespace) -> int:
 
 def catalog(options: argparse.Namespace) -> int:
     """A catalogue."""
-    from skillmix.stages.catalog import show_catalog
+    from skillmix.commands.actions.catalogs import show_catalog
 
     view = show_catalog(catalog_name(options))
     if options.json:
         return print_json(view.as_json())
-    from skillmix.render.catalog_page import catalog_page
+    from skillmix.commands.pages.catalog import catalog_page
 
     print(catalog_page(view.catalog, shipped=view.shipped))
     return 0
@@ -35,7 +35,7 @@ def catalog(options: argparse.Namespace) -> int:
 
 def combinations(options: argparse.Namespace) -> int:
     """A draw."""
-    from skillmix.stages.catalog import CombinationsWanted, combination_json, draw
+    from skillmix.commands.actions.catalogs import CombinationsWanted, combination_json, draw
 
     drawn = draw(
         CombinationsWanted(
@@ -59,7 +59,7 @@ def combinations(options: argparse.Namespace) -> int:
 
 def prompts(options: argparse.Namespace) -> int:
     """Prompts as sent."""
-    from skillmix.stages.parse_reply import Named, rendered_prompts
+    from skillmix.commands.actions.parse_reply import Named, rendered_prompts
 
     named = Named(catalog_name(options), options.skills, options.topic, options.prompts)
     rendered = rendered_prompts(named, answer=options.answer)
@@ -71,8 +71,8 @@ def prompts(options: argparse.Namespace) -> int:
 
 def parse_reply(options: argparse.Namespace) -> int:
     """A grader's reply, read."""
-    from skillmix.config.yaml_files import read_text
-    from skillmix.stages.parse_reply import Named, parse_reply
+    from skillmix.catalog.yaml import read_text
+    from skillmix.commands.actions.parse_reply import Named, parse_reply
 
     named = Named(catalog_name(options), options.skills, options.topic, options.prompts)
     text = read_text(options.text) if options.text else None
@@ -90,9 +90,9 @@ def parse_reply(options: argparse.Namespace) -> int:
 
 def grade_text(options: argparse.Namespace) -> int:
     """One text, graded."""
-    from skillmix.render.text_page import grounds
-    from skillmix.stages.grade_text import grade_text
-    from skillmix.stages.parse_reply import Named
+    from skillmix.commands.actions.grade_text import grade_text
+    from skillmix.commands.actions.parse_reply import Named
+    from skillmix.commands.pages.text import grounds
 
     named = Named(catalog_name(options), options.skills, options.topic, options.prompts)
     graded = grade_text(
@@ -121,7 +121,7 @@ def grade_text(options: argparse.Namespace) -> int:
 
 def models(options: argparse.Namespace) -> int:
     """Forms of model specs, and the bundled models."""
-    from skillmix.stages.models import list_models
+    from skillmix.commands.actions.models import list_models
 
     found = list_models(fetch=options.fetch)
     if options.json:
@@ -136,8 +136,8 @@ def models(options: argparse.Namespace) -> int:
 
 def texts(options: argparse.Namespace) -> int:
     """Texts with what they earned."""
-    from skillmix.render.text_page import text_page
-    from skillmix.stages.texts import run_texts
+    from skillmix.commands.actions.texts import run_texts
+    from skillmix.commands.pages.text import text_page
 
     found = run_texts(options.run, student=options.student, k=options.k)[: options.n]
     if options.json:
@@ -148,7 +148,7 @@ def texts(options: argparse.Namespace) -> int:
 
 def novelty(options: argparse.Namespace) -> int:
     """The novelty bound."""
-    from skillmix.core.novelty import ASSUMPTIONS, NoveltyInputs, novelty
+    from skillmix.catalog.novelty import ASSUMPTIONS, NoveltyInputs, novelty
 
     names = ("skill_frequency", "topic_frequency", "sentences_per_token")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
@@ -156,7 +156,7 @@ def novelty(options: argparse.Namespace) -> int:
     bound = novelty(options.k, options.tokens, inputs)
     if options.json:
         return print_json({**asdict(bound), "inputs": asdict(inputs), "assumptions": list(ASSUMPTIONS)})
-    from skillmix.render.novelty_page import novelty_page
+    from skillmix.commands.pages.novelty import novelty_page
 
     print(novelty_page(bound, inputs, ASSUMPTIONS))
     return 0
@@ -164,7 +164,7 @@ def novelty(options: argparse.Namespace) -> int:
 
 def scores(options: argparse.Namespace) -> int:
     """A run's table."""
-    from skillmix.stages.scores import makes_data, scored_run, students_without_scores
+    from skillmix.scores.scoring import makes_data, scored_run, students_without_scores
 
     by_sets = options.sets or (not options.json and makes_data(options.run))
     scored = scored_run(options.run, rules=options.rules, by_sets=by_sets)
@@ -173,7 +173,7 @@ def scores(options: argparse.Namespace) -> int:
         print(f"note: the texts of {student} have no gradings yet, and are in no row", file=sys.stderr)
     if options.json:
         return print_json(score_rows(scores, by_sets=options.sets))
-    from skillmix.render.score_table import NOTE, change_note, score_table, set_table, trained_note
+    from skillmix.scores.table import NOTE, change_note, score_table, set_table, trained_note
 
     if scores:
         print(score_table(scores))

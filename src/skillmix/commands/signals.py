@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from skillmix.core.errors import Interrupted
+from skillmix.errors import Interrupted
 
 
 @contextmanager

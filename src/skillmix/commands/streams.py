@@ -10,10 +10,10 @@ from shlex import quote
 from shutil import which
 from typing import TYPE_CHECKING
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 if TYPE_CHECKING:
-    from skillmix.core.scoring import Score
+    from skillmix.scores.cells import Score
 
 
 def catalog_name(options: argparse.Namespace) -> str:

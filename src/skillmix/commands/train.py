@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import asdict
 
-from skillmix.cli.streams import print_json
+from skillmix.commands.streams import print_json
 
 
 def train(options: argparse.Namespace) -> int:
@@ -11,10 +11,11 @@ def train(options: argparse.Namespace) -> int:
     if options.show_mask:
         return _show_mask(options)
     if options.dry_run:
-        from skillmix.cli.running import dry_run
+        from skillmix.commands.run import dry_run
 
         return dry_run(options)
-    from skillmix.stages.train import is_first_rank, train_steps
+    from skillmix.steps.train import train_steps
+    from skillmix.training.job import is_first_rank
 
     trained = train_steps(options.experiment, changes=options.set, only=options.step)
     if not is_first_rank():
@@ -28,15 +29,15 @@ def train(options: argparse.Namespace) -> int:
 
 def merge(options: argparse.Namespace) -> int:
     """One checkpoint of a model and its adapter."""
-    from skillmix.stages.merge import merge_adapters
+    from skillmix.commands.actions.merge import merge_adapters
 
     print(merge_adapters(options.model, options.output))
     return 0
 
 
 def _show_mask(options: argparse.Namespace) -> int:
-    from skillmix.render.mask_page import mask_page
-    from skillmix.stages.show_mask import shown_masks
+    from skillmix.commands.actions.show_mask import shown_masks
+    from skillmix.commands.pages.mask import mask_page
 
     shown = list(shown_masks(options.experiment, changes=options.set, only=options.step, count=options.n))
     if options.json:

@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from sys import intern
 
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.catalog import Catalog
-from skillmix.core.corpus.words import Corpus, corpus_of
-from skillmix.core.dataset_figures import Figures, Left, Yield, figures_of
-from skillmix.core.errors import UserError
-from skillmix.core.kept_texts import KeptText, place_of, removals
-from skillmix.core.leakage import Bars, names_inside, refuse_leaks, refuse_names
-from skillmix.core.recipes import Recipe, draw_set
-from skillmix.engine.journal import JournalReader
-from skillmix.engine.outlines import Outline, combinations_of, contents
-from skillmix.engine.run_folder import write_whole
-from skillmix.render.dataset_card import CardFacts, dataset_card, dataset_info
-from skillmix.stages.conversations import TURNS
-from skillmix.stages.dataset_files import Prompting, Written, prompts_shown, write_rows
-from skillmix.stages.folders import DATASET, replacing
-from skillmix.stages.graded import Graded, answer_of
+from skillmix.catalog.catalog import Catalog
+from skillmix.datasets.card import CardFacts, dataset_card, dataset_info
+from skillmix.datasets.counts import Figures, Left, Yield, figures_of
+from skillmix.datasets.files import Prompting, Written, prompts_shown, write_rows
+from skillmix.datasets.leakage import Bars, names_inside, refuse_leaks, refuse_names
+from skillmix.datasets.texts import KeptText, place_of, removals
+from skillmix.datasets.words import Corpus, corpus_of
+from skillmix.errors import UserError
+from skillmix.experiment.recipes import Recipe, draw_set
+from skillmix.prompts.files import load_prompts
+from skillmix.runs.conversations import TURNS
+from skillmix.runs.folders import DATASET, replacing
+from skillmix.runs.journal.journal import JournalReader
+from skillmix.runs.reading.decisions import Graded, answer_of
+from skillmix.runs.reading.outlines import Outline, combinations_of, contents
+from skillmix.runs.run import write_whole
 
 _MOST_EXAMPLES = 5
 

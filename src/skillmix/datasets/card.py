@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from skillmix.core.dataset_figures import Figures, Left, Yield
+from skillmix.datasets.counts import Figures, Left, Yield
+from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import share, whole
-from skillmix.render.tables import markdown_table
 
 _MOST_ROWS = 20
 

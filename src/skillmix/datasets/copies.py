@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmix.core.corpus.words import Corpus
+from skillmix.datasets.words import Corpus
 
 RUN: Final = 3
 """Texts are compared by their sets of three-word runs."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import median
 
-from skillmix.core.combinations import is_reserved
-from skillmix.core.corpus.words import Corpus, Frame, corpus_of, distinct_share, repeated_frames
-from skillmix.core.kept_texts import KeptText
-from skillmix.core.leakage import NamedSkill
+from skillmix.catalog.combinations import is_reserved
+from skillmix.datasets.leakage import NamedSkill
+from skillmix.datasets.texts import KeptText
+from skillmix.datasets.words import Corpus, Frame, corpus_of, distinct_share, repeated_frames
 
 FRAME = 6
 """Words in a row that make a frame."""

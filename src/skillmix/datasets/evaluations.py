@@ -4,15 +4,16 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import EvaluateStep, Experiment, load_experiment
-from skillmix.config.yaml_files import read_text
-from skillmix.core.catalog import Catalog
-from skillmix.core.combinations import combination_of
-from skillmix.core.errors import UserError
-from skillmix.core.leakage import Bars, bars_of
-from skillmix.stages.plan import step_cells
-from skillmix.stages.trained_models import lineage_of, student_name
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import combination_of
+from skillmix.catalog.files import load_catalog
+from skillmix.catalog.yaml import read_text
+from skillmix.datasets.leakage import Bars, bars_of
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import EvaluateStep, Experiment, load_experiment
+from skillmix.experiment.plan import step_cells
+from skillmix.experiment.sections import student_name
+from skillmix.runs.students import lineage_of
 
 
 def bars_for(experiment: Experiment, catalog: Catalog) -> Bars:

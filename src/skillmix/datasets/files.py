@@ -8,11 +8,11 @@ from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, Final
 
-from skillmix.core.catalog import Catalog
-from skillmix.core.combinations import Combination
-from skillmix.core.errors import UserError
-from skillmix.core.kept_texts import KeptText, is_for_validation, place_of
-from skillmix.core.prompts import PromptSet
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination
+from skillmix.datasets.texts import KeptText, is_for_validation, place_of
+from skillmix.errors import UserError
+from skillmix.prompts.prompt_set import PromptSet
 
 _ROWS_AT_ONCE: Final = 5_000
 _quoted: Final = encode_basestring

@@ -8,12 +8,12 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Final
 
-from skillmix.core.kept_texts import KeptText
-from skillmix.engine.outlines import HALVES, Ids
-from skillmix.engine.run_folder import RunFolder
-from skillmix.stages.dataset_texts import Writers, has_two_turns, kept_texts
-from skillmix.stages.graded import Graded, deciding_for, graded_conversations
-from skillmix.stages.second_process import LostHelper, beside, is_there_a_second_core
+from skillmix.datasets.build import Writers, has_two_turns, kept_texts
+from skillmix.datasets.texts import KeptText
+from skillmix.runs.helper_process import LostHelper, beside, is_there_a_second_core
+from skillmix.runs.reading.decisions import Graded, deciding_for, graded_conversations
+from skillmix.runs.reading.outlines import HALVES, Ids
+from skillmix.runs.run import RunFolder
 
 _AT_ONCE: Final = 10_000
 WORTH_IT: Final = 100_000

@@ -7,30 +7,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.dataset_step import DatasetStep
-from skillmix.config.experiment import Experiment, StudentSettings
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.catalog import Catalog
-from skillmix.core.combinations import Combination
-from skillmix.core.dataset_figures import Left
-from skillmix.core.errors import UserError
-from skillmix.core.kept_texts import KeptText
-from skillmix.core.leakage import Bars, bars_of
-from skillmix.core.recipes import Recipe
-from skillmix.engine.run_folder import RunFolder, find_run
-from skillmix.engine.scheduler import Tally
-from skillmix.stages.dataset_files import prompts_shown, read_rows, require_parquet
-from skillmix.stages.dataset_reading import Source, found_in
-from skillmix.stages.dataset_texts import Made, Plan, Writers, make_dataset, without_copies
-from skillmix.stages.dataset_waves import Waves
-from skillmix.stages.evaluate import Workplace
-from skillmix.stages.evaluations import bars_for, combinations_in, evaluated
-from skillmix.stages.experiment import experiment_of_run, read_experiment
-from skillmix.stages.folders import DATASET, require_replaceable
-from skillmix.stages.graded import deciding_for
-from skillmix.stages.stopping import signal_of
-from skillmix.stages.trained_models import settings_for, student_name
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination
+from skillmix.catalog.files import load_catalog
+from skillmix.datasets.build import Made, Plan, Writers, make_dataset, without_copies
+from skillmix.datasets.counts import Left
+from skillmix.datasets.evaluations import bars_for, combinations_in, evaluated
+from skillmix.datasets.files import prompts_shown, read_rows, require_parquet
+from skillmix.datasets.from_journal import Source, found_in
+from skillmix.datasets.leakage import Bars, bars_of
+from skillmix.datasets.texts import KeptText
+from skillmix.datasets.waves import Waves
+from skillmix.errors import UserError
+from skillmix.experiment.dataset_step import DatasetStep
+from skillmix.experiment.experiment import Experiment, StudentSettings
+from skillmix.experiment.recipes import Recipe
+from skillmix.experiment.sections import student_name
+from skillmix.prompts.files import load_prompts
+from skillmix.runs.calling import Workplace
+from skillmix.runs.experiment_copy import experiment_of_run, read_experiment
+from skillmix.runs.folders import DATASET, require_replaceable
+from skillmix.runs.progress.stopping import signal_of
+from skillmix.runs.reading.decisions import deciding_for
+from skillmix.runs.run import RunFolder, find_run
+from skillmix.runs.scheduler import Tally
+from skillmix.runs.students import settings_for
 
 
 def dataset_folder(run: RunFolder, step: str) -> Path:

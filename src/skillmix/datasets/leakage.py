@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from skillmix.core.catalog import Catalog, Skill
-from skillmix.core.combinations import Combination, is_reserved
-from skillmix.core.corpus.words import words_of
-from skillmix.core.errors import UserError
-from skillmix.core.folding import before_parenthesis
+from skillmix.catalog.catalog import Catalog, Skill
+from skillmix.catalog.combinations import Combination, is_reserved
+from skillmix.catalog.names import before_parenthesis
+from skillmix.datasets.words import words_of
+from skillmix.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from itertools import islice
 from math import ceil
 from typing import Final, NamedTuple
 
-from skillmix.core.combinations import Combination
+from skillmix.catalog.combinations import Combination
 
 _SMALLEST_WAVE: Final = 16
 _GROWTH: Final = 4

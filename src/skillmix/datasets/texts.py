@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Final, Literal
 
-from skillmix.core.combinations import Combination
-from skillmix.core.corpus.copies import earlier_copies
-from skillmix.core.corpus.words import Corpus, holds_run_of
-from skillmix.core.hashing import digest
+from skillmix.catalog.combinations import Combination
+from skillmix.datasets.copies import earlier_copies
+from skillmix.datasets.words import Corpus, holds_run_of
+from skillmix.hashing import digest
 
 COPIED_WORDS: Final = 8
 """So many words in a row of an example make a copy of it."""

@@ -7,25 +7,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from skillmix.config.dataset_step import DatasetStep
-from skillmix.core.catalog import Side
-from skillmix.core.combinations import Draw, all_combinations
-from skillmix.core.corpus.words import corpus_of
-from skillmix.core.dataset_figures import Left, Yield
-from skillmix.core.kept_texts import KeptText, removals
-from skillmix.core.sampling import Candidate, Candidates, Sampler, Target
-from skillmix.core.time_left import Bound
-from skillmix.engine.scheduler import Tally, Task
+from skillmix.catalog.catalog import Side
+from skillmix.catalog.combinations import Draw, all_combinations
+from skillmix.datasets.build import Plan, Writers, has_two_turns, kept_texts
+from skillmix.datasets.counts import Left, Yield
+from skillmix.datasets.sampling import Candidate, Candidates, Sampler, Target
+from skillmix.datasets.texts import KeptText, removals
+from skillmix.datasets.words import corpus_of
+from skillmix.experiment.dataset_step import DatasetStep
+from skillmix.experiment.plan import Cell
+from skillmix.experiment.sections import student_name
 from skillmix.render.numbers import duration
-from skillmix.stages.conversations import Conversations
-from skillmix.stages.dataset_texts import Plan, Writers, has_two_turns, kept_texts
-from skillmix.stages.evaluate import Calls, Workplace, conversations_of, first_turns, make_calls, passes, serve
-from skillmix.stages.graded import Graded, deciding_for, graded_conversations
-from skillmix.stages.plan import Cell
-from skillmix.stages.planned_work import calls_a_conversation
-from skillmix.stages.progress import watched
-from skillmix.stages.terminal import say
-from skillmix.stages.trained_models import student_name
+from skillmix.runs.budget import Task
+from skillmix.runs.calling import Calls, Workplace, conversations_of, first_turns, make_calls, passes, serve
+from skillmix.runs.conversations import Conversations
+from skillmix.runs.planned_work import calls_a_conversation
+from skillmix.runs.progress.progress import watched
+from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress.time_left import Bound
+from skillmix.runs.reading.decisions import Graded, deciding_for, graded_conversations
+from skillmix.runs.scheduler import Tally
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from skillmix.config.yaml_files import yaml_of
-from skillmix.core.errors import UserError
+from skillmix.catalog.yaml import yaml_of
+from skillmix.errors import UserError
 
 _HINT = "Write a.b=c: keys of the experiment file, and a value in YAML. A step goes by its name or its number."
 

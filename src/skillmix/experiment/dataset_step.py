@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from skillmix.config.sections import ModelRef, Name, NamedStep, Positive, Section, Share
-from skillmix.core.errors import UserError
-from skillmix.core.recipes import Recipe, plain_recipe, recipe_named
+from skillmix.errors import UserError
+from skillmix.experiment.recipes import Recipe, plain_recipe, recipe_named
+from skillmix.experiment.sections import ModelRef, Name, NamedStep, Positive, Section, Share
 
 _TRIES_FOR_A_TEXT = 100
 

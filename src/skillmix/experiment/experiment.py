@@ -7,16 +7,16 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
-from skillmix.config.changes import changed
-from skillmix.config.dataset_step import DatasetStep, LeakageSettings
-from skillmix.config.report_step import ReportStep
-from skillmix.config.sections import ModelRef, Name, NamedStep, Positive, Section, Share
-from skillmix.config.train_step import TrainStep
-from skillmix.config.yaml_files import read_yaml
-from skillmix.core.catalog import Setting
-from skillmix.core.errors import UserError, faults_error
-from skillmix.core.prompts import GraderVariant
-from skillmix.core.specs import SERVED, asked_model, parse_spec
+from skillmix.catalog.catalog import Setting
+from skillmix.catalog.yaml import read_yaml
+from skillmix.errors import UserError, faults_error
+from skillmix.experiment.changes import changed
+from skillmix.experiment.dataset_step import DatasetStep, LeakageSettings
+from skillmix.experiment.report_step import ReportStep
+from skillmix.experiment.sections import ModelRef, Name, NamedStep, Positive, Section, Share
+from skillmix.experiment.train_step import TrainStep
+from skillmix.models.specs import SERVED, asked_model, parse_spec
+from skillmix.prompts.prompt_set import GraderVariant
 
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
 _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYPTION")

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from skillmix.config.train_step import TrainStep
-from skillmix.core.specs import IN_PROCESS, ModelSpec, parse_spec
+from skillmix.experiment.train_step import TrainStep
 from skillmix.models.checkpoints import parameters_in
+from skillmix.models.specs import IN_PROCESS, ModelSpec, parse_spec
 
 PEAK: Final = 989e12
 """Dense bfloat16 operations a second of one H200."""

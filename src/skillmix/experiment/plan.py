@@ -1,13 +1,15 @@
 """What an experiment's steps of calls consist of: cells of a table, and the conversations behind them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Final
 
-from skillmix.config.dataset_step import DatasetStep
-from skillmix.config.experiment import (
+from skillmix.catalog.catalog import Catalog, Setting
+from skillmix.catalog.combinations import Combination, Draw, draw_combinations, draw_ladder
+from skillmix.experiment.dataset_step import DatasetStep
+from skillmix.experiment.experiment import (
     EvaluateStep,
     Experiment,
     GenerateStep,
@@ -16,10 +18,7 @@ from skillmix.config.experiment import (
     Step,
     StudentSettings,
 )
-from skillmix.core.catalog import Catalog, Setting
-from skillmix.core.combinations import Combination, Draw, draw_combinations, draw_ladder
-from skillmix.core.scoring import Score
-from skillmix.stages.trained_models import student_name
+from skillmix.experiment.sections import student_name
 
 CallStep = EvaluateStep | GenerateStep | GradeStep
 CALL_STEPS: Final = (EvaluateStep, GenerateStep, GradeStep)
@@ -130,32 +129,3 @@ def entries(experiment: Experiment, students: Sequence[str], graders: Sequence[s
     return {f"student:{name}": experiment.students[name] for name in students} | {
         f"grader:{name}": experiment.graders[name] for name in graders if experiment.graders[name].asked
     }
-
-
-SkippedCell = tuple[str, str, str, int]
-"""Step, student, setting and k."""
-
-
-def skipped_cells(experiment: Experiment, scores: Sequence[Score]) -> set[SkippedCell]:
-    """Cells that an early stop leaves out: the student's full marks at a smaller k are below it for every grader."""
-    values = {
-        (s.student, s.grader, s.setting, s.k): s.value
-        for s in scores
-        if s.metric == "full_marks" and s.sets == "all" and s.value is not None
-    }
-    skipped: set[SkippedCell] = set()
-    for step in experiment.steps:
-        if not isinstance(step, EvaluateStep) or step.stop_below is None:
-            continue
-        for student in map(student_name, step.students):
-            for setting in step.settings:
-                reached = [k for k in sorted(set(step.k)) if _is_below(step, student, setting, k, values)]
-                skipped |= {(step.name, student, setting, k) for k in step.k if reached and k > reached[0]}
-    return skipped
-
-
-def _is_below(
-    step: EvaluateStep, student: str, setting: str, k: int, values: Mapping[tuple[str, str, str, int], float | None]
-) -> bool:
-    found = [values.get((student, grader, setting, k)) for grader in step.graders]
-    return bool(found) and all(value is not None and value < (step.stop_below or 0.0) for value in found)

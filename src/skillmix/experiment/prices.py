@@ -1,11 +1,17 @@
 """What tokens cost, and the worst that a call can."""
 
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from skillmix.core.calls import Request
-from skillmix.core.specs import ModelSpec
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from skillmix.calls import Request
+from skillmix.catalog.files import SHIPPED
+from skillmix.catalog.yaml import read_yaml
+from skillmix.errors import faults_error
+from skillmix.models.specs import ModelSpec
 
 _CHARACTERS_A_TOKEN: Final = 3
 """Few enough that an estimate made with it is too high rather than too low."""
@@ -50,3 +56,24 @@ def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
     if listed is None and (spec.provider in _FREE_PROVIDERS or host in ("localhost", "127.0.0.1", "::1")):
         return Price(0.0, 0.0)
     return listed
+
+
+_Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    input: _Dollars
+    output: _Dollars
+
+
+def load_prices(path: Path | None) -> dict[str, Price]:
+    """The user's prices, or those that come with the package."""
+    file = path or SHIPPED / "prices.yaml"
+    try:
+        entries = TypeAdapter(dict[str, _Entry]).validate_python(read_yaml(file))
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}" for e in error.errors()]
+        raise faults_error(str(file), faults, hint="A line is openai:gpt-4o: {input: 2.5, output: 10.0}.") from None
+    return {spec: Price(entry.input, entry.output) for spec, entry in entries.items()}

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from skillmix.core.errors import UserError
-from skillmix.core.hashing import digest
+from skillmix.errors import UserError
+from skillmix.hashing import digest
 
 SkillPool = Literal["train", "all"]
 _NAMED: Final = re.compile(r"D\((?P<ks>[1-9]\d*(?:,[1-9]\d*)*)\)")

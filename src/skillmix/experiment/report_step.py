@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from skillmix.config.sections import NamedStep
+from skillmix.experiment.sections import NamedStep
 
 
 class ReportStep(NamedStep):

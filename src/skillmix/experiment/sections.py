@@ -21,3 +21,12 @@ class NamedStep(Section):
     """One of an experiment's steps."""
 
     name: Name
+
+
+def student_name(reference: str) -> str:
+    """The student that a reference means: a train step's model goes by the step's name.
+
+    >>> student_name("step:m1"), student_name("base")
+    ('m1', 'base')
+    """
+    return reference.removeprefix("step:")

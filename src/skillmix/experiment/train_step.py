@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from skillmix.config.sections import ModelRef, NamedStep, Positive, Section, Share
+from skillmix.experiment.sections import ModelRef, NamedStep, Positive, Section, Share
 
 ChatFormatName = Literal["llama-2", "mistral-v0.2", "chatml", "llama-3", "gemma"]
 AboveZero = Annotated[float, Field(gt=0)]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
-from skillmix.core.folding import before_parenthesis
-from skillmix.core.sentences import Counter
+from skillmix.catalog.names import before_parenthesis
+from skillmix.grading.sentences import Counter
 
 AnswerStatus = Literal["fine", "no marker", "empty", "refused"]
 NameRule = Literal["substring", "word"]

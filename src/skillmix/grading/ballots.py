@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from skillmix.core.calls import Call, CallProblem, GenerateKey, GradeKey, Reply, text_id
-from skillmix.core.combinations import Combination
-from skillmix.core.errors import UserError
-from skillmix.core.reading import Reading, read_grades
-from skillmix.core.rubric import Phrases, Rubric, rubric_of
-from skillmix.core.scoring import Points, decide_points
-from skillmix.core.text_rules import Answer, Rules, extract_answer, plain_answer
+from skillmix.calls import Call, CallProblem, GenerateKey, GradeKey, Reply, text_id
+from skillmix.catalog.combinations import Combination
+from skillmix.errors import UserError
+from skillmix.grading.answers import Answer, Rules, extract_answer, plain_answer
+from skillmix.grading.points import Points, decide_points
+from skillmix.grading.reader import Reading, read_grades
+from skillmix.prompts.rubric import Phrases, Rubric, rubric_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from skillmix.core.folding import APOSTROPHES, INVISIBLE, fold
-from skillmix.core.rubric import Rubric, label_forms
-from skillmix.core.values import VALUE_SIGNS, VALUE_WORD, has_value_sign, read_value
+from skillmix.catalog.names import APOSTROPHES, INVISIBLE, fold
+from skillmix.grading.values import VALUE_SIGNS, VALUE_WORD, has_value_sign, read_value
+from skillmix.prompts.rubric import Rubric, label_forms
 
 Pair = tuple[str, float]
 """A label, folded and without numbering, and the value it is given."""

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from skillmix.core.quotations import Quotable
-from skillmix.core.rubric import Rubric, starts_like_a_criterion
-from skillmix.core.values import VALUE_SIGNS, VALUE_WORD, has_value_sign, read_leading_value
+from skillmix.grading.injections import Quotable
+from skillmix.grading.values import VALUE_SIGNS, VALUE_WORD, has_value_sign, read_leading_value
+from skillmix.prompts.rubric import Rubric, starts_like_a_criterion
 
 
 class Mark(NamedTuple):

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from skillmix.core.folding import before_parenthesis
-from skillmix.core.rubric import RESERVED_NAMES, sentence_limit
-from skillmix.core.scoring import Points, earns_nothing
-from skillmix.core.sentences import count_sentences
-from skillmix.core.text_rules import Answer, AnswerStatus, Rules, names_skill
-from skillmix.core.wording import plural
+from skillmix.catalog.catalog import RESERVED_NAMES
+from skillmix.catalog.names import before_parenthesis
+from skillmix.grading.answers import Answer, AnswerStatus, Rules, names_skill
+from skillmix.grading.points import Points, earns_nothing
+from skillmix.grading.sentences import count_sentences
+from skillmix.prompts.rubric import sentence_limit
+from skillmix.render.wording import plural
 
 
 def reasons_of(
@@ -18,7 +19,7 @@ def reasons_of(
 
     A point that a model's votes denied has no reason here.
 
-    >>> from skillmix.core.text_rules import RULES
+    >>> from skillmix.grading.answers import RULES
     >>> answer = Answer("Time is a thief. It steals. It runs.", "fine")
     >>> reasons_of((True, True, True, False), ["metaphor"], answer, RULES["default"], {})
     {'length': 'it has 3 sentences where 1 is allowed'}

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from skillmix.core.folding import fold
-from skillmix.core.values import read_value
+from skillmix.catalog.names import fold
+from skillmix.grading.values import read_value
 
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
 _BORDER_LINE = re.compile(r"^[\s+|=:_\-–—─┼├┤┬┴╔╗╚╝═╠╣]*$")

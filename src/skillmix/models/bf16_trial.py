@@ -16,8 +16,8 @@ from pathlib import Path
 from platform import machine, processor
 from typing import Final, Literal, get_args
 
-from skillmix.core.errors import UserError
-from skillmix.core.hashing import digest
+from skillmix.errors import UserError
+from skillmix.hashing import digest
 from skillmix.models.bundled import cache_folder
 
 Answer = Literal["works", "works with the setting", "dies"]

@@ -15,7 +15,7 @@ from shutil import copyfileobj, rmtree
 from typing import Final
 from zipfile import BadZipFile, ZipFile
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 Say = Callable[[str], None]
 
@@ -209,7 +209,7 @@ _AGAIN: Final = "It is damaged or was changed. Remove it if it lies in the cache
 
 
 def _convert(gguf_file: Path, folder: Path) -> None:
-    from skillmix.models.gguf_checkpoint import write_checkpoint
+    from skillmix.models.gguf import write_checkpoint
 
     write_checkpoint(gguf_file, folder)
 

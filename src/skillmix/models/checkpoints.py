@@ -9,11 +9,11 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-from skillmix.core.errors import UserError
-from skillmix.core.hashing import digest
-from skillmix.core.json_texts import json_object
-from skillmix.core.specs import IN_PROCESS, ModelSpec, parse_spec
+from skillmix.catalog.json import json_object
+from skillmix.errors import UserError
+from skillmix.hashing import digest
 from skillmix.models.bundled import bundled_model, cache_folder
+from skillmix.models.specs import IN_PROCESS, ModelSpec, parse_spec
 
 LINEAGE: Final = "skillmix.json"
 ADAPTER: Final = "adapter_config.json"

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from skillmix.core.combinations import Combination
+from skillmix.catalog.combinations import Combination
 
 
 @dataclass(frozen=True, slots=True)

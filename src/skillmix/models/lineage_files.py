@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from skillmix.core.errors import UserError, faults_error
+from skillmix.errors import UserError, faults_error
 
 _Count = Annotated[int, Field(ge=0)]
 _Text = Annotated[str, StringConstraints(min_length=1)]

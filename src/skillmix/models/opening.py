@@ -2,14 +2,14 @@
 
 from typing import Final
 
-from skillmix.core.calls import Model
-from skillmix.core.errors import UserError
-from skillmix.core.specs import ModelSpec
-from skillmix.models.anthropic import AnthropicModel
-from skillmix.models.keys import Access
-from skillmix.models.local.serving import LocalModel
-from skillmix.models.openai import OpenAIModel
+from skillmix.calls import Model
+from skillmix.errors import UserError
+from skillmix.models.local.model import LocalModel
 from skillmix.models.scripted import ScriptedModel
+from skillmix.models.servers.anthropic import AnthropicModel
+from skillmix.models.servers.keys import Access
+from skillmix.models.servers.openai import OpenAIModel
+from skillmix.models.specs import ModelSpec
 
 _AT_ONCE: Final = 64
 

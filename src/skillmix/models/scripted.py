@@ -13,13 +13,14 @@ from dataclasses import dataclass, fields
 from typing import Final, Literal
 from urllib.parse import parse_qsl
 
-from skillmix.core.calls import CallProblem, Outcome, Reply, Request, Subject
-from skillmix.core.combinations import Combination
-from skillmix.core.errors import UserError
-from skillmix.core.folding import fold
-from skillmix.core.hashing import digest
-from skillmix.core.rubric import RESERVED_NAMES, sentence_limit
-from skillmix.core.specs import ModelSpec
+from skillmix.calls import CallProblem, Outcome, Reply, Request, Subject
+from skillmix.catalog.catalog import RESERVED_NAMES
+from skillmix.catalog.combinations import Combination
+from skillmix.catalog.names import fold
+from skillmix.errors import UserError
+from skillmix.hashing import digest
+from skillmix.models.specs import ModelSpec
+from skillmix.prompts.rubric import sentence_limit
 
 _DEFINITION = re.compile(r"^(?:- |\*\*)(?P<name>[^\n]+?)(?:\*\*)?: ", re.MULTILINE)
 _CRITERION = re.compile(r"^- (?P<phrase>[^\n:]+)$", re.MULTILINE)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 PROVIDERS: Final = {
     "openai": "any OpenAI-compatible endpoint: openai:gpt-4o, openai:my-model@http://localhost:8000/v1",

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
-from skillmix.config.catalogs import SHIPPED
-from skillmix.config.yaml_files import read_text, read_yaml
-from skillmix.core.catalog import Skill
-from skillmix.core.errors import UserError, faults_error
-from skillmix.core.prompts import KINDS, PromptSet, WorkedExample, prompt_set
-from skillmix.core.rubric import Phrases
+from skillmix.catalog.catalog import Skill
+from skillmix.catalog.files import SHIPPED
+from skillmix.catalog.yaml import read_text, read_yaml
+from skillmix.errors import UserError, faults_error
+from skillmix.prompts.prompt_set import KINDS, PromptSet, WorkedExample, prompt_set
+from skillmix.prompts.rubric import Phrases
 
 _OneLine = Annotated[str, StringConstraints(pattern=r"^[^\n|]*\S[^\n|]*$")]
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, get_args
 
-from skillmix.core.catalog import Catalog, Skill
-from skillmix.core.combinations import Combination
-from skillmix.core.errors import UserError, faults_error
-from skillmix.core.hashing import short_id
-from skillmix.core.rubric import Phrases, limit_in_words, rubric_of, sentence_limit
-from skillmix.core.templates import fill_from, slots_of
+from skillmix.catalog.catalog import Catalog, Skill
+from skillmix.catalog.combinations import Combination
+from skillmix.errors import UserError, faults_error
+from skillmix.hashing import short_id
+from skillmix.prompts.rubric import Phrases, limit_in_words, rubric_of, sentence_limit
+from skillmix.prompts.templates import fill_from, slots_of
 
 GraderVariant = Literal["gpt", "claude", "llama2"]
 GRADER_VARIANTS: Final[tuple[GraderVariant, ...]] = get_args(GraderVariant)

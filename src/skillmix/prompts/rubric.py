@@ -6,11 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Final, Literal, NamedTuple
 
-from skillmix.core.folding import before_parenthesis, fold
-from skillmix.core.templates import fill
-
-RESERVED_NAMES: Final = ("topic", "sense", "length")
-"""The three criteria beside the skills, as they are named in every output."""
+from skillmix.catalog.names import before_parenthesis, fold
+from skillmix.prompts.templates import fill
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 _SLOT = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 

@@ -2,24 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 
-from skillmix.core.report import Report
-from skillmix.render.report.figures import ReportFigure
-from skillmix.render.report.other_tables import (
-    Published,
+from skillmix.report.figures.drawing import ReportFigure
+from skillmix.report.page import Section
+from skillmix.report.records import Report
+from skillmix.report.tables.data import Published, lineage_table, paper_tables, yield_table
+from skillmix.report.tables.graders import (
     agreement_table,
     criteria_table,
     disagreement_table,
     independence_table,
-    lineage_table,
     loss_table,
-    paper_tables,
     readability_table,
     rounds_table,
-    yield_table,
 )
-from skillmix.render.report.page import Section
-from skillmix.render.report.score_tables import Link, score_tables
-from skillmix.render.report.table import ReportTable
+from skillmix.report.tables.scores import Link, score_tables
+from skillmix.report.tables.table import ReportTable
 
 
 def tables_of(report: Report, *, link: Link, published: Mapping[str, Published]) -> list[ReportTable]:

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from skillmix.core.findings import CONTROL_MARGIN, SMALLEST_GAIN, Claim, Compared, Finding
-from skillmix.core.lineage import short_name
-from skillmix.core.report import Report
+from skillmix.models.lineage import short_name
 from skillmix.render.numbers import share, whole
-from skillmix.render.report.table import Estimate, PValue
+from skillmix.report.records import Report
+from skillmix.report.tables.table import Estimate, PValue
+from skillmix.scores.findings import CONTROL_MARGIN, SMALLEST_GAIN, Claim, Compared, Finding
 
 CLAIMS: Final[dict[Claim, str]] = {
     "held-out": "Tuning on train skills lifts texts with held-out skills",

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from skillmix.core.scoring import Score
+from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import share_with_interval
-from skillmix.render.report.style import colour, marker, new_figure, share_axis
-from skillmix.render.tables import markdown_table
+from skillmix.report.figures.style import colour, marker, new_figure, share_axis
+from skillmix.scores.cells import Score
 
 
 def headline_table(scores: Sequence[Score]) -> str:

@@ -8,13 +8,13 @@ from typing import Final
 
 from jinja2 import Environment, StrictUndefined
 
-from skillmix.core.findings import Finding
-from skillmix.core.novelty import ASSUMPTIONS
-from skillmix.core.report import Report
+from skillmix.catalog.novelty import ASSUMPTIONS
 from skillmix.render.numbers import whole
-from skillmix.render.report.figures import ReportFigure
-from skillmix.render.report.sentences import CLAIMS, finding_sentence, missing_claims
-from skillmix.render.report.table import Count, Estimate, PValue, ReportTable, Score
+from skillmix.report.figures.drawing import ReportFigure
+from skillmix.report.finding_sentences import CLAIMS, finding_sentence, missing_claims
+from skillmix.report.records import Report
+from skillmix.report.tables.table import Count, Estimate, PValue, ReportTable, Score
+from skillmix.scores.findings import Finding
 
 ASSETS: Final = ("report.css", "texts.js")
 # What a browser would act on, or nobody would see: controls, marks of direction, invisible letters.
@@ -36,7 +36,7 @@ class Section:
 
 def asset(name: str) -> str:
     """A file that lies beside the pages."""
-    return resources.files("skillmix.render.report").joinpath("files").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("skillmix.report").joinpath("files").joinpath(name).read_text(encoding="utf-8")
 
 
 def index_page(

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from skillmix.core.before_after import Change
-from skillmix.core.cells import Cell, Place
-from skillmix.core.findings import Finding
-from skillmix.core.grader_checks import Disagreement, GraderAgreement, Readability, RoundAgreement
-from skillmix.core.lineage import DatasetFacts, Lineage, TrainingCurve
+from skillmix.models.lineage import DatasetFacts, Lineage, TrainingCurve
+from skillmix.scores.cells import Cell, Place
+from skillmix.scores.compare import Change
+from skillmix.scores.findings import Finding
+from skillmix.scores.graders import Disagreement, GraderAgreement, Readability, RoundAgreement
 
 
 @dataclass(frozen=True, slots=True)

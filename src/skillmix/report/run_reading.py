@@ -4,30 +4,30 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import EvaluateStep, Experiment, GenerateStep
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.calls import Call, Reply
-from skillmix.core.catalog import Catalog
-from skillmix.core.cells import Cell, largest_cells
-from skillmix.core.combinations import Combination
-from skillmix.core.contenders import Contender
-from skillmix.core.errors import UserError
-from skillmix.core.grader_checks import Readability
-from skillmix.core.lineage import DatasetFacts, Lineage, TrainingCurve
-from skillmix.core.report import RunFacts, Shown
-from skillmix.core.scoring import METRICS, Points
-from skillmix.core.texts import Ballot, ReadCall, ballots, student_texts
-from skillmix.engine.run_folder import RunFolder
-from skillmix.stages.conversations import TURNS
-from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
-from skillmix.stages.plan import skipped_cells
-from skillmix.stages.report_archive import Archive, ArchivedRun, Conversation, Found, RunArchive
-from skillmix.stages.report_lineage import run_contenders, run_curves, run_datasets, run_lineages, student_specs
-from skillmix.stages.report_reading import read_gradings
-from skillmix.stages.rules_grader import RulesGrader, applicable_reasons, graders_with_code, reading_of
-from skillmix.stages.scores import RunRecords, groups_of, run_rules, score_of
-from skillmix.stages.trained_models import student_name
+from skillmix.calls import Call, Reply
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination
+from skillmix.catalog.files import load_catalog
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import EvaluateStep, Experiment, GenerateStep
+from skillmix.experiment.sections import student_name
+from skillmix.grading.ballots import Ballot, ReadCall, ballots, student_texts
+from skillmix.grading.points import METRICS, Points
+from skillmix.models.lineage import DatasetFacts, Lineage, TrainingCurve
+from skillmix.prompts.files import load_prompts
+from skillmix.report.archive import Archive, ArchivedRun, Conversation, Found, RunArchive
+from skillmix.report.records import RunFacts, Shown
+from skillmix.runs.conversations import TURNS
+from skillmix.runs.experiment_copy import criteria_of, experiment_of_run, read_experiment
+from skillmix.runs.reading.gradings import read_gradings
+from skillmix.runs.reading.run_records import RunRecords, run_rules
+from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, graders_with_code, reading_of
+from skillmix.runs.run import RunFolder
+from skillmix.scores.cells import Cell, largest_cells
+from skillmix.scores.compare import Contender
+from skillmix.scores.graders import Readability
+from skillmix.scores.lineages import run_contenders, run_curves, run_datasets, run_lineages, student_specs
+from skillmix.scores.scoring import groups_of, score_of, skipped_cells
 
 
 @dataclass(frozen=True)

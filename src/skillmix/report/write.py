@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
-from skillmix.config.experiment import Experiment, load_experiment
-from skillmix.config.report_step import ReportStep
-from skillmix.core.before_after import before_and_after
-from skillmix.core.errors import UserError
-from skillmix.core.findings import findings
-from skillmix.core.grader_checks import grader_agreement, round_agreement
-from skillmix.core.lineage import trained_skill_sets
-from skillmix.core.report import Report, by_place
-from skillmix.engine.run_folder import RunFolder, find_run
-from skillmix.stages.folders import REPORT, REPORT_MARK, REPORT_NOTE, replacing
-from skillmix.stages.report_archive import Archive
-from skillmix.stages.report_records import RunReading, read_run
-from skillmix.stages.terminal import say
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import Experiment, load_experiment
+from skillmix.experiment.report_step import ReportStep
+from skillmix.models.lineage import trained_skill_sets
+from skillmix.report.archive import Archive
+from skillmix.report.records import Report, by_place
+from skillmix.report.run_reading import RunReading, read_run
+from skillmix.runs.folders import REPORT, REPORT_MARK, REPORT_NOTE, replacing
+from skillmix.runs.progress.terminal import say
+from skillmix.runs.run import RunFolder, find_run
+from skillmix.scores.compare import before_and_after
+from skillmix.scores.findings import findings
+from skillmix.scores.graders import grader_agreement, round_agreement
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +134,11 @@ class _Writer:
 
 
 def _fill(runs: Sequence[RunFolder], wishes: Wishes, writer: _Writer) -> tuple[int, list[str]]:
-    from skillmix.render.report.figures import figures
-    from skillmix.render.report.forms import written_forms
-    from skillmix.render.report.other_tables import finding_table
-    from skillmix.render.report.page import ASSETS, asset, index_page, texts_page
-    from skillmix.render.report.sections import sections_of, tables_of
+    from skillmix.report.contents import sections_of, tables_of
+    from skillmix.report.figures.drawing import figures
+    from skillmix.report.page import ASSETS, asset, index_page, texts_page
+    from skillmix.report.tables.formats import written_forms
+    from skillmix.report.tables.graders import finding_table
 
     archive = Archive(writer.within("data"))
     readings = []
@@ -168,7 +168,7 @@ def _fill(runs: Sequence[RunFolder], wishes: Wishes, writer: _Writer) -> tuple[i
 def _published(wishes: Wishes) -> dict[str, dict[str, object]]:
     if not wishes.published:
         return {}
-    file = resources.files("skillmix.catalogs").joinpath("published.json")
+    file = resources.files("skillmix.data").joinpath("published.json")
     tables: dict[str, dict[str, object]] = json.loads(file.read_text(encoding="utf-8"))["tables"]
     return tables
 

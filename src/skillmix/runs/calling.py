@@ -6,25 +6,25 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from skillmix.config.experiment import EvaluateStep, Experiment
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.calls import Model
-from skillmix.core.catalog import Catalog
-from skillmix.core.combinations import Combination
-from skillmix.core.specs import IN_PROCESS, parse_spec
-from skillmix.engine.journal import JournalWriter
-from skillmix.engine.run_folder import RunFolder
-from skillmix.engine.scheduler import Purse, Scheduler, Tally, Task
-from skillmix.models.keys import Access
+from skillmix.calls import Model
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination
+from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.plan import CallStep, Cell, Settings, entries
+from skillmix.experiment.sections import student_name
 from skillmix.models.opening import open_model
-from skillmix.stages.conversations import TURNS, Conversations
-from skillmix.stages.plan import CallStep, Cell, Settings, entries, skipped_cells, step_cells
-from skillmix.stages.planned_work import calls_a_conversation
-from skillmix.stages.progress import NO_PROGRESS, RunProgress, watched
-from skillmix.stages.scores import run_scores
-from skillmix.stages.stopping import stopping_on_interrupt
-from skillmix.stages.terminal import say
-from skillmix.stages.trained_models import require_trained, student_name
+from skillmix.models.servers.keys import Access
+from skillmix.models.specs import IN_PROCESS, parse_spec
+from skillmix.prompts.files import load_prompts
+from skillmix.runs.budget import Purse, Task
+from skillmix.runs.conversations import TURNS, Conversations
+from skillmix.runs.journal.journal import JournalWriter
+from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress, watched
+from skillmix.runs.progress.stopping import stopping_on_interrupt
+from skillmix.runs.progress.terminal import say
+from skillmix.runs.run import RunFolder
+from skillmix.runs.scheduler import Scheduler, Tally
+from skillmix.runs.students import require_trained
 
 _MOST_OPEN: Final = 512
 _MOST_OPEN_LOCALLY: Final = 8192
@@ -41,29 +41,6 @@ class Workplace:
     journal: JournalWriter
     purse: Purse
     progress: RunProgress = NO_PROGRESS
-
-
-async def work_on(step: CallStep, place: Workplace, tally: Tally) -> None:
-    """Make the calls of a step; with an early stop k by k, else all at once."""
-    cells = list(step_cells(step, place.experiment, place.catalog))
-    _expect(step, cells, place)
-    if not isinstance(step, EvaluateStep) or step.stop_below is None:
-        await make_calls(calls_of(step), cells, place, tally)
-        return
-    for k in sorted(set(step.k)):
-        skipped = skipped_cells(place.experiment, run_scores(str(place.run.path))) if k > min(step.k) else set()
-        cells = [c for c in cells if (step.name, c.student, c.setting, c.k) not in skipped]
-        _expect(step, cells, place)
-        await make_calls(calls_of(step), [c for c in cells if c.k == k], place, tally)
-        if tally.stopped:
-            break
-
-
-def _expect(step: CallStep, cells: Sequence[Cell], place: Workplace) -> None:
-    """Tell how many calls the cells are."""
-    conversations = {(c.student, combination.id, g) for c in cells for combination in c.combinations for g in c.numbers}
-    calls = len(conversations) * calls_a_conversation(place.experiment, getattr(step, "graders", []))
-    place.progress.expect(step.name, calls)
 
 
 @dataclass(frozen=True, slots=True)

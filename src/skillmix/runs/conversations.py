@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from skillmix.config.experiment import Experiment, GraderSettings, StudentSettings
-from skillmix.core.calls import (
+from skillmix.calls import (
     Call,
     CallKey,
     Decoding,
@@ -18,16 +17,17 @@ from skillmix.core.calls import (
     seed_for,
     text_id,
 )
-from skillmix.core.catalog import Catalog
-from skillmix.core.combinations import Combination
-from skillmix.core.prompts import PromptSet
-from skillmix.core.reading import read_grades
-from skillmix.core.rubric import rubric_of
-from skillmix.core.scoring import earns_nothing
-from skillmix.core.specs import parse_spec
-from skillmix.core.text_rules import RULES, extract_answer
-from skillmix.engine.scheduler import Task
-from skillmix.stages.trained_models import lineage_of
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination
+from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
+from skillmix.grading.answers import RULES, extract_answer
+from skillmix.grading.points import earns_nothing
+from skillmix.grading.reader import read_grades
+from skillmix.models.specs import parse_spec
+from skillmix.prompts.prompt_set import PromptSet
+from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.budget import Task
+from skillmix.runs.students import lineage_of
 
 TURNS = 2
 

@@ -7,13 +7,13 @@ from typing import Final
 
 import yaml
 
-from skillmix.config.experiment import Experiment, experiment_of
-from skillmix.config.yaml_files import read_yaml
-from skillmix.core.catalog import Catalog
-from skillmix.core.errors import UserError
-from skillmix.core.prompts import PromptSet
-from skillmix.core.rubric import Phrases
-from skillmix.engine.run_folder import RunFolder, write_whole
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.yaml import read_yaml
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import Experiment, experiment_of
+from skillmix.prompts.prompt_set import PromptSet
+from skillmix.prompts.rubric import Phrases
+from skillmix.runs.run import RunFolder, write_whole
 
 
 def read_experiment(run: RunFolder) -> dict[str, object]:

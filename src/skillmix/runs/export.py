@@ -7,13 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from skillmix.core.calls import Call, CallProblem, GradeKey, Reply
-from skillmix.core.errors import UserError
-from skillmix.core.scoring import METRICS, text_score
-from skillmix.core.texts import Ballot, StudentText
-from skillmix.engine.run_folder import RunFolder, find_run
-from skillmix.stages.scores import RunRecords, rules_named, run_gradings, run_records
-from skillmix.verify.verdict import Verdict
+from skillmix.calls import Call, CallProblem, GradeKey, Reply
+from skillmix.checkers.judge import Verdict
+from skillmix.errors import UserError
+from skillmix.grading.ballots import Ballot, StudentText
+from skillmix.grading.points import METRICS, text_score
+from skillmix.runs.reading.run_records import RunRecords, rules_named, run_gradings, run_records
+from skillmix.runs.run import RunFolder, find_run
 
 What = Literal["texts", "votes", "calls"]
 Format = Literal["jsonl", "parquet"]

@@ -12,7 +12,7 @@ from typing import Final
 
 from filelock import FileLock, Timeout
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 REPORT_MARK: Final = "skillmix-report"
 REPORT_NOTE: Final = "This folder was made by `skillmix report`, and is replaced by the next one.\n"

@@ -13,25 +13,16 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
-from skillmix.core.calls import (
-    UNKNOWN_DECODING,
-    GenerateKey,
-    GradeKey,
-    Message,
-    Reply,
-    Request,
-    as_name,
-    text_id,
-)
-from skillmix.core.combinations import Combination, combination_of
-from skillmix.core.errors import UserError
-from skillmix.core.folding import fold
-from skillmix.core.rubric import RESERVED_NAMES
-from skillmix.core.text_rules import extract_answer, plain_answer
-from skillmix.engine.journal import JournalWriter
-from skillmix.engine.run_folder import new_run
-from skillmix.stages.experiment import begin_run, imported_experiment, refuse_other_import
-from skillmix.stages.scores import run_gradings, run_records
+from skillmix.calls import UNKNOWN_DECODING, GenerateKey, GradeKey, Message, Reply, Request, as_name, text_id
+from skillmix.catalog.catalog import RESERVED_NAMES
+from skillmix.catalog.combinations import Combination, combination_of
+from skillmix.catalog.names import fold
+from skillmix.errors import UserError
+from skillmix.grading.answers import extract_answer, plain_answer
+from skillmix.runs.experiment_copy import begin_run, imported_experiment, refuse_other_import
+from skillmix.runs.journal.journal import JournalWriter
+from skillmix.runs.reading.run_records import run_gradings, run_records
+from skillmix.runs.run import new_run
 
 _GENERATION_FOLDER = re.compile(r"k(?P<k>\d+)_s(?P<seed>-?\d+)_v(?P<version>.+)_r(?P<round>\d+)")
 _GRADING_FOLDER = re.compile(r"by_(?P<grader>.+)_on_text_(?P<turn>\d+)_(?P<vote>\d+)_(?P<version>[^_]+)")

@@ -8,10 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.config.yaml_files import read_text
-from skillmix.core.calls import (
+from skillmix.calls import (
     UNKNOWN_DECODING,
     CallKey,
     GenerateKey,
@@ -24,12 +21,15 @@ from skillmix.core.calls import (
     checked_name,
     text_id,
 )
-from skillmix.core.catalog import Catalog
-from skillmix.core.combinations import Combination, combination_of
-from skillmix.core.errors import UserError, faults_error
-from skillmix.core.text_rules import extract_answer, plain_answer
-from skillmix.engine.run_folder import new_run
-from skillmix.stages.experiment import begin_run, imported_experiment, refuse_other_import
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination, combination_of
+from skillmix.catalog.files import load_catalog
+from skillmix.catalog.yaml import read_text
+from skillmix.errors import UserError, faults_error
+from skillmix.grading.answers import extract_answer, plain_answer
+from skillmix.prompts.files import load_prompts
+from skillmix.runs.experiment_copy import begin_run, imported_experiment, refuse_other_import
+from skillmix.runs.run import new_run
 
 _MOST_FAULTS = 20
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
-from skillmix.config.dataset_step import DatasetStep
-from skillmix.config.experiment import EvaluateStep, Experiment, GradeStep, Step
-from skillmix.config.train_step import TrainStep
-from skillmix.core.specs import IN_PROCESS, parse_spec
-from skillmix.core.time_left import Bound, Work
-from skillmix.engine.run_folder import RunFolder
-from skillmix.stages.conversations import TURNS
-from skillmix.stages.gpu_hours import DEFAULT_STEPS
-from skillmix.stages.plan import CALL_STEPS, CallStep, written_by
-from skillmix.stages.trained_models import LINEAGE, model_folder, settings_for
+from skillmix.experiment.dataset_step import DatasetStep
+from skillmix.experiment.experiment import EvaluateStep, Experiment, GradeStep, Step
+from skillmix.experiment.gpu_hours import DEFAULT_STEPS
+from skillmix.experiment.plan import CALL_STEPS, CallStep, written_by
+from skillmix.experiment.train_step import TrainStep
+from skillmix.models.specs import IN_PROCESS, parse_spec
+from skillmix.runs.conversations import TURNS
+from skillmix.runs.progress.time_left import Bound, Work
+from skillmix.runs.run import RunFolder
+from skillmix.runs.students import LINEAGE, model_folder, settings_for
 
 _REPORT_SHARE = 0.02
 """Part of the bar that a report gets, whose time nobody knows before."""

@@ -6,14 +6,14 @@ Verdicts are no calls: they are worked out from the text whenever a run is read.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from skillmix.config.experiment import GraderSettings
-from skillmix.core.catalog import Catalog
-from skillmix.core.errors import UserError
-from skillmix.core.reading import Reading
-from skillmix.core.texts import Ballot, StudentText
-from skillmix.verify.checkers import checker_of
-from skillmix.verify.copies import prompt_texts
-from skillmix.verify.verdict import Judge, Verdict
+from skillmix.catalog.catalog import Catalog
+from skillmix.checkers.copies import prompt_texts
+from skillmix.checkers.judge import Judge, Verdict
+from skillmix.checkers.registry import checker_of
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import GraderSettings
+from skillmix.grading.ballots import Ballot, StudentText
+from skillmix.grading.reader import Reading
 
 
 class RulesGrader:

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from skillmix import __version__
-from skillmix.core.calls import checked_name
-from skillmix.core.errors import UserError
-from skillmix.engine.journal import MAIN_FILE, JournalReader, JournalWriter
-from skillmix.engine.locking import locked
+from skillmix.calls import checked_name
+from skillmix.errors import UserError
+from skillmix.runs.journal.journal import MAIN_FILE, JournalReader, JournalWriter
+from skillmix.runs.journal.locking import locked
 
 
 @dataclass(frozen=True, slots=True)

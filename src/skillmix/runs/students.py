@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skillmix.config.experiment import Experiment, StudentSettings
-from skillmix.core.errors import UserError
-from skillmix.core.hashing import short_id
-from skillmix.core.json_texts import json_object
-from skillmix.core.specs import parse_spec
-from skillmix.engine.run_folder import RunFolder
+from skillmix.catalog.json import json_object
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import Experiment, StudentSettings
+from skillmix.experiment.sections import student_name
+from skillmix.hashing import short_id
+from skillmix.models.specs import parse_spec
+from skillmix.runs.run import RunFolder
 
 LINEAGE = "skillmix.json"
 
@@ -22,15 +23,6 @@ class Lineage:
     """Everything that it or a model before it was trained on."""
     identity: str
     """A hash of all that is said: another data set, recipe or seed is another model."""
-
-
-def student_name(reference: str) -> str:
-    """The student that a reference means: a train step's model goes by the step's name.
-
-    >>> student_name("step:m1"), student_name("base")
-    ('m1', 'base')
-    """
-    return reference.removeprefix("step:")
 
 
 def settings_for(experiment: Experiment, name: str) -> StudentSettings:

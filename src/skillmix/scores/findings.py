@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, Literal
 
-from skillmix.core.catalog import SETTINGS
-from skillmix.core.contenders import Cells, Contender, base_of, families, paired
-from skillmix.core.statistics.comparisons import holm
-from skillmix.core.statistics.gains import Gain, gain, more_to_exclude, more_to_find
+from skillmix.catalog.catalog import SETTINGS
+from skillmix.scores.compare import Cells, Contender, base_of, families, paired
+from skillmix.scores.statistics.differences import holm
+from skillmix.scores.statistics.gains import Gain, gain, more_to_exclude, more_to_find
 
 Claim = Literal["held-out", "larger k", "efficiency", "control"]
 Verdict = Literal["supported", "not supported", "too little data"]

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from skillmix.core.cells import Cell
-from skillmix.core.scoring import Points
-from skillmix.core.statistics.agreement import cohen_kappa, flip_rate, krippendorff_alpha
-from skillmix.core.texts import Ballot
+from skillmix.grading.ballots import Ballot
+from skillmix.grading.points import Points
+from skillmix.scores.cells import Cell
+from skillmix.scores.statistics.agreement import cohen_kappa, flip_rate, krippendorff_alpha
 
 Kind = Literal["skill", "topic", "sense"]
 KINDS: Final[tuple[Kind, ...]] = ("skill", "topic", "sense")

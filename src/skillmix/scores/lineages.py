@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from skillmix.config.experiment import Experiment
-from skillmix.core.contenders import Contender
-from skillmix.core.lineage import LOSSES, DatasetFacts, Lineage, TrainingCurve, continued, dataset_facts, lineage_of
-from skillmix.engine.run_folder import RunFolder
-from skillmix.stages.trained_models import settings_for
+from skillmix.experiment.experiment import Experiment
+from skillmix.models.lineage import LOSSES, DatasetFacts, Lineage, TrainingCurve, continued, dataset_facts, lineage_of
+from skillmix.runs.run import RunFolder
+from skillmix.runs.students import settings_for
+from skillmix.scores.compare import Contender
 
 _FILE = "skillmix.json"
 _MOST_POINTS = 1000

@@ -2,98 +2,22 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import Experiment
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.before_after import Change, before_and_after
-from skillmix.core.cells import Cell, Place, largest_cells
-from skillmix.core.combinations import Combination, is_reserved
-from skillmix.core.errors import UserError
-from skillmix.core.reasons import reasons_of
-from skillmix.core.rubric import Phrases, Rubric, rubric_of
-from skillmix.core.scoring import METRICS, Metric, Points, Score
-from skillmix.core.text_rules import RULES, Rules
-from skillmix.core.texts import Ballot, ReadCall, Rounds, StudentText, ballots, read_calls, student_texts
-from skillmix.engine.run_folder import RunFolder, find_run
-from skillmix.stages.conversations import TURNS
-from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
-from skillmix.stages.plan import cells_of, data_writers, skipped_cells
-from skillmix.stages.report_lineage import run_contenders, run_lineages
-from skillmix.stages.rules_grader import RulesGrader, applicable_reasons, graders_with_code
-from skillmix.stages.trained_models import trained_combinations
-from skillmix.verify.verdict import Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecords:
-    """What a run's journal says, read anew: texts, and every grader's ballot on each."""
-
-    texts: list[StudentText]
-    ballots: list[Ballot]
-    phrases: Phrases
-    rounds: Rounds | None = None
-    """Votes that count, by grader; None for an imported run, where all do."""
-    code: RulesGrader | None = None
-    graders_with_code: Mapping[str, bool] = field(default_factory=dict)
-    """Graders of which code is a part, and whether it decides alone."""
-
-    def rubric_of(self, text: StudentText) -> Rubric:
-        """The rubric of one text."""
-        return rubric_of(text.combination.skills, text.combination.topic, phrases=self.phrases)
-
-    def verdict(self, ballot: Ballot) -> Verdict | None:
-        """What code found in a text; nothing is known under graders without code."""
-        if self.code is None or ballot.grader not in self.graders_with_code:
-            return None
-        text = ballot.text
-        return self.code.verdict(text.answer.text, skills=text.combination.skills, topic=text.combination.topic)
-
-    def reasons(self, ballot: Ballot, points: Points, rules: Rules, verdict: Verdict | None) -> dict[str, str]:
-        """Why code denied points of a text, by criterion."""
-        is_alone = self.graders_with_code.get(ballot.grader, False)
-        found = applicable_reasons(verdict, is_alone=is_alone) if verdict else {}
-        return reasons_of(points, ballot.text.combination.skills, ballot.text.answer, rules, found)
-
-
-def rules_named(name: str) -> Rules:
-    """The rules that decide numbers, by name."""
-    if name not in RULES:
-        raise UserError(f"There are no rules {name!r}.", hint=f"Known: {', '.join(RULES)}.")
-    return RULES[name]
-
-
-def run_rules(run: RunFolder, name: str | None = None) -> Rules:
-    """The rules of that name, or the run's own."""
-    experiment = experiment_of_run(read_experiment(run))
-    chosen = rules_named(name or (experiment.rules if experiment else "default"))
-    return replace(chosen, missing_marker=experiment.answer.missing_marker) if experiment else chosen
-
-
-def run_records(run: RunFolder) -> RunRecords:
-    """Read a run; replies are dropped once they are read, so that memory does not grow with their length."""
-    document = read_experiment(run)
-    experiment = experiment_of_run(document)
-    phrases = load_prompts(experiment.prompts).phrases if experiment else criteria_of(document)
-    rounds = {name: settings.votes for name, settings in experiment.graders.items()} if experiment else None
-    with run.read() as journal:
-        calls = journal.calls("generate")
-        texts = student_texts(calls, journal.combinations(), turns=TURNS if experiment else None)
-        read = read_calls(texts, journal.calls("grade"), phrases=phrases, rounds=rounds)
-        found = ballots(texts, read, rounds=rounds)
-    with_code = graders_with_code(experiment.graders) if experiment else {}
-    if not experiment or not with_code:
-        return RunRecords(texts, found, phrases, rounds)
-    code = RulesGrader(load_catalog(experiment.catalog))
-    judged = code.ballots(found, experiment.graders, texts)
-    return RunRecords(texts, judged, phrases, rounds, code, with_code)
-
-
-def run_gradings(run: RunFolder, records: RunRecords) -> Iterator[ReadCall]:
-    """Every grading of a run that counts, with its reply and its reading, one at a time."""
-    with run.read() as journal:
-        yield from read_calls(records.texts, journal.calls("grade"), phrases=records.phrases, rounds=records.rounds)
+from skillmix.catalog.combinations import Combination, is_reserved
+from skillmix.catalog.files import load_catalog
+from skillmix.experiment.experiment import EvaluateStep, Experiment
+from skillmix.experiment.plan import cells_of, data_writers
+from skillmix.experiment.sections import student_name
+from skillmix.grading.ballots import Ballot
+from skillmix.grading.points import METRICS, Metric, Points
+from skillmix.runs.experiment_copy import experiment_of_run, read_experiment
+from skillmix.runs.reading.run_records import RunRecords, run_records, run_rules
+from skillmix.runs.run import RunFolder, find_run
+from skillmix.runs.students import trained_combinations
+from skillmix.scores.cells import Cell, Place, Score, largest_cells
+from skillmix.scores.compare import Change, before_and_after
+from skillmix.scores.lineages import run_contenders, run_lineages
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,3 +187,32 @@ def _text(value: object) -> str | None:
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) else None
+
+
+SkippedCell = tuple[str, str, str, int]
+"""Step, student, setting and k."""
+
+
+def skipped_cells(experiment: Experiment, scores: Sequence[Score]) -> set[SkippedCell]:
+    """Cells that an early stop leaves out: the student's full marks at a smaller k are below it for every grader."""
+    values = {
+        (s.student, s.grader, s.setting, s.k): s.value
+        for s in scores
+        if s.metric == "full_marks" and s.sets == "all" and s.value is not None
+    }
+    skipped: set[SkippedCell] = set()
+    for step in experiment.steps:
+        if not isinstance(step, EvaluateStep) or step.stop_below is None:
+            continue
+        for student in map(student_name, step.students):
+            for setting in step.settings:
+                reached = [k for k in sorted(set(step.k)) if _is_below(step, student, setting, k, values)]
+                skipped |= {(step.name, student, setting, k) for k in step.k if reached and k > reached[0]}
+    return skipped
+
+
+def _is_below(
+    step: EvaluateStep, student: str, setting: str, k: int, values: Mapping[tuple[str, str, str, int], float | None]
+) -> bool:
+    found = [values.get((student, grader, setting, k)) for grader in step.graders]
+    return bool(found) and all(value is not None and value < (step.stop_below or 0.0) for value in found)

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations as subsets
 
-from skillmix.core.cells import Cell
-from skillmix.core.scoring import Points
-from skillmix.core.statistics.independence import Independence, TextOutcome, independence
-from skillmix.core.statistics.intervals import wilson_interval
+from skillmix.grading.points import Points
+from skillmix.scores.cells import Cell
+from skillmix.scores.statistics.independence import Independence, TextOutcome, independence
+from skillmix.scores.statistics.intervals import wilson_interval
 
 
 @dataclass(frozen=True, slots=True)

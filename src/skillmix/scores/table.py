@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from skillmix.core.before_after import Change, Remark
-from skillmix.core.scoring import METRICS, Score
+from skillmix.grading.points import METRICS
+from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import share, share_with_interval, signed_with_interval
-from skillmix.render.tables import markdown_table
+from skillmix.scores.cells import Score
+from skillmix.scores.compare import Change, Remark
 
 _HEADER = (
     "student",

@@ -7,22 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from skillmix.config.dataset_step import DatasetStep
-from skillmix.config.experiment import EvaluateStep, Experiment, Step
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.config.report_step import ReportStep
-from skillmix.config.train_step import TrainStep
-from skillmix.core.catalog import Catalog
-from skillmix.core.combinations import combination_of
-from skillmix.core.errors import UserError
-from skillmix.engine.run_folder import RunFolder, find_run
-from skillmix.engine.scheduler import Tally
-from skillmix.stages.conversations import Conversations
-from skillmix.stages.evaluate import Workplace, calls_of, conversations_of
-from skillmix.stages.evaluations import bars_for, refuse_trained
-from skillmix.stages.folders import DATASET, MODEL, REPORT, require_replaceable
-from skillmix.stages.plan import CALL_STEPS, Cell, cells_of, step_cells, written_by
-from skillmix.stages.trained_models import LINEAGE, model_folder, require_trained, with_trained
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import combination_of
+from skillmix.datasets.evaluations import bars_for, refuse_trained
+from skillmix.errors import UserError
+from skillmix.experiment.dataset_step import DatasetStep
+from skillmix.experiment.experiment import EvaluateStep, Experiment, Step
+from skillmix.experiment.plan import CALL_STEPS, Cell, cells_of, step_cells, written_by
+from skillmix.experiment.report_step import ReportStep
+from skillmix.experiment.train_step import TrainStep
+from skillmix.prompts.files import load_prompts
+from skillmix.runs.calling import Workplace, calls_of, conversations_of
+from skillmix.runs.conversations import Conversations
+from skillmix.runs.folders import DATASET, MODEL, REPORT, require_replaceable
+from skillmix.runs.run import RunFolder, find_run
+from skillmix.runs.scheduler import Tally
+from skillmix.runs.students import LINEAGE, model_folder, require_trained, with_trained
 
 
 def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: RunFolder) -> None:
@@ -59,7 +59,7 @@ def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
 
 
 def _check_training(step: TrainStep, experiment: Experiment, run: RunFolder) -> None:
-    from skillmix.stages.training_data import check_data
+    from skillmix.training.sources import check_data
 
     check_data(step)
     folder = model_folder(run, step.name)
@@ -125,8 +125,8 @@ def _first_cells(step: Step, place: Workplace) -> Iterator[tuple[Conversations, 
 
 
 def _first_of_dataset(step: DatasetStep, place: Workplace) -> Iterable[tuple[Conversations, Cell]]:
-    from skillmix.stages.dataset import plan_of, writers_of
-    from skillmix.stages.dataset_waves import Waves
+    from skillmix.datasets.from_runs import plan_of, writers_of
+    from skillmix.datasets.waves import Waves
 
     waves = Waves(step, place, plan_of(step, place), writers_of(place.run, place.experiment), Tally())
     conversations = conversations_of(waves.calls, place)

@@ -4,22 +4,62 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.dataset_step import DatasetStep
-from skillmix.config.experiment import Experiment, GenerateStep, GradeStep, load_experiment
-from skillmix.config.price_file import load_prices
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.config.train_step import TrainStep
-from skillmix.core.catalog import Catalog, Setting
-from skillmix.core.combinations import Combination, Draw, all_combinations
-from skillmix.core.prices import Price, price_of, tokens_in
-from skillmix.core.prompts import PromptSet
-from skillmix.core.specs import parse_spec
-from skillmix.render.estimate_table import AT_LEAST
-from skillmix.stages.gpu_hours import generation_hours, training_hours, training_tokens
-from skillmix.stages.plan import CALL_STEPS, CallStep, step_cells
-from skillmix.stages.trained_models import settings_for, student_name
+from skillmix.catalog.catalog import Catalog, Setting
+from skillmix.catalog.combinations import Combination, Draw, all_combinations
+from skillmix.catalog.files import load_catalog
+from skillmix.experiment.dataset_step import DatasetStep
+from skillmix.experiment.experiment import Experiment, GenerateStep, GradeStep, load_experiment
+from skillmix.experiment.gpu_hours import generation_hours, training_hours, training_tokens
+from skillmix.experiment.plan import CALL_STEPS, CallStep, step_cells
+from skillmix.experiment.prices import Price, load_prices, price_of, tokens_in
+from skillmix.experiment.sections import student_name
+from skillmix.experiment.train_step import TrainStep
+from skillmix.models.specs import parse_spec
+from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import PromptSet
+from skillmix.render.markdown import markdown_table
+from skillmix.render.numbers import dollars, hours, whole
+from skillmix.runs.students import settings_for
+
+Row = tuple[str, str, int, int | None, int, float | None, float | None]
+
+
+_HEADER: Final = (
+    "step",
+    "model",
+    "calls",
+    "tokens in, at most",
+    "tokens out, at most",
+    "US dollars, at most",
+    "GPU hours, at most",
+)
+
+
+AT_LEAST: Final = ", at least"
+"""How the step of a row ends that is a lower bound, and is in no sum."""
+
+
+def estimate_table(rows: Sequence[Row]) -> str:
+    """One row for each model of each step, and the sum of the most that they may be, unknown if a part of it is."""
+    most = [row for row in rows if not row[0].endswith(AT_LEAST)]
+    cells = [[step, model, *_numbers(*numbers)] for step, model, *numbers in rows]
+    cells.append(["all", "", *_numbers(*(_total([row[place] for row in most]) for place in range(2, 7)))])
+    return markdown_table(_HEADER, cells, right=frozenset(range(2, 7)))
+
+
+def _numbers(
+    calls: float | None, tokens_in: float | None, tokens_out: float | None, usd: float | None, gpu: float | None
+) -> list[str]:
+    counts = ["unknown" if number is None else whole(int(number)) for number in (calls, tokens_in, tokens_out)]
+    return [*counts, dollars(usd), hours(gpu)]
+
+
+def _total(values: Sequence[object]) -> float | None:
+    known = [value for value in values if isinstance(value, int | float)]
+    return sum(known) if len(known) == len(values) else None
+
 
 _ANSWER = "x" * 400
 """As long as answers are, for the length of a grader's prompt."""

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from skillmix.config.experiment import experiment_of
-from skillmix.core.catalog import SETTINGS, Setting
-from skillmix.core.scoring import Score
-from skillmix.engine.run_folder import RunFolder
-from skillmix.render.score_table import score_table
-from skillmix.stages.run import run_checked
-from skillmix.stages.scores import run_scores
+from skillmix.catalog.catalog import SETTINGS, Setting
+from skillmix.experiment.experiment import experiment_of
+from skillmix.runs.run import RunFolder
+from skillmix.scores.cells import Score
+from skillmix.scores.scoring import run_scores
+from skillmix.scores.table import score_table
+from skillmix.steps.run import run_checked
 
 _T = TypeVar("_T")
 

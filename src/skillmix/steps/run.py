@@ -12,33 +12,34 @@ from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any, Final
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import EvaluateStep, Experiment, Step, load_experiment
-from skillmix.config.price_file import load_prices
-from skillmix.config.report_step import ReportStep
-from skillmix.core.calls import CallProblem, Model
-from skillmix.core.catalog import Catalog
-from skillmix.core.errors import Interrupted, UserError
-from skillmix.core.prices import Price, price_of
-from skillmix.core.scoring import Score
-from skillmix.core.specs import parse_spec
-from skillmix.engine.run_folder import RunFolder, new_run
-from skillmix.engine.scheduler import LimitedPurse, Tally
-from skillmix.stages.before_run import check_journal, check_plan
-from skillmix.stages.evaluate import Workplace, opened_models, work_on
-from skillmix.stages.evaluations import refuse_trained
-from skillmix.stages.experiment import checked_document, continued
-from skillmix.stages.plan import GradedPlace, drawn_settings, entries, graded_places, written_by
-from skillmix.stages.planned_work import planned_work
-from skillmix.stages.progress import RunProgress
-from skillmix.stages.rules_grader import require_checkers
-from skillmix.stages.stopping import signal_of
-from skillmix.stages.terminal import say
-from skillmix.stages.trained_models import with_trained
+from skillmix.calls import CallProblem, Model
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.files import load_catalog
+from skillmix.datasets.evaluations import refuse_trained
+from skillmix.errors import Interrupted, UserError
+from skillmix.experiment.experiment import EvaluateStep, Experiment, Step, load_experiment
+from skillmix.experiment.plan import GradedPlace, drawn_settings, entries, graded_places, written_by
+from skillmix.experiment.prices import Price, load_prices, price_of
+from skillmix.experiment.report_step import ReportStep
+from skillmix.models.specs import parse_spec
+from skillmix.runs.budget import LimitedPurse
+from skillmix.runs.calling import Workplace, opened_models
+from skillmix.runs.experiment_copy import checked_document, continued
+from skillmix.runs.planned_work import planned_work
+from skillmix.runs.progress.progress import RunProgress
+from skillmix.runs.progress.stopping import signal_of
+from skillmix.runs.progress.terminal import say
+from skillmix.runs.rules_grader import require_checkers
+from skillmix.runs.run import RunFolder, new_run
+from skillmix.runs.scheduler import Tally
+from skillmix.runs.students import with_trained
+from skillmix.scores.cells import Score
+from skillmix.steps.before_run import check_journal, check_plan
+from skillmix.steps.evaluate import work_on
 
 if TYPE_CHECKING:
-    from skillmix.core.dataset_figures import Yield
-    from skillmix.stages.dataset_texts import Made
+    from skillmix.datasets.build import Made
+    from skillmix.datasets.counts import Yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
     started, cpu_started = time.monotonic(), _cpu_seconds()
     steps = (wanted or Wanted()).chosen(experiment)
     for step in steps:
-        if step.stage == "train" and find_spec("skillmix.stages.train") is None:
+        if step.stage == "train" and find_spec("skillmix.steps.train") is None:
             raise UserError(
                 f"The stage {step.stage!r} of step {step.name!r} is not here yet.", hint="Leave the step out."
             )
@@ -219,7 +220,7 @@ def _write_reports(experiment: Experiment, steps: Sequence[Step], result: RunRes
     """Reports read the journal once nobody writes to it."""
     wanted = [step for step in steps if isinstance(step, ReportStep)]
     if wanted:
-        from skillmix.stages.report import report_step
+        from skillmix.report.write import report_step
 
         for step in wanted:
             progress.go_on(step.name)
@@ -247,7 +248,7 @@ def _calls(step: Any, place: Workplace, result: RunResult) -> bool:
 
 
 def _dataset(step: Any, place: Workplace, result: RunResult) -> bool:
-    from skillmix.stages.dataset import work_on_dataset
+    from skillmix.datasets.from_runs import work_on_dataset
 
     tally = result.tallies[step.name] = Tally()
     made = asyncio.run(work_on_dataset(step, place, tally))
@@ -269,7 +270,7 @@ def _dataset(step: Any, place: Workplace, result: RunResult) -> bool:
 
 
 def _train(step: Any, place: Workplace, result: RunResult) -> bool:
-    import_module("skillmix.stages.train").train_step(place.experiment, step, place.run, place.progress)
+    import_module("skillmix.steps.train").train_step(place.experiment, step, place.run, place.progress)
     place.progress.end(step.name)
     return True
 

@@ -15,10 +15,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from skillmix.core.errors import UserError
-from skillmix.core.json_texts import json_object
-from skillmix.training.optimizer import Optimizer, Slot
+from skillmix.catalog.json import json_object
+from skillmix.errors import UserError
 from skillmix.training.ranks import Ranks
+from skillmix.training.step.optimizer import Optimizer, Slot
 
 _NOTE: Final = "state.json"
 _PARTIAL: Final = ".partial"

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from skillmix.engine.run_folder import write_whole
-from skillmix.render.loss_curve import Point, loss_curve
-from skillmix.stages.progress import RunProgress
-from skillmix.stages.train import is_first_rank
+from skillmix.runs.progress.progress import RunProgress
+from skillmix.runs.run import write_whole
+from skillmix.training.job import is_first_rank
+from skillmix.training.loss_curve import Point, loss_curve
 
 
 class TrainingProgress:

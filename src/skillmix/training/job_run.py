@@ -3,26 +3,25 @@
 from pathlib import Path
 from typing import Any
 
-from skillmix.config.train_step import LoraSettings, TrainStep
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
+from skillmix.experiment.train_step import LoraSettings, TrainStep
 from skillmix.models.bf16_trial import require_bf16
 from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
-from skillmix.stages.folders import MODEL, remove_checkpoints, replacing
-from skillmix.stages.progress import RunProgress
-from skillmix.stages.terminal import say
-from skillmix.stages.train import DEFAULT_STEPS, Job, is_first_rank, write_lineage
-from skillmix.stages.training_data import Lessons
-from skillmix.stages.training_progress import TrainingProgress, draw_losses
-from skillmix.training.conversations import Encoder
-from skillmix.training.engine import choose_precision
-from skillmix.training.examples import Example
+from skillmix.runs.folders import MODEL, remove_checkpoints, replacing
+from skillmix.runs.progress.progress import RunProgress
+from skillmix.runs.progress.terminal import say
+from skillmix.training.data.examples import Encoder, Example
+from skillmix.training.data.order import OrderedData, steps_of
+from skillmix.training.data.replay import Replay
+from skillmix.training.job import DEFAULT_STEPS, Job, is_first_rank, write_lineage
+from skillmix.training.job_progress import TrainingProgress, draw_losses
 from skillmix.training.loop import train
 from skillmix.training.lora import Lora, with_adapter
-from skillmix.training.order import OrderedData, steps_of
 from skillmix.training.ranks import joined_ranks
 from skillmix.training.recipe import Recipe
-from skillmix.training.replay import Replay
 from skillmix.training.saving import bytes_of, merged, require_space, write_model
+from skillmix.training.sources import Lessons
+from skillmix.training.step.engine import choose_precision
 
 
 def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:

@@ -2,21 +2,116 @@
 
 import json
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from skillmix.core.errors import Interrupted, UserError
+import torch
+
+from skillmix.errors import Interrupted, UserError
 from skillmix.training.checkpoints import Checkpoints, Progress
-from skillmix.training.engine import Engine, Step
-from skillmix.training.examples import Data, Example
-from skillmix.training.interruption import finishing_steps
-from skillmix.training.pace import Stopwatch
-from skillmix.training.ranks import Ranks, joined_ranks
+from skillmix.training.data.examples import Data, Example
+from skillmix.training.ranks import Ranks, gather, joined_ranks
 from skillmix.training.recipe import Recipe
-from skillmix.training.sharding import gather
+from skillmix.training.step.engine import Engine, Step
+
+_PEAKS: Final = {"H100": 989e12, "H200": 989e12, "H800": 989e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12}
+"""bfloat16 operations a second without sparsity, as the makers state them, by a part of the device's name."""
+
+
+_RECENT: Final = 20
+"""Steps that the rate is taken over; the very first, in which kernels are compiled, is soon forgotten."""
+
+
+class Pace(NamedTuple):
+    """The rate at some moment."""
+
+    tokens_per_second: float
+    utilisation: float | None
+    """Part of what the GPUs could compute at most; unknown for a device without a stated figure."""
+    seconds_left: float
+
+
+class Stopwatch:
+    """Keeps the last steps' times."""
+
+    def __init__(self, model: Any, *, steps: int, ranks: int) -> None:
+        self._steps = steps
+        self._operations = operations_a_token(model)
+        peak = peak_of(next(model.parameters()).device)
+        self._peak = None if peak is None else peak * ranks
+        self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT)
+
+    def after(self, step: int, *, tokens: int, seconds: float) -> Pace:
+        """Note a step, counted from 0."""
+        self._recent.append((tokens, seconds))
+        taken = sum(seconds for _, seconds in self._recent)
+        rate = sum(tokens for tokens, _ in self._recent) / max(taken, 1e-9)
+        return Pace(
+            tokens_per_second=rate,
+            utilisation=None if self._peak is None else self._operations * rate / self._peak,
+            seconds_left=(self._steps - step - 1) * taken / len(self._recent),
+        )
+
+
+def operations_a_token(model: Any) -> int:
+    """Two for each weight forward, two backward, and two more for the gradient of each weight that is trained."""
+    return sum((6 if parameter.requires_grad else 4) * parameter.numel() for parameter in model.parameters())
+
+
+def peak_of(device: torch.device) -> float | None:
+    """What a device can do at most, if that is known."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for part, peak in _PEAKS.items() if part in name), None)
+
+
+_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Windows has no SIGHUP."""
+
+
+@dataclass(slots=True)
+class Interruption:
+    """Whether somebody wants the run to stop."""
+
+    number: int | None = None
+    """The signal that said so."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether to stop after this step."""
+        return self.number is not None
+
+
+@contextmanager
+def finishing_steps(ranks: Ranks) -> Iterator[Interruption]:
+    """Take note of the first signal, and obey the second at once; several ranks cannot agree on a step, and stop."""
+    found = Interruption()
+    if ranks.count > 1 or threading.current_thread() is not threading.main_thread():
+        yield found
+        return
+    known = {int(number): signal.getsignal(number) for number in _SIGNALS}
+    before = {n: handler for n, handler in known.items() if handler not in (None, signal.SIG_IGN)}  # nohup ignores one
+
+    def note(number: int, _: Any) -> None:
+        found.number = number
+        signal.signal(number, before[number])
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield found
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 LOG: Final = "training.jsonl"
 _LONGEST: Final = 1800.0

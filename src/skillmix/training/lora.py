@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)

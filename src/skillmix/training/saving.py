@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from transformers.utils import logging
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 _STATES: Final = {"fp32": 12, "bf16-master": 12, "bf16-stochastic": 6}
 """Bytes on disk of one trained parameter in a checkpoint: weights and both moments."""

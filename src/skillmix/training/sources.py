@@ -6,15 +6,15 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
-from skillmix.config.dataset_about import dataset_about
-from skillmix.config.train_step import TrainStep
-from skillmix.config.yaml_files import read_text
-from skillmix.core.errors import UserError
-from skillmix.core.hashing import digest
+from skillmix.catalog.yaml import read_text
+from skillmix.datasets.files import content_hash
+from skillmix.errors import UserError
+from skillmix.experiment.train_step import TrainStep
+from skillmix.hashing import digest
 from skillmix.models.checkpoints import LINEAGE
-from skillmix.stages.dataset_files import content_hash
-from skillmix.stages.terminal import say
-from skillmix.training.conversations import Conversation, read_conversations
+from skillmix.models.lineage_files import dataset_about
+from skillmix.runs.progress.terminal import say
+from skillmix.training.data.examples import Conversation, read_conversations
 
 
 @dataclass(frozen=True, slots=True)

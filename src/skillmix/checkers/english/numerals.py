@@ -3,7 +3,7 @@
 import re
 from typing import Final, NamedTuple
 
-from skillmix.verify.passage import Words
+from skillmix.checkers.passage import Words
 
 _SMALL: Final = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
@@ -31,7 +31,7 @@ class Number(NamedTuple):
 def numbers_in(words: Words) -> list[Number]:
     """Read every number, several words as one where they belong together, and each one of "three-two-one".
 
-    >>> from skillmix.verify.passage import passage_of
+    >>> from skillmix.checkers.passage import passage_of
     >>> [number.value for number in numbers_in(passage_of("Ten, two hundred and five, twenty-one and 1,000.").words)]
     [10.0, 205.0, 21.0, 1000.0]
     """

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from skillmix.verify.passage import Span, Word, Words
+from skillmix.checkers.passage import Span, Word, Words
 
 
 def word_set(words: str) -> frozenset[str]:

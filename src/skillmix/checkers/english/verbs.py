@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from skillmix.verify.passage import Words
+from skillmix.checkers.passage import Words
 
 
 def _set(words: str) -> frozenset[str]:

@@ -11,8 +11,8 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from skillmix.verify.passage import Sentence, Words
-from skillmix.verify.verbs import is_finite
+from skillmix.checkers.english.verbs import is_finite
+from skillmix.checkers.passage import Sentence, Words
 
 DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 """A log-odds in the data file is one of these: the first is the lowest."""
@@ -41,7 +41,7 @@ class WordOrder(NamedTuple):
 @cache
 def word_order() -> WordOrder:
     """The table that comes with the package."""
-    stored = json.loads((files("skillmix.verify") / "word_order.json").read_text(encoding="utf-8"))
+    stored = json.loads((files("skillmix.checkers.english") / "word_order.json").read_text(encoding="utf-8"))
     classes = {word: number for number, words in enumerate(stored["classes"]) for word in words.split()}
     values = {digit: _weighed(LOWEST + STEP * place) for place, digit in enumerate(DIGITS)}
     return WordOrder(classes, tuple(tuple(values[digit] for digit in row) for row in stored["log_odds"]))

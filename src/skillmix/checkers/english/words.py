@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from skillmix.verify.passage import Word, Words
+from skillmix.checkers.passage import Word, Words
 
 
 def word_set(text: str) -> frozenset[str]:

@@ -5,15 +5,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from skillmix.verify.main_words import (
-    DETERMINERS,
-    SUBJECT_PRONOUNS,
-    denies,
-    main_words,
-    opens_clause,
-    word_set,
-)
-from skillmix.verify.passage import Checker, Passage, Span, Word, Words
+from skillmix.checkers.english.words import DETERMINERS, SUBJECT_PRONOUNS, denies, main_words, opens_clause, word_set
+from skillmix.checkers.passage import Checker, Passage, Span, Word, Words
 
 _THEREFORE: Final = frozenset({"so", "therefore", "thus", "hence", "consequently"})
 _NO_CONCLUSION: Final = frozenset({"that", "much", "many", "far", "long", "as"})  # after "so"

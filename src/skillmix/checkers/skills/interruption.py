@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
-from skillmix.verify.plain_words import ARTICLES, LITTLE, PERSONS, span_between, word_set
+from skillmix.checkers.english.plain_words import ARTICLES, LITTLE, PERSONS, span_between, word_set
+from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
 
 _BRACKET = re.compile(r"\(([^()]{5,300})\)")
 _DASH = re.compile(r"[—–]|--+| - ")

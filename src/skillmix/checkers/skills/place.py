@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from skillmix.verify.main_words import DETERMINERS, is_minor, word_set
-from skillmix.verify.numerals import is_number, numbers_in
-from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.english.numerals import is_number, numbers_in
+from skillmix.checkers.english.words import DETERMINERS, is_minor, word_set
+from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
 
 _PLACES_WITHOUT_ARTICLE: Final = word_set(
     """

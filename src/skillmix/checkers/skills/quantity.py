@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.verify.main_words import DETERMINERS, SUBJECT_PRONOUNS, is_minor, word_set
-from skillmix.verify.numerals import Number, numbers_in
-from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.english.numerals import Number, numbers_in
+from skillmix.checkers.english.words import DETERMINERS, SUBJECT_PRONOUNS, is_minor, word_set
+from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
 
 _MULTIPLES: Final = frozenset({"twice", "half", "thrice", "double", "triple"})
 _MEASURES: Final = word_set(

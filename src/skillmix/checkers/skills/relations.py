@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.verify.main_words import DETERMINERS, main_words, opens_clause, word_set
-from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.english.words import DETERMINERS, main_words, opens_clause, word_set
+from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
 
 _BE: Final = frozenset({"is", "are", "was", "were"})
 _CONCEDING: Final = frozenset({"although", "though", "granted", "even", "albeit"})

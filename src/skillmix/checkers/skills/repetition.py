@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from itertools import combinations, pairwise
 from typing import Final
 
-from skillmix.verify.passage import Checker, Passage, Span, Word, Words, span_of
-from skillmix.verify.plain_words import ARTICLES, GRAMMAR, LITTLE, bare, can_echo, span_between, word_set
+from skillmix.checkers.english.plain_words import ARTICLES, GRAMMAR, LITTLE, bare, can_echo, span_between, word_set
+from skillmix.checkers.passage import Checker, Passage, Span, Word, Words, span_of
 
 _SHORTEST: Final = 3
 """Words of a part that can end or begin alike and still say something of its own."""

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.verify.passage import Checker, Passage, Span, Words
-from skillmix.verify.plain_words import (
+from skillmix.checkers.english.plain_words import (
     ARTICLES,
     CONJUNCTIONS,
     LITTLE,
@@ -18,6 +17,7 @@ from skillmix.verify.plain_words import (
     span_between,
     word_set,
 )
+from skillmix.checkers.passage import Checker, Passage, Span, Words
 
 _THREE: Final = 3
 _FAR: Final = 6

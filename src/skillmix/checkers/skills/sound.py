@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.verify.passage import Checker, Passage, Sentence, Span, Word
-from skillmix.verify.plain_words import GRAMMAR, LITTLE, span_between
+from skillmix.checkers.english.plain_words import GRAMMAR, LITTLE, span_between
+from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Word
 
 _CONSONANTS: Final = frozenset("bcdfghjklmnpqrstvwxyz")
 _VOWEL = re.compile(r"[aeiouy]")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from skillmix.verify.main_words import DETERMINERS, word_set
-from skillmix.verify.numerals import numbers_in
-from skillmix.verify.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.english.numerals import numbers_in
+from skillmix.checkers.english.words import DETERMINERS, word_set
+from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
 
 _AFTER_DETERMINER: Final = DETERMINERS | {"very", "in", "of"}
 _NO_STEP_AFTER: Final = word_set("to door day week morning year month time night evening spring summer hand")

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from skillmix.verify.passage import Checker, Passage, Span, Words
-from skillmix.verify.plain_words import PERSONS, has_mark, only_comma, span_between, word_set
+from skillmix.checkers.english.plain_words import PERSONS, has_mark, only_comma, span_between, word_set
+from skillmix.checkers.passage import Checker, Passage, Span, Words
 
 _AS_AS = re.compile(
     r"\bas (?!(?:soon|long|well|far|much|many|early|late|often|little|few) )"

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from skillmix.config.catalogs import load_catalog, shipped_catalogs
-from skillmix.core.catalog import Catalog, Setting, Side
-from skillmix.core.combinations import Combination, Draw, Purpose, draw_combinations, draw_ladder
-from skillmix.verify.checkers import checker_of
+from skillmix.catalog.catalog import Catalog, Setting, Side
+from skillmix.catalog.combinations import Combination, Draw, Purpose, draw_combinations, draw_ladder
+from skillmix.catalog.files import load_catalog, shipped_catalogs
+from skillmix.checkers.registry import checker_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,32 +4,21 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.calls import (
-    CallProblem,
-    Decoding,
-    GradeKey,
-    Message,
-    Outcome,
-    Reply,
-    Request,
-    Subject,
-    seed_for,
-    text_id,
-)
-from skillmix.core.errors import UserError
-from skillmix.core.prompts import GraderVariant
-from skillmix.core.reading import Reading, read_grades
-from skillmix.core.reasons import reasons_of
-from skillmix.core.rubric import Rubric, rubric_of
-from skillmix.core.scoring import METRICS, Points, decide_points, text_score
-from skillmix.core.specs import asked_model, parse_spec
-from skillmix.core.text_rules import plain_answer
+from skillmix.calls import CallProblem, Decoding, GradeKey, Message, Outcome, Reply, Request, Subject, seed_for, text_id
+from skillmix.checkers.judge import Verdict
+from skillmix.commands.actions.parse_reply import Named
+from skillmix.errors import UserError
+from skillmix.grading.answers import plain_answer
+from skillmix.grading.points import METRICS, Points, decide_points, text_score
+from skillmix.grading.reader import Reading, read_grades
+from skillmix.grading.reasons import reasons_of
 from skillmix.models.opening import open_model
-from skillmix.stages.parse_reply import Named
-from skillmix.stages.rules_grader import RulesGrader, applicable_reasons, reading_of, require_checkers, with_verdict
-from skillmix.stages.scores import rules_named
-from skillmix.verify.verdict import Verdict
+from skillmix.models.specs import asked_model, parse_spec
+from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import GraderVariant
+from skillmix.prompts.rubric import Rubric, rubric_of
+from skillmix.runs.reading.run_records import rules_named
+from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, reading_of, require_checkers, with_verdict
 
 _GRADING = Decoding(max_tokens=1024)
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from skillmix.core.errors import UserError
-from skillmix.core.specs import IN_PROCESS, parse_spec
+from skillmix.errors import UserError
 from skillmix.models.checkpoints import checkpoint_of, lineage_of
-from skillmix.stages.folders import MODEL, replacing
-from skillmix.stages.train import write_lineage
+from skillmix.models.specs import IN_PROCESS, parse_spec
+from skillmix.runs.folders import MODEL, replacing
+from skillmix.training.job import write_lineage
 
 
 def merge_adapters(spec: str, output: Path) -> Path:

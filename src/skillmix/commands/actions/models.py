@@ -2,8 +2,8 @@
 
 from dataclasses import asdict, dataclass
 
-from skillmix.core.specs import PROVIDERS
 from skillmix.models.bundled import SOURCES, BundledModel, bundled_model, bundled_models
+from skillmix.models.specs import PROVIDERS
 
 
 @dataclass(frozen=True, slots=True)

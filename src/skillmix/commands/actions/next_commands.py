@@ -6,12 +6,12 @@ from itertools import islice
 from pathlib import Path
 from shlex import join
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import Experiment, load_experiment
-from skillmix.core.before_after import clearest_first
-from skillmix.engine.run_folder import RunFolder
-from skillmix.stages.plan import CALL_STEPS, step_cells
-from skillmix.stages.scores import ScoredRun
+from skillmix.catalog.files import load_catalog
+from skillmix.experiment.experiment import Experiment, load_experiment
+from skillmix.experiment.plan import CALL_STEPS, step_cells
+from skillmix.runs.run import RunFolder
+from skillmix.scores.compare import clearest_first
+from skillmix.scores.scoring import ScoredRun
 
 _COUNT = 3
 

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.catalog import Catalog
-from skillmix.core.combinations import Combination, combination_of
-from skillmix.core.errors import UserError
-from skillmix.core.prompts import GRADER_VARIANTS, LEAD_FILE, STUDENT_FILES
-from skillmix.core.reading import Reading, read_grades
-from skillmix.core.rubric import Rubric, rubric_of
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination, combination_of
+from skillmix.catalog.files import load_catalog
+from skillmix.errors import UserError
+from skillmix.grading.reader import Reading, read_grades
+from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import GRADER_VARIANTS, LEAD_FILE, STUDENT_FILES
+from skillmix.prompts.rubric import Rubric, rubric_of
 
 
 @dataclass(frozen=True, slots=True)

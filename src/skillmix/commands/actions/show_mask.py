@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skillmix.config.experiment import load_experiment
-from skillmix.core.specs import parse_spec
-from skillmix.engine.run_folder import new_run
+from skillmix.experiment.experiment import load_experiment
 from skillmix.models.checkpoints import checkpoint_of
-from skillmix.stages.train import base_spec, chosen_steps, lessons_of
+from skillmix.models.specs import parse_spec
+from skillmix.runs.run import new_run
+from skillmix.training.job import base_spec, chosen_steps, lessons_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def shown_masks(
 ) -> Iterator[ShownConversation]:
     """The first conversations of each train step."""
     from skillmix.models.local.loading import read_tokenizer
-    from skillmix.training.conversations import Encoder
+    from skillmix.training.data.examples import Encoder
 
     experiment = load_experiment(path, changes=changes)
     run = new_run(experiment.name)

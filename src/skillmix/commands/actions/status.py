@@ -3,16 +3,17 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import EvaluateStep, Experiment
-from skillmix.core.calls import CallProblem, Reply
-from skillmix.core.scoring import earns_nothing
-from skillmix.core.text_rules import RULES
-from skillmix.engine.run_folder import RunFolder, find_run
-from skillmix.stages.conversations import TURNS
-from skillmix.stages.experiment import experiment_of_run, read_experiment
-from skillmix.stages.plan import SkippedCell, cells_of, skipped_cells
-from skillmix.stages.scores import RunRecords, run_gradings, run_records, run_scores
+from skillmix.calls import CallProblem, Reply
+from skillmix.catalog.files import load_catalog
+from skillmix.experiment.experiment import EvaluateStep, Experiment
+from skillmix.experiment.plan import cells_of
+from skillmix.grading.answers import RULES
+from skillmix.grading.points import earns_nothing
+from skillmix.runs.conversations import TURNS
+from skillmix.runs.experiment_copy import experiment_of_run, read_experiment
+from skillmix.runs.reading.run_records import RunRecords, run_gradings, run_records
+from skillmix.runs.run import RunFolder, find_run
+from skillmix.scores.scoring import SkippedCell, run_scores, skipped_cells
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """`skillmix texts`: the sentences behind the numbers, those that earned most first."""
 
-from skillmix.core.earned import EarnedText
-from skillmix.core.scoring import text_score
-from skillmix.core.text_rules import Rules
-from skillmix.core.texts import Ballot
-from skillmix.engine.run_folder import find_run
-from skillmix.stages.scores import RunRecords, run_records, run_rules
+from skillmix.commands.pages.text import EarnedText
+from skillmix.grading.answers import Rules
+from skillmix.grading.ballots import Ballot
+from skillmix.grading.points import text_score
+from skillmix.runs.reading.run_records import RunRecords, run_records, run_rules
+from skillmix.runs.run import find_run
 
 
 def run_texts(run_name: str, *, student: str | None = None, k: int | None = None) -> list[EarnedText]:

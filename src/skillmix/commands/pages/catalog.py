@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from skillmix.core.catalog import Catalog
-from skillmix.render.tables import markdown_table
+from skillmix.catalog.catalog import Catalog
+from skillmix.render.markdown import markdown_table
 
 
 def catalog_page(catalog: Catalog, *, shipped: Sequence[str]) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from skillmix.core.before_after import Change, clearest_first
-from skillmix.core.scoring import Score
 from skillmix.render.numbers import dollars, duration, share_with_interval, signed_with_interval, whole
+from skillmix.scores.cells import Score
+from skillmix.scores.compare import Change, clearest_first
 
 _MOST_LINES: Final = 12
 _NUMBERS: Final = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

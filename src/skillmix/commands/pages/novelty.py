@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from skillmix.core.novelty import Novelty, NoveltyInputs
+from skillmix.catalog.novelty import Novelty, NoveltyInputs
 from skillmix.render.numbers import expectation
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 import torch
 from safetensors.torch import load_file
 
-from skillmix.core.errors import UserError
-from skillmix.core.json_texts import json_object
+from skillmix.catalog.json import json_object
+from skillmix.errors import UserError
 from skillmix.models.local.strangers import reading_weights, some_of
 
 _PREFIX: Final = "base_model.model."

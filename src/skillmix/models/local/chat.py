@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from skillmix.core.calls import Message
-from skillmix.core.errors import UserError
+from skillmix.calls import Message
+from skillmix.errors import UserError
 
 _WORD_JOINER = "\u2060"
 

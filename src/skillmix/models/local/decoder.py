@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from skillmix.models.local.cache import CacheShape, SlotCache, mask_of
 from skillmix.models.local.fusion import fuse
-from skillmix.models.local.sampling import choose
-from skillmix.models.local.slots import BLOCK
+from skillmix.models.local.kv_cache import CacheShape, SlotCache, mask_of
+from skillmix.models.local.prefix_cache import BLOCK
+from skillmix.models.local.token_choice import choose
 
 _LENGTH_STEP: Final = 128
 """Captured steps look at a multiple of this many places."""

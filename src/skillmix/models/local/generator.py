@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from skillmix.core.calls import CallProblem, GenerateKey, Outcome, Reply, Request
-from skillmix.models.local.decoding import Decoder, Start, independent_width
-from skillmix.models.local.prompts import Renderer
-from skillmix.models.local.sampling import uniforms
-from skillmix.models.local.slots import BLOCK, Chain, Match, SlotTable, chain_of
+from skillmix.calls import CallProblem, GenerateKey, Outcome, Reply, Request
+from skillmix.models.local.chat import Renderer
+from skillmix.models.local.decoder import Decoder, Start, independent_width
+from skillmix.models.local.prefix_cache import BLOCK, Chain, Match, SlotTable, chain_of
+from skillmix.models.local.token_choice import uniforms
 
 Done = Callable[[Request, Outcome], None]
 

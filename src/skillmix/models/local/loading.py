@@ -8,12 +8,12 @@ import torch
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from skillmix.core.errors import UserError
-from skillmix.core.json_texts import json_object
+from skillmix.catalog.json import json_object
+from skillmix.errors import UserError
 from skillmix.models.checkpoints import Checkpoint, parameters_in
 from skillmix.models.local.adapters import merge_adapter
-from skillmix.models.local.cache import ATTENTION, slot_attention
-from skillmix.models.local.prompts import Renderer
+from skillmix.models.local.chat import Renderer
+from skillmix.models.local.kv_cache import ATTENTION, slot_attention
 from skillmix.models.local.strangers import reading_weights, some_of
 
 AttentionInterface.register(ATTENTION, slot_attention)

@@ -8,10 +8,19 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from skillmix.core.calls import CallProblem, Outcome, Request
-from skillmix.core.specs import ModelSpec
+from skillmix.calls import CallProblem, Outcome, Request
 from skillmix.models.checkpoints import checkpoint_of
-from skillmix.models.threads import calm_threads
+from skillmix.models.specs import ModelSpec
+
+
+def calm_threads() -> None:
+    """Set, before torch is loaded, how long threads spin while they wait for each other.
+
+    Threads that spin for long make a busy machine many times slower, threads that do not spin at all an idle one by
+    half.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
 
 _CPU_SLOTS: Final = 8
 _SHARE_OF_MEMORY: Final = 0.6
@@ -83,7 +92,7 @@ class LocalModel:
 
     def _generate(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
         calm_threads()
-        from skillmix.models.local.engine import Generator
+        from skillmix.models.local.generator import Generator
         from skillmix.models.local.loading import load
 
         model, renderer = load(checkpoint_of(self._spec), device=os.environ.get("SKILLMIX_DEVICE"))
@@ -107,7 +116,7 @@ def slots_for(model: Any) -> int:
     """As many conversations at once as the memory holds; on a CPU, as many as it computes at one go."""
     import torch
 
-    from skillmix.models.local.cache import CacheShape
+    from skillmix.models.local.kv_cache import CacheShape
 
     if model.device.type != "cuda":
         return _CPU_SLOTS

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 _SHOWN: Final = 3
 _PANIC: Final = "PanicException"

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 from typing import Final
 from urllib.parse import quote
 
-from skillmix.core.calls import CallProblem, Outcome, Reply, Request
-from skillmix.core.specs import ModelSpec
-from skillmix.models.http import Endpoint, Refused, probed
-from skillmix.models.keys import Access, door_of
-from skillmix.models.pool import Pool
-from skillmix.models.replies import anthropic_answer
+from skillmix.calls import CallProblem, Outcome, Reply, Request
+from skillmix.models.servers.http import Endpoint, Refused, probed
+from skillmix.models.servers.keys import Access, door_of
+from skillmix.models.servers.pool import Pool
+from skillmix.models.servers.replies import anthropic_answer
+from skillmix.models.specs import ModelSpec
 
 VERSION: Final = "2023-06-01"
 _FALLBACK_LIMIT: Final = 1024

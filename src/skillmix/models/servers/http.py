@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import aiohttp
 
-from skillmix.core.calls import CallProblem, ProblemKind
-from skillmix.models.keys import Door
-from skillmix.models.masking import MASK
-from skillmix.models.rate_limits import wait_asked
-from skillmix.models.replies import error_message
+from skillmix.calls import CallProblem, ProblemKind
+from skillmix.models.servers.keys import Door
+from skillmix.models.servers.masking import MASK
+from skillmix.models.servers.rate_limits import wait_asked
+from skillmix.models.servers.replies import error_message
 
 _TOO_LONG = re.compile(
     r"context.?length|maximum context|too many tokens|prompt is too long|input is too long", re.IGNORECASE

@@ -6,9 +6,9 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from skillmix.core.errors import UserError
-from skillmix.core.specs import ModelSpec
-from skillmix.models.masking import MASK
+from skillmix.errors import UserError
+from skillmix.models.servers.masking import MASK
+from skillmix.models.specs import ModelSpec
 
 OWN_KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 OWN_ADDRESSES: Final = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}

@@ -4,13 +4,13 @@ import re
 from collections.abc import AsyncIterator
 from typing import Final
 
-from skillmix.core.calls import CallProblem, Outcome, Reply, Request
-from skillmix.core.specs import ModelSpec
-from skillmix.models.http import Endpoint, Refused, probed
-from skillmix.models.keys import Access, door_of
-from skillmix.models.masking import MASK
-from skillmix.models.pool import Pool
-from skillmix.models.replies import chat_answer, listed_models
+from skillmix.calls import CallProblem, Outcome, Reply, Request
+from skillmix.models.servers.http import Endpoint, Refused, probed
+from skillmix.models.servers.keys import Access, door_of
+from skillmix.models.servers.masking import MASK
+from skillmix.models.servers.pool import Pool
+from skillmix.models.servers.replies import chat_answer, listed_models
+from skillmix.models.specs import ModelSpec
 
 _THINKING = re.compile(r"^\s*<think>.*?</think>\s*", re.DOTALL)
 _MAY_BE_LEFT_OUT: Final = ("seed", "temperature", "top_p")

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
-from skillmix.core.calls import CallProblem, Outcome, Request
+from skillmix.calls import CallProblem, Outcome, Request
 
 Answer = Callable[[Request], Awaitable[Outcome]]
 _Result = tuple[Request, Outcome]

@@ -7,8 +7,8 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from skillmix.core.calls import CallProblem, is_count
-from skillmix.models.masking import MASK
+from skillmix.calls import CallProblem, is_count
+from skillmix.models.servers.masking import MASK
 
 _LONGEST_FINISH: Final = 60
 _LETTERS_A_TOKEN: Final = 100

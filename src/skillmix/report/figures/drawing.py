@@ -6,10 +6,10 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from skillmix.core.report import Report
-from skillmix.render.report import score_figures, skill_figures
-from skillmix.render.report.score_tables import students_label
-from skillmix.render.report.style import as_png, as_svg, house_style, laid_out
+from skillmix.report.figures import scores, skills
+from skillmix.report.figures.style import as_png, as_svg, house_style, laid_out
+from skillmix.report.records import Report
+from skillmix.report.tables.scores import students_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,63 +43,63 @@ _FIXED: Final = (
         "Full marks against k",
         "Best of the generations, mean over combinations, 95 % intervals; points stand a little apart to be told from "
         "one another.",
-        lambda r: score_figures.metric_against_k(r, "full_marks"),
+        lambda r: scores.metric_against_k(r, "full_marks"),
         "No cell has a graded combination.",
     ),
     Plan(
         "skill-fraction",
         "Skill fraction against k",
         "The share of skills shown in texts that meet the other three criteria.",
-        lambda r: score_figures.metric_against_k(r, "skill_fraction"),
+        lambda r: scores.metric_against_k(r, "skill_fraction"),
         "No cell has a graded combination.",
     ),
     Plan(
         "saturation",
         "How many skills a student can combine",
         "The largest k up to which full marks stay at or above .10.",
-        score_figures.saturation_points,
+        scores.saturation_points,
         "No cell has a graded combination.",
     ),
     Plan(
         "observed-and-independent",
         "Observed, and expected of independent skills",
         "One try. Above the dashed line skills help each other, below it they are in each other's way.",
-        score_figures.observed_and_independent,
+        scores.observed_and_independent,
         "No text is fully decided.",
     ),
     Plan(
         "common-skills-removed",
         "Common skills removed, and the novelty bound",
         "Above the bound not all texts can stand in a training corpus of that size, if skills are independent there.",
-        score_figures.common_removed,
+        scores.common_removed,
         "The catalogue has no list of common skills, or no combination drawn is without them.",
     ),
     Plan(
         "requested-and-unrequested",
         "Skills shown, asked for and not",
         "Found by code in each text.",
-        skill_figures.requested_and_unrequested,
+        skills.requested_and_unrequested,
         "Skills that were not asked for are known only where code grades (`rules:`).",
     ),
     Plan(
         "data-efficiency",
         "Full marks against the amount of data",
         "One point for each tuned student, one line for each richness of data.",
-        skill_figures.data_efficiency,
+        skills.data_efficiency,
         "No student has a lineage that says how many conversations it was trained on.",
     ),
     Plan(
         "yield",
         "Yield per k",
         "Of the conversations written for a data set, those with full marks; the numbers count them.",
-        skill_figures.yield_per_k,
+        skills.yield_per_k,
         "The runs made no data set.",
     ),
     Plan(
         "training-curves",
         "Training curves",
         "Solid: loss on answers; dashed: on data held back; dotted: on replayed text.",
-        skill_figures.training_curves,
+        skills.training_curves,
         "The runs trained nothing.",
     ),
 )
@@ -134,7 +134,7 @@ def _of_students(report: Report) -> Iterator[Plan]:
             "skills-before-and-after" + (f"-{number + 1}" if number else ""),
             f"Skill by skill: {students_label(report, before)} and {students_label(report, after)}",
             "Sorted by the difference between the two; all k and settings together.",
-            lambda r, b=before, a=after: skill_figures.skills_before_and_after(r, b, a),  # type: ignore[misc]
+            lambda r, b=before, a=after: skills.skills_before_and_after(r, b, a),  # type: ignore[misc]
             "The two students share no graded skill.",
             is_detail=True,
         )
@@ -143,7 +143,7 @@ def _of_students(report: Report) -> Iterator[Plan]:
             f"pairs-{number + 1}",
             f"Pairs of skills: {students_label(report, key)}",
             "How often two skills are both shown in texts that were to show both.",
-            lambda r, k=key: skill_figures.pair_heat_map(r, k),  # type: ignore[misc]
+            lambda r, k=key: skills.pair_heat_map(r, k),  # type: ignore[misc]
             "No text was to show two skills.",
             is_detail=True,
         )

@@ -6,13 +6,13 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from skillmix.core.cells import Cell
-from skillmix.core.novelty import novelty
-from skillmix.core.report import Report, StudentKey
-from skillmix.core.scoring import Metric
-from skillmix.core.skill_outcomes import cell_independence, saturation
-from skillmix.render.report.score_tables import METRIC_NAMES, common_k, students_label, without_common
-from skillmix.render.report.style import FAINT, INK, colour, marker, new_figure, share_axis
+from skillmix.catalog.novelty import novelty
+from skillmix.grading.points import Metric
+from skillmix.report.figures.style import FAINT, INK, colour, marker, new_figure, share_axis
+from skillmix.report.records import Report, StudentKey
+from skillmix.report.tables.scores import METRIC_NAMES, common_k, students_label, without_common
+from skillmix.scores.cells import Cell
+from skillmix.scores.skills import cell_independence, saturation
 
 SATURATION_LEVEL = 0.10
 

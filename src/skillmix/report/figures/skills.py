@@ -5,12 +5,12 @@ from collections import defaultdict
 import numpy as np
 from matplotlib.figure import Figure
 
-from skillmix.core.lineage import short_name
-from skillmix.core.report import Report, StudentKey
-from skillmix.core.skill_outcomes import Rate, pair_rates, skill_rates
+from skillmix.models.lineage import short_name
 from skillmix.render.numbers import share
-from skillmix.render.report.score_tables import students_label
-from skillmix.render.report.style import COLOURS, FAINT, INK, colour, marker, new_figure, share_axis
+from skillmix.report.figures.style import COLOURS, FAINT, INK, colour, marker, new_figure, share_axis
+from skillmix.report.records import Report, StudentKey
+from skillmix.report.tables.scores import students_label
+from skillmix.scores.skills import Rate, pair_rates, skill_rates
 
 _MOST_SKILLS_BY_NAME = 24
 

@@ -5,9 +5,9 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from skillmix.render.report.latex import as_latex
-from skillmix.render.report.table import Entry, Estimate, ReportTable, Score
-from skillmix.render.tables import markdown_table
+from skillmix.render.markdown import markdown_table
+from skillmix.report.tables.latex import as_latex
+from skillmix.report.tables.table import Entry, Estimate, ReportTable, Score
 
 
 def written_forms(tables: Sequence[ReportTable]) -> Iterator[tuple[str, str]]:

@@ -1,13 +1,13 @@
 """Tables of findings, graders, data sets and the paper's own figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from skillmix.core.findings import Finding
-from skillmix.core.grader_checks import REASONS, criterion_rates, losses
-from skillmix.core.lineage import short_name
-from skillmix.core.report import Report
-from skillmix.core.skill_outcomes import cell_independence
-from skillmix.render.report.table import LONG, Count, Entry, Estimate, PValue, ReportTable
+from skillmix.models.lineage import short_name
+from skillmix.report.records import Report
+from skillmix.report.tables.table import LONG, Count, Entry, Estimate, PValue, ReportTable
+from skillmix.scores.findings import Finding
+from skillmix.scores.graders import REASONS, criterion_rates, losses
+from skillmix.scores.skills import cell_independence
 
 
 def finding_table(findings: Sequence[Finding]) -> ReportTable | None:
@@ -268,110 +268,3 @@ def readability_table(report: Report) -> ReportTable | None:
         columns=("grader", "calls", "without a reply", "unreadable", "share of replies", "reasons"),
         rows=tuple(rows),
     )
-
-
-def yield_table(report: Report) -> ReportTable | None:
-    """What data sets kept of what was generated."""
-    rows: list[tuple[Entry, ...]] = []
-    for run, facts in report.datasets:
-        name = facts.name if len(report.runs) == 1 else f"{run}: {facts.name}"
-        for k, y in facts.yields.items():
-            rate = Estimate(y.full_marks / y.written if y.written else None)
-            rows.append((name, ", ".join(facts.writers) or "–", str(k), Count(y.written), Count(y.full_marks), rate))
-    if not rows:
-        return None
-    return ReportTable(
-        name="yield",
-        title="Yield: conversations with full marks",
-        note="Of all conversations written for a data set, those that had full marks; the set may take fewer of them.",
-        columns=("data set", "writer", "k", "written", "full marks", "share"),
-        rows=tuple(rows),
-    )
-
-
-def lineage_table(report: Report) -> ReportTable | None:
-    """Where tuned students come from."""
-    if not report.lineages:
-        return None
-    rows: list[tuple[Entry, ...]] = [
-        (
-            report.label(*key),
-            x.base,
-            ", ".join(_data_name(report, key[0], address) for address in x.datasets) or "–",
-            short_name(x.k),
-            Count(x.rows),
-            Count(len(x.combinations)),
-            Count(x.steps),
-            x.partition or "–",
-            "–" if x.seed is None else str(x.seed),
-            "adapter" if x.is_adapter else "all weights",
-        )
-        for key, x in report.lineages.items()
-    ]
-    return ReportTable(
-        name="lineage",
-        title="Where the tuned students come from",
-        note="As the files beside their weights say; a data set of another run goes by its hash.",
-        columns=(
-            "student",
-            "base",
-            "data",
-            "trained on",
-            "conversations",
-            "combinations",
-            "steps",
-            "partition",
-            "seed",
-            "weights",
-        ),
-        rows=tuple(rows),
-    )
-
-
-def _data_name(report: Report, run: str, address: str) -> str:
-    """A data set by the step that made it, in the student's own run or in another."""
-    found = [(r, facts.name) for r, facts in report.datasets if facts.hash == address]
-    if not found:
-        return address
-    where, name = next((f for f in found if f[0] == run), found[0])
-    return name if len(report.runs) == 1 else f"{where}: {name}"
-
-
-Published = Mapping[str, object]
-
-
-def paper_tables(published: Mapping[str, Published]) -> list[ReportTable]:
-    """The figures that the paper prints, without intervals, as it gives none."""
-    return [_paper_table(number, table) for number, table in published.items() if "rows" in table]
-
-
-def _paper_table(number: str, table: Published) -> ReportTable:
-    metrics = [str(m).replace("_", " ") for m in _list(table["metrics"])]
-    over = [f"k = {k}" for k in _list(table.get("k"))] or [str(s) for s in _list(table.get("settings"))]
-    heads = ["model", "setting", "grader", "trained on"]
-    given = [h for h in heads if any(h.replace(" ", "_") in _dict(row) for row in _list(table["rows"]))]
-    rows: list[tuple[Entry, ...]] = []
-    for row in map(_dict, _list(table["rows"])):
-        values = [Estimate(_float(v)) for group in _list(row["values"]) for v in _list(group)]
-        rows.append((*(str(row.get(h.replace(" ", "_"), "–")) for h in given), *values))
-    return ReportTable(
-        name=f"paper-{number.replace('_', '-')}",
-        title=f"Published: {number.replace('_', ' ')} of arXiv 2409.19808",
-        note=str(table["caption"]),
-        columns=(*given, *(m for _ in over for m in metrics)),
-        rows=tuple(rows),
-        groups=(("", len(given)), *((o, len(metrics)) for o in over)),
-        is_detail=True,
-    )
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _dict(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _float(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

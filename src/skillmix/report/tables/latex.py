@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Final
 
-from skillmix.render.report.table import Entry, ReportTable, Score
+from skillmix.report.tables.table import Entry, ReportTable, Score
 
 _LINES: Final = 45
 """That fit on a page beside the caption."""

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from skillmix.core.cells import Cell
-from skillmix.core.combinations import is_reserved
-from skillmix.core.lineage import short_name
-from skillmix.core.novelty import novelty
-from skillmix.core.report import Report, StudentKey
-from skillmix.core.scoring import Metric
+from skillmix.catalog.combinations import is_reserved
+from skillmix.catalog.novelty import novelty
+from skillmix.grading.points import Metric
+from skillmix.models.lineage import short_name
 from skillmix.render.numbers import expectation
-from skillmix.render.report.table import LONG, Count, Entry, Estimate, ReportTable, score_entry
+from skillmix.report.records import Report, StudentKey
+from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable, score_entry
+from skillmix.scores.cells import Cell
 
 Link = Callable[[Cell], str | None]
 METRIC_NAMES: Final[dict[Metric, str]] = {

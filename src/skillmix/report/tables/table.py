@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from skillmix.core.cells import Cell
-from skillmix.core.scoring import Metric
+from skillmix.grading.points import Metric
 from skillmix.render.numbers import share, share_with_interval, signed, signed_with_interval
+from skillmix.scores.cells import Cell
 
 
 @dataclass(frozen=True, slots=True)

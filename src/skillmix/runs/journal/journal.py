@@ -16,21 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
-from skillmix.core.calls import (
-    Call,
-    CallKey,
-    Decoding,
-    GenerateKey,
-    Message,
-    Origin,
-    Outcome,
-    Reply,
-    Request,
-)
-from skillmix.core.combinations import Combination
-from skillmix.core.errors import UserError
-from skillmix.engine.locking import held_lock
-from skillmix.engine.rows import (
+from skillmix.calls import Call, CallKey, Decoding, GenerateKey, Message, Origin, Outcome, Reply, Request
+from skillmix.catalog.combinations import Combination
+from skillmix.errors import UserError
+from skillmix.runs.journal.locking import held_lock
+from skillmix.runs.journal.rows import (
     CALL_COLUMNS,
     call_of_row,
     combination_of_row,
@@ -39,7 +29,7 @@ from skillmix.engine.rows import (
     union,
     verified_message,
 )
-from skillmix.engine.schema import OlderJournal, connect, opening, telling_what_broke
+from skillmix.runs.journal.schema import OlderJournal, connect, opening, telling_what_broke
 
 MAIN_FILE: Final = "calls.sqlite"
 _KEY_ORDER: Final = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 
 def held_lock(file: Path) -> FileLock:

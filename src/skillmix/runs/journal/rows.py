@@ -5,7 +5,7 @@ from dataclasses import astuple
 from functools import lru_cache
 from typing import Final
 
-from skillmix.core.calls import (
+from skillmix.calls import (
     Call,
     CallKey,
     CallProblem,
@@ -18,8 +18,8 @@ from skillmix.core.calls import (
     Role,
     content_address,
 )
-from skillmix.core.combinations import Combination, combination_id
-from skillmix.core.errors import UserError
+from skillmix.catalog.combinations import Combination, combination_id
+from skillmix.errors import UserError
 
 CALL_COLUMNS: Final = (
     "student, combination, generation, turn, text, grader, round, attempt, model, messages, decoding, seed, "

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from skillmix.core.errors import UserError
-from skillmix.engine.soundness import open_read_only, refuse_broken_pages, refuse_other_tables
+from skillmix.errors import UserError
+from skillmix.runs.journal.soundness import open_read_only, refuse_broken_pages, refuse_other_tables
 
 APPLICATION_ID: Final = 0x736B6D78  # "skmx"
 VERSION: Final = 2

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 _TYPES: Final = {"TEXT": ("text",), "INTEGER": ("integer",), "REAL": ("real", "integer")}
 """The types of values that SQLite stores in a column of each kind."""

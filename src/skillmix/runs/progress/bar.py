@@ -10,9 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from skillmix.core.time_left import TimeLeft
 from skillmix.render.numbers import percent
-from skillmix.render.progress_words import left_words
+from skillmix.runs.progress.messages import left_words
+from skillmix.runs.progress.time_left import TimeLeft
 
 _REFRESHES_A_SECOND: Final = 4
 _NARROW: Final = 50

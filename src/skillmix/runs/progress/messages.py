@@ -1,7 +1,7 @@
 """What a run says about its progress, in words."""
 
-from skillmix.core.time_left import TimeLeft, Work
 from skillmix.render.numbers import dollars, duration, percent, whole
+from skillmix.runs.progress.time_left import TimeLeft, Work
 
 
 def begin_words(work: Work) -> str:

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from skillmix.core.time_left import ENOUGH, Bound, Work, pace_of, share_done, time_left
-from skillmix.engine.scheduler import Tally
-from skillmix.render.progress_words import begin_words, call_words, run_words, step_words
-from skillmix.stages.terminal import Terminal, can_draw, say
+from skillmix.runs.progress.messages import begin_words, call_words, run_words, step_words
+from skillmix.runs.progress.terminal import Terminal, can_draw, say
+from skillmix.runs.progress.time_left import ENOUGH, Bound, Work, pace_of, share_done, time_left
+from skillmix.runs.scheduler import Tally
 
 if TYPE_CHECKING:
-    from skillmix.render.progress_bar import BarState
+    from skillmix.runs.progress.bar import BarState
 
 LINE_EVERY: Final = 15.0
 """Seconds between two lines where there is no terminal."""
@@ -120,7 +120,7 @@ class RunProgress:
         return list(self._works.values())
 
     def _state(self) -> "BarState":
-        from skillmix.render.progress_bar import BarState
+        from skillmix.runs.progress.bar import BarState
 
         return BarState(self._step(self._current), self._share(), time_left(self._all()))
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from skillmix.engine.scheduler import Scheduler
-from skillmix.stages.terminal import say
+from skillmix.runs.progress.terminal import say
+from skillmix.runs.scheduler import Scheduler
 
 _SIGNALS: Final = {
     why: getattr(signal, name)

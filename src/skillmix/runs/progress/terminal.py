@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
-    from skillmix.render.progress_bar import Bar, BarState
+    from skillmix.runs.progress.bar import Bar, BarState
 
 _WITHOUT_CURSOR: Final = ("", "dumb", "unknown")
 """Values of TERM for terminals that cannot draw over a line."""
@@ -41,7 +41,7 @@ class Terminal:
     def draw(self) -> None:
         """Draw the bar from now on."""
         if self._lines.bar is None:
-            from skillmix.render.progress_bar import Bar
+            from skillmix.runs.progress.bar import Bar
 
             bar = Bar(self._stream, self._state)
             bar.start()

@@ -15,26 +15,26 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import skillmix
-from skillmix.config.catalogs import load_catalog
-from skillmix.config.experiment import GraderSettings
-from skillmix.config.prompt_sets import load_prompts
-from skillmix.core.catalog import Catalog
-from skillmix.core.combinations import Combination
-from skillmix.core.hashing import digest
-from skillmix.core.reading import Reading, read_grades
-from skillmix.core.rubric import Phrases, rubric_of
-from skillmix.core.scoring import text_score
-from skillmix.core.text_rules import Answer, Rules, extract_answer, plain_answer
-from skillmix.core.texts import Ballot, StudentText, counts
-from skillmix.engine.derived import Decision, Derived
-from skillmix.engine.journal import JournalReader
-from skillmix.engine.outlines import Ids, Outline, Vote, combinations_of, contents, outlines
-from skillmix.engine.run_folder import RunFolder
-from skillmix.stages.conversations import TURNS
-from skillmix.stages.experiment import criteria_of, experiment_of_run, read_experiment
-from skillmix.stages.rules_grader import RulesGrader, reading_of, with_verdict
-from skillmix.stages.scores import run_rules
-from skillmix.verify.checkers import ENTRY_POINTS
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination
+from skillmix.catalog.files import load_catalog
+from skillmix.checkers.registry import ENTRY_POINTS
+from skillmix.experiment.experiment import GraderSettings
+from skillmix.grading.answers import Answer, Rules, extract_answer, plain_answer
+from skillmix.grading.ballots import Ballot, StudentText, counts
+from skillmix.grading.points import text_score
+from skillmix.grading.reader import Reading, read_grades
+from skillmix.hashing import digest
+from skillmix.prompts.files import load_prompts
+from skillmix.prompts.rubric import Phrases, rubric_of
+from skillmix.runs.conversations import TURNS
+from skillmix.runs.experiment_copy import criteria_of, experiment_of_run, read_experiment
+from skillmix.runs.journal.journal import JournalReader
+from skillmix.runs.reading.decision_cache import Decision, Derived
+from skillmix.runs.reading.outlines import Ids, Outline, Vote, combinations_of, contents, outlines
+from skillmix.runs.reading.run_records import run_rules
+from skillmix.runs.rules_grader import RulesGrader, reading_of, with_verdict
+from skillmix.runs.run import RunFolder
 
 _AT_ONCE: Final = 10_000
 
@@ -129,8 +129,12 @@ class Deciding:
 def code_version() -> str:
     """A hash of the code that reads replies and checks texts, other packages' checkers included."""
     package = Path(skillmix.__file__).parent
-    files = [path for part in ("core", "verify") for path in sorted((package / part).rglob("*.py"))]
-    files += [package / "stages" / name for name in ("graded.py", "rules_grader.py")]
+    files = [
+        path
+        for part in ("catalog", "prompts", "grading", "checkers")
+        for path in sorted((package / part).rglob("*.py"))
+    ]
+    files += [package / name for name in ("hashing.py", "runs/reading/decisions.py", "runs/rules_grader.py")]
     brought = sorted((e.name, e.value, e.dist.version if e.dist else "") for e in entry_points(group=ENTRY_POINTS))
     content = blake2b(digest_size=16)
     for path in files:

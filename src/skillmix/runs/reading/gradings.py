@@ -8,11 +8,11 @@ from itertools import islice
 from multiprocessing import get_context
 from typing import Final
 
-from skillmix.core.calls import Call, Reply
-from skillmix.core.reading import Reading, read_grades
-from skillmix.core.rubric import Phrases, rubric_of
-from skillmix.core.texts import ReadCall, Rounds, StudentText, gradings_of, read_reply
-from skillmix.stages.second_process import is_there_a_second_core
+from skillmix.calls import Call, Reply
+from skillmix.grading.ballots import ReadCall, Rounds, StudentText, gradings_of, read_reply
+from skillmix.grading.reader import Reading, read_grades
+from skillmix.prompts.rubric import Phrases, rubric_of
+from skillmix.runs.helper_process import is_there_a_second_core
 
 Grading = tuple[Call, StudentText]
 _BATCH: Final = 500

@@ -9,11 +9,11 @@ from pathlib import Path
 from sys import intern
 from typing import Any, Final, NamedTuple
 
-from skillmix.core.combinations import Combination
-from skillmix.core.errors import UserError
-from skillmix.engine.journal import JournalReader
-from skillmix.engine.rows import combination_of_row, verified_content
-from skillmix.engine.schema import telling_what_broke
+from skillmix.catalog.combinations import Combination
+from skillmix.errors import UserError
+from skillmix.runs.journal.journal import JournalReader
+from skillmix.runs.journal.rows import combination_of_row, verified_content
+from skillmix.runs.journal.schema import telling_what_broke
 
 
 class Turn(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from skillmix.core.statistics.intervals import (
+from skillmix.scores.statistics.intervals import (
     RESAMPLES,
     ROUNDING,
     SEED,

@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from skillmix.core.statistics.comparisons import combinations_needed, paired_difference
-from skillmix.core.statistics.intervals import ROUNDING, wilson_interval
-from skillmix.core.statistics.pooling import Nested, pooled
+from skillmix.scores.statistics.differences import combinations_needed, paired_difference
+from skillmix.scores.statistics.intervals import ROUNDING, wilson_interval
+from skillmix.scores.statistics.pooling import Nested, pooled
 
 Unit = Literal["combinations", "seeds", "partitions"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skillmix.core.statistics.intervals import (
+from skillmix.scores.statistics.intervals import (
     RESAMPLES,
     ROUNDING,
     SEED,

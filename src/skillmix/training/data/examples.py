@@ -3,14 +3,40 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
-from skillmix.core.errors import UserError
-from skillmix.core.json_texts import is_encodable, parsed_json
-from skillmix.training.examples import Example
-from skillmix.training.formats import Piece, Turn
-from skillmix.training.sealing import SealedTokenizer
-from skillmix.training.templates import Template
+import numpy as np
+
+from skillmix.catalog.json import is_encodable, parsed_json
+from skillmix.errors import UserError
+from skillmix.training.data.chat_formats import Piece, Template, Turn
+from skillmix.training.data.tokenizer import SealedTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One conversation, or one piece of replay text."""
+
+    key: str
+    tokens: np.ndarray
+    """int32, one dimension."""
+    is_trained: np.ndarray
+    """bool, as long as `tokens`: this token is a target that counts in the loss. The first never is."""
+    is_replay: bool
+
+
+class Data(Protocol):
+    """The examples of a training run, a function of the step alone: to resume, the step's number is enough."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many steps see every conversation once."""
+        ...
+
+    def step(self, number: int) -> Sequence[Example]:
+        """All examples of one optimiser step, counted from 0; the same on every rank."""
+        ...
+
 
 TooLong = Literal["drop", "refuse"]
 _AT_ONCE: Final = 256

@@ -6,7 +6,7 @@ from heapq import heapify, heapreplace
 
 import numpy as np
 
-from skillmix.training.examples import Example
+from skillmix.training.data.examples import Example
 
 
 @dataclass(frozen=True, slots=True)

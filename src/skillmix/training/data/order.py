@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor
 
-from skillmix.core.hashing import digest, permuted
-from skillmix.training.examples import Example
-from skillmix.training.replay import Replay
+from skillmix.hashing import digest, permuted
+from skillmix.training.data.examples import Example
+from skillmix.training.data.replay import Replay
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import IO, Final
 
 import numpy as np
 
-from skillmix.core.errors import UserError
-from skillmix.core.hashing import digest
-from skillmix.training.examples import Example
+from skillmix.errors import UserError
+from skillmix.hashing import digest
+from skillmix.training.data.examples import Example
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _MOST_OPEN: Final = 64

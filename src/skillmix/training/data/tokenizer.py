@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from skillmix.core.errors import UserError
-from skillmix.training.formats import Piece
+from skillmix.errors import UserError
+from skillmix.training.data.chat_formats import Piece
 
 _PLANE: Final = 0x100000
 _BLOCK: Final = 0x2000

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from transformers import AttentionInterface
 
-from skillmix.core.errors import UserError
+from skillmix.errors import UserError
 
 ATTENTION: Final = "skillmix_packed"
 """The name under which `attend` is known to transformers."""

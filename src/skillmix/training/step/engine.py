@@ -1,24 +1,38 @@
 """One optimiser step: micro-batches forward and backward, gradients summed, one update."""
 
 import gc
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import nn
 
-from skillmix.core.errors import UserError
-from skillmix.training.examples import Example
-from skillmix.training.layers import compile_layers, set_recompute
-from skillmix.training.micro_batches import MicroBatch, pack, split
-from skillmix.training.optimizer import BYTES, Optimizer, divided
-from skillmix.training.packed_model import PackedModel, inputs_of
-from skillmix.training.ranks import Ranks
+from skillmix.errors import UserError
+from skillmix.hashing import digest
+from skillmix.training.data.examples import Example
+from skillmix.training.data.micro_batches import MicroBatch, pack, split
+from skillmix.training.ranks import Ranks, shard
 from skillmix.training.recipe import Recipe
-from skillmix.training.seeding import has_dropout, seeded
-from skillmix.training.sharding import shard
+from skillmix.training.step.optimizer import BYTES, Optimizer, divided
+from skillmix.training.step.packed_model import PackedModel, compile_layers, inputs_of, set_recompute
+
+
+def has_dropout(model: Any) -> bool:
+    """Whether anything in a model is drawn while it trains."""
+    return any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
+
+
+@contextmanager
+def seeded(*key: int, device: torch.device) -> Iterator[None]:
+    """Draw by a key inside, and as before afterwards."""
+    seed = int.from_bytes(digest("dropout", *key, size=8)) >> 1
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
 
 _FILL: Final = 128
 """On a GPU, micro-batches are as long as a multiple of this."""

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import torch
 
+from skillmix.training.ranks import local_part, start_of
 from skillmix.training.recipe import Recipe
-from skillmix.training.rounding import high_part, joined, low_part, noise, rounded
-from skillmix.training.sharding import local_part, start_of
+from skillmix.training.step.precision import high_part, joined, low_part, noise, rounded
 
 BYTES: Final = {"fp32": 16, "bf16-master": 16, "bf16-stochastic": 8}
 """Memory for one trained parameter: weight, its lower half, two moments, sum of gradients."""
