@@ -28,7 +28,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 from skillmix.training.data.examples import Example
-from skillmix.training.recipe import Recipe
+from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.engine import Engine
 
 PEAK = 989e12
@@ -235,7 +235,7 @@ class Bench:
             torch.cuda.reset_peak_memory_stats()
 
     def _ours(self, precision: Any, recompute: Any, budget: int | None) -> Result:
-        recipe = Recipe(
+        recipe = TrainingRecipe(
             precision=precision, recompute=recompute, token_budget=budget,
             compile="off" if self.arguments.no_compile else "auto",
         )  # fmt: skip

@@ -17,10 +17,10 @@ from pyarrow import parquet
 from skillmix.catalog.combinations import is_reserved
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
-from skillmix.datasets.build import Made
+from skillmix.datasets.build import WrittenDataset
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.errors import UserError
-from skillmix.experiment.recipes import Recipe, plain_recipe, recipe_named
+from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.grading.answers import RULES
 from skillmix.grading.points import text_score
 from skillmix.grading.sentences import count_sentences
@@ -61,7 +61,7 @@ def keys(folder: Path) -> set[str]:
     return {row["key"] for row in rows(folder)}
 
 
-def of_run(recipe: Recipe, **more: Any) -> Made:
+def of_run(recipe: DataRecipe, **more: Any) -> WrittenDataset:
     return dataset_of_runs(FromRuns(runs=["data"], recipe=recipe, near_duplicates=None, **more))
 
 

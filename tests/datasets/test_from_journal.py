@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from skillmix.datasets import from_journal
-from skillmix.datasets.from_journal import Found, Source, found_in
+from skillmix.datasets.from_journal import KeptOfRun, RunSource, found_in
 from skillmix.datasets.from_runs import writers_of
 from skillmix.errors import UserError
 from skillmix.runs.run import RunFolder
@@ -15,7 +15,7 @@ from skillmix.steps.run import run_experiment
 
 
 @pytest.fixture
-def source(in_folder: Path) -> Source:
+def source(in_folder: Path) -> RunSource:
     """Two writers, two graders, some votes that cannot be read and some refusals."""
     document: dict[str, Any] = {
         "name": "data",
@@ -42,7 +42,7 @@ def source(in_folder: Path) -> Source:
     }
     (in_folder / "data.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     run = run_experiment(in_folder / "data.yaml").run
-    return Source(run.path, None, None, writers_of(run, None))
+    return RunSource(run.path, None, None, writers_of(run, None))
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ def with_help(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(from_journal, "is_there_a_second_core", lambda: True)
 
 
-def lines(found: Found) -> list[str]:
+def lines(found: KeptOfRun) -> list[str]:
     return [repr(kept) for kept in found.kept]
 
 
-def test_two_processes_find_what_one_finds(source: Source, request: pytest.FixtureRequest) -> None:
+def test_two_processes_find_what_one_finds(source: RunSource, request: pytest.FixtureRequest) -> None:
     alone = found_in(source)
     request.getfixturevalue("with_help")
 
@@ -71,7 +71,7 @@ def test_two_processes_find_what_one_finds(source: Source, request: pytest.Fixtu
 
 
 def test_without_the_second_process_the_first_one_reads_all(
-    source: Source, with_help: None, monkeypatch: pytest.MonkeyPatch
+    source: RunSource, with_help: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = found_in(source)
     monkeypatch.setattr(from_journal, "_parts_there", _gone)
@@ -79,13 +79,13 @@ def test_without_the_second_process_the_first_one_reads_all(
     assert lines(found_in(source)) == lines(together)
 
 
-def _gone(source: Source, ids: object) -> Any:
+def _gone(source: RunSource, ids: object) -> Any:
     import os
 
     os._exit(1)
 
 
-def test_damage_that_the_second_process_meets_is_told(source: Source, with_help: None) -> None:
+def test_damage_that_the_second_process_meets_is_told(source: RunSource, with_help: None) -> None:
     import sqlite3
 
     with sqlite3.connect(RunFolder(source.run).journal / "calls.sqlite") as journal:

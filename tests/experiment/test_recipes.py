@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillmix.errors import UserError
-from skillmix.experiment.recipes import Recipe, draw_set, plain_recipe, recipe_named
+from skillmix.experiment.recipes import DataRecipe, draw_set, plain_recipe, recipe_named
 
 Texts = list[tuple[str, int]]
 TEXTS = st.lists(st.integers(1, 4), max_size=60).map(lambda ks: [(f"text {n}", k) for n, k in enumerate(ks)])
 
 
-def members(recipe: Recipe, texts: Texts) -> set[str]:
+def members(recipe: DataRecipe, texts: Texts) -> set[str]:
     return {texts[place][0] for place in draw_set(recipe, texts)}
 
 

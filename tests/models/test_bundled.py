@@ -15,10 +15,10 @@ import pytest
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.models import bundled
-from skillmix.models.bundled import Source, bundled_model, bundled_models, cache_folder
+from skillmix.models.bundled import BundledSource, bundled_model, bundled_models, cache_folder
 
 GGUF = b"GGUF, or so it says" * 100
-SOURCE = Source(
+SOURCE = BundledSource(
     package="tiny-model",
     package_version="1.0",
     file="tiny_model/tiny.gguf",
@@ -48,7 +48,7 @@ def silent(message: str) -> None:
     """Say nothing."""
 
 
-def no_download(source: Source, folder: Path) -> None:
+def no_download(source: BundledSource, folder: Path) -> None:
     raise AssertionError("it asked the network")
 
 
@@ -78,7 +78,7 @@ def test_wheel_that_lies_in_the_cache_is_used_without_the_network(cache: Path) -
 def test_wheel_is_fetched_when_none_lies_there(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[str] = []
 
-    def download(source: Source, folder: Path) -> None:
+    def download(source: BundledSource, folder: Path) -> None:
         fetched.append(source.package)
         packed(folder)
 

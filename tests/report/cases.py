@@ -16,7 +16,7 @@ from skillmix.commands import main
 from skillmix.grading.sentences import count_sentences
 from skillmix.models.scripted import ScriptedModel
 from skillmix.report.figures import drawing as figures
-from skillmix.report.write import Made, Wishes, report
+from skillmix.report.write import Wishes, WrittenReport, report
 from tests.report.expected_scores import Case
 from tests.report.second_run import SecondRun
 from tests.report.second_way import LIMIT, Points
@@ -26,7 +26,7 @@ from tests.report.second_way import LIMIT, Points
 class Reported:
     """A report, the figures as they were drawn, and how to work out both again."""
 
-    made: Made
+    made: WrittenReport
     figures: dict[str, Figure]
     case: Case
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skillmix.grading.sentences import count_sentences
-from skillmix.report.write import Made, Wishes
+from skillmix.report.write import Wishes, WrittenReport
 from tests.report.cases import Reported, code_case, reported, run_document, trained_experiment
 from tests.report.expected_scores import Case
 from tests.report.second_run import SecondRun
@@ -75,12 +75,12 @@ def scripted(world: World) -> Reported:
 
 
 @pytest.fixture(scope="package")
-def made(scripted: Reported) -> Made:
+def made(scripted: Reported) -> WrittenReport:
     return scripted.made
 
 
 @pytest.fixture(scope="package")
-def folder(made: Made) -> Path:
+def folder(made: WrittenReport) -> Path:
     return made.page.parent
 
 

@@ -15,7 +15,7 @@ from skillmix.models.lineage import Lineage
 from skillmix.report.finding_sentences import finding_sentence
 from skillmix.report.write import Wishes, report
 from skillmix.scores.cells import Cell, Place
-from skillmix.scores.compare import Contender
+from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.findings import Finding, findings
 from skillmix.scores.statistics.gains import gain, more_to_exclude, more_to_find
 from tests.report.worlds import make_world
@@ -30,8 +30,8 @@ def lineage(*k: int, rows: int | None = 1000, base: str = "b", seed: int = 0, pa
 
 def contender(
     name: str, told: Lineage | None = None, *, run: str = "r", seed: int = 0, partition: str = "p"
-) -> Contender:
-    return Contender(run, name, "b" if told is None else "local:x", "standard", told, partition, seed)
+) -> ComparableStudent:
+    return ComparableStudent(run, name, "b" if told is None else "local:x", "standard", told, partition, seed)
 
 
 def cell(student: str, successes: int, n: int, *, k: int = 4, setting: str = "held-out", run: str = "r") -> Cell:

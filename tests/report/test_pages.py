@@ -15,7 +15,7 @@ from skillmix.report.archive import LARGEST, Chunks
 from skillmix.report.tables.formats import as_csv, as_markdown
 from skillmix.report.tables.latex import as_latex
 from skillmix.report.tables.table import Count, Estimate, ReportTable
-from skillmix.report.write import Made, Wishes, report
+from skillmix.report.write import Wishes, WrittenReport, report
 from tests.report.conftest import inside
 from tests.report.worlds import World
 
@@ -32,7 +32,7 @@ def chunk(file: Path) -> object:
     return json.loads(found[1])
 
 
-def test_two_reports_of_one_journal_are_equal_to_the_byte(world: World, made: Made, tmp_path: Path) -> None:
+def test_two_reports_of_one_journal_are_equal_to_the_byte(world: World, made: WrittenReport, tmp_path: Path) -> None:
     with inside(world.run.parents[1]):
         again = report(["world"], output=tmp_path / "again", wishes=Wishes(rules="both", published=True))
 

@@ -9,9 +9,9 @@ import pytest
 
 from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
 from skillmix.experiment.prices import Price
-from skillmix.runs.budget import LimitedPurse, Task
+from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.scheduler import Scheduler, Tally
+from skillmix.runs.scheduler import CallCounts, Scheduler
 
 PRICE = Price(input=0.0, output=1e5)
 """A full reply of ten tokens costs one dollar."""
@@ -42,12 +42,12 @@ class Fake:
         pass
 
 
-def run(folder: Path, model: Fake, *, count: int = 400, max_usd: float = 5.0) -> tuple[Tally, float]:
+def run(folder: Path, model: Fake, *, count: int = 400, max_usd: float = 5.0) -> tuple[CallCounts, float]:
     """How a run went, and what it spent over all runs."""
 
-    async def main() -> tuple[Tally, float]:
+    async def main() -> tuple[CallCounts, float]:
         with JournalWriter(folder) as journal:
-            purse = LimitedPurse({"m": PRICE}, spent=journal.spent(), max_calls=None, max_usd=max_usd)
+            purse = LimitedBudget({"m": PRICE}, spent=journal.spent(), max_calls=None, max_usd=max_usd)
             scheduler = Scheduler({"m": model}, journal, purse=purse, tries=4, first_wait=0.001)
             tally = await scheduler.run(iter([task(n) for n in range(count)]), lambda *_: [])
             assert journal.spent()[1] == pytest.approx(purse.usd)
@@ -140,7 +140,7 @@ def test_calls_that_are_left_count_as_billed(tmp_path: Path) -> None:
 
     async def main() -> tuple[int, float]:
         with JournalWriter(tmp_path) as journal:
-            purse = LimitedPurse({"m": PRICE}, spent=(0, 0.0), max_calls=None, max_usd=50.0)
+            purse = LimitedBudget({"m": PRICE}, spent=(0, 0.0), max_calls=None, max_usd=50.0)
             scheduler = Scheduler({"m": Silent(Reply(""))}, journal, purse=purse)
             working = asyncio.create_task(scheduler.run(iter([task(n) for n in range(3)]), lambda *_: []))
             await asyncio.sleep(0.2)

@@ -9,9 +9,9 @@ import pytest
 from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
 from skillmix.errors import UserError
 from skillmix.experiment.prices import Price
-from skillmix.runs.budget import LimitedPurse, Purse, Task
+from skillmix.runs.budget import Budget, LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.scheduler import Scheduler, Tally
+from skillmix.runs.scheduler import CallCounts, Scheduler
 
 
 class Fake:
@@ -50,9 +50,9 @@ def test_names_of_one_model_share_it(tmp_path: Path) -> None:
     shared, other = (Shared(lambda request: Reply("fine")) for _ in range(2))
     tasks = [task(n)._replace(model=("m", "also m", "other")[n % 3]) for n in range(9)]
 
-    async def main() -> Tally:
+    async def main() -> CallCounts:
         with JournalWriter(tmp_path) as journal:
-            purse = LimitedPurse(
+            purse = LimitedBudget(
                 {"m": None, "also m": None, "other": None}, spent=(0, 0.0), max_calls=None, max_usd=None
             )
             models = {"m": shared, "also m": shared, "other": other}
@@ -68,14 +68,14 @@ def second_turn(request: Request, outcome: Outcome) -> Iterator[Task]:
         yield task(int(key.combination[1:]), turn=2)
 
 
-def no_limit() -> LimitedPurse:
-    return LimitedPurse({"m": None}, spent=(0, 0.0), max_calls=None, max_usd=None)
+def no_limit() -> LimitedBudget:
+    return LimitedBudget({"m": None}, spent=(0, 0.0), max_calls=None, max_usd=None)
 
 
 def run(
-    folder: Path, model: Fake, count: int = 5, *, purse: Purse | None = None, tries: int = 4, most_open: int = 8
-) -> Tally:
-    async def main() -> Tally:
+    folder: Path, model: Fake, count: int = 5, *, purse: Budget | None = None, tries: int = 4, most_open: int = 8
+) -> CallCounts:
+    async def main() -> CallCounts:
         with JournalWriter(folder) as journal:
             scheduler = Scheduler(
                 {"m": model}, journal, purse=purse or no_limit(), tries=tries, first_wait=0.001, most_open=most_open
@@ -158,8 +158,8 @@ def test_an_empty_reply_is_never_retried(tmp_path: Path) -> None:
 
 
 def test_a_limit_of_calls_holds_over_resumes(tmp_path: Path) -> None:
-    def purse(spent: tuple[int, float]) -> LimitedPurse:
-        return LimitedPurse({"m": None}, spent=spent, max_calls=7, max_usd=None)
+    def purse(spent: tuple[int, float]) -> LimitedBudget:
+        return LimitedBudget({"m": None}, spent=spent, max_calls=7, max_usd=None)
 
     first = run(tmp_path, Fake(echo), 10, purse=purse((0, 0.0)))
     with JournalWriter(tmp_path) as journal:
@@ -171,7 +171,7 @@ def test_a_limit_of_calls_holds_over_resumes(tmp_path: Path) -> None:
 
 
 def test_tries_count_towards_the_limit_of_calls(tmp_path: Path) -> None:
-    purse = LimitedPurse({"m": None}, spent=(0, 0.0), max_calls=7, max_usd=None)
+    purse = LimitedBudget({"m": None}, spent=(0, 0.0), max_calls=7, max_usd=None)
 
     tally = run(tmp_path, Fake(lambda r: CallProblem("passing", "HTTP 500")), 10, purse=purse, tries=12)
 
@@ -180,7 +180,7 @@ def test_tries_count_towards_the_limit_of_calls(tmp_path: Path) -> None:
 
 def test_a_limit_in_dollars_counts_the_worst_of_what_is_in_flight(tmp_path: Path) -> None:
     price = Price(input=0.0, output=1e6 / 10)  # a full reply of ten tokens costs one dollar
-    purse = LimitedPurse({"m": price}, spent=(0, 0.0), max_calls=None, max_usd=3.0)
+    purse = LimitedBudget({"m": price}, spent=(0, 0.0), max_calls=None, max_usd=3.0)
     model = Fake(lambda r: Reply("x", input_tokens=1, output_tokens=5))
 
     tally = run(tmp_path, model, 100, purse=purse)

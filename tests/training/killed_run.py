@@ -11,17 +11,17 @@ from pathlib import Path
 
 from skillmix.steps.train import train_steps
 from skillmix.training.data.examples import Example
-from skillmix.training.data.order import OrderedData
+from skillmix.training.data.order import TrainingOrder
 
-_step = OrderedData.step
+_step = TrainingOrder.step
 
 
-def _killed(self: OrderedData, number: int) -> Sequence[Example]:
+def _killed(self: TrainingOrder, number: int) -> Sequence[Example]:
     if number == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
     return _step(self, number)
 
 
 if __name__ == "__main__":
-    OrderedData.step = _killed  # type: ignore[method-assign]
+    TrainingOrder.step = _killed  # type: ignore[method-assign]
     train_steps(Path(sys.argv[1]))

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from skillmix.training.data.examples import Example
 from skillmix.training.data.micro_batches import pack
-from skillmix.training.recipe import Recipe
+from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.attention import packed_attention
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import _functions
@@ -22,7 +22,7 @@ VOCABULARY = 1000
 
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_replacing_one_conversation_leaves_the_others_bit_identical(is_compiled: bool) -> None:
-    engine = Engine(model(), Recipe(precision="bf16-master", compile="on" if is_compiled else "off"))
+    engine = Engine(model(), TrainingRecipe(precision="bf16-master", compile="on" if is_compiled else "off"))
     examples = conversations(8)
     others = conversations(8, seed=1)
     changed = [*examples[:3], replaced(examples[3], others[3]), *examples[4:]]
@@ -40,7 +40,7 @@ def test_replacing_one_conversation_leaves_the_others_bit_identical(is_compiled:
 def test_unpadded_bf16_agrees_with_padded_fp32() -> None:
     examples = conversations(16)
     exact_loss, exact_gradient = padded_fp32(model(torch.float32), examples)
-    engine = Engine(model(torch.float32), Recipe(precision="bf16-master", learning_rate=0.0))
+    engine = Engine(model(torch.float32), TrainingRecipe(precision="bf16-master", learning_rate=0.0))
 
     step = engine.step(0, examples)
 

@@ -14,20 +14,22 @@ import torch
 from skillmix.errors import Interrupted, UserError
 from skillmix.training.data.chat_formats import Turn
 from skillmix.training.data.examples import Conversation, Encoder, Example
-from skillmix.training.data.order import OrderedData
+from skillmix.training.data.order import TrainingOrder
 from skillmix.training.loop import TrainResult, operations_a_token, train
 from skillmix.training.lora import Lora, with_adapter
-from skillmix.training.recipe import Recipe
+from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.engine import Engine
 from tests.training.tiny import Steps, example, random_step, tiny_model, weights_of
 from tests.training.tokenizers_at_hand import tokenizer
 
 pytestmark = pytest.mark.machine
 
-FAST = Recipe(steps=6, learning_rate=1e-2, warmup_steps=0, gamma=0.5, precision="fp32", token_budget=100)
+FAST = TrainingRecipe(steps=6, learning_rate=1e-2, warmup_steps=0, gamma=0.5, precision="fp32", token_budget=100)
 
 
-def run(recipe: Recipe, folder: Path, *, model: Any = None, **given: Any) -> tuple[TrainResult, list[dict[str, Any]]]:
+def run(
+    recipe: TrainingRecipe, folder: Path, *, model: Any = None, **given: Any
+) -> tuple[TrainResult, list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
     settings = {"validation": None, "resume": True, **given}
     data = settings.pop("data", Steps([random_step(number) for number in range(6)]))
@@ -46,9 +48,11 @@ def test_a_tiny_model_learns_32_conversations_by_heart_and_writes_them(tmp_path:
     encoder = Encoder(tokenizer("llama-2 trained here"), chat_format="llama-2")
     prepared = encoder.examples(talks, limit=200, too_long="refuse")
     model = tiny_model(size=64, vocabulary=len(encoder.tokenizer))
-    recipe = Recipe(steps=150, learning_rate=1e-2, warmup_steps=5, schedule="cosine", clip=1.0, precision="fp32")
+    recipe = TrainingRecipe(
+        steps=150, learning_rate=1e-2, warmup_steps=5, schedule="cosine", clip=1.0, precision="fp32"
+    )
 
-    result, rows = run(recipe, tmp_path, model=model, data=OrderedData(prepared.examples, batch=16, seed=0))
+    result, rows = run(recipe, tmp_path, model=model, data=TrainingOrder(prepared.examples, batch=16, seed=0))
 
     assert len(talks) == 32
     assert max(row["answers"] for row in rows[-2:]) < 0.05
@@ -104,7 +108,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_batch(tmp_path:
 
 def test_training_stops_early_and_keeps_the_best(tmp_path: Path) -> None:
     validation = [example(40, seed=77)]
-    recipe = Recipe(
+    recipe = TrainingRecipe(
         steps=60, learning_rate=2e-2, warmup_steps=0, precision="fp32", patience=2, validate_every=3, token_budget=500
     )
 
@@ -119,7 +123,7 @@ def test_training_stops_early_and_keeps_the_best(tmp_path: Path) -> None:
 def test_an_early_stop_is_not_forgotten_by_a_resume(tmp_path: Path) -> None:
     validation = [example(40, seed=77)]
     data = Steps([random_step(0, texts=0)])
-    recipe = Recipe(
+    recipe = TrainingRecipe(
         steps=60, learning_rate=2e-2, warmup_steps=0, precision="fp32", patience=2, validate_every=3, checkpoint_every=1
     )
     first, _ = run(recipe, tmp_path, data=data, validation=validation)

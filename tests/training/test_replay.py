@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from skillmix.errors import UserError
-from skillmix.training.data.order import OrderedData
+from skillmix.training.data.order import TrainingOrder
 from skillmix.training.data.replay import Replay
 from tests.training.test_order import examples
 
@@ -85,8 +85,8 @@ def test_any_step_is_the_same_asked_for_alone_or_in_order(tmp_path: Path) -> Non
     write_lines(tmp_path / "a.jsonl")
     (tmp_path / "b.txt").write_text("".join(f"line {n}\n" for n in range(300)), encoding="utf-8")
 
-    def data() -> OrderedData:
-        return OrderedData(examples(10), batch=4, seed=3, replay=replay(tmp_path, limit=6), replay_ratio=0.6)
+    def data() -> TrainingOrder:
+        return TrainingOrder(examples(10), batch=4, seed=3, replay=replay(tmp_path, limit=6), replay_ratio=0.6)
 
     whole = data()
     in_order = [[(e.key, e.tokens.tolist()) for e in whole.step(number)] for number in range(30)]

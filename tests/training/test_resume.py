@@ -18,7 +18,7 @@ from skillmix.errors import UserError
 from skillmix.steps.train import train_steps
 from skillmix.training.checkpoints import Checkpoints, Progress
 from skillmix.training.ranks import Ranks
-from skillmix.training.recipe import Precision, Recipe
+from skillmix.training.recipe import Precision, TrainingRecipe
 from skillmix.training.step.engine import Engine
 from tests.training.tiny import random_step, tiny_model, weights_of
 
@@ -93,7 +93,7 @@ def test_killed_in_the_third_epoch_the_curve_is_the_same(in_folder: Path, small_
 @pytest.mark.usefixtures("no_amx")
 @pytest.mark.parametrize("precision", ["fp32", "bf16-master", "bf16-stochastic"])
 def test_a_checkpoint_brings_back_every_number(precision: Precision, tmp_path: Path) -> None:
-    recipe = Recipe(precision=precision, learning_rate=1e-2, warmup_steps=0, token_budget=60)
+    recipe = TrainingRecipe(precision=precision, learning_rate=1e-2, warmup_steps=0, token_budget=60)
     engine, other = (Engine(tiny_model(seed=seed), recipe) for seed in (0, 1))
     for number in range(3):
         engine.step(number, random_step(number))
@@ -109,7 +109,7 @@ def test_a_checkpoint_brings_back_every_number(precision: Precision, tmp_path: P
 
 
 def test_a_checkpoint_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
-    engine = Engine(tiny_model(), Recipe())
+    engine = Engine(tiny_model(), TrainingRecipe())
     checkpoints = Checkpoints(tmp_path, Ranks())
     checkpoints.save(engine.optimizer, Progress(steps=4, seed=0))
     (tmp_path / "step-00000008.partial").mkdir()
@@ -124,9 +124,9 @@ def test_a_checkpoint_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_model_or_precision_is_refused(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, Ranks())
-    checkpoints.save(Engine(tiny_model(), Recipe()).optimizer, Progress(steps=1, seed=0))
+    checkpoints.save(Engine(tiny_model(), TrainingRecipe()).optimizer, Progress(steps=1, seed=0))
 
     with pytest.raises(UserError, match="does not belong to this model"):
-        checkpoints.load(Engine(tiny_model(size=64), Recipe()).optimizer, 1)
+        checkpoints.load(Engine(tiny_model(size=64), TrainingRecipe()).optimizer, 1)
     with pytest.raises(UserError, match="written with precision fp32"):
-        checkpoints.load(Engine(tiny_model(), Recipe(precision="bf16-master")).optimizer, 1)
+        checkpoints.load(Engine(tiny_model(), TrainingRecipe(precision="bf16-master")).optimizer, 1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from skillmix.training.data.examples import Example
-from skillmix.training.recipe import Precision, Recipe
+from skillmix.training.recipe import Precision, TrainingRecipe
 from skillmix.training.step.engine import Engine
 from tests.training.tiny import example, tiny_model, weights_of
 
@@ -41,7 +41,7 @@ def start() -> Any:
 
 @cache
 def ours(precision: Precision) -> End:
-    recipe = Recipe(learning_rate=RATE, betas=BETAS, warmup_steps=0, precision=precision)
+    recipe = TrainingRecipe(learning_rate=RATE, betas=BETAS, warmup_steps=0, precision=precision)
     engine = Engine(start(), recipe)
     for number in range(STEPS):
         engine.step(number, GIVEN[number % len(GIVEN)])
@@ -71,7 +71,7 @@ def _padded(examples: list[Example]) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _end(model: Any, second: torch.Tensor) -> End:
     moved = float((weights_of(model) - weights_of(start())).norm())
-    exact = Engine(model.float(), Recipe(precision="fp32"))
+    exact = Engine(model.float(), TrainingRecipe(precision="fp32"))
     return End(moved, float(second.sum()), exact.validate([e for examples in GIVEN for e in examples]))
 
 

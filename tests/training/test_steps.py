@@ -9,14 +9,14 @@ import torch
 
 from skillmix.errors import UserError
 from skillmix.training.data.examples import Example
-from skillmix.training.recipe import Recipe
+from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step import loss as loss_module
 from skillmix.training.step.engine import Engine
 from tests.training.tiny import distance, example, gradients_of, random_step, tiny_model, weights_of
 
 pytestmark = pytest.mark.machine
 
-STILL = Recipe(learning_rate=0.0, optimizer="sgd", precision="fp32", gamma=0.5)
+STILL = TrainingRecipe(learning_rate=0.0, optimizer="sgd", precision="fp32", gamma=0.5)
 
 
 def padded_gradients(model: Any, examples: list[Example], gamma: float) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -59,7 +59,9 @@ def test_eight_micro_batches_of_one_equal_one_of_eight() -> None:
     examples = [example(int(length), seed=place) for place, length in enumerate(lengths)]
     found = []
     for budget in (1, 10_000):
-        engine = Engine(tiny_model(), Recipe(learning_rate=0.1, optimizer="sgd", warmup_steps=0, token_budget=budget))
+        engine = Engine(
+            tiny_model(), TrainingRecipe(learning_rate=0.1, optimizer="sgd", warmup_steps=0, token_budget=budget)
+        )
         step = engine.step(0, examples)
         found.append((step, torch.cat(list(gradients_of(engine).values())), weights_of(engine.packed.model)))
 
@@ -72,7 +74,7 @@ def test_eight_micro_batches_of_one_equal_one_of_eight() -> None:
 
 def test_out_of_memory_in_the_third_of_five_micro_batches_changes_nothing() -> None:
     steps = [[example(20, seed=10 * number + place) for place in range(5)] for number in range(6)]
-    recipe = Recipe(learning_rate=1e-2, warmup_steps=0, token_budget=39, precision="fp32")
+    recipe = TrainingRecipe(learning_rate=1e-2, warmup_steps=0, token_budget=39, precision="fp32")
     undisturbed, disturbed = (Engine(tiny_model(), recipe) for _ in range(2))
     places: list[int] = []
 
@@ -92,7 +94,7 @@ def test_out_of_memory_in_the_third_of_five_micro_batches_changes_nothing() -> N
 
 
 def test_what_does_not_fit_alone_is_said() -> None:
-    engine = Engine(tiny_model(), Recipe(token_budget=30))
+    engine = Engine(tiny_model(), TrainingRecipe(token_budget=30))
 
     def full(_: int) -> None:
         raise torch.OutOfMemoryError("planted")
@@ -126,7 +128,7 @@ def test_replaced_tokens_of_one_example_leave_the_others_alone() -> None:
 
 def test_a_gradient_that_is_not_finite_changes_no_weight() -> None:
     model = tiny_model()
-    engine = Engine(model, Recipe(warmup_steps=0, learning_rate=1e-2))
+    engine = Engine(model, TrainingRecipe(warmup_steps=0, learning_rate=1e-2))
     engine.step(0, random_step(0))
     with torch.no_grad():
         model.model.layers[1].mlp.down_proj.weight[0, 0] = math.inf

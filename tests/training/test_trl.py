@@ -91,11 +91,11 @@ def test_the_mask_is_that_of_trl(trainer: Any, smollm2: Path) -> None:
 def test_loss_and_gradient_norm_are_those_of_trl(trainer: Any, smollm2: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from skillmix.training.recipe import Recipe
+    from skillmix.training.recipe import TrainingRecipe
     from skillmix.training.step.engine import Engine
 
     examples = Encoder(AutoTokenizer.from_pretrained(smollm2)).examples(CONVERSATIONS, limit=1024, too_long="refuse")
-    recipe = Recipe(steps=1, batch=3, optimizer="sgd", precision="fp32", compile="off")
+    recipe = TrainingRecipe(steps=1, batch=3, optimizer="sgd", precision="fp32", compile="off")
 
     ours = Engine(AutoModelForCausalLM.from_pretrained(smollm2), recipe).step(0, examples.examples)
     with warnings.catch_warnings():

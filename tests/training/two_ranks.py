@@ -16,7 +16,7 @@ from skillmix.training.data.micro_batches import split
 from skillmix.training.loop import train
 from skillmix.training.lora import Lora, with_adapter
 from skillmix.training.ranks import Ranks, joined_ranks
-from skillmix.training.recipe import Recipe
+from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step import loss
 from skillmix.training.step.engine import Engine
 from tests.training.tiny import Steps, example, random_step, tiny_model
@@ -25,7 +25,9 @@ STEPS = 20
 BUDGET = 70
 CLIP = 0.5
 GIVEN = [random_step(number) for number in range(STEPS)]
-ADAM = Recipe(steps=STEPS, learning_rate=1e-2, warmup_steps=3, clip=CLIP, gamma=0.5, token_budget=BUDGET, eps=1e-6)
+ADAM = TrainingRecipe(
+    steps=STEPS, learning_rate=1e-2, warmup_steps=3, clip=CLIP, gamma=0.5, token_budget=BUDGET, eps=1e-6
+)
 RECIPES = {
     "adam": ADAM,
     "sgd": replace(ADAM, optimizer="sgd", learning_rate=0.3, weight_decay=0.1),

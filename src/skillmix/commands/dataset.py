@@ -11,8 +11,8 @@ from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
 
 if TYPE_CHECKING:
-    from skillmix.datasets.counts import Left
-    from skillmix.experiment.recipes import Recipe
+    from skillmix.datasets.counts import LeftOut
+    from skillmix.experiment.recipes import DataRecipe
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +87,7 @@ def _of_runs(options: argparse.Namespace) -> int:
     return 1 if made.left.undecided or made.left.unfinished else 0
 
 
-def _recipe(options: argparse.Namespace) -> "Recipe":
+def _recipe(options: argparse.Namespace) -> "DataRecipe":
     from skillmix.experiment.recipes import plain_recipe, recipe_named
 
     if options.recipe and (options.k or options.shares):
@@ -101,7 +101,7 @@ def _recipe(options: argparse.Namespace) -> "Recipe":
     return plain_recipe(ks, size=options.size, skills=options.skills, shares=shares)
 
 
-def _tell(left: "Left", recipe: str) -> None:
+def _tell(left: "LeftOut", recipe: str) -> None:
     told = {
         "with less than full marks": left.less,
         "undecided: votes are missing or cannot be read": left.undecided,

@@ -9,19 +9,19 @@ from sys import intern
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.datasets.card import CardFacts, dataset_card, dataset_info
-from skillmix.datasets.counts import Figures, Left, Yield, figures_of
+from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield, figures_of
 from skillmix.datasets.files import Prompting, Written, prompts_shown, write_rows
 from skillmix.datasets.leakage import Bars, names_inside, refuse_leaks, refuse_names
 from skillmix.datasets.texts import KeptText, place_of, removals
 from skillmix.datasets.words import Corpus, corpus_of
 from skillmix.errors import UserError
-from skillmix.experiment.recipes import Recipe, draw_set
+from skillmix.experiment.recipes import DataRecipe, draw_set
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.conversations import TURNS
 from skillmix.runs.folders import DATASET, replacing
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.decisions import Graded, answer_of
-from skillmix.runs.reading.outlines import Outline, combinations_of, contents
+from skillmix.runs.reading.outlines import ConversationIndex, combinations_of, contents
 from skillmix.runs.run import write_whole
 
 _MOST_EXAMPLES = 5
@@ -41,7 +41,7 @@ class Writers:
         return self.written_with.get(student, "unknown prompts")
 
 
-def has_two_turns(outline: Outline) -> bool:
+def has_two_turns(outline: ConversationIndex) -> bool:
     """Whether it is a conversation that can be trained on."""
     return len(outline.turns) == TURNS and all(turn.reply for turn in outline.turns)
 
@@ -86,11 +86,11 @@ def examples_told(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DatasetPlan:
     """Everything that a folder of a data set depends on besides its texts."""
 
     name: str
-    recipe: Recipe
+    recipe: DataRecipe
     catalog: Catalog
     partition: str | None
     bars: Bars
@@ -109,7 +109,7 @@ class Plan:
         return examples_told(self.catalog, self.copied)
 
 
-def without_copies(texts: list[KeptText], plan: Plan, left: Left) -> tuple[list[KeptText], Corpus, Left]:
+def without_copies(texts: list[KeptText], plan: DatasetPlan, left: LeftOut) -> tuple[list[KeptText], Corpus, LeftOut]:
     """Texts that say something of their own, their words, and what was left out for it."""
     corpus = corpus_of(t.text for t in texts)
     found = removals(corpus, examples=plan.examples, threshold=plan.near_duplicates)
@@ -125,14 +125,14 @@ def without_copies(texts: list[KeptText], plan: Plan, left: Left) -> tuple[list[
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class WrittenDataset:
     """A data set that was written."""
 
     folder: Path
     written: Written
-    figures: Figures
-    left: Left
-    yields: tuple[Yield, ...] = ()
+    figures: DatasetCounts
+    left: LeftOut
+    yields: tuple[SamplingYield, ...] = ()
 
     @property
     def texts(self) -> int:
@@ -171,20 +171,20 @@ class Made:
         }
 
     @property
-    def short(self) -> list[Yield]:
+    def short(self) -> list[SamplingYield]:
         """Where too little was kept for later steps."""
         return [y for y in self.yields if not y.is_enough]
 
 
 def make_dataset(
     texts: Sequence[KeptText],
-    plan: Plan,
+    plan: DatasetPlan,
     folder: Path,
     *,
-    left: Left,
-    yields: Sequence[Yield] = (),
+    left: LeftOut,
+    yields: Sequence[SamplingYield] = (),
     corpus: Corpus | None = None,
-) -> Made:
+) -> WrittenDataset:
     """Draw the set, check it for leaks, and write its folder; nothing is written if anything is wrong."""
     is_drawn = plan.recipe.size is not None
     places = draw_set(plan.recipe, [(t.identity if is_drawn else "", t.combination.k) for t in texts])
@@ -207,10 +207,10 @@ def make_dataset(
         info = dataset_info(plan.name, has_validation=written.validation > 0)
         (new / "dataset_info.json").write_text(info, encoding="utf-8")
         write_whole(new / "skillmix.json", _lineage(plan, chosen, written, figures, yields))
-    return Made(folder, written, figures, left, tuple(yields))
+    return WrittenDataset(folder, written, figures, left, tuple(yields))
 
 
-def _empty(plan: Plan, left: Left) -> UserError:
+def _empty(plan: DatasetPlan, left: LeftOut) -> UserError:
     why = {
         "less than full marks": left.less,
         "undecided": left.undecided,
@@ -226,7 +226,7 @@ def _empty(plan: Plan, left: Left) -> UserError:
     )
 
 
-def _facts(plan: Plan, texts: Sequence[KeptText], written: Written, shown: str) -> CardFacts:
+def _facts(plan: DatasetPlan, texts: Sequence[KeptText], written: Written, shown: str) -> CardFacts:
     return CardFacts(
         name=plan.name,
         recipe=plan.recipe.name,
@@ -245,7 +245,7 @@ def _facts(plan: Plan, texts: Sequence[KeptText], written: Written, shown: str) 
     )
 
 
-def _generated(yields: Sequence[Yield]) -> dict[str, dict[str, int]]:
+def _generated(yields: Sequence[SamplingYield]) -> dict[str, dict[str, int]]:
     """Conversations written for each k, how many had full marks and were taken; not known of what was joined."""
     if not yields:
         return {}
@@ -256,7 +256,13 @@ def _generated(yields: Sequence[Yield]) -> dict[str, dict[str, int]]:
     }
 
 
-def _lineage(plan: Plan, texts: Sequence[KeptText], written: Written, figures: Figures, yields: Sequence[Yield]) -> str:
+def _lineage(
+    plan: DatasetPlan,
+    texts: Sequence[KeptText],
+    written: Written,
+    figures: DatasetCounts,
+    yields: Sequence[SamplingYield],
+) -> str:
     """What trainers and evaluations need to know of the set."""
     sets = sorted({tuple(sorted(t.combination.skills)) for t in texts if t.combination.k > 1})
     writers = Counter((t.run, t.writer, t.model) for t in texts)

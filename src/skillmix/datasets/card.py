@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from skillmix.datasets.counts import Figures, Left, Yield
+from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import share, whole
 
@@ -34,7 +34,7 @@ class CardFacts:
     decoding: tuple[str, ...]
 
 
-def dataset_card(facts: CardFacts, figures: Figures, left: Left, yields: Sequence[Yield]) -> str:
+def dataset_card(facts: CardFacts, figures: DatasetCounts, left: LeftOut, yields: Sequence[SamplingYield]) -> str:
     """The whole README."""
     parts = [
         _front_matter(facts),
@@ -62,7 +62,7 @@ def _front_matter(facts: CardFacts) -> str:
     return "\n".join([*lines, "tags:", "- skillmix", "- skill-composition", "---"])
 
 
-def _about(facts: CardFacts, figures: Figures) -> str:
+def _about(facts: CardFacts, figures: DatasetCounts) -> str:
     by_k = ", ".join(f"{whole(count)} with k = {k}" for k, count in figures.by_k.items())
     return (
         f"{whole(figures.texts)} conversations (prompt, answer, prompt to improve it, better answer) whose last text "
@@ -74,7 +74,7 @@ def _about(facts: CardFacts, figures: Figures) -> str:
     )
 
 
-def _making(facts: CardFacts, yields: Sequence[Yield]) -> str:
+def _making(facts: CardFacts, yields: Sequence[SamplingYield]) -> str:
     lines = [
         f"- Catalogue {facts.catalog}, partition {facts.partition}.",
         f"- Full marks from: {', '.join(facts.graders) or 'nobody'}.",
@@ -114,7 +114,7 @@ def _rendering(facts: CardFacts) -> str:
     )
 
 
-def _spread(y: Yield) -> str:
+def _spread(y: SamplingYield) -> str:
     wanted = [f"at least {y.floor}"] if y.floor else []
     wanted += [f"at most {y.ceiling}"] if y.ceiling is not None else []
     if y.below_floor:
@@ -122,7 +122,7 @@ def _spread(y: Yield) -> str:
     return "; ".join(wanted) or "as it came"
 
 
-def _left_out(left: Left) -> str:
+def _left_out(left: LeftOut) -> str:
     rows = [
         ("less than full marks", left.less),
         ("full marks undecided: a vote is missing or cannot be read", left.undecided),
@@ -146,7 +146,7 @@ def _cut(text: str) -> str:
     return escaped if len(escaped) <= 120 else f"{escaped[:119]}…"
 
 
-def _content(figures: Figures) -> str:
+def _content(figures: DatasetCounts) -> str:
     lengths = ", ".join(f"k = {k}: {median:g}" for k, median in figures.words_by_k.items())
     unusable = {status: n for status, n in figures.first_answers.items() if status != "fine"}
     lines = []
@@ -182,7 +182,7 @@ def _table(header: str, counts: Iterable[tuple[str, int]], most: int) -> str:
     return f"{table}\n\nand {whole(len(rows) - most)} more, down to {whole(least)} (all in `skillmix.json`)."
 
 
-def _leakage(facts: CardFacts, figures: Figures) -> str:
+def _leakage(facts: CardFacts, figures: DatasetCounts) -> str:
     lines = [
         "- No held-out topic, no held-out skill at k > 1, no combination of an evaluation: checked on every row.",
         f"- {share(facts.reserved)} of the skill sets of k = 2 and more are reserved for evaluation and in no row. "

@@ -16,7 +16,7 @@ FRAME = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Yield:
+class SamplingYield:
     """How sampling to a target went, for one k."""
 
     k: int
@@ -44,7 +44,7 @@ class Yield:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeftOut:
     """What did not go in, by why."""
 
     undecided: int = 0
@@ -64,7 +64,7 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Figures:
+class DatasetCounts:
     """What the card tells."""
 
     texts: int
@@ -89,7 +89,7 @@ class Figures:
 
 def figures_of(
     texts: Sequence[KeptText], *, reserved: float, named: list[NamedSkill], corpus: Corpus | None = None
-) -> Figures:
+) -> DatasetCounts:
     """Count everything."""
     corpus = corpus or corpus_of(kept.text for kept in texts)
     lengths = [int(length) for length in corpus.starts[1:] - corpus.starts[:-1]]
@@ -98,7 +98,7 @@ def figures_of(
         by_k.setdefault(kept.combination.k, []).append(length)
     frames, framed = repeated_frames(corpus, FRAME, most=10)
     sets = Counter(tuple(sorted(kept.combination.skills)) for kept in texts)
-    return Figures(
+    return DatasetCounts(
         texts=len(texts),
         by_k={k: len(by_k[k]) for k in sorted(by_k)},
         by_skill=_counted(skill for kept in texts for skill in kept.combination.skills),

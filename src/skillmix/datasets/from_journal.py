@@ -21,7 +21,7 @@ WORTH_IT: Final = 100_000
 
 
 @dataclass(frozen=True)
-class Source:
+class RunSource:
     """A run, whose votes count in it and whose texts are wanted; None for everybody's."""
 
     run: Path
@@ -31,7 +31,7 @@ class Source:
 
 
 @dataclass
-class Found:
+class KeptOfRun:
     """Texts with full marks in the order of their keys, and the count of everything else."""
 
     kept: list[KeptText] = field(default_factory=list)
@@ -40,22 +40,22 @@ class Found:
     decided: Counter[str] = field(default_factory=Counter)
     """Texts by the grader who decided about them."""
 
-    def add(self, other: "Found") -> None:
+    def add(self, other: "KeptOfRun") -> None:
         """Put what another process or an earlier part found with it."""
         self.kept.extend(other.kept)
         self.kinds.update(other.kinds)
         self.decided.update(other.decided)
 
 
-def found_in(source: Source) -> Found:
+def found_in(source: RunSource) -> KeptOfRun:
     """Read a whole run."""
     if not _is_large(source) or not is_there_a_second_core():
         return _together(_parts(source, None))
     mine, others = HALVES
-    ours, theirs = Found(), Found()
+    ours, theirs = KeptOfRun(), KeptOfRun()
     try:
         with beside(_parts_there, source, others) as received:
-            for part, other in zip_longest(_parts(source, mine), received, fillvalue=Found()):
+            for part, other in zip_longest(_parts(source, mine), received, fillvalue=KeptOfRun()):
                 ours.add(part)
                 theirs.add(other)
     except LostHelper:
@@ -65,24 +65,24 @@ def found_in(source: Source) -> Found:
     return ours
 
 
-def _is_large(source: Source) -> bool:
+def _is_large(source: RunSource) -> bool:
     with RunFolder(source.run).read() as journal:
         return journal.size() >= WORTH_IT
 
 
-def _together(parts: Iterable[Found]) -> Found:
-    whole = Found()
+def _together(parts: Iterable[KeptOfRun]) -> KeptOfRun:
+    whole = KeptOfRun()
     for part in parts:
         whole.add(part)
     return whole
 
 
-def _parts_there(source: Source, ids: Ids) -> Iterator[Found]:
+def _parts_there(source: RunSource, ids: Ids) -> Iterator[KeptOfRun]:
     gc.disable()  # for the same reason as in `dataset_of_runs`
     yield from _parts(source, ids)
 
 
-def _parts(source: Source, ids: Ids | None) -> Iterator[Found]:
+def _parts(source: RunSource, ids: Ids | None) -> Iterator[KeptOfRun]:
     """Some conversations after the other: words are fetched only of what is kept, and for some at a time."""
     run = RunFolder(source.run)
     deciding = deciding_for(run, graders=source.graders)
@@ -92,7 +92,7 @@ def _parts(source: Source, ids: Ids | None) -> Iterator[Found]:
         while part := list(islice(graded, _AT_ONCE)):
             kinds = [_kind(one) for one in part]
             full = [one for one, kind in zip(part, kinds, strict=True) if kind == "full"]
-            yield Found(
+            yield KeptOfRun(
                 kept_texts(full, journal, source.writers, graders),
                 Counter(kinds),
                 Counter(

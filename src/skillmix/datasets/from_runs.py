@@ -10,27 +10,27 @@ from typing import Literal
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog
-from skillmix.datasets.build import Made, Plan, Writers, make_dataset, without_copies
-from skillmix.datasets.counts import Left
+from skillmix.datasets.build import DatasetPlan, Writers, WrittenDataset, make_dataset, without_copies
+from skillmix.datasets.counts import LeftOut
 from skillmix.datasets.evaluations import bars_for, combinations_in, evaluated
 from skillmix.datasets.files import prompts_shown, read_rows, require_parquet
-from skillmix.datasets.from_journal import Source, found_in
+from skillmix.datasets.from_journal import RunSource, found_in
 from skillmix.datasets.leakage import Bars, bars_of
 from skillmix.datasets.texts import KeptText
 from skillmix.datasets.waves import Waves
 from skillmix.errors import UserError
 from skillmix.experiment.dataset_step import DatasetStep
 from skillmix.experiment.experiment import Experiment, StudentSettings
-from skillmix.experiment.recipes import Recipe
+from skillmix.experiment.recipes import DataRecipe
 from skillmix.experiment.sections import student_name
 from skillmix.prompts.files import load_prompts
-from skillmix.runs.calling import Workplace
+from skillmix.runs.calling import StepContext
 from skillmix.runs.experiment_copy import experiment_of_run, read_experiment
 from skillmix.runs.folders import DATASET, require_replaceable
 from skillmix.runs.progress.stopping import signal_of
 from skillmix.runs.reading.decisions import deciding_for
 from skillmix.runs.run import RunFolder, find_run
-from skillmix.runs.scheduler import Tally
+from skillmix.runs.scheduler import CallCounts
 from skillmix.runs.students import settings_for
 
 
@@ -39,7 +39,7 @@ def dataset_folder(run: RunFolder, step: str) -> Path:
     return run.step(step) / "dataset"
 
 
-async def work_on_dataset(step: DatasetStep, place: Workplace, tally: Tally) -> Made | None:
+async def work_on_dataset(step: DatasetStep, place: StepContext, tally: CallCounts) -> WrittenDataset | None:
     """Do a dataset step; None if it was interrupted before there was anything to write."""
     require_parquet()
     plan = plan_of(step, place)
@@ -54,11 +54,11 @@ async def work_on_dataset(step: DatasetStep, place: Workplace, tally: Tally) -> 
     return make_dataset(waves.texts, plan, folder, left=waves.left, yields=waves.yields)
 
 
-def plan_of(step: DatasetStep, place: Workplace) -> Plan:
+def plan_of(step: DatasetStep, place: StepContext) -> DatasetPlan:
     """Everything that a step's files depend on besides texts."""
     experiment = place.experiment
     writer = settings_for(experiment, student_name(step.writer)) if step.writer else None
-    return Plan(
+    return DatasetPlan(
         name=f"{experiment.name}-{step.name}",
         recipe=step.chosen,
         catalog=place.catalog,
@@ -93,19 +93,19 @@ def writers_of(run: RunFolder, experiment: Experiment | None) -> Writers:
     )
 
 
-def _joined(step: DatasetStep, plan: Plan, run: RunFolder, folder: Path) -> Made:
+def _joined(step: DatasetStep, plan: DatasetPlan, run: RunFolder, folder: Path) -> WrittenDataset:
     """Texts of earlier steps together, each once."""
     texts = {text.provenance: text for name in step.of for text in read_rows(dataset_folder(run, name))}
-    return _made(list(texts.values()), plan, folder, Left())
+    return _made(list(texts.values()), plan, folder, LeftOut())
 
 
-def _made(texts: list[KeptText], plan: Plan, folder: Path, left: Left) -> Made:
+def _made(texts: list[KeptText], plan: DatasetPlan, folder: Path, left: LeftOut) -> WrittenDataset:
     inside, left = _of_recipe(texts, plan, left)
     kept, corpus, left = without_copies(inside, plan, left)
     return make_dataset(kept, plan, folder, left=left, corpus=corpus)
 
 
-def _of_recipe(texts: list[KeptText], plan: Plan, left: Left) -> tuple[list[KeptText], Left]:
+def _of_recipe(texts: list[KeptText], plan: DatasetPlan, left: LeftOut) -> tuple[list[KeptText], LeftOut]:
     """A named recipe takes only what may be in it; the rest is counted."""
     outside: Counter[str] = Counter()
     inside = []
@@ -118,7 +118,7 @@ def _of_recipe(texts: list[KeptText], plan: Plan, left: Left) -> tuple[list[Kept
     return inside, replace(left, outside=dict(outside))
 
 
-def _outside(combination: Combination, recipe: Recipe, bars: Bars) -> str | None:
+def _outside(combination: Combination, recipe: DataRecipe, bars: Bars) -> str | None:
     if recipe.ks and combination.k not in recipe.ks:
         return "another k"
     if not recipe.is_named:
@@ -133,7 +133,7 @@ class FromRuns:
     """What is wanted of runs."""
 
     runs: Sequence[str]
-    recipe: Recipe
+    recipe: DataRecipe
     graders: Sequence[str] | None = None
     students: Sequence[str] | None = None
     prompts: str | None = None
@@ -146,7 +146,7 @@ class FromRuns:
     output: Path | None = None
 
 
-def dataset_of_runs(wanted: FromRuns) -> Made:
+def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
     """A data set from the graded conversations of one run or several."""
     require_parquet()
     # Millions of records and no circles among them: looking for some again and again takes a fifth of the time.
@@ -159,7 +159,7 @@ def dataset_of_runs(wanted: FromRuns) -> Made:
             gc.enable()
 
 
-def _of_runs(wanted: FromRuns) -> Made:
+def _of_runs(wanted: FromRuns) -> WrittenDataset:
     runs = list({run.path.resolve(): run for run in map(find_run, wanted.runs)}.values())
     output = wanted.output or runs[0].path / "dataset"
     _refuse_step_folder(output)
@@ -174,11 +174,11 @@ def _of_runs(wanted: FromRuns) -> Made:
     reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments if e)])
     prompts = wanted.prompts or next((e.prompts for e in experiments if e), "standard")
     texts: list[KeptText] = []
-    left = Left()
+    left = LeftOut()
     for run, experiment in zip(runs, experiments, strict=True):
         found, left = _kept_of_run(run, experiment, wanted, left)
         texts += found
-    plan = Plan(
+    plan = DatasetPlan(
         name="-".join(run.name for run in runs),
         recipe=wanted.recipe,
         catalog=catalog,
@@ -221,8 +221,8 @@ def _common_catalog(runs: Sequence[RunFolder], documents: Sequence[Mapping[str, 
 
 
 def _kept_of_run(
-    run: RunFolder, experiment: Experiment | None, wanted: FromRuns, left: Left
-) -> tuple[list[KeptText], Left]:
+    run: RunFolder, experiment: Experiment | None, wanted: FromRuns, left: LeftOut
+) -> tuple[list[KeptText], LeftOut]:
     """Full marks of a run in the order of their keys, and the count of everything else."""
     deciding = deciding_for(run, graders=wanted.graders)
     unknown = sorted(set(wanted.graders or ()) - set(deciding.graders))
@@ -231,7 +231,7 @@ def _kept_of_run(
             f"The run {run.name} has no grader {unknown[0]!r}." if unknown else f"The run {run.name} has no grades.",
             hint="`skillmix grade` grades what is written; `skillmix export RUN --what votes` shows who voted.",
         )
-    found = found_in(Source(run.path, wanted.graders, wanted.students, writers_of(run, experiment)))
+    found = found_in(RunSource(run.path, wanted.graders, wanted.students, writers_of(run, experiment)))
     counts = found.kinds
     total = counts.total()
     if counts["undecided"] == total - counts["unfinished"] - counts["no turns"] > 0:

@@ -9,24 +9,24 @@ from math import ceil
 
 from skillmix.catalog.catalog import Side
 from skillmix.catalog.combinations import Draw, all_combinations
-from skillmix.datasets.build import Plan, Writers, has_two_turns, kept_texts
-from skillmix.datasets.counts import Left, Yield
+from skillmix.datasets.build import DatasetPlan, Writers, has_two_turns, kept_texts
+from skillmix.datasets.counts import LeftOut, SamplingYield
 from skillmix.datasets.sampling import Candidate, Candidates, Sampler, Target
 from skillmix.datasets.texts import KeptText, removals
 from skillmix.datasets.words import corpus_of
 from skillmix.experiment.dataset_step import DatasetStep
-from skillmix.experiment.plan import Cell
+from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.sections import student_name
 from skillmix.render.numbers import duration
 from skillmix.runs.budget import Task
-from skillmix.runs.calling import Calls, Workplace, conversations_of, first_turns, make_calls, passes, serve
+from skillmix.runs.calling import Calls, StepContext, conversations_of, first_turns, make_calls, passes, serve
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress.progress import watched
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.progress.time_left import Bound
 from skillmix.runs.reading.decisions import Graded, deciding_for, graded_conversations
-from skillmix.runs.scheduler import Tally
+from skillmix.runs.scheduler import CallCounts
 
 
 @dataclass
@@ -34,14 +34,14 @@ class Waves:
     """The waves of one dataset step."""
 
     step: DatasetStep
-    place: Workplace
-    plan: Plan
+    place: StepContext
+    plan: DatasetPlan
     writers: Writers
-    tally: Tally
+    tally: CallCounts
     texts: list[KeptText] = field(default_factory=list)
     """Taken, k by k, in draw order."""
-    yields: list[Yield] = field(default_factory=list)
-    left: Left = field(default_factory=Left)
+    yields: list[SamplingYield] = field(default_factory=list)
+    left: LeftOut = field(default_factory=LeftOut)
     is_broken: bool = False
     """Whether calls of a wave failed, so that the next one cannot be planned."""
     _open: tuple[int, Sampler] | None = None
@@ -68,7 +68,7 @@ class Waves:
         """Whose calls the step makes."""
         return Calls(self.step.name, (self._writer,), tuple(self.step.graders))
 
-    def first_cells(self) -> Iterator[Cell]:
+    def first_cells(self) -> Iterator[PlannedCell]:
         """The first conversation of each k."""
         for k in self.plan.recipe.ks:
             with suppress(IndexError):  # nothing that may be in the set can be drawn
@@ -96,7 +96,7 @@ class Waves:
             if self.tally.stopped:
                 return
 
-    def _planned(self) -> Iterator[list[Cell]]:
+    def _planned(self) -> Iterator[list[PlannedCell]]:
         """The cells of wave after wave; each is planned when all calls of the one before are over."""
         for k in self.plan.recipe.ks:
             sampler = Sampler(self._candidates(k), self._target(k))
@@ -142,13 +142,13 @@ class Waves:
             skills=self._side(k).skills,
         )
 
-    def _cells(self, k: int, wave: Sequence[Candidate]) -> list[Cell]:
+    def _cells(self, k: int, wave: Sequence[Candidate]) -> list[PlannedCell]:
         """A wave as cells, one for each number of a generation."""
         by_number: dict[int, list[Candidate]] = {}
         for candidate in wave:
             by_number.setdefault(candidate.generation, []).append(candidate)
         return [
-            Cell(
+            PlannedCell(
                 step=self.step.name,
                 student=self._writer,
                 graders=tuple(self.step.graders),
@@ -204,7 +204,7 @@ class Waves:
         last = taken[-1] if len(taken) == target.kept and taken else len(sampler.tried) - 1
         removed = Counter(why for number, why in outcome.removed.items() if outcome.places[number] <= last)
         self.yields.append(
-            Yield(
+            SamplingYield(
                 k=k,
                 target=target.kept,
                 written=len(sampler.tried),
@@ -217,7 +217,7 @@ class Waves:
                 least=self.step.least,
             )
         )
-        self.left = Left(
+        self.left = LeftOut(
             undecided=self.left.undecided + outcome.undecided,
             unfinished=self.left.unfinished + outcome.unfinished,
             less=self.left.less + outcome.less,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from skillmix.errors import UserError
-from skillmix.experiment.recipes import Recipe, plain_recipe, recipe_named
+from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.experiment.sections import ModelRef, Name, NamedStep, Positive, Section, Share
 
 _TRIES_FOR_A_TEXT = 100
@@ -104,7 +104,7 @@ class DatasetStep(NamedStep):
         return self
 
     @property
-    def chosen(self) -> Recipe:
+    def chosen(self) -> DataRecipe:
         """The recipe, whichever way it was told."""
         if self.recipe is not None:
             return recipe_named(self.recipe, size=self.size, skills=self.skills)

@@ -116,7 +116,7 @@ class GraderSettings(AskedModel):
         return asked_model(self.model)
 
 
-class Budget(Section):
+class BudgetSettings(Section):
     """What a run may cost, over all its resumes."""
 
     max_usd: Annotated[float, Field(ge=0)] | None = None
@@ -183,7 +183,7 @@ class Experiment(Section):
     answer: AnswerSettings = AnswerSettings()
     students: dict[Name, StudentSettings] = {}
     graders: dict[Name, GraderSettings] = {}
-    budget: Budget = Budget()
+    budget: BudgetSettings = BudgetSettings()
     leakage: LeakageSettings = LeakageSettings()
     steps: list[Step]
 

@@ -26,7 +26,7 @@ CALL_STEPS: Final = (EvaluateStep, GenerateStep, GradeStep)
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PlannedCell:
     """One student, setting and k, with everything that is drawn for it."""
 
     step: str
@@ -45,13 +45,13 @@ class Cell:
         return range(self.first, self.first + self.generations)
 
 
-def cells_of(experiment: Experiment, catalog: Catalog) -> list[Cell]:
+def cells_of(experiment: Experiment, catalog: Catalog) -> list[PlannedCell]:
     """Every cell of every step of calls, in the order of the steps."""
     steps = [step for step in experiment.steps if isinstance(step, CALL_STEPS)]
     return [cell for step in steps for cell in step_cells(step, experiment, catalog)]
 
 
-def step_cells(step: CallStep, experiment: Experiment, catalog: Catalog) -> Iterator[Cell]:
+def step_cells(step: CallStep, experiment: Experiment, catalog: Catalog) -> Iterator[PlannedCell]:
     """The cells of one step; the same draw serves all its students."""
     if isinstance(step, GradeStep):
         for earlier in experiment.steps:
@@ -66,7 +66,7 @@ def step_cells(step: CallStep, experiment: Experiment, catalog: Catalog) -> Iter
             is_ladder = isinstance(step, EvaluateStep) and step.ladder
             combinations = _drawn(draw, step.combinations, is_ladder=is_ladder)
             for student in step.students:
-                yield Cell(
+                yield PlannedCell(
                     step=step.name,
                     student=student_name(student),
                     graders=tuple(step.graders) if isinstance(step, EvaluateStep) else (),

@@ -16,7 +16,7 @@ ABLATION_SIZE: Final = 8000
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class DataRecipe:
     """What a data set is drawn from, and how much of it."""
 
     name: str
@@ -35,7 +35,7 @@ class Recipe:
         return self.name == ABLATION
 
 
-def recipe_named(name: str, *, size: int | None = None, skills: SkillPool | None = None) -> Recipe:
+def recipe_named(name: str, *, size: int | None = None, skills: SkillPool | None = None) -> DataRecipe:
     """A set of the paper by its name.
 
     >>> recipe_named("D(1, 2)").ks, recipe_named("ablation").size
@@ -44,14 +44,14 @@ def recipe_named(name: str, *, size: int | None = None, skills: SkillPool | None
     told = "".join(name.split())
     pool: SkillPool = skills or "all"
     if told == ABLATION:
-        return Recipe(ABLATION, (1, 2, 3), pool, size or ABLATION_SIZE, is_named=True)
+        return DataRecipe(ABLATION, (1, 2, 3), pool, size or ABLATION_SIZE, is_named=True)
     match = _NAMED.fullmatch(told)
     ks = [int(k) for k in match["ks"].split(",")] if match else []
     if not ks or len(set(ks)) != len(ks):
         raise UserError(
             f"There is no recipe {name!r}.", hint="Recipes are D(1), D(2), D(1,2), D(1,2,3) and the like, and ablation."
         )
-    return Recipe(f"D({','.join(map(str, sorted(ks)))})", tuple(sorted(ks)), pool, size, is_named=True)
+    return DataRecipe(f"D({','.join(map(str, sorted(ks)))})", tuple(sorted(ks)), pool, size, is_named=True)
 
 
 def plain_recipe(
@@ -60,13 +60,13 @@ def plain_recipe(
     size: int | None = None,
     skills: SkillPool | None = None,
     shares: Mapping[int, float] | None = None,
-) -> Recipe:
+) -> DataRecipe:
     """Every text of these k."""
     name = f"k = {', '.join(map(str, ks))}" if ks else "everything"
-    return Recipe(name, tuple(ks), skills or "train", size, dict(shares or {}))
+    return DataRecipe(name, tuple(ks), skills or "train", size, dict(shares or {}))
 
 
-def draw_set(recipe: Recipe, texts: Sequence[tuple[str, int]]) -> list[int]:
+def draw_set(recipe: DataRecipe, texts: Sequence[tuple[str, int]]) -> list[int]:
     """The places of the texts (identity and k) that a recipe takes, in the order in which the texts stand.
 
     The order of choice is a hash of each text's identity, so what is taken first does not depend on what else there
@@ -118,7 +118,7 @@ def _by_shares(ks: Sequence[int], size: int, shares: Mapping[int, float]) -> lis
     return chosen
 
 
-def _too_few(recipe: Recipe, ks: Sequence[int], reached: int) -> UserError:
+def _too_few(recipe: DataRecipe, ks: Sequence[int], reached: int) -> UserError:
     counts = ", ".join(f"{ks.count(k)} of k = {k}" for k in sorted({*ks, *recipe.ks}))
     reason = ""
     if recipe.is_ablation:

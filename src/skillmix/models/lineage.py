@@ -21,12 +21,12 @@ class DatasetFacts:
     """Sets of two skills or more; None if the file does not say."""
     rows: int | None
     """Conversations to train on."""
-    yields: Mapping[int, "Yield"]
+    yields: Mapping[int, "DatasetYield"]
     """By k."""
 
 
 @dataclass(frozen=True, slots=True)
-class Yield:
+class DatasetYield:
     """How many conversations were written for one k, and how many of them had full marks."""
 
     written: int
@@ -147,14 +147,14 @@ def _rows(counts: Mapping[str, object]) -> int | None:
     return _whole(counts.get("train"))
 
 
-def _yields(counts: Mapping[str, object]) -> dict[int, Yield]:
+def _yields(counts: Mapping[str, object]) -> dict[int, DatasetYield]:
     """From {"generated": {k: n}, "full_marks": {k: n}}."""
     generated, full_marks = _mapping(counts.get("generated")), _mapping(counts.get("full_marks"))
     found = {}
     for k, written in generated.items():
         had = _whole(full_marks.get(k))
         if k.isdecimal() and isinstance(written, int) and had is not None:
-            found[int(k)] = Yield(written, had)
+            found[int(k)] = DatasetYield(written, had)
     return dict(sorted(found.items()))
 
 

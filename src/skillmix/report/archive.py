@@ -114,7 +114,7 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CodeEvidence:
     """What code found in a text: the words that show each wanted skill, and skills that nobody asked for."""
 
     words: tuple[str | None, ...]
@@ -323,7 +323,7 @@ class ArchivedRun:
     place: RunArchive
     texts: Sequence[StudentText]
     decided: Sequence[tuple[Ballot, Points]]
-    found: Mapping[Conversation, Found]
+    found: Mapping[Conversation, CodeEvidence]
     rules: Rules
     """Under which the points were decided."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from skillmix.report.figures.drawing import ReportFigure
-from skillmix.report.page import Section
+from skillmix.report.page import PageSection
 from skillmix.report.records import Report
 from skillmix.report.tables.data import Published, lineage_table, paper_tables, yield_table
 from skillmix.report.tables.graders import (
@@ -36,7 +36,7 @@ def tables_of(report: Report, *, link: Link, published: Mapping[str, Published])
     return [*score_tables(report, link), *(table for table in others if table is not None)]
 
 
-def sections_of(tables: Sequence[ReportTable], figures: Sequence[ReportFigure]) -> list[Section]:
+def sections_of(tables: Sequence[ReportTable], figures: Sequence[ReportFigure]) -> list[PageSection]:
     """Tables and figures by what they are about; a section with nothing in it is left out."""
     items: dict[str, ReportTable | ReportFigure] = {f"figure:{figure.name}": figure for figure in figures}
     items |= {table.name: table for table in tables}
@@ -101,7 +101,7 @@ def sections_of(tables: Sequence[ReportTable], figures: Sequence[ReportFigure]) 
             some(*(t.name for t in tables if t.name.startswith("paper-"))),
         ),
     )
-    return [Section(*parts) for parts in plan if parts[3]]
+    return [PageSection(*parts) for parts in plan if parts[3]]
 
 
 def _names(figures: Sequence[ReportFigure], *prefixes: str) -> list[str]:

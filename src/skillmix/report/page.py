@@ -13,7 +13,7 @@ from skillmix.render.numbers import whole
 from skillmix.report.figures.drawing import ReportFigure
 from skillmix.report.finding_sentences import CLAIMS, finding_sentence, missing_claims
 from skillmix.report.records import Report
-from skillmix.report.tables.table import Count, Estimate, PValue, ReportTable, Score
+from skillmix.report.tables.table import Count, Estimate, PValue, ReportTable, ScoreEntry
 from skillmix.scores.findings import Finding
 
 ASSETS: Final = ("report.css", "texts.js")
@@ -25,7 +25,7 @@ _HIDDEN = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     """Tables and figures under one heading."""
 
     id: str
@@ -40,7 +40,7 @@ def asset(name: str) -> str:
 
 
 def index_page(
-    report: Report, sections: Sequence[Section], findings_table: ReportTable | None, gaps: Sequence[str]
+    report: Report, sections: Sequence[PageSection], findings_table: ReportTable | None, gaps: Sequence[str]
 ) -> str:
     """The first page; it needs no script."""
     environment = _environment()
@@ -81,7 +81,7 @@ def visible(text: object) -> str:
 
 def _entry_kind(entry: object) -> str:
     kinds = {
-        Score: "score",
+        ScoreEntry: "score",
         Estimate: "estimate",
         Count: "count",
         PValue: "p",

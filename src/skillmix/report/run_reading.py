@@ -15,7 +15,7 @@ from skillmix.grading.ballots import Ballot, ReadCall, ballots, student_texts
 from skillmix.grading.points import METRICS, Points
 from skillmix.models.lineage import DatasetFacts, Lineage, TrainingCurve
 from skillmix.prompts.files import load_prompts
-from skillmix.report.archive import Archive, ArchivedRun, Conversation, Found, RunArchive
+from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, Conversation, RunArchive
 from skillmix.report.records import RunFacts, Shown
 from skillmix.runs.conversations import TURNS
 from skillmix.runs.experiment_copy import criteria_of, experiment_of_run, read_experiment
@@ -24,7 +24,7 @@ from skillmix.runs.reading.run_records import RunRecords, run_rules
 from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, graders_with_code, reading_of
 from skillmix.runs.run import RunFolder
 from skillmix.scores.cells import Cell, largest_cells
-from skillmix.scores.compare import Contender
+from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.graders import Readability
 from skillmix.scores.lineages import run_contenders, run_curves, run_datasets, run_lineages, student_specs
 from skillmix.scores.scoring import groups_of, score_of, skipped_cells
@@ -43,7 +43,7 @@ class RunReading:
     archived: ArchivedRun
     combinations: Mapping[str, Combination]
     lineages: Mapping[str, Lineage]
-    contenders: list[Contender]
+    contenders: list[ComparableStudent]
     reserved: float | None
     """The share of skill sets kept out of training; None for a run that makes no data."""
     datasets: list[DatasetFacts]
@@ -112,7 +112,7 @@ def read_run(run: RunFolder, *, rules: str | None, archive: Archive) -> RunReadi
         read = tally.watch(read_gradings(texts, journal.calls("grade"), phrases=phrases, rounds=rounds))
         found = ballots(texts, archive.watch_votes(read, journal, place), rounds=rounds)
     records = RunRecords(texts, found, phrases, rounds)
-    seen_by_code: dict[Conversation, Found] = {}
+    seen_by_code: dict[Conversation, CodeEvidence] = {}
     if experiment and catalog and any(s.model.startswith("rules:") for s in experiment.graders.values()):
         records, seen_by_code = _with_code(records, experiment, catalog)
     own = run_rules(run).name
@@ -158,20 +158,20 @@ def _catalog(document: Mapping[str, object]) -> Catalog | None:
 
 def _with_code(
     records: RunRecords, experiment: Experiment, catalog: Catalog
-) -> tuple[RunRecords, dict[Conversation, Found]]:
+) -> tuple[RunRecords, dict[Conversation, CodeEvidence]]:
     """Ballots with the verdicts of code; each text is judged once, and the words that show a skill are kept."""
     code = RulesGrader(catalog)
     pure = [name for name, settings in experiment.graders.items() if settings.asked is None]
     others = {name: settings for name, settings in experiment.graders.items() if name not in pure}
     made = code.ballots([b for b in records.ballots if b.grader not in pure], others, [])
-    found: dict[Conversation, Found] = {}
+    found: dict[Conversation, CodeEvidence] = {}
     with_code = graders_with_code(experiment.graders)
     for text in records.texts:
         skills = text.combination.skills
         verdict = code.verdict(text.answer.text, skills=skills, topic=text.combination.topic)
         words = tuple(verdict.quote(verdict.evidence.get(skill)) for skill in skills)
         reasons = {name: applicable_reasons(verdict, is_alone=alone) for name, alone in with_code.items()}
-        found[text.student, text.combination.id, text.generation] = Found(words, verdict.unrequested, reasons)
+        found[text.student, text.combination.id, text.generation] = CodeEvidence(words, verdict.unrequested, reasons)
         reading = reading_of(verdict, skills)
         made += [Ballot(text, name, 1, (reading,)) for name in pure]
     return replace(records, ballots=made), found
@@ -240,8 +240,8 @@ def _reserved(experiment: Experiment) -> float | None:
     return experiment.leakage.reserved if makes_data and experiment.leakage.reserved else None
 
 
-def _shown(run: str, records: RunRecords, found: Mapping[Conversation, Found]) -> list[Shown]:
-    groups: dict[tuple[str, int], list[Found]] = defaultdict(list)
+def _shown(run: str, records: RunRecords, found: Mapping[Conversation, CodeEvidence]) -> list[Shown]:
+    groups: dict[tuple[str, int], list[CodeEvidence]] = defaultdict(list)
     for text in records.texts:
         conversation = (text.student, text.combination.id, text.generation)
         if conversation in found and text.answer.text:

@@ -46,7 +46,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class WrittenReport:
     """What was written."""
 
     page: Path
@@ -56,13 +56,13 @@ class Made:
     gaps: tuple[str, ...]
 
 
-def report_step(experiment: Experiment, step: ReportStep, run: RunFolder, **_: object) -> Made:
+def report_step(experiment: Experiment, step: ReportStep, run: RunFolder, **_: object) -> WrittenReport:
     """The report of a run in its own folder, with further runs where the step names some."""
     wishes = Wishes().over(step)
     return write_report([run, *(find_run(name) for name in step.runs)], output=run.path / "report", wishes=wishes)
 
 
-def report(targets: Sequence[str], *, output: Path | None = None, wishes: Wishes | None = None) -> Made:
+def report(targets: Sequence[str], *, output: Path | None = None, wishes: Wishes | None = None) -> WrittenReport:
     """The report of an experiment file, or of one or more runs."""
     runs, step = _runs_of(targets)
     return write_report(runs, output=output or _default_folder(runs), wishes=(wishes or Wishes()).over(step))
@@ -100,7 +100,7 @@ def _default_folder(runs: Sequence[RunFolder]) -> Path:
     return runs[0].path / f"report-with-{runs[1].name}{others}"
 
 
-def write_report(runs: Sequence[RunFolder], *, output: Path, wishes: Wishes) -> Made:
+def write_report(runs: Sequence[RunFolder], *, output: Path, wishes: Wishes) -> WrittenReport:
     """Everything that the runs allow; an older report in its place is replaced when the new one is whole."""
     if wishes.rules not in (None, "default", "paper", "both"):
         raise UserError(f"There are no rules {wishes.rules!r}.", hint="default, paper, or both.")
@@ -108,7 +108,7 @@ def write_report(runs: Sequence[RunFolder], *, output: Path, wishes: Wishes) -> 
         writer = _Writer(new)
         writer.text(REPORT_MARK, REPORT_NOTE)
         texts, gaps = _fill(runs, wishes, writer)
-    return Made(output / "index.html", writer.bytes, writer.files, texts, tuple(gaps))
+    return WrittenReport(output / "index.html", writer.bytes, writer.files, texts, tuple(gaps))
 
 
 class _Writer:

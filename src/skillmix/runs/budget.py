@@ -15,7 +15,7 @@ class Task(NamedTuple):
     request: Request
 
 
-class Purse(Protocol):
+class Budget(Protocol):
     """Decides whether a call may start, and learns what it cost."""
 
     def may_start(self, task: Task) -> bool:
@@ -39,7 +39,7 @@ class Purse(Protocol):
         ...
 
 
-class LimitedPurse:
+class LimitedBudget:
     """Holds a run to its budget over all its resumes."""
 
     def __init__(

@@ -10,20 +10,20 @@ from skillmix.calls import Model
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import CallStep, Cell, Settings, entries
+from skillmix.experiment.plan import CallStep, PlannedCell, Settings, entries
 from skillmix.experiment.sections import student_name
 from skillmix.models.opening import open_model
 from skillmix.models.servers.keys import Access
 from skillmix.models.specs import IN_PROCESS, parse_spec
 from skillmix.prompts.files import load_prompts
-from skillmix.runs.budget import Purse, Task
+from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import TURNS, Conversations
 from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress, watched
 from skillmix.runs.progress.stopping import stopping_on_interrupt
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import RunFolder
-from skillmix.runs.scheduler import Scheduler, Tally
+from skillmix.runs.scheduler import CallCounts, Scheduler
 from skillmix.runs.students import require_trained
 
 _MOST_OPEN: Final = 512
@@ -32,14 +32,14 @@ _MOST_OPEN_LOCALLY: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
+class StepContext:
     """What every step of a run works with."""
 
     experiment: Experiment
     catalog: Catalog
     run: RunFolder
     journal: JournalWriter
-    purse: Purse
+    purse: Budget
     progress: RunProgress = NO_PROGRESS
 
 
@@ -65,7 +65,7 @@ def calls_of(step: CallStep) -> Calls:
     return Calls(step.name, students, tuple(getattr(step, "graders", [])))
 
 
-def conversations_of(calls: Calls, place: Workplace) -> Conversations:
+def conversations_of(calls: Calls, place: StepContext) -> Conversations:
     """The maker of a step's requests."""
     experiment = place.experiment
     names = {experiment.prompts, *(s.prompts or experiment.prompts for s in experiment.students.values())}
@@ -73,7 +73,7 @@ def conversations_of(calls: Calls, place: Workplace) -> Conversations:
     return Conversations(experiment, place.catalog, prompts, graders=calls.graders)
 
 
-async def make_calls(calls: Calls, cells: Sequence[Cell], place: Workplace, tally: Tally) -> None:
+async def make_calls(calls: Calls, cells: Sequence[PlannedCell], place: StepContext, tally: CallCounts) -> None:
     """Make whatever is missing of the cells' conversations."""
     conversations = conversations_of(calls, place)
     for cell in cells:
@@ -136,8 +136,8 @@ async def serve(
     used: Mapping[str, Settings],
     source: Iterator[Task | None],
     conversations: Conversations,
-    place: Workplace,
-    tally: Tally,
+    place: StepContext,
+    tally: CallCounts,
 ) -> None:
     """Open models, and work through a source of first turns."""
     async with AsyncExitStack() as opened:
@@ -169,7 +169,7 @@ async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) ->
 
 
 def first_turns(
-    cells: Sequence[Cell], conversations: Conversations, journal: JournalWriter, tally: Tally
+    cells: Sequence[PlannedCell], conversations: Conversations, journal: JournalWriter, tally: CallCounts
 ) -> Iterator[Task]:
     """One first turn for each conversation that is not over; settings share those they have in common.
 
@@ -179,7 +179,7 @@ def first_turns(
     """
     whole = TURNS + conversations.votes_wanted()
     done = {student: journal.calls_by_conversation(student) for student in {cell.student for cell in cells}}
-    later: list[tuple[Cell, Combination, int]] = []
+    later: list[tuple[PlannedCell, Combination, int]] = []
     seen: set[tuple[str, str, int]] = set()
     for cell in cells:
         for place, (combination, generation) in enumerate(product(cell.combinations, cell.numbers)):

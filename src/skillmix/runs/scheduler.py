@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request
 from skillmix.errors import UserError
 from skillmix.hashing import digest
-from skillmix.runs.budget import Purse, Task
+from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.journal import JournalWriter
 
 TRIES: Final = 12
@@ -36,7 +36,7 @@ Follow = Callable[[Request, Outcome], Iterable[Task]]
 
 
 @dataclass(slots=True)
-class Tally:
+class CallCounts:
     """How a run is going."""
 
     started: int = 0
@@ -67,7 +67,7 @@ class Scheduler:
         models: Mapping[str, Model],
         journal: JournalWriter,
         *,
-        purse: Purse,
+        purse: Budget,
         most_open: int = 512,
         tries: int = TRIES,
         first_wait: float | None = None,
@@ -95,11 +95,11 @@ class Scheduler:
         self._arrived: list[_Arrival] = []
         self._arrival = asyncio.Event()
         self._is_over = False
-        self.tally = Tally()
+        self.tally = CallCounts()
         self.tell: Callable[[str], None] = lambda line: None
         """Where a line of news goes."""
 
-    async def run(self, source: Iterator[Task | None], follow: Follow) -> Tally:
+    async def run(self, source: Iterator[Task | None], follow: Follow) -> CallCounts:
         """Work until the source is empty and nothing is open, or the run must stop.
 
         A None in the source waits for everything before it to be over, so that what comes next can depend on it.

@@ -12,7 +12,7 @@ Cells = Mapping[Place, Cell]
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class ComparableStudent:
     """A student with all that decides what it may be compared with."""
 
     run: str
@@ -44,21 +44,23 @@ class Contender:
         return self.lineage.rows if self.lineage else None
 
 
-def families(contenders: Sequence[Contender]) -> dict[tuple[str, str, str, str], list[Contender]]:
+def families(contenders: Sequence[ComparableStudent]) -> dict[tuple[str, str, str, str], list[ComparableStudent]]:
     """Students of one run that share a root, the words they are asked in, and how they draw."""
-    found: dict[tuple[str, str, str, str], list[Contender]] = {}
+    found: dict[tuple[str, str, str, str], list[ComparableStudent]] = {}
     for contender in contenders:
         shared = (contender.run, contender.base, contender.prompts, contender.decoding)
         found.setdefault(shared, []).append(contender)
     return found
 
 
-def base_of(family: Sequence[Contender]) -> Contender | None:
+def base_of(family: Sequence[ComparableStudent]) -> ComparableStudent | None:
     """The one that was not tuned."""
     return next((c for c in family if c.lineage is None), None)
 
 
-def paired(first: Contender, second: Contender, where: tuple[str, str, int], cells: Cells) -> list[float]:
+def paired(
+    first: ComparableStudent, second: ComparableStudent, where: tuple[str, str, int], cells: Cells
+) -> list[float]:
     """Second minus first in full marks, best of the generations, at one grader, setting and k."""
     places = [Place(c.run, c.student, *where) for c in (first, second)]
     if not all(place in cells for place in places):
@@ -96,7 +98,7 @@ class Change:
         return 0.0 if self.remark == "within noise" else min(abs(self.gain.low), abs(self.gain.high))
 
 
-def before_and_after(contenders: Sequence[Contender], cells: Cells) -> list[Change]:
+def before_and_after(contenders: Sequence[ComparableStudent], cells: Cells) -> list[Change]:
     """In the order of the cells, for whatever both students have."""
     pairs = {
         (tuned.run, tuned.student): (base, tuned)

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Final, Literal
 
 from skillmix.catalog.catalog import SETTINGS
-from skillmix.scores.compare import Cells, Contender, base_of, families, paired
+from skillmix.scores.compare import Cells, ComparableStudent, base_of, families, paired
 from skillmix.scores.statistics.differences import holm
 from skillmix.scores.statistics.gains import Gain, gain, more_to_exclude, more_to_find
 
@@ -60,8 +60,8 @@ class _Pair:
     claim: Claim
     setting: str
     grader: str
-    first: Contender
-    second: Contender
+    first: ComparableStudent
+    second: ComparableStudent
     ks: tuple[int, ...]
 
     @property
@@ -70,7 +70,7 @@ class _Pair:
         return (self.claim, self.first.base, self.grader, self.setting, self.first.k, self.second.k)
 
 
-def findings(contenders: Sequence[Contender], cells: Cells) -> list[Finding]:
+def findings(contenders: Sequence[ComparableStudent], cells: Cells) -> list[Finding]:
     """Every claim that the runs can speak to; tests are corrected over all k and settings of a claim."""
     pairs = sorted(_pairs(contenders, cells), key=lambda p: str(p.signature))
     found = [_finding(list(same), cells) for _, same in groupby(pairs, key=lambda p: p.signature)]
@@ -85,7 +85,7 @@ def _rank(setting: str) -> int:
 _CLAIMS: Final[tuple[Claim, ...]] = ("held-out", "larger k", "efficiency", "control")
 
 
-def _pairs(contenders: Sequence[Contender], cells: Cells) -> Iterable[_Pair]:
+def _pairs(contenders: Sequence[ComparableStudent], cells: Cells) -> Iterable[_Pair]:
     for (run, *_), group in families(contenders).items():
         places = {(p[2], p[3]) for p in cells if p[0] == run and p[1] in {c.student for c in group}}
         for claim in _CLAIMS:
@@ -102,14 +102,14 @@ def _pairs(contenders: Sequence[Contender], cells: Cells) -> Iterable[_Pair]:
                     yield _Pair(claim, setting, grader, first, second, wanted)
 
 
-def _base_and_richest(group: Sequence[Contender]) -> tuple[Contender, Contender] | None:
+def _base_and_richest(group: Sequence[ComparableStudent]) -> tuple[ComparableStudent, ComparableStudent] | None:
     base = base_of(group)
     composed = [c for c in group if c.k and max(c.k) >= 2]
     richest = max(composed, key=lambda c: (max(c.k), len(c.k), c.rows or 0), default=None)
     return (base, richest) if base and richest else None
 
 
-def _richer_of_no_more_data(group: Sequence[Contender]) -> tuple[Contender, Contender] | None:
+def _richer_of_no_more_data(group: Sequence[ComparableStudent]) -> tuple[ComparableStudent, ComparableStudent] | None:
     """The richest against a poorer one with as many conversations or more, the two as near in size as can be."""
     sized = [c for c in group if c.k and c.rows is not None]
     pairs = [
@@ -121,19 +121,21 @@ def _richer_of_no_more_data(group: Sequence[Contender]) -> tuple[Contender, Cont
     return min(pairs, key=lambda p: (-max(p[1].k), (p[0].rows or 0) - (p[1].rows or 0)), default=None)
 
 
-def _base_and_single_skills(group: Sequence[Contender]) -> tuple[Contender, Contender] | None:
+def _base_and_single_skills(group: Sequence[ComparableStudent]) -> tuple[ComparableStudent, ComparableStudent] | None:
     base = base_of(group)
     single = next((c for c in group if c.k == (1,)), None)
     return (base, single) if base and single else None
 
 
-_CHOICES: Final[Mapping[Claim, Callable[[Sequence[Contender]], tuple[Contender, Contender] | None]]] = {
+_CHOICES: Final[
+    Mapping[Claim, Callable[[Sequence[ComparableStudent]], tuple[ComparableStudent, ComparableStudent] | None]]
+] = {
     "held-out": _base_and_richest,
     "larger k": _base_and_richest,
     "efficiency": _richer_of_no_more_data,
     "control": _base_and_single_skills,
 }
-_COUNTS: Final[Mapping[Claim, Callable[[int, Contender], bool]]] = {
+_COUNTS: Final[Mapping[Claim, Callable[[int, ComparableStudent], bool]]] = {
     "held-out": lambda k, second: k >= 2,
     "larger k": lambda k, second: k > max(second.k),
     "efficiency": lambda k, second: k >= 2,

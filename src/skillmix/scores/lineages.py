@@ -8,7 +8,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.models.lineage import LOSSES, DatasetFacts, Lineage, TrainingCurve, continued, dataset_facts, lineage_of
 from skillmix.runs.run import RunFolder
 from skillmix.runs.students import settings_for
-from skillmix.scores.compare import Contender
+from skillmix.scores.compare import ComparableStudent
 
 _FILE = "skillmix.json"
 _MOST_POINTS = 1000
@@ -47,7 +47,7 @@ def student_specs(experiment: Experiment) -> dict[str, str]:
 
 def run_contenders(
     run: RunFolder, experiment: Experiment | None, students: Iterable[str], lineages: Mapping[str, Lineage]
-) -> list[Contender]:
+) -> list[ComparableStudent]:
     """Students with what decides whom they may be compared with."""
     specs = student_specs(experiment) if experiment else {}
     found = []
@@ -57,7 +57,9 @@ def run_contenders(
         partition = (lineage.partition if lineage else None) or (experiment.partition if experiment else None)
         prompts, decoding = _asked_with(experiment, student) if experiment else ("", "")
         spec = specs.get(student, student)
-        found.append(Contender(run.name, student, spec, prompts, lineage, partition or "default", seed, decoding))
+        found.append(
+            ComparableStudent(run.name, student, spec, prompts, lineage, partition or "default", seed, decoding)
+        )
     return found
 
 

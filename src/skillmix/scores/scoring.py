@@ -21,7 +21,7 @@ from skillmix.scores.lineages import run_contenders, run_lineages
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BallotCell:
     """The texts behind one row of the table: for each combination its generations, None where one is missing."""
 
     student: str
@@ -115,12 +115,12 @@ def _changes(run: RunFolder, experiment: Experiment | None, cells: Mapping[Place
     return before_and_after(run_contenders(run, experiment, students, lineages), cells)
 
 
-def groups_of(experiment: Experiment | None, records: RunRecords) -> Iterator[Group]:
+def groups_of(experiment: Experiment | None, records: RunRecords) -> Iterator[BallotCell]:
     """The cells of a run: those that were planned, or whatever an import brought."""
     return _planned_groups(experiment, records) if experiment else _found_groups(records)
 
 
-def _parts(groups: Iterable[Group], experiment: Experiment | None) -> Iterator[tuple[str, Group]]:
+def _parts(groups: Iterable[BallotCell], experiment: Experiment | None) -> Iterator[tuple[str, BallotCell]]:
     """Each cell, and its two parts where the experiment reserves some of its skill sets."""
     for group in groups:
         yield "all", group
@@ -133,7 +133,7 @@ def _parts(groups: Iterable[Group], experiment: Experiment | None) -> Iterator[t
             yield name, replace(group, texts=[group.texts[i] for i in places], combinations=combinations)
 
 
-def _known_of(group: Group, trained: frozenset[str] | None) -> int | None:
+def _known_of(group: BallotCell, trained: frozenset[str] | None) -> int | None:
     return None if trained is None else sum(c.id in trained for c in group.combinations)
 
 
@@ -143,7 +143,7 @@ def _without_skipped(scores: list[Score], experiment: Experiment) -> list[Score]
     return [s for s in scores if (s.student, s.setting, s.k) not in skipped or s.complete]
 
 
-def _found_groups(records: RunRecords) -> Iterator[Group]:
+def _found_groups(records: RunRecords) -> Iterator[BallotCell]:
     """The cells of an imported run: whatever is there, by k."""
     cells: dict[tuple[str, str, int], dict[str, list[Ballot | None]]] = defaultdict(lambda: defaultdict(list))
     for ballot in records.ballots:
@@ -151,10 +151,10 @@ def _found_groups(records: RunRecords) -> Iterator[Group]:
         cells[ballot.text.student, ballot.grader, combination.k][combination.id].append(ballot)
     for (student, grader, k), by_combination in sorted(cells.items()):
         known = tuple(texts[0].text.combination for texts in by_combination.values() if texts[0])
-        yield Group(student, grader, "imported", k, list(by_combination.values()), known)
+        yield BallotCell(student, grader, "imported", k, list(by_combination.values()), known)
 
 
-def _planned_groups(experiment: Experiment, records: RunRecords) -> Iterator[Group]:
+def _planned_groups(experiment: Experiment, records: RunRecords) -> Iterator[BallotCell]:
     """The cells of an experiment: everything that was to be made, made or not."""
     made = {(b.text.student, b.text.combination.id, b.text.generation, b.grader): b for b in records.ballots}
     for cell in cells_of(experiment, load_catalog(experiment.catalog)):
@@ -163,7 +163,7 @@ def _planned_groups(experiment: Experiment, records: RunRecords) -> Iterator[Gro
                 [made.get((cell.student, c.id, generation, grader)) for generation in range(cell.generations)]
                 for c in cell.combinations
             ]
-            yield Group(cell.student, grader, cell.setting, cell.k, texts, cell.combinations)
+            yield BallotCell(cell.student, grader, cell.setting, cell.k, texts, cell.combinations)
 
 
 def makes_data(run_name: str) -> bool:

@@ -13,15 +13,15 @@ from skillmix.datasets.evaluations import bars_for, refuse_trained
 from skillmix.errors import UserError
 from skillmix.experiment.dataset_step import DatasetStep
 from skillmix.experiment.experiment import EvaluateStep, Experiment, Step
-from skillmix.experiment.plan import CALL_STEPS, Cell, cells_of, step_cells, written_by
+from skillmix.experiment.plan import CALL_STEPS, PlannedCell, cells_of, step_cells, written_by
 from skillmix.experiment.report_step import ReportStep
 from skillmix.experiment.train_step import TrainStep
 from skillmix.prompts.files import load_prompts
-from skillmix.runs.calling import Workplace, calls_of, conversations_of
+from skillmix.runs.calling import StepContext, calls_of, conversations_of
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.folders import DATASET, MODEL, REPORT, require_replaceable
 from skillmix.runs.run import RunFolder, find_run
-from skillmix.runs.scheduler import Tally
+from skillmix.runs.scheduler import CallCounts
 from skillmix.runs.students import LINEAGE, model_folder, require_trained, with_trained
 
 
@@ -90,7 +90,7 @@ def _document(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def check_journal(place: Workplace, steps: Sequence[Step]) -> None:
+def check_journal(place: StepContext, steps: Sequence[Step]) -> None:
     """Find what contradicts the journal: another model, prompt or decoding under a name that it knows.
 
     The first conversation of every cell is walked through as far as the journal has it.
@@ -103,7 +103,7 @@ def check_journal(place: Workplace, steps: Sequence[Step]) -> None:
     _check_students(now, steps)
 
 
-def _check_students(place: Workplace, steps: Sequence[Step]) -> None:
+def _check_students(place: StepContext, steps: Sequence[Step]) -> None:
     """Find students that nobody has trained, and those that were trained on what they would be asked."""
     to_be_trained: set[str] = set()
     for step in steps:
@@ -116,7 +116,7 @@ def _check_students(place: Workplace, steps: Sequence[Step]) -> None:
             to_be_trained.add(step.name)
 
 
-def _first_cells(step: Step, place: Workplace) -> Iterator[tuple[Conversations, Cell]]:
+def _first_cells(step: Step, place: StepContext) -> Iterator[tuple[Conversations, PlannedCell]]:
     if isinstance(step, CALL_STEPS):
         conversations = conversations_of(calls_of(step), place)
         yield from ((conversations, cell) for cell in step_cells(step, place.experiment, place.catalog))
@@ -124,16 +124,16 @@ def _first_cells(step: Step, place: Workplace) -> Iterator[tuple[Conversations, 
         yield from _first_of_dataset(step, place)
 
 
-def _first_of_dataset(step: DatasetStep, place: Workplace) -> Iterable[tuple[Conversations, Cell]]:
+def _first_of_dataset(step: DatasetStep, place: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
     from skillmix.datasets.from_runs import plan_of, writers_of
     from skillmix.datasets.waves import Waves
 
-    waves = Waves(step, place, plan_of(step, place), writers_of(place.run, place.experiment), Tally())
+    waves = Waves(step, place, plan_of(step, place), writers_of(place.run, place.experiment), CallCounts())
     conversations = conversations_of(waves.calls, place)
     return [(conversations, cell) for cell in waves.first_cells()]
 
 
-def _walk(conversations: Conversations, cell: Cell, place: Workplace) -> None:
+def _walk(conversations: Conversations, cell: PlannedCell, place: StepContext) -> None:
     """Ask the journal, and nobody else; a request that differs from the stored one is an error."""
     waiting = deque([conversations.first(cell.student, cell.combinations[0], cell.numbers[0])])
     while waiting:

@@ -66,7 +66,7 @@ _ANSWER = "x" * 400
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class CallEstimate:
     """What one model does in one step, at most: re-asks of unreadable grades and failed tries not counted."""
 
     step: str
@@ -81,7 +81,7 @@ class Estimate:
     """None if the model's size is not known."""
 
 
-def estimates(path: Path, *, prices: Path | None, changes: Sequence[str] = ()) -> list[Estimate]:
+def estimates(path: Path, *, prices: Path | None, changes: Sequence[str] = ()) -> list[CallEstimate]:
     """Calls, tokens, cost and GPU hours of every step that makes calls or trains."""
     experiment = load_experiment(path, changes=changes)
     catalog = load_catalog(experiment.catalog)
@@ -110,7 +110,7 @@ _Counted = Sequence[tuple[Combination, int]]
 """Combinations, and how many conversations each has."""
 
 
-def _step_estimates(step: CallStep, known: _Known) -> list[Estimate]:
+def _step_estimates(step: CallStep, known: _Known) -> list[CallEstimate]:
     conversations: dict[str, dict[str, tuple[Combination, int]]] = {}
     for cell in step_cells(step, known.experiment, known.catalog):
         for combination in cell.combinations:
@@ -123,7 +123,7 @@ def _step_estimates(step: CallStep, known: _Known) -> list[Estimate]:
     return found + _grader_estimates(step.name, graders, graded, known)
 
 
-def _dataset_estimates(step: DatasetStep, known: _Known) -> list[Estimate]:
+def _dataset_estimates(step: DatasetStep, known: _Known) -> list[CallEstimate]:
     """The fewest conversations that can reach the targets, and the most that may be written for them."""
     found = []
     for words, count_of in ((AT_LEAST, step.target_of), (", at most", step.most_of)):
@@ -145,7 +145,7 @@ def _dataset_estimates(step: DatasetStep, known: _Known) -> list[Estimate]:
 _SAMPLE = 50
 
 
-def _student_estimate(step: str, student: str, counted: _Counted, known: _Known) -> Estimate:
+def _student_estimate(step: str, student: str, counted: _Counted, known: _Known) -> CallEstimate:
     settings = settings_for(known.experiment, student)
     prompts = load_prompts(settings.prompts or known.experiment.prompts)
     calls = 2 * sum(count for _, count in counted)
@@ -156,11 +156,11 @@ def _student_estimate(step: str, student: str, counted: _Counted, known: _Known)
     output = calls * settings.max_tokens
     if student not in known.experiment.students:  # trained here, and asked here
         hours = generation_hours(settings.model, tokens + output)
-        return Estimate(step, f"step:{student}", calls, tokens, output, 0.0, hours)
+        return CallEstimate(step, f"step:{student}", calls, tokens, output, 0.0, hours)
     return _estimate(step, settings.model, calls, tokens, output, known.prices)
 
 
-def _grader_estimates(step: str, graders: Sequence[str], counted: _Counted, known: _Known) -> list[Estimate]:
+def _grader_estimates(step: str, graders: Sequence[str], counted: _Counted, known: _Known) -> list[CallEstimate]:
     prompts = load_prompts(known.experiment.prompts)
     found = []
     for grader in graders:
@@ -176,11 +176,11 @@ def _grader_estimates(step: str, graders: Sequence[str], counted: _Counted, know
     return found
 
 
-def _training_estimate(step: TrainStep, known: _Known) -> Estimate:
+def _training_estimate(step: TrainStep, known: _Known) -> CallEstimate:
     """No calls, but a GPU."""
     model = settings_for(known.experiment, student_name(step.base)).model
     tokens = training_tokens(step, conversations=_conversations(step, known.experiment))
-    return Estimate(step.name, step.base, 0, tokens, 0, 0.0, training_hours(step, model, tokens))
+    return CallEstimate(step.name, step.base, 0, tokens, 0, 0.0, training_hours(step, model, tokens))
 
 
 def _conversations(step: TrainStep, experiment: Experiment) -> int | None:
@@ -199,7 +199,7 @@ def _student_tokens(prompts: PromptSet, catalog: Catalog, combination: Combinati
     return 2 * tokens_in(worked + len(first)) + longest_reply + tokens_in(len(second))
 
 
-def _estimate(step: str, model: str, calls: int, tokens: int, output: int, known: Mapping[str, Price]) -> Estimate:
+def _estimate(step: str, model: str, calls: int, tokens: int, output: int, known: Mapping[str, Price]) -> CallEstimate:
     price = price_of(parse_spec(model), dict(known))
     cost = price.of(tokens, output) if price else None
-    return Estimate(step, model, calls, tokens, output, cost, generation_hours(model, tokens + output))
+    return CallEstimate(step, model, calls, tokens, output, cost, generation_hours(model, tokens + output))

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from skillmix.experiment.experiment import EvaluateStep
-from skillmix.experiment.plan import CallStep, Cell, step_cells
-from skillmix.runs.calling import Workplace, calls_of, make_calls
+from skillmix.experiment.plan import CallStep, PlannedCell, step_cells
+from skillmix.runs.calling import StepContext, calls_of, make_calls
 from skillmix.runs.planned_work import calls_a_conversation
-from skillmix.runs.scheduler import Tally
+from skillmix.runs.scheduler import CallCounts
 from skillmix.scores.scoring import run_scores, skipped_cells
 
 
-async def work_on(step: CallStep, place: Workplace, tally: Tally) -> None:
+async def work_on(step: CallStep, place: StepContext, tally: CallCounts) -> None:
     """Make the calls of a step; with an early stop k by k, else all at once."""
     cells = list(step_cells(step, place.experiment, place.catalog))
     _expect(step, cells, place)
@@ -26,7 +26,7 @@ async def work_on(step: CallStep, place: Workplace, tally: Tally) -> None:
             break
 
 
-def _expect(step: CallStep, cells: Sequence[Cell], place: Workplace) -> None:
+def _expect(step: CallStep, cells: Sequence[PlannedCell], place: StepContext) -> None:
     """Tell how many calls the cells are."""
     conversations = {(c.student, combination.id, g) for c in cells for combination in c.combinations for g in c.numbers}
     calls = len(conversations) * calls_a_conversation(place.experiment, getattr(step, "graders", []))

@@ -22,8 +22,8 @@ from skillmix.experiment.plan import GradedPlace, drawn_settings, entries, grade
 from skillmix.experiment.prices import Price, load_prices, price_of
 from skillmix.experiment.report_step import ReportStep
 from skillmix.models.specs import parse_spec
-from skillmix.runs.budget import LimitedPurse
-from skillmix.runs.calling import Workplace, opened_models
+from skillmix.runs.budget import LimitedBudget
+from skillmix.runs.calling import StepContext, opened_models
 from skillmix.runs.experiment_copy import checked_document, continued
 from skillmix.runs.planned_work import planned_work
 from skillmix.runs.progress.progress import RunProgress
@@ -31,15 +31,15 @@ from skillmix.runs.progress.stopping import signal_of
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.rules_grader import require_checkers
 from skillmix.runs.run import RunFolder, new_run
-from skillmix.runs.scheduler import Tally
+from skillmix.runs.scheduler import CallCounts
 from skillmix.runs.students import with_trained
 from skillmix.scores.cells import Score
 from skillmix.steps.before_run import check_journal, check_plan
 from skillmix.steps.evaluate import work_on
 
 if TYPE_CHECKING:
-    from skillmix.datasets.build import Made
-    from skillmix.datasets.counts import Yield
+    from skillmix.datasets.build import WrittenDataset
+    from skillmix.datasets.counts import SamplingYield
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class RunResult:
     """How an experiment went."""
 
     run: RunFolder
-    tallies: dict[str, Tally]
+    tallies: dict[str, CallCounts]
     """By step."""
-    datasets: "dict[str, Made]" = field(default_factory=dict)
+    datasets: "dict[str, WrittenDataset]" = field(default_factory=dict)
     """By step."""
     reports: list[Path] = field(default_factory=list)
     """Pages to open."""
@@ -124,7 +124,7 @@ class RunResult:
         return not self.failed and self.stopped is None and not self.left_out and not self.short
 
     @property
-    def short(self) -> "dict[str, list[Yield]]":
+    def short(self) -> "dict[str, list[SamplingYield]]":
         """Targets of data sets that were not reached."""
         return {name: made.short for name, made in self.datasets.items() if made.short}
 
@@ -182,8 +182,8 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
     with RunProgress(planned_work(experiment, steps, run)) as progress:
         with run.write() as journal:
             budget = experiment.budget
-            purse = LimitedPurse(known, spent=journal.spent(), max_calls=budget.max_calls, max_usd=budget.max_usd)
-            place = Workplace(experiment, catalog, run, journal, purse, progress)
+            purse = LimitedBudget(known, spent=journal.spent(), max_calls=budget.max_calls, max_usd=budget.max_usd)
+            place = StepContext(experiment, catalog, run, journal, purse, progress)
             checked_document(run, experiment, catalog)
             check_journal(place, steps)
             try:
@@ -228,7 +228,7 @@ def _write_reports(experiment: Experiment, steps: Sequence[Step], result: RunRes
             progress.end(step.name)
 
 
-def _work(steps: Sequence[Step], place: Workplace, result: RunResult) -> None:
+def _work(steps: Sequence[Step], place: StepContext, result: RunResult) -> None:
     """Step after step; what an earlier one made is there for the next."""
     for step in steps:
         now = replace(place, experiment=with_trained(place.experiment, place.run))
@@ -236,10 +236,10 @@ def _work(steps: Sequence[Step], place: Workplace, result: RunResult) -> None:
             break
 
 
-def _calls(step: Any, place: Workplace, result: RunResult) -> bool:
+def _calls(step: Any, place: StepContext, result: RunResult) -> bool:
     if isinstance(step, EvaluateStep):
         refuse_trained(step, place.experiment, place.catalog)
-    tally = result.tallies[step.name] = Tally()
+    tally = result.tallies[step.name] = CallCounts()
     asyncio.run(work_on(step, place, tally))
     place.progress.end(step.name, _told(step.name, tally))
     if tally.left_out:
@@ -247,10 +247,10 @@ def _calls(step: Any, place: Workplace, result: RunResult) -> bool:
     return tally.stopped is None
 
 
-def _dataset(step: Any, place: Workplace, result: RunResult) -> bool:
+def _dataset(step: Any, place: StepContext, result: RunResult) -> bool:
     from skillmix.datasets.from_runs import work_on_dataset
 
-    tally = result.tallies[step.name] = Tally()
+    tally = result.tallies[step.name] = CallCounts()
     made = asyncio.run(work_on_dataset(step, place, tally))
     if step.writer:
         place.progress.end(step.name, _told(step.name, tally))
@@ -269,13 +269,13 @@ def _dataset(step: Any, place: Workplace, result: RunResult) -> bool:
     return tally.stopped is None and not made.short
 
 
-def _train(step: Any, place: Workplace, result: RunResult) -> bool:
+def _train(step: Any, place: StepContext, result: RunResult) -> bool:
     import_module("skillmix.steps.train").train_step(place.experiment, step, place.run, place.progress)
     place.progress.end(step.name)
     return True
 
 
-_STAGES: Final[Mapping[str, Callable[[Any, Workplace, RunResult], bool]]] = {
+_STAGES: Final[Mapping[str, Callable[[Any, StepContext, RunResult], bool]]] = {
     "evaluate": _calls,
     "generate": _calls,
     "grade": _calls,
@@ -285,7 +285,7 @@ _STAGES: Final[Mapping[str, Callable[[Any, Workplace, RunResult], bool]]] = {
 """What does the steps of a stage; False if the run must stop there."""
 
 
-def _told(step: str, tally: Tally) -> str:
+def _told(step: str, tally: CallCounts) -> str:
     return (
         f"{step}: {tally.called} calls made, {tally.found} found, {tally.retried} tried again, "
         f"{tally.tokens} tokens, {tally.cost_usd:.2f} US dollars"

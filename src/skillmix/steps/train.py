@@ -15,8 +15,8 @@ from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.checkpoints import lineage_of
 from skillmix.models.local.model import calm_threads
-from skillmix.runs.budget import LimitedPurse
-from skillmix.runs.calling import Workplace
+from skillmix.runs.budget import LimitedBudget
+from skillmix.runs.calling import StepContext
 from skillmix.runs.experiment_copy import checked_document, continued
 from skillmix.runs.folders import MODEL, require_replaceable
 from skillmix.runs.planned_work import planned_work
@@ -65,8 +65,8 @@ def _locked(run: RunFolder, experiment: Experiment, catalog: Catalog, steps: Seq
     with run.write() if run.has_journal else run.locked() as journal:
         checked_document(run, experiment, catalog)
         if journal is not None:
-            purse = LimitedPurse({}, spent=(0, 0.0), max_calls=None, max_usd=None)
-            check_journal(Workplace(experiment, catalog, run, journal, purse, NO_PROGRESS), steps)
+            purse = LimitedBudget({}, spent=(0, 0.0), max_calls=None, max_usd=None)
+            check_journal(StepContext(experiment, catalog, run, journal, purse, NO_PROGRESS), steps)
         yield
 
 

@@ -15,7 +15,7 @@ from skillmix.models.checkpoints import LINEAGE, Checkpoint, checkpoint_of, line
 from skillmix.models.lineage_files import check_model_about
 from skillmix.models.specs import IN_PROCESS, parse_spec
 from skillmix.runs.run import RunFolder, write_whole
-from skillmix.training.sources import Lessons, Source, read_lessons, sources_of, united
+from skillmix.training.sources import Lessons, TrainingSource, read_lessons, sources_of, united
 
 DEFAULT_STEPS: Final = 4000
 """arXiv 2409.19808, section 3.3."""
@@ -30,7 +30,7 @@ class Job:
     folder: Path
     base: str
     checkpoint: Checkpoint
-    sources: list[Source]
+    sources: list[TrainingSource]
 
     @property
     def model_folder(self) -> Path:

@@ -11,14 +11,14 @@ from skillmix.runs.folders import MODEL, remove_checkpoints, replacing
 from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.progress.terminal import say
 from skillmix.training.data.examples import Encoder, Example
-from skillmix.training.data.order import OrderedData, steps_of
+from skillmix.training.data.order import TrainingOrder, steps_of
 from skillmix.training.data.replay import Replay
 from skillmix.training.job import DEFAULT_STEPS, Job, is_first_rank, write_lineage
 from skillmix.training.job_progress import TrainingProgress, draw_losses
 from skillmix.training.loop import train
 from skillmix.training.lora import Lora, with_adapter
 from skillmix.training.ranks import joined_ranks
-from skillmix.training.recipe import Recipe
+from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.saving import bytes_of, merged, require_space, write_model
 from skillmix.training.sources import Lessons
 from skillmix.training.step.engine import choose_precision
@@ -46,7 +46,7 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
     joined_ranks().wait()  # the next step may begin with this one's model
 
 
-def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[OrderedData, Recipe]:
+def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[TrainingOrder, TrainingRecipe]:
     step = job.step
     prepared = encoder.examples(lessons.train, limit=step.max_tokens, too_long=step.too_long)
     count = len(prepared.examples)
@@ -57,7 +57,7 @@ def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[Orde
     if step.epochs is not None:
         steps, total = steps_of(step.epochs, conversations=count, batch=step.batch)
     replay = _replay(job, encoder)
-    data = OrderedData(
+    data = TrainingOrder(
         prepared.examples,
         batch=step.batch,
         seed=job.seed,
@@ -68,8 +68,8 @@ def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[Orde
     return data, _recipe(step, steps=steps, seed=job.seed)
 
 
-def _recipe(step: TrainStep, *, steps: int, seed: int) -> Recipe:
-    return Recipe(
+def _recipe(step: TrainStep, *, steps: int, seed: int) -> TrainingRecipe:
+    return TrainingRecipe(
         steps=steps,
         batch=step.batch,
         learning_rate=step.learning_rate,
@@ -122,7 +122,7 @@ def _with_adapter(model: Any, lora: LoraSettings | None, *, seed: int) -> Any:
     return with_adapter(model, Lora(lora.rank, lora.alpha, lora.dropout, lora.targets), seed=seed)
 
 
-def _check_disk(model: Any, recipe: Recipe, job: Job) -> None:
+def _check_disk(model: Any, recipe: TrainingRecipe, job: Job) -> None:
     is_adapter = job.step.lora is not None and not job.step.lora.merge
     device = next(model.parameters()).device
     require_space(

@@ -18,7 +18,7 @@ from skillmix.errors import Interrupted, UserError
 from skillmix.training.checkpoints import Checkpoints, Progress
 from skillmix.training.data.examples import Data, Example
 from skillmix.training.ranks import Ranks, gather, joined_ranks
-from skillmix.training.recipe import Recipe
+from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.engine import Engine, Step
 
 _PEAKS: Final = {"H100": 989e12, "H200": 989e12, "H800": 989e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12}
@@ -132,7 +132,7 @@ class TrainResult:
 def train(  # noqa: PLR0913, each is a part of its own
     model: Any,
     data: Data,
-    recipe: Recipe,
+    recipe: TrainingRecipe,
     folder: Path,
     *,
     validation: Sequence[Example] | None,
@@ -145,7 +145,7 @@ def train(  # noqa: PLR0913, each is a part of its own
 
 class _Run:
     def __init__(
-        self, model: Any, data: Data, recipe: Recipe, folder: Path, validation: Sequence[Example] | None
+        self, model: Any, data: Data, recipe: TrainingRecipe, folder: Path, validation: Sequence[Example] | None
     ) -> None:
         self._ranks = joined_ranks()
         self._model, self._data, self._recipe, self._validation = model, data, recipe, validation

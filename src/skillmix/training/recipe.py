@@ -8,7 +8,7 @@ Precision = Literal["auto", "fp32", "bf16-master", "bf16-stochastic"]
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class TrainingRecipe:
     """The settings of a training run; the defaults are the paper's (arXiv 2409.19808)."""
 
     steps: int = 4000
@@ -44,7 +44,7 @@ class Recipe:
     def rate_at(self, step: int) -> float:
         """Learning rate of a step, counted from 0: a linear rise whose first step already moves, then the schedule.
 
-        >>> recipe = Recipe(learning_rate=1.0, warmup_steps=4, steps=12, schedule="cosine")
+        >>> recipe = TrainingRecipe(learning_rate=1.0, warmup_steps=4, steps=12, schedule="cosine")
         >>> [round(recipe.rate_at(step), 3) for step in (0, 1, 3, 4, 8, 11)]
         [0.25, 0.5, 1.0, 1.0, 0.5, 0.038]
         """

@@ -18,7 +18,7 @@ from skillmix.training.data.examples import Conversation, read_conversations
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TrainingSource:
     """A data set's files and what it says of itself."""
 
     name: str
@@ -37,12 +37,12 @@ class Lessons:
     validation: list[Conversation]
 
 
-def sources_of(step: TrainStep, run: Path) -> list[Source]:
+def sources_of(step: TrainStep, run: Path) -> list[TrainingSource]:
     """The data of a step; an error names what is not there."""
     return [_file_or_folder(name) if "/" in name else _of_step(name, run) for name in step.data]
 
 
-def read_lessons(sources: Sequence[Source], *, validation_share: float) -> Lessons:
+def read_lessons(sources: Sequence[TrainingSource], *, validation_share: float) -> Lessons:
     """All conversations; of data without a validation part, a share is held back by hash."""
     train: list[Conversation] = []
     validation: list[Conversation] = []
@@ -69,23 +69,23 @@ def united(sources: Iterable[dict[str, Any]], key: str) -> list[Any]:
     return sorted(items, key=lambda item: (isinstance(item, str), item))
 
 
-def _of_step(name: str, run: Path) -> Source:
+def _of_step(name: str, run: Path) -> TrainingSource:
     folder = run / name / "dataset"
     if not (folder / "train.jsonl").is_file():
         raise UserError(f"The data set of step {name!r} is not there yet.", hint="Run that step first.")
     return _of_folder(name, folder)
 
 
-def _file_or_folder(name: str) -> Source:
+def _file_or_folder(name: str) -> TrainingSource:
     path = Path(name).expanduser()
     if path.is_dir():
         return _of_folder(name, path)
     if not path.is_file():
         raise _no_data(name, path)
-    return Source(name, path, path, None, {"hash": _hash_of([path])})
+    return TrainingSource(name, path, path, None, {"hash": _hash_of([path])})
 
 
-def _of_folder(name: str, folder: Path) -> Source:
+def _of_folder(name: str, folder: Path) -> TrainingSource:
     files = [folder / "train.jsonl", folder / "validation.jsonl"]
     if not files[0].is_file():
         raise _no_data(name, folder)
@@ -98,7 +98,7 @@ def _of_folder(name: str, folder: Path) -> Source:
             "combinations and k may be wrong"
         )
     validation = files[1] if len(there) == 2 else None
-    return Source(name, folder, files[0], validation, {**(about or {}), "hash": found})
+    return TrainingSource(name, folder, files[0], validation, {**(about or {}), "hash": found})
 
 
 def _about(folder: Path) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """`skillmix texts`: the sentences behind the numbers, those that earned most first."""
 
-from skillmix.commands.pages.text import EarnedText
+from skillmix.commands.pages.text import TextRow
 from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import text_score
@@ -8,7 +8,7 @@ from skillmix.runs.reading.run_records import RunRecords, run_records, run_rules
 from skillmix.runs.run import find_run
 
 
-def run_texts(run_name: str, *, student: str | None = None, k: int | None = None) -> list[EarnedText]:
+def run_texts(run_name: str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
     """Graded texts of a run: full marks first, then by how many skills they show, then the harder ones."""
     run = find_run(run_name)
     records = run_records(run)
@@ -21,12 +21,12 @@ def run_texts(run_name: str, *, student: str | None = None, k: int | None = None
     return sorted(found, key=lambda t: (-(t.full_marks or 0), -len(t.skills), -sum(map(bool, t.points.values()))))
 
 
-def _graded(ballot: Ballot, records: RunRecords, rules: Rules) -> EarnedText:
+def _graded(ballot: Ballot, records: RunRecords, rules: Rules) -> TextRow:
     text, points = ballot.text, ballot.points(rules, records.phrases)
     names = [criterion.name for criterion in ballot.rubric(records.phrases).criteria]
     verdict = records.verdict(ballot)
     quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()} if verdict else {}
-    return EarnedText(
+    return TextRow(
         student=text.student,
         grader=ballot.grader,
         skills=text.combination.skills,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class EarnedText:
+class TextRow:
     """One student's text under one grader."""
 
     student: str
@@ -24,12 +24,12 @@ class EarnedText:
     skill_fraction: float | None
 
 
-def text_page(texts: Sequence[EarnedText]) -> str:
+def text_page(texts: Sequence[TextRow]) -> str:
     """One paragraph for each text."""
     return "\n\n".join(_paragraph(text) for text in texts) or "There are no graded texts."
 
 
-def _paragraph(text: EarnedText) -> str:
+def _paragraph(text: TextRow) -> str:
     lines = [f"{text.student}, k = {len(text.skills)}, on {text.topic}: {_visible(text.text)}"]
     for name, point in text.points.items():
         shown = grounds(text.evidence.get(name), text.reasons.get(name))

@@ -81,7 +81,7 @@ Tokens = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerAnswer:
     """A reply that fits its schema; its words are clean, and hold no key."""
 
     text: str
@@ -89,7 +89,7 @@ class Answer:
     tokens: Tokens
 
 
-def chat_answer(raw: bytes, *, most_tokens: int | None = None) -> Answer | CallProblem:
+def chat_answer(raw: bytes, *, most_tokens: int | None = None) -> ServerAnswer | CallProblem:
     """The reply of an OpenAI-compatible endpoint to a request for so many tokens."""
     document = _checked(raw, _CHAT.validate_python)
     if isinstance(document, CallProblem):
@@ -106,7 +106,7 @@ def chat_answer(raw: bytes, *, most_tokens: int | None = None) -> Answer | CallP
     return _answered(_Said(content, choice.finish_reason, tokens), most_tokens)
 
 
-def anthropic_answer(raw: bytes, *, most_tokens: int | None = None) -> Answer | CallProblem:
+def anthropic_answer(raw: bytes, *, most_tokens: int | None = None) -> ServerAnswer | CallProblem:
     """The reply of Anthropic's messages endpoint to a request for so many tokens."""
     document = _checked(raw, _ANTHROPIC.validate_python)
     if isinstance(document, CallProblem):
@@ -142,7 +142,7 @@ class _Said(NamedTuple):
     tokens: Tokens
 
 
-def _answered(said: _Said, most_tokens: int | None) -> Answer | CallProblem:
+def _answered(said: _Said, most_tokens: int | None) -> ServerAnswer | CallProblem:
     reason = (said.finish or "").lower()
     if reason in _FILTERED:
         return CallProblem("final", "content filter", tokens=said.tokens)
@@ -154,7 +154,7 @@ def _answered(said: _Said, most_tokens: int | None) -> Answer | CallProblem:
     if most_tokens is not None and len(text) > _LETTERS_A_TOKEN * most_tokens + _LETTERS_TO_SPARE:
         return CallProblem("passing", "reply too long", f"{len(text)} characters for at most {most_tokens} tokens")
     finish = None if said.finish is None else MASK.line(said.finish, longest=_LONGEST_FINISH)
-    return Answer(MASK.reply(text), finish, said.tokens)
+    return ServerAnswer(MASK.reply(text), finish, said.tokens)
 
 
 def _joined(parts: list[_TextPart]) -> str:

@@ -25,7 +25,7 @@ class ReportFigure:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FigureSpec:
     """A figure that may be drawn."""
 
     name: str
@@ -38,7 +38,7 @@ class Plan:
 
 
 _FIXED: Final = (
-    Plan(
+    FigureSpec(
         "full-marks",
         "Full marks against k",
         "Best of the generations, mean over combinations, 95 % intervals; points stand a little apart to be told from "
@@ -46,56 +46,56 @@ _FIXED: Final = (
         lambda r: scores.metric_against_k(r, "full_marks"),
         "No cell has a graded combination.",
     ),
-    Plan(
+    FigureSpec(
         "skill-fraction",
         "Skill fraction against k",
         "The share of skills shown in texts that meet the other three criteria.",
         lambda r: scores.metric_against_k(r, "skill_fraction"),
         "No cell has a graded combination.",
     ),
-    Plan(
+    FigureSpec(
         "saturation",
         "How many skills a student can combine",
         "The largest k up to which full marks stay at or above .10.",
         scores.saturation_points,
         "No cell has a graded combination.",
     ),
-    Plan(
+    FigureSpec(
         "observed-and-independent",
         "Observed, and expected of independent skills",
         "One try. Above the dashed line skills help each other, below it they are in each other's way.",
         scores.observed_and_independent,
         "No text is fully decided.",
     ),
-    Plan(
+    FigureSpec(
         "common-skills-removed",
         "Common skills removed, and the novelty bound",
         "Above the bound not all texts can stand in a training corpus of that size, if skills are independent there.",
         scores.common_removed,
         "The catalogue has no list of common skills, or no combination drawn is without them.",
     ),
-    Plan(
+    FigureSpec(
         "requested-and-unrequested",
         "Skills shown, asked for and not",
         "Found by code in each text.",
         skills.requested_and_unrequested,
         "Skills that were not asked for are known only where code grades (`rules:`).",
     ),
-    Plan(
+    FigureSpec(
         "data-efficiency",
         "Full marks against the amount of data",
         "One point for each tuned student, one line for each richness of data.",
         skills.data_efficiency,
         "No student has a lineage that says how many conversations it was trained on.",
     ),
-    Plan(
+    FigureSpec(
         "yield",
         "Yield per k",
         "Of the conversations written for a data set, those with full marks; the numbers count them.",
         skills.yield_per_k,
         "The runs made no data set.",
     ),
-    Plan(
+    FigureSpec(
         "training-curves",
         "Training curves",
         "Solid: loss on answers; dashed: on data held back; dotted: on replayed text.",
@@ -122,15 +122,15 @@ def figures(report: Report) -> tuple[list[ReportFigure], list[str]]:
     return drawn, gaps
 
 
-def drawings(report: Report) -> Iterator[tuple[Plan, Figure | None]]:
+def drawings(report: Report) -> Iterator[tuple[FigureSpec, Figure | None]]:
     """Every figure that a report may have, drawn where the runs allow it."""
     for plan in (*_FIXED, *_of_students(report)):
         yield plan, plan.draw(report)
 
 
-def _of_students(report: Report) -> Iterator[Plan]:
+def _of_students(report: Report) -> Iterator[FigureSpec]:
     for number, (before, after) in enumerate(report.pairs_to_compare()):
-        yield Plan(
+        yield FigureSpec(
             "skills-before-and-after" + (f"-{number + 1}" if number else ""),
             f"Skill by skill: {students_label(report, before)} and {students_label(report, after)}",
             "Sorted by the difference between the two; all k and settings together.",
@@ -139,7 +139,7 @@ def _of_students(report: Report) -> Iterator[Plan]:
             is_detail=True,
         )
     for number, key in enumerate(report.students):
-        yield Plan(
+        yield FigureSpec(
             f"pairs-{number + 1}",
             f"Pairs of skills: {students_label(report, key)}",
             "How often two skills are both shown in texts that were to show both.",

@@ -7,7 +7,7 @@ from typing import Final
 
 from skillmix.render.markdown import markdown_table
 from skillmix.report.tables.latex import as_latex
-from skillmix.report.tables.table import Entry, Estimate, ReportTable, Score
+from skillmix.report.tables.table import Entry, Estimate, ReportTable, ScoreEntry
 
 
 def written_forms(tables: Sequence[ReportTable]) -> Iterator[tuple[str, str]]:
@@ -28,7 +28,7 @@ def as_markdown(table: ReportTable) -> str:
 def _markdown_entry(entry: Entry) -> str:
     if isinstance(entry, str):
         return entry
-    if isinstance(entry, Score):
+    if isinstance(entry, ScoreEntry):
         return "; ".join([entry.text, f"one try {entry.one_try_text}", *entry.warnings])
     return entry.text
 
@@ -69,7 +69,7 @@ _SCORE_FIELDS: Final = (
 def _fields(table: ReportTable, column: int) -> tuple[str, ...]:
     """What is written of each entry: ends of intervals only where there are some."""
     form = table.form(column)
-    if form is Score:
+    if form is ScoreEntry:
         return _SCORE_FIELDS
     entries = [row[column] for row in table.rows]
     has_ends = any(isinstance(entry, Estimate) and entry.low is not None for entry in entries)

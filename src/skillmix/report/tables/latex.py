@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Final
 
-from skillmix.report.tables.table import Entry, ReportTable, Score
+from skillmix.report.tables.table import Entry, ReportTable, ScoreEntry
 
 _LINES: Final = 45
 """That fit on a page beside the caption."""
@@ -51,7 +51,7 @@ class _Block:
 
 
 def _has_scores(table: ReportTable) -> bool:
-    return any(table.form(column) is Score for column in range(len(table.columns)))
+    return any(table.form(column) is ScoreEntry for column in range(len(table.columns)))
 
 
 def _pages(table: ReportTable) -> Iterator[list[_Block]]:
@@ -84,7 +84,7 @@ def _pieces(rows: Sequence[Sequence[Entry]], most: int) -> Iterator[list[Sequenc
 def _height(row: Sequence[Entry]) -> int:
     """Lines that a row takes, with the space below it."""
     lines = [
-        5 + len(e.warnings) if isinstance(e, Score) else len(e) // 40 + 1 if isinstance(e, str) else 1 for e in row
+        5 + len(e.warnings) if isinstance(e, ScoreEntry) else len(e) // 40 + 1 if isinstance(e, str) else 1 for e in row
     ]
     return max(lines)
 
@@ -154,7 +154,7 @@ _HEADING: Final = 9
 def _entry(entry: Entry) -> str:
     if isinstance(entry, str):
         return escaped(entry) if len(entry) <= _LONG_WORDS else _broken(entry)
-    if not isinstance(entry, Score):
+    if not isinstance(entry, ScoreEntry):
         return escaped(entry.text)
     if entry.value is None:
         return _stacked([escaped(entry.text), *map(_small, entry.warnings)])

@@ -9,7 +9,7 @@ from skillmix.scores.cells import Cell
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ScoreEntry:
     """A metric of a cell, with everything a reader needs beside it."""
 
     value: float | None
@@ -99,7 +99,7 @@ class PValue:
 
 LONG: Final = 16
 """Rows beyond which a table is folded away on the page."""
-Entry = str | Score | Estimate | Count | PValue
+Entry = str | ScoreEntry | Estimate | Count | PValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class ReportTable:
     @property
     def numeric(self) -> list[bool]:
         """Whether each column holds plain numbers, which stand on the right."""
-        return [self.form(column) not in (str, Score) for column in range(len(self.columns))]
+        return [self.form(column) not in (str, ScoreEntry) for column in range(len(self.columns))]
 
     def form(self, column: int) -> type:
         """What a column holds, words only if it holds nothing else."""
@@ -139,7 +139,7 @@ def score_entry(cell: Cell | None, metric: Metric, *, link: str | None = None) -
     if cell is None or not cell.combinations:
         return "–"
     s = cell.summary(metric)
-    return Score(
+    return ScoreEntry(
         value=s.value,
         low=s.low,
         high=s.high,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from skillmix.runs.progress.messages import begin_words, call_words, run_words, step_words
 from skillmix.runs.progress.terminal import Terminal, can_draw, say
 from skillmix.runs.progress.time_left import ENOUGH, Bound, Work, pace_of, share_done, time_left
-from skillmix.runs.scheduler import Tally
+from skillmix.runs.scheduler import CallCounts
 
 if TYPE_CHECKING:
     from skillmix.runs.progress.bar import BarState
@@ -130,7 +130,7 @@ NO_PROGRESS: Final = RunProgress()
 
 
 @asynccontextmanager
-async def watched(progress: RunProgress, step: str, tally: Tally) -> AsyncIterator[None]:
+async def watched(progress: RunProgress, step: str, tally: CallCounts) -> AsyncIterator[None]:
     """Keep the progress of a step of calls up to date."""
     watching = asyncio.create_task(_watch(progress, step, tally))
     try:
@@ -142,13 +142,13 @@ async def watched(progress: RunProgress, step: str, tally: Tally) -> AsyncIterat
         _look(progress, step, tally)
 
 
-async def _watch(progress: RunProgress, step: str, tally: Tally) -> None:
+async def _watch(progress: RunProgress, step: str, tally: CallCounts) -> None:
     while True:
         _look(progress, step, tally)
         await asyncio.sleep(_LOOK_EVERY)
 
 
-def _look(progress: RunProgress, step: str, tally: Tally) -> None:
+def _look(progress: RunProgress, step: str, tally: CallCounts) -> None:
     made = tally.called - tally.retried
     detail = call_words(progress.pace(step), cost_usd=tally.cost_usd, retried=tally.retried)
     if tally.started:

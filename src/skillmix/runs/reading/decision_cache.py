@@ -46,7 +46,7 @@ def _digest(key: bytes, content: tuple[object, ...]) -> bytes:
     return blake2b(repr((key, content)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class Derived(AbstractContextManager["Derived"]):
+class DecisionCache(AbstractContextManager["DecisionCache"]):
     """The decisions of one run; where no file can be, nothing is kept and nothing is lost."""
 
     def __init__(self, path: Path) -> None:

@@ -30,8 +30,8 @@ from skillmix.prompts.rubric import Phrases, rubric_of
 from skillmix.runs.conversations import TURNS
 from skillmix.runs.experiment_copy import criteria_of, experiment_of_run, read_experiment
 from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.reading.decision_cache import Decision, Derived
-from skillmix.runs.reading.outlines import Ids, Outline, Vote, combinations_of, contents, outlines
+from skillmix.runs.reading.decision_cache import Decision, DecisionCache
+from skillmix.runs.reading.outlines import ConversationIndex, Ids, IndexedVote, combinations_of, contents, outlines
 from skillmix.runs.reading.run_records import run_rules
 from skillmix.runs.rules_grader import RulesGrader, reading_of, with_verdict
 from skillmix.runs.run import RunFolder
@@ -42,7 +42,7 @@ _AT_ONCE: Final = 10_000
 class Graded(NamedTuple):
     """A conversation with what each grader decided about it, in the order of the graders."""
 
-    outline: Outline
+    outline: ConversationIndex
     decisions: tuple[Decision, ...]
     """None of them if the conversation is not over."""
 
@@ -64,7 +64,7 @@ class Graded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Deciding:
+class DecisionRules:
     """Everything that turns replies into decisions, for one run."""
 
     graders: Mapping[str, GraderSettings | None]
@@ -89,7 +89,7 @@ class Deciding:
         )
 
     def decide(
-        self, grader: str, combination: Combination, answer: Answer, votes: Sequence[tuple[Vote, str]]
+        self, grader: str, combination: Combination, answer: Answer, votes: Sequence[tuple[IndexedVote, str]]
     ) -> Decision:
         """One text under one grader; votes on another text (of an older extraction) do not count."""
         settings = self.graders[grader]
@@ -113,7 +113,7 @@ class Deciding:
         told = [found.points if found else None for found in ballot.readings]
         return Decision(None if earned is None else int(earned), address, answer.status, json.dumps(told))
 
-    def _readings(self, text: StudentText, votes: Sequence[tuple[Vote, str]]) -> dict[int, Reading | None]:
+    def _readings(self, text: StudentText, votes: Sequence[tuple[IndexedVote, str]]) -> dict[int, Reading | None]:
         """The first readable attempt of each round."""
         rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=self.phrases)
         readings: dict[int, Reading | None] = {}
@@ -142,7 +142,7 @@ def code_version() -> str:
     return digest(skillmix.__version__, content.hexdigest(), brought).hex()
 
 
-def deciding_for(run: RunFolder, *, graders: Sequence[str] | None = None, rules: str | None = None) -> Deciding:
+def deciding_for(run: RunFolder, *, graders: Sequence[str] | None = None, rules: str | None = None) -> DecisionRules:
     """What decides in a run: its own graders, or some of them, under its own rules or others."""
     document = read_experiment(run)
     experiment = experiment_of_run(document)
@@ -150,12 +150,12 @@ def deciding_for(run: RunFolder, *, graders: Sequence[str] | None = None, rules:
         with run.read() as journal:
             known: dict[str, GraderSettings | None] = dict.fromkeys(_graders_found(journal))
         chosen = {name: None for name in known if graders is None or name in graders}
-        return Deciding(chosen, criteria_of(document), run_rules(run, rules), None, None)
+        return DecisionRules(chosen, criteria_of(document), run_rules(run, rules), None, None)
     wanted = list(experiment.graders) if graders is None else [g for g in graders if g in experiment.graders]
     catalog = load_catalog(experiment.catalog)
     settings: dict[str, GraderSettings | None] = {name: experiment.graders[name] for name in wanted}
     with_code = any(s is not None and s.model.startswith("rules:") for s in settings.values())
-    return Deciding(
+    return DecisionRules(
         settings,
         load_prompts(experiment.prompts).phrases,
         run_rules(run, rules),
@@ -170,22 +170,22 @@ def _graders_found(journal: JournalReader) -> list[str]:
 
 
 def graded_conversations(
-    run: RunFolder, deciding: Deciding, *, students: Iterable[str] | None = None, ids: Ids | None = None
+    run: RunFolder, deciding: DecisionRules, *, students: Iterable[str] | None = None, ids: Ids | None = None
 ) -> Iterator[Graded]:
     """Every conversation of a run, decided; in the order of its key; of these students and ids if any are named."""
     versions = {grader: deciding.version(grader) for grader in deciding.graders}
-    with run.read() as journal, Derived(run.derived) as derived:
+    with run.read() as journal, DecisionCache(run.derived) as derived:
         source = outlines(journal, students=students, ids=ids)
         while chunk := list(islice(source, _AT_ONCE)):
             yield from _decided(chunk, deciding, versions, journal, derived)
 
 
 def _decided(
-    chunk: Sequence[Outline],
-    deciding: Deciding,
+    chunk: Sequence[ConversationIndex],
+    deciding: DecisionRules,
     versions: Mapping[str, bytes],
     journal: JournalReader,
-    derived: Derived,
+    derived: DecisionCache,
 ) -> list[Graded]:
     over = [outline if _is_over(outline) else None for outline in chunk]
     keys = [[_key(versions[g], g, outline) for g in versions] if outline else [] for outline in over]
@@ -204,7 +204,7 @@ def _decided(
     return [Graded(outline, tuple(known[key] for key in own)) for outline, own in zip(chunk, keys, strict=True)]
 
 
-def _is_over(outline: Outline) -> bool:
+def _is_over(outline: ConversationIndex) -> bool:
     """Both turns said, or a refusal, which is the student's own outcome."""
     last = outline.turns[-1]
     if last.problem is not None:
@@ -212,7 +212,7 @@ def _is_over(outline: Outline) -> bool:
     return last.reply is not None and (last.number >= TURNS or last.origin != "call")
 
 
-def _key(version: bytes, grader: str, outline: Outline) -> bytes:
+def _key(version: bytes, grader: str, outline: ConversationIndex) -> bytes:
     last = outline.turns[-1]
     content = blake2b(version, digest_size=16)
     content.update(f"{outline.combination}{last.reply}{last.origin == 'imported-text'}".encode())
@@ -223,7 +223,7 @@ def _key(version: bytes, grader: str, outline: Outline) -> bytes:
 
 
 def _worked_out(
-    missing: Sequence[tuple[Outline, str, bytes]], deciding: Deciding, journal: JournalReader
+    missing: Sequence[tuple[ConversationIndex, str, bytes]], deciding: DecisionRules, journal: JournalReader
 ) -> Iterator[tuple[bytes, Decision]]:
     said = [outline.turns[-1].reply for outline, _, _ in missing]
     voted = [vote.reply for outline, _, _ in missing for vote in outline.votes]

@@ -16,7 +16,7 @@ from skillmix.runs.journal.rows import combination_of_row, verified_content
 from skillmix.runs.journal.schema import telling_what_broke
 
 
-class Turn(NamedTuple):
+class IndexedTurn(NamedTuple):
     """One of the student's replies."""
 
     number: int
@@ -28,7 +28,7 @@ class Turn(NamedTuple):
     request: str
 
 
-class Vote(NamedTuple):
+class IndexedVote(NamedTuple):
     """One grading."""
 
     grader: str
@@ -38,14 +38,14 @@ class Vote(NamedTuple):
     reply: str | None
 
 
-class Outline(NamedTuple):
+class ConversationIndex(NamedTuple):
     """One conversation."""
 
     student: str
     combination: str
     generation: int
-    turns: tuple[Turn, ...]
-    votes: tuple[Vote, ...]
+    turns: tuple[IndexedTurn, ...]
+    votes: tuple[IndexedVote, ...]
 
 
 _TURNS = (
@@ -75,20 +75,20 @@ HALVES: Final = (Ids("", "8"), Ids("8", "g"))
 
 def outlines(
     journal: JournalReader, *, students: Iterable[str] | None = None, ids: Ids | None = None
-) -> Iterator[Outline]:
+) -> Iterator[ConversationIndex]:
     """Every conversation in the order of its key; of these students and ids if any are named."""
     chosen = _Chosen.by(students, ids)
     votes = groupby(_rows(journal, _VOTES, chosen, width=7), key=_conversation)
     at = next(votes, None)
     for key, rows in groupby(_rows(journal, _TURNS, chosen, width=4), key=_conversation):
-        turns = tuple([Turn._make(row[3:]) for row in rows])
+        turns = tuple([IndexedTurn._make(row[3:]) for row in rows])
         while at is not None and at[0] < key:
             at = next(votes, None)
-        graded: tuple[Vote, ...] = ()
+        graded: tuple[IndexedVote, ...] = ()
         if at is not None and at[0] == key:
-            graded = tuple([Vote._make(row[3:]) for row in at[1]])
+            graded = tuple([IndexedVote._make(row[3:]) for row in at[1]])
             at = next(votes, None)
-        yield Outline(key[0], key[1], key[2], turns, graded)
+        yield ConversationIndex(key[0], key[1], key[2], turns, graded)
 
 
 class _Chosen(NamedTuple):

@@ -10,7 +10,7 @@ from skillmix.training.data.replay import Replay
 
 
 @dataclass(frozen=True)
-class OrderedData:
+class TrainingOrder:
     """Conversations in a new order in each epoch, batch by batch, with replayed texts beside them.
 
     A batch is so many conversations, however they are packed. Epochs follow each other without a gap: a batch may

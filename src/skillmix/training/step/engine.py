@@ -15,7 +15,7 @@ from skillmix.hashing import digest
 from skillmix.training.data.examples import Example
 from skillmix.training.data.micro_batches import MicroBatch, pack, split
 from skillmix.training.ranks import Ranks, shard
-from skillmix.training.recipe import Recipe
+from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.optimizer import BYTES, Optimizer, divided
 from skillmix.training.step.packed_model import PackedModel, compile_layers, inputs_of, set_recompute
 
@@ -61,7 +61,7 @@ class Step:
 class Engine:
     """A model and its optimiser, ready to take steps."""
 
-    def __init__(self, model: Any, recipe: Recipe, ranks: Ranks = Ranks()) -> None:  # noqa: B008, it is frozen
+    def __init__(self, model: Any, recipe: TrainingRecipe, ranks: Ranks = Ranks()) -> None:  # noqa: B008, it is frozen
         self.recipe, self.ranks = recipe, ranks
         self.device: torch.device = next(model.parameters()).device
         self.packed = PackedModel(model)
@@ -226,7 +226,7 @@ def trained_parameters(model: Any) -> list[tuple[str, Any]]:
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
-def choose_precision(model: Any, recipe: Recipe, device: torch.device, *, ranks: int = 1) -> str:
+def choose_precision(model: Any, recipe: TrainingRecipe, device: torch.device, *, ranks: int = 1) -> str:
     """The asked one; `auto`: float32 on a CPU, on a GPU float32 masters if a fifth of it stays free, else none."""
     if recipe.precision != "auto":
         return recipe.precision

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from skillmix.training.ranks import local_part, start_of
-from skillmix.training.recipe import Recipe
+from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.precision import high_part, joined, low_part, noise, rounded
 
 BYTES: Final = {"fp32": 16, "bf16-master": 16, "bf16-stochastic": 8}
@@ -48,7 +48,7 @@ class Optimizer:
     def __init__(
         self,
         named: Iterable[tuple[str, Any]],
-        recipe: Recipe,
+        recipe: TrainingRecipe,
         *,
         precision: str,
         lows: Mapping[str, torch.Tensor] | None = None,
