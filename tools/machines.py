@@ -40,10 +40,10 @@ class Imitation:
         """Run tests in a process of their own and count."""
         variable, _, value = self.setting.partition("=")
         environment = {**os.environ, variable: value, "OMP_NUM_THREADS": str(self.threads)}
+        environment["OMP_WAIT_POLICY"] = "PASSIVE"  # two test processes with two threads each share the cores in peace
         if not is_quick:
             environment["SKILLMIX_MACHINES"] = "1"
-        workers = ["-n", "2", "--dist", "loadfile"] if self.threads == 1 else []
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "machine", *workers, *tests]
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "machine", "-n", "2", "--dist", "load", *tests]
         started = time.monotonic()
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         counts = {word.rstrip("s"): int(number) for number, word in _CLOSING.findall(ended.stdout)}

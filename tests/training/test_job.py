@@ -18,8 +18,6 @@ from skillmix.models.specs import parse_spec
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.train import Trained, train_steps
 
-pytestmark = pytest.mark.machine
-
 WORDS = ["bread", "rope", "tide", "lamp", "chess", "snow"]
 ROLES = ["user", "assistant"]
 STEP = {"stage": "train", "base": "base", "data": ["./data"], "steps": 3, "batch": 4}

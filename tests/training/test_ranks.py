@@ -16,8 +16,6 @@ from skillmix.training.ranks import Ranks
 from tests.training.tiny import Steps, distance, tiny_model, weights_of
 from tests.training.two_ranks import CLIP, GIVEN, RECIPES, RESUMED, STEPS, VALIDATION, real_micro_batches, trace
 
-pytestmark = pytest.mark.machine
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -17,7 +17,7 @@ STEPS = 2000 if os.environ.get("SKILLMIX_LONG") else 400
 RATE, BETAS = 2e-5, (0.9, 0.999)
 GIVEN = [[example(24, seed=4 * batch + place) for place in range(4)] for batch in range(8)]
 
-pytestmark = [pytest.mark.machine, pytest.mark.usefixtures("no_amx")]
+pytestmark = pytest.mark.usefixtures("no_amx")
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from skillmix.models.bundled import bundled_models
 from skillmix.training.data.chat_formats import Turn
 from skillmix.training.data.examples import Conversation, Encoder
 
-pytestmark = pytest.mark.machine
-
 CONVERSATIONS = [
     Conversation(
         "a", (Turn("Write 2 words.", "Answer: Salt, bread.\n\nExplanation: two."), Turn("Better?", "Bread 🙂."))
