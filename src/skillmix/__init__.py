@@ -16,3 +16,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(python_api, name)
     raise AttributeError(f"module 'skillmix' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Names for completion in a notebook, those that are not loaded yet included."""
+    return sorted({*globals(), *__all__})

@@ -556,6 +556,13 @@ def test_the_python_interface_evaluates_in_a_running_event_loop(in_folder: Path)
     assert evaluation.run.name == "note"
 
 
+def test_completion_offers_the_python_interface() -> None:
+    import skillmix
+
+    assert {"Evaluation", "evaluate", "__version__"} <= set(dir(skillmix))
+    assert all(hasattr(skillmix, name) for name in dir(skillmix))
+
+
 def test_the_smoke_experiment_parses() -> None:
     from skillmix.experiment.experiment import load_experiment
 
