@@ -141,6 +141,17 @@ def test_outside_imports_stay_where_they_belong(path: Path) -> None:
         assert name_of(path).startswith(OUTSIDE[package]), f"{name_of(path)} may not import {package}"
 
 
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_module_of_the_package_is_imported_by_a_string(path: Path) -> None:
+    """The tests above and mypy see only import statements."""
+    importers = {"import_module", "__import__", "find_spec"}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in importers:
+            strings = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+            ours = [text for text in strings if text.split(".")[0] == "skillmix"]
+            assert not ours, f"{name_of(path)}:{node.lineno}: import {ours[0]} with a statement"
+
+
 def test_no_public_class_name_is_used_twice() -> None:
     places = defaultdict(list)
     for path in MODULES:

@@ -340,21 +340,6 @@ def test_a_change_on_the_command_line_reaches_the_run(in_folder: Path) -> None:
     assert stored["budget"]["max_calls"] == 1000
 
 
-def test_stages_that_are_not_here_yet_are_refused_before_the_first_call(
-    in_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    document = yaml.safe_load(experiment(in_folder).read_text(encoding="utf-8"))
-    data = {"name": "d", "stage": "dataset", "writer": "base", "graders": ["judge"], "k": [1], "target": 5}
-    document["steps"] += [data, {"name": "m", "stage": "train", "base": "base", "data": ["d"]}]
-    (in_folder / "d.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    monkeypatch.setattr("skillmix.steps.run.find_spec", lambda name: None)
-
-    with pytest.raises(UserError, match="not here yet"):
-        run_experiment(in_folder / "d.yaml")
-
-    assert not (in_folder / "runs").exists()
-
-
 def on_server(folder: Path, address: str, **more: Any) -> Path:
     document = yaml.safe_load(experiment(folder).read_text(encoding="utf-8")) | more
     document["students"] = {"base": {"model": f"openai:student@{address}"}}

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any, Final
@@ -159,7 +157,7 @@ class Wanted:
 def run_experiment(
     path: Path, *, prices: Path | None = None, changes: Sequence[str] = (), wanted: Wanted | None = None
 ) -> RunResult:
-    """The steps of an experiment file; those that this version does not know are refused before the first call."""
+    """The steps of an experiment file, in order."""
     return run_checked(load_experiment(path, changes=changes), prices=prices, wanted=wanted)
 
 
@@ -167,11 +165,6 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
     """The same for an experiment that is in memory."""
     started, cpu_started = time.monotonic(), _cpu_seconds()
     steps = (wanted or Wanted()).chosen(experiment)
-    for step in steps:
-        if step.stage == "train" and find_spec("skillmix.steps.train") is None:
-            raise UserError(
-                f"The stage {step.stage!r} of step {step.name!r} is not here yet.", hint="Leave the step out."
-            )
     catalog = load_catalog(experiment.catalog)
     _check_rules(experiment, catalog, steps)
     run = new_run(experiment.name)
@@ -270,7 +263,9 @@ def _dataset(step: Any, place: StepContext, result: RunResult) -> bool:
 
 
 def _train(step: Any, place: StepContext, result: RunResult) -> bool:
-    import_module("skillmix.steps.train").train_step(place.experiment, step, place.run, place.progress)
+    from skillmix.steps.train import train_step
+
+    train_step(place.experiment, step, place.run, place.progress)
     place.progress.end(step.name)
     return True
 
