@@ -175,6 +175,16 @@ def test_folders_stay_small() -> None:
     assert {folder: number for folder, number in files.items() if number > MOST_FILES} == {}
 
 
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_hint_names_a_file_that_is_not_installed(path: Path) -> None:
+    """Hints reach errors by many ways, so every string but a docstring is taken for one."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            assert "docs/" not in node.value, f"{name_of(path)}:{node.lineno}: the wheel has no docs/"
+
+
 def test_help_loads_nothing_heavy() -> None:
     program = (
         "import sys\n"

@@ -59,7 +59,7 @@ def refuse_leaks(combinations: Iterable[Combination], bars: Bars) -> None:
     told = "; ".join(f"{counts[rule]} with {rule} ({_shown(examples[rule], bars)})" for rule in _RULES if counts[rule])
     raise UserError(
         f"The data set would leak: {counts.total()} texts must not be trained on: {told}. Nothing was written.",
-        hint="A recipe such as D(1,2) takes only what may be in it; docs/datasets.md has the rules.",
+        hint="A recipe such as D(1,2) leaves such texts out.",
     )
 
 

@@ -199,7 +199,9 @@ def experiment_of(document: object, *, source: str) -> Experiment:
         experiment = TypeAdapter(Experiment).validate_python(document)
     except ValidationError as error:
         faults = [f"{_place(e['loc'])}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
-        raise faults_error(source, faults, hint="docs/experiments.md lists what may stand there.") from None
+        keys = ", ".join(Experiment.model_fields)
+        hint = f"Keys of an experiment: {keys}. Each step has a name, a stage, and the keys of its stage."
+        raise faults_error(source, faults, hint=hint) from None
     faults = list(_reference_faults(experiment))
     if faults:
         raise faults_error(source, faults, hint="A step names students, graders and earlier steps of its own file.")

@@ -76,7 +76,8 @@ def _examples(path: Path) -> tuple[WorkedExample, ...]:
         entries = TypeAdapter(list[_ExampleEntry]).validate_python(read_yaml(path))
     except ValidationError as error:
         faults = [f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors()]
-        raise faults_error(str(path), faults, hint="docs/prompts.md shows the form.") from None
+        hint = "Each entry has a topic, skills with a name, a definition and an example each, and two answers."
+        raise faults_error(str(path), faults, hint=hint) from None
     return tuple(
         WorkedExample(
             skills=tuple(Skill(s.name, "", s.definition, s.example) for s in entry.skills),

@@ -171,7 +171,7 @@ def prompt_set(
         if slots_of(getattr(phrases, field)) != wanted:
             faults.append(f"criteria.yaml: {field} must have the slots {sorted(wanted) or 'none'}")
     if faults:
-        raise faults_error(f"Prompt set {name!r}", faults, hint="docs/prompts.md lists the slots of each file.")
+        raise faults_error(f"Prompt set {name!r}", faults, hint=_known_slots())
     return PromptSet(name=name, templates=templates, phrases=phrases, examples=examples)
 
 
@@ -203,6 +203,12 @@ def _lines(skills: Sequence[Skill], layout: str) -> str:
 @lru_cache(maxsize=4096)
 def _told(skill: Skill, layout: str) -> str:
     return layout.format(s=skill)
+
+
+def _known_slots() -> str:
+    graded = [slot for part in _GRADED for slot in SLOTS[part]]
+    others = [slot for part, names in SLOTS.items() if part not in _GRADED for slot in names]
+    return f"Slots of the .txt files: {', '.join(others)}; of a grader's file also: {', '.join(graded)}."
 
 
 def _slot_faults(kind: TemplateKind, template: str, told_before: Container[str]) -> list[str]:
