@@ -37,7 +37,7 @@ def tables_of(report: Report, *, link: Link, published: Mapping[str, Published])
 
 
 def sections_of(tables: Sequence[ReportTable], figures: Sequence[ReportFigure]) -> list[PageSection]:
-    """Tables and figures by what they are about; a section with nothing in it is left out."""
+    """Tables and figures by what they are about; every one has its place, and a section without any is left out."""
     items: dict[str, ReportTable | ReportFigure] = {f"figure:{figure.name}": figure for figure in figures}
     items |= {table.name: table for table in tables}
 
@@ -101,7 +101,12 @@ def sections_of(tables: Sequence[ReportTable], figures: Sequence[ReportFigure]) 
             some(*(t.name for t in tables if t.name.startswith("paper-"))),
         ),
     )
-    return [PageSection(*parts) for parts in plan if parts[3]]
+    sections = [PageSection(*parts) for parts in plan if parts[3]]
+    shown = {id(item) for section in sections for item in section.items}
+    left_off = [table.name for table in tables if id(table) not in shown]
+    left_off += [figure.name for figure in figures if id(figure) not in shown]
+    assert not left_off, f"no section of the page lists {', '.join(left_off)}"
+    return sections
 
 
 def _names(figures: Sequence[ReportFigure], *prefixes: str) -> list[str]:
