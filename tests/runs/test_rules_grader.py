@@ -9,6 +9,7 @@ import yaml
 
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
+from skillmix.commands.actions.catalogs import CatalogView, show_catalog
 from skillmix.commands.actions.grade_text import grade_text
 from skillmix.commands.actions.parse_reply import Named
 from skillmix.commands.actions.status import run_status
@@ -176,6 +177,14 @@ def test_every_skill_of_the_catalogue_is_checkable(capsys: pytest.CaptureFixture
     assert all(skill["checkable"] for skill in skills)
     assert len({skill["category"] for skill in skills} - {"reserve"}) >= 8
     assert len(skills) - 5 == sum(skill["category"] != "reserve" for skill in skills)
+
+
+@pytest.mark.parametrize("name", ["paper", "verifiable"])
+def test_which_skills_code_can_check_does_not_depend_on_who_loaded_the_catalogue(name: str) -> None:
+    loaded, shown = load_catalog(name), show_catalog(name)
+
+    assert loaded.skills == shown.catalog.skills
+    assert CatalogView(loaded, shown.shipped).as_json() == shown.as_json()
 
 
 def test_packages_bring_checkers_by_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,6 @@ class Skill:
     category: str
     definition: str
     example: str
-    checkable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """`skillmix catalog` and `skillmix combinations`: what there is to draw from, and what is drawn."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from skillmix.catalog.catalog import Catalog, Setting, Side
 from skillmix.catalog.combinations import Combination, Draw, Purpose, draw_combinations, draw_ladder
@@ -24,7 +24,7 @@ class CatalogView:
                     "category": skill.category,
                     "definition": skill.definition,
                     "example": skill.example,
-                    "checkable": skill.checkable,
+                    "checkable": checker_of(skill.name) is not None,
                 }
                 for skill in self.catalog.skills
             ],
@@ -38,9 +38,7 @@ class CatalogView:
 
 def show_catalog(name: str) -> CatalogView:
     """Load and validate a catalogue."""
-    catalog = load_catalog(name)
-    skills = tuple(replace(skill, checkable=checker_of(skill.name) is not None) for skill in catalog.skills)
-    return CatalogView(replace(catalog, skills=skills), shipped_catalogs())
+    return CatalogView(load_catalog(name), shipped_catalogs())
 
 
 @dataclass(frozen=True, slots=True)
