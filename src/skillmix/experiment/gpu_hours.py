@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from skillmix.experiment.train_step import TrainStep
-from skillmix.models.checkpoints import parameters_in
+from skillmix.models.checkpoints import base_and_adapters, parameters_in
 from skillmix.models.specs import IN_PROCESS, ModelSpec, parse_spec
 
 PEAK: Final = 989e12
@@ -62,7 +62,7 @@ def parameters_of(model: str) -> float | None:
     folder = _folder(spec)
     if folder is not None and (found := parameters_in(folder)):
         return found
-    sizes = _SIZE.findall(spec.name.split("+")[0].rsplit("/", 1)[-1])
+    sizes = _SIZE.findall(base_and_adapters(spec)[0].rsplit("/", 1)[-1])
     return float(sizes[0][0]) * {"b": 1e9, "m": 1e6}[sizes[0][1].lower()] if sizes else None
 
 
@@ -74,5 +74,5 @@ def _hours(model: str, tokens: int | None, *, operations: int, shares: Shares) -
 
 
 def _folder(spec: ModelSpec) -> Path | None:
-    path = Path(spec.name.split("+")[0]).expanduser()
+    path = Path(base_and_adapters(spec)[0]).expanduser()
     return path if spec.provider == "local" and path.is_dir() else None

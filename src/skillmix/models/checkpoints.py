@@ -1,7 +1,7 @@
 """Checkpoints on disk: which folders a spec names, what they hold, and whether an adapter belongs to its base."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -64,11 +64,10 @@ def checkpoint_of(spec: ModelSpec, *, above: tuple[Path, ...] = ()) -> Checkpoin
 
     `above` are the adapters that led here, each naming the next as its base.
     """
+    base, added = base_and_adapters(spec)
     if spec.provider == "bundled":
-        name, *added = spec.name.split("+")
-        return Checkpoint(bundled_model(name), tuple(_adapter_folder(path) for path in added))
-    path, added = _split(spec.name)
-    folder = Path(path).expanduser()
+        return Checkpoint(bundled_model(base), tuple(_adapter_folder(name) for name in added))
+    folder = Path(base).expanduser()
     adapters = tuple(_adapter_folder(name) for name in added)
     if (folder / "config.json").is_file():
         return Checkpoint(folder, adapters)
@@ -85,6 +84,28 @@ def checkpoint_of(spec: ModelSpec, *, above: tuple[Path, ...] = ()) -> Checkpoin
         f"There is no checkpoint in {folder}.",
         hint="local:PATH names a folder with config.json, local:PATH+ADAPTER one with adapter_config.json beside it.",
     )
+
+
+def base_and_adapters(spec: ModelSpec) -> tuple[str, tuple[str, ...]]:
+    """The base that a spec names, and the paths of the adapters behind it.
+
+    A '+' may be part of a folder's name: of the ways to read a spec, the longest folder that exists counts.
+
+    >>> base_and_adapters(ModelSpec("bundled", "smollm2-135m+adapter"))
+    ('smollm2-135m', ('adapter',))
+    """
+    parts = spec.name.split("+")
+    if spec.provider == "local":
+        base, *adapters = _folder_names(parts)
+        return base, tuple(adapters)
+    return parts[0], tuple(_folder_names(parts[1:]))
+
+
+def named_folders(spec: ModelSpec) -> tuple[Path, ...]:
+    """The folders that a local or bundled spec names, the base first; a bundled base has no folder of its own."""
+    base, adapters = base_and_adapters(spec)
+    names = (base, *adapters) if spec.provider == "local" else adapters
+    return tuple(Path(name).expanduser() for name in names)
 
 
 def lineage_of(folder: Path) -> dict[str, Any]:
@@ -210,11 +231,18 @@ def _adapter_folder(name: str) -> Path:
     return folder
 
 
-def _split(name: str) -> tuple[str, list[str]]:
-    """A path and the adapters behind it; a '+' may be part of a folder's name."""
-    parts = name.split("+")
-    for count in range(len(parts), 0, -1):
-        path = "+".join(parts[:count])
-        if Path(path).expanduser().is_dir():
-            return path, parts[count:]
-    return parts[0], parts[1:]
+def _folder_names(parts: Sequence[str]) -> Iterator[str]:
+    """Join parts of a spec to the longest names of folders that exist; a part of no folder stands alone."""
+    start = 0
+    while start < len(parts):
+        ends = range(len(parts), start, -1)
+        end = next((e for e in ends if _is_folder("+".join(parts[start:e]))), start + 1)
+        yield "+".join(parts[start:end])
+        start = end
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return Path(name).expanduser().is_dir()
+    except OSError:  # the name is too long, for instance
+        return False

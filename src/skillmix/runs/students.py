@@ -9,6 +9,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.sections import student_name
 from skillmix.hashing import short_id
+from skillmix.models.checkpoints import named_folders
 from skillmix.models.specs import parse_spec
 from skillmix.runs.run import RunFolder
 
@@ -89,9 +90,7 @@ def _documents(model: str, above: tuple[str, ...] = ()) -> Iterator[Mapping[str,
     spec = parse_spec(model)
     if spec.provider not in ("local", "bundled"):
         return
-    # A '+' may be part of a folder's name.
-    names = [spec.name] if Path(spec.name).expanduser().is_dir() else spec.name.split("+")
-    for folder in (Path(name).expanduser() for name in names):
+    for folder in named_folders(spec):
         told = _read(folder) if (folder / LINEAGE).is_file() else {}
         if told.get("kind") == "model":
             yield told

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from skillmix.experiment.experiment import Experiment
+from skillmix.models.checkpoints import named_folders
 from skillmix.models.lineage import LOSSES, DatasetFacts, Lineage, TrainingCurve, continued, dataset_facts, lineage_of
+from skillmix.models.specs import parse_spec
 from skillmix.runs.run import RunFolder
 from skillmix.runs.students import settings_for
 from skillmix.scores.compare import ComparableStudent
@@ -78,8 +80,7 @@ def _lineage_of_spec(spec: str, by_hash: Mapping[str, DatasetFacts], depth: int 
     """What a checkpoint says of itself, and of those it was trained from."""
     if not spec.startswith(("local:", "bundled:")) or depth > _LONGEST_LINE:
         return None
-    folders = [Path(part).expanduser() for part in spec.partition(":")[2].split("+")]
-    for folder in reversed(folders):  # an adapter says more than what it lies on
+    for folder in reversed(named_folders(parse_spec(spec))):  # an adapter says more than what it lies on
         document = _read(folder / _FILE)
         if document is not None and document.get("kind") == "model":
             lineage = lineage_of(document, {**by_hash, **_beside(document)})
