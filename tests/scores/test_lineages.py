@@ -1,17 +1,19 @@
 """What the report knows of a student's training."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skillmix.errors import UserError
 from skillmix.experiment.gpu_hours import parameters_of
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
 from skillmix.models.specs import parse_spec
 from skillmix.runs.run import RunFolder
 from skillmix.runs.students import lineage_of
-from skillmix.scores.lineages import _lineage_of_spec, run_lineages
+from skillmix.scores.lineages import _lineage_of_spec, run_datasets, run_lineages
 
 
 def trained_model(folder: Path, *, base: str = "bundled:smollm2-135m", **more: Any) -> Path:
@@ -59,3 +61,36 @@ def test_the_size_of_a_model_is_read_from_a_folder_with_a_plus(in_folder: Path) 
     (in_folder / "x+y" / "model-2b").mkdir(parents=True)
 
     assert parameters_of("local:x+y/model-2b") == 2e9
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000], ids=["empty", "cut", "list", "bytes", "deep"]
+)
+def test_every_reader_refuses_a_damaged_file_and_names_it(in_folder: Path, content: bytes) -> None:
+    run = RunFolder(in_folder / "run")
+    model, data = run.path / "m1" / "model", run.path / "d1" / "dataset"
+    for folder in (model, data):
+        folder.mkdir(parents=True)
+        (folder / "skillmix.json").write_bytes(content)
+    readers: dict[Callable[[], object], Path] = {
+        lambda: run_lineages(run, None, ["m1"], []): model,
+        lambda: run_datasets(run): data,
+        lambda: lineage_of(f"local:{model}"): model,
+    }
+
+    for read, folder in readers.items():
+        with pytest.raises(UserError) as error:
+            read()
+        assert str(folder / "skillmix.json") in error.value.message
+        assert error.value.hint
+
+
+def test_a_model_without_a_file_is_a_base_and_data_in_one_file_have_no_lineage(in_folder: Path) -> None:
+    (in_folder / "run" / "m1" / "model").mkdir(parents=True)
+    (in_folder / "rows.jsonl").write_text("{}", encoding="utf-8")
+    trained_model(in_folder / "run" / "m2" / "model", dataset=[{"path": "rows.jsonl", "hash": "1"}])
+
+    found = run_lineages(RunFolder(in_folder / "run"), None, ["m1", "m2", "m3"], [])
+
+    assert found.keys() == {"m2"}
+    assert found["m2"].rows is None

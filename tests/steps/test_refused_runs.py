@@ -128,6 +128,25 @@ def test_a_recipe_that_differs_from_what_was_trained_is_refused_before_anything_
     assert state() == before
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff", b'{"kind": "dataset"}'], ids=repr)
+def test_a_model_whose_lineage_is_damaged_is_named_and_not_trained_again(
+    file: str, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = Path("runs/done/m1/model/skillmix.json")
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(content)
+    document = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    document["steps"].append({"name": "m1", "stage": "train", "base": "base", "data": ["d1"]})
+    Path(file).write_text(yaml.safe_dump(document), encoding="utf-8")
+    before = state()
+
+    for command in ("run", "train"):
+        assert main([command, file]) == 2
+        assert str(damaged) in capsys.readouterr().err
+
+    assert state() == before
+
+
 def test_a_folder_in_the_way_of_a_step_is_found_before_the_first_call(in_folder: Path) -> None:
     document: dict[str, Any] = {
         "name": "new",

@@ -58,10 +58,10 @@ def test_the_hash_is_of_what_is_read(tmp_path: Path, capsys: pytest.CaptureFixtu
         ({**ABOUT, "counts": {"generated": {"one": 1}}}, ["counts.generated.one"]),
         ({**ABOUT, "counts": {"pairs": [["a", "b"]]}, "skill_sets": [[1]]}, ["counts.pairs.0", "skill_sets.0.0"]),
         ({**ABOUT, "written_by": [{"run": "r", "texts": -1}]}, ["written_by.0.student", "written_by.0.texts"]),
-        ([], ["an object"]),
+        ([], ["JSON object"]),
         ("{", ["JSON"]),
-        ("[" * 100_000, ["JSON"]),
-        ('{"k": NaN}', ["kind"]),
+        ("[" * 100_000, ["nested too deeply"]),
+        ('{"k": NaN}', ["JSON"]),
     ],
 )
 def test_odd_values_are_told_all_at_once_before_anything_is_trained(

@@ -13,9 +13,9 @@ from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.models.bundled import bundled_model, cache_folder
+from skillmix.models.lineage_files import LINEAGE, read_lineage
 from skillmix.models.specs import IN_PROCESS, ModelSpec, parse_spec
 
-LINEAGE: Final = "skillmix.json"
 ADAPTER: Final = "adapter_config.json"
 _BLOCK: Final = 1 << 22
 
@@ -108,20 +108,6 @@ def named_folders(spec: ModelSpec) -> tuple[Path, ...]:
     return tuple(Path(name).expanduser() for name in names)
 
 
-def lineage_of(folder: Path) -> dict[str, Any]:
-    """What a checkpoint says of its making; empty if it says nothing."""
-    file = folder / LINEAGE
-    try:
-        content = file.read_bytes()
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise UserError(
-            f"{file} cannot be read: {error.strerror}.", hint="Check the path and its permissions."
-        ) from None
-    return json_object(content, source=str(file), hint="It is damaged. Restore it, or train the model again.")
-
-
 def weights_hash(folder: Path) -> str:
     """Hash of every tensor in a folder's safetensors files; of the same files it is computed once."""
     files = _weight_files(folder)
@@ -205,7 +191,7 @@ def _with_adapter(base: str, adapter: Path) -> str:
 
 
 def _base_of(adapter: Path) -> dict[str, Any]:
-    base = lineage_of(adapter).get("base")
+    base = (read_lineage(adapter) or {}).get("base")
     return base if isinstance(base, dict) else {}
 
 

@@ -1,12 +1,14 @@
 """What a `skillmix.json` says of a data set or a model, checked before anything is trained on its word."""
 
-import json
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from skillmix.catalog.json import json_object
 from skillmix.errors import UserError, faults_error
 
+LINEAGE: Final = "skillmix.json"
 _Count = Annotated[int, Field(ge=0)]
 _Text = Annotated[str, StringConstraints(min_length=1)]
 _Number = Annotated[str, StringConstraints(pattern=r"^[1-9]\d*$")]
@@ -66,6 +68,29 @@ class _ModelAbout(_Strict):
     combinations: list[_Text]
 
 
+def read_lineage(folder: Path) -> dict[str, Any] | None:
+    """The content of a folder's `skillmix.json`; None if there is no such file, an error if it is damaged."""
+    file = folder / LINEAGE
+    try:
+        content = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no file can have this name"
+        raise UserError(
+            f"{str(file)!r} cannot be read: {reason}.", hint="Check the path and its permissions."
+        ) from None
+    return json_object(content, source=str(file), hint="It is damaged. Restore it, or make the folder again.")
+
+
+def read_model_lineage(folder: Path) -> dict[str, Any] | None:
+    """The same for a folder that training writes: a file that does not describe a trained model is damaged too."""
+    document = read_lineage(folder)
+    if document is not None:
+        check_model_about(document, source=str(folder / LINEAGE))
+    return document
+
+
 def check_model_about(document: dict[str, Any], *, source: str) -> None:
     """Refuse what a trained model says of itself if a model trained from it could not say the same."""
     try:
@@ -74,23 +99,12 @@ def check_model_about(document: dict[str, Any], *, source: str) -> None:
         raise _faults(source, error, hint="Restore the file, or train that model again.") from None
 
 
-def dataset_about(text: str, *, source: str) -> dict[str, Any]:
-    """The file's content, unchanged, if all of it makes sense; every fault is told at once."""
+def check_dataset_about(document: dict[str, Any], *, source: str) -> None:
+    """Refuse what a data set says of itself unless all of it makes sense; the error lists every fault."""
     try:
-        _About.model_validate_json(text)
+        _About.model_validate(document)
     except ValidationError as error:
         raise _faults(source, error, hint="Make the data set again, or train on its train.jsonl alone.") from None
-    return _parsed(text, source)
-
-
-def _parsed(text: str, source: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise UserError(f"{source} is damaged.", hint="Make the data set again.")
-    return found
 
 
 def _faults(source: str, error: ValidationError, *, hint: str) -> UserError:

@@ -10,11 +10,12 @@ from skillmix.experiment.experiment import EvaluateStep, Experiment, GradeStep, 
 from skillmix.experiment.gpu_hours import DEFAULT_STEPS
 from skillmix.experiment.plan import CALL_STEPS, CallStep, written_by
 from skillmix.experiment.train_step import TrainStep
+from skillmix.models.lineage_files import LINEAGE
 from skillmix.models.specs import IN_PROCESS, parse_spec
 from skillmix.runs.conversations import TURNS
 from skillmix.runs.progress.time_left import Bound, Work
 from skillmix.runs.run import RunFolder
-from skillmix.runs.students import LINEAGE, model_folder, settings_for
+from skillmix.runs.students import model_folder, settings_for
 
 _REPORT_SHARE = 0.02
 """Part of the bar that a report gets, whose time nobody knows before."""

@@ -4,16 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.sections import student_name
 from skillmix.hashing import short_id
 from skillmix.models.checkpoints import named_folders
+from skillmix.models.lineage_files import LINEAGE, read_lineage
 from skillmix.models.specs import parse_spec
 from skillmix.runs.run import RunFolder
-
-LINEAGE = "skillmix.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +89,9 @@ def _documents(model: str, above: tuple[str, ...] = ()) -> Iterator[Mapping[str,
     if spec.provider not in ("local", "bundled"):
         return
     for folder in named_folders(spec):
-        told = _read(folder) if (folder / LINEAGE).is_file() else {}
-        if told.get("kind") == "model":
+        told = read_lineage(folder)
+        if told is not None and told.get("kind") == "model":
             yield told
             base = told.get("base")
             if isinstance(base, dict) and isinstance(base.get("spec"), str) and base["spec"] != model:
                 yield from _documents(base["spec"], (*above, model))
-
-
-def _read(folder: Path) -> Mapping[str, object]:
-    file = folder / LINEAGE
-    return json_object(file.read_bytes(), source=str(file), hint="It is damaged. Restore it, or train the model again.")

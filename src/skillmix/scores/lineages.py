@@ -7,20 +7,20 @@ from pathlib import Path
 from skillmix.experiment.experiment import Experiment
 from skillmix.models.checkpoints import named_folders
 from skillmix.models.lineage import LOSSES, DatasetFacts, Lineage, TrainingCurve, continued, dataset_facts, lineage_of
+from skillmix.models.lineage_files import LINEAGE, read_lineage
 from skillmix.models.specs import parse_spec
 from skillmix.runs.run import RunFolder
 from skillmix.runs.students import settings_for
 from skillmix.scores.compare import ComparableStudent
 
-_FILE = "skillmix.json"
 _MOST_POINTS = 1000
 
 
 def run_datasets(run: RunFolder) -> list[DatasetFacts]:
     """The data sets that a run made, by step."""
     found = []
-    for file in sorted(run.path.glob(f"*/dataset/{_FILE}")):
-        document = _read(file)
+    for file in sorted(run.path.glob(f"*/dataset/{LINEAGE}")):
+        document = read_lineage(file.parent)
         if document is not None:
             found.append(dataset_facts(file.parents[1].name, document))
     return found
@@ -81,7 +81,7 @@ def _lineage_of_spec(spec: str, by_hash: Mapping[str, DatasetFacts], depth: int 
     if not spec.startswith(("local:", "bundled:")) or depth > _LONGEST_LINE:
         return None
     for folder in reversed(named_folders(parse_spec(spec))):  # an adapter says more than what it lies on
-        document = _read(folder / _FILE)
+        document = read_lineage(folder)
         if document is not None and document.get("kind") == "model":
             lineage = lineage_of(document, {**by_hash, **_beside(document)})
             before = _lineage_of_spec(lineage.base, by_hash, depth + 1)
@@ -95,7 +95,7 @@ def _beside(document: dict[str, object]) -> dict[str, DatasetFacts]:
     found = {}
     for entry in listed if isinstance(listed, list) else []:
         if isinstance(entry, dict) and isinstance(entry.get("path"), str):
-            known = _read(Path(entry["path"]) / _FILE)
+            known = read_lineage(Path(entry["path"]))
             facts = dataset_facts(Path(entry["path"]).name, known) if known else None
             if facts and facts.hash and facts.hash == entry.get("hash"):
                 found[facts.hash] = facts
@@ -123,13 +123,6 @@ def run_curves(run: RunFolder) -> list[TrainingCurve]:
 def _thinned(line: Mapping[int, float]) -> list[tuple[int, float]]:
     points = sorted(line.items())
     return points[:: len(points) // _MOST_POINTS + 1]
-
-
-def _read(file: Path) -> dict[str, object] | None:
-    try:
-        return _parsed(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 def _parsed(text: str) -> dict[str, object] | None:

@@ -16,13 +16,14 @@ from skillmix.experiment.experiment import EvaluateStep, Experiment, Step
 from skillmix.experiment.plan import CALL_STEPS, PlannedCell, cells_of, step_cells, written_by
 from skillmix.experiment.report_step import ReportStep
 from skillmix.experiment.train_step import TrainStep
+from skillmix.models.lineage_files import read_model_lineage
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import StepContext, calls_of, conversations_of
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.folders import DATASET, MODEL, REPORT, require_replaceable
 from skillmix.runs.run import RunFolder, find_run
 from skillmix.runs.scheduler import CallCounts
-from skillmix.runs.students import LINEAGE, model_folder, require_trained, with_trained
+from skillmix.runs.students import model_folder, require_trained, with_trained
 
 
 def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: RunFolder) -> None:
@@ -63,12 +64,12 @@ def _check_training(step: TrainStep, experiment: Experiment, run: RunFolder) -> 
 
     check_data(step)
     folder = model_folder(run, step.name)
-    made = _document(folder / LINEAGE)
-    if not made:
+    made = read_model_lineage(folder)
+    if made is None:
         require_replaceable(folder, MODEL)
-    begun = made or _document(run.step(step.name) / "begun.json")
+    begun = _document(run.step(step.name) / "begun.json") if made is None else made
     recipe = begun.get("recipe")
-    stored = {**(recipe if isinstance(recipe, dict) else {}), **({"seed": made["seed"]} if "seed" in made else {})}
+    stored = {**(recipe if isinstance(recipe, dict) else {}), **({"seed": begun["seed"]} if "seed" in begun else {})}
     now = {**step.decisive(), "seed": experiment.seed if step.seed is None else step.seed}
     if any(stored[key] != value for key, value in now.items() if key in stored):
         raise was_other(run.step(step.name))

@@ -13,7 +13,7 @@ from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.train_step import TrainStep
-from skillmix.models.checkpoints import lineage_of
+from skillmix.models.lineage_files import read_model_lineage
 from skillmix.models.local.model import calm_threads
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
@@ -74,8 +74,8 @@ def train_step(experiment: Experiment, step: TrainStep, run: RunFolder, progress
     """Train, or find that it is done; killed in the middle, the next call goes on from the last checkpoint."""
     job = job_of(experiment, step, run)
     identity = job.identity()
-    made = lineage_of(job.model_folder)
-    if made:
+    made = read_model_lineage(job.model_folder)
+    if made is not None:
         if made.get("identity") != identity:
             raise was_other(job.model_folder)
         progress.end(step.name, f"{step.name}: found in {job.model_folder}")

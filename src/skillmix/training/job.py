@@ -11,8 +11,8 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.train_step import TrainStep
 from skillmix.hashing import digest
-from skillmix.models.checkpoints import LINEAGE, Checkpoint, checkpoint_of, lineage_of
-from skillmix.models.lineage_files import check_model_about
+from skillmix.models.checkpoints import Checkpoint, checkpoint_of
+from skillmix.models.lineage_files import LINEAGE, check_model_about, read_lineage, read_model_lineage
 from skillmix.models.specs import IN_PROCESS, parse_spec
 from skillmix.runs.run import RunFolder, write_whole
 from skillmix.training.sources import Lessons, TrainingSource, read_lessons, sources_of, united
@@ -50,7 +50,7 @@ class Job:
 
     def lineage(self, *, steps: int) -> dict[str, Any]:
         """What the checkpoint says of itself."""
-        parent = lineage_of(_last_folder(self.checkpoint))
+        parent = read_lineage(_last_folder(self.checkpoint)) or {}
         is_trained = parent.get("kind") == "model"
         about = [source.about for source in self.sources] + ([parent] if is_trained else [])
         base = {"spec": self.base, "hash": self.checkpoint.weights_hash()}
@@ -84,7 +84,7 @@ def job_of(experiment: Experiment, step: TrainStep, run: RunFolder) -> Job:
     """Look up what a step names."""
     base = base_spec(experiment, step, run)
     checkpoint = checkpoint_of(parse_spec(base))
-    parent = lineage_of(_last_folder(checkpoint))
+    parent = read_lineage(_last_folder(checkpoint)) or {}
     if parent.get("kind") == "model":
         check_model_about(parent, source=str(_last_folder(checkpoint) / LINEAGE))
     return Job(
@@ -106,8 +106,8 @@ def base_spec(experiment: Experiment, step: TrainStep, run: RunFolder) -> str:
     """The model that is trained."""
     if step.base.startswith("step:"):
         folder = run.path / step.base.removeprefix("step:") / "model"
-        made = lineage_of(folder)
-        if not made:
+        made = read_model_lineage(folder)
+        if made is None:
             raise UserError(f"The model of {step.base} is not there yet.", hint="Run that train step first.")
         return f"{made['base']['spec']}+{folder}" if made.get("adapter") else f"local:{folder}"
     spec = experiment.students[step.base].model

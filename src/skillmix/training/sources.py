@@ -6,13 +6,11 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
-from skillmix.catalog.yaml import read_text
 from skillmix.datasets.files import content_hash
 from skillmix.errors import UserError
 from skillmix.experiment.train_step import TrainStep
 from skillmix.hashing import digest
-from skillmix.models.checkpoints import LINEAGE
-from skillmix.models.lineage_files import dataset_about
+from skillmix.models.lineage_files import LINEAGE, check_dataset_about, read_lineage
 from skillmix.runs.progress.terminal import say
 from skillmix.training.data.examples import Conversation, read_conversations
 
@@ -103,8 +101,10 @@ def _of_folder(name: str, folder: Path) -> TrainingSource:
 
 def _about(folder: Path) -> dict[str, Any] | None:
     """What a folder says of itself, checked; None if it says nothing."""
-    file = folder / LINEAGE
-    return dataset_about(read_text(file), source=str(file)) if file.exists() else None
+    about = read_lineage(folder)
+    if about is not None:
+        check_dataset_about(about, source=str(folder / LINEAGE))
+    return about
 
 
 def check_data(step: TrainStep) -> None:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from skillmix.errors import UserError
-from skillmix.models.checkpoints import checkpoint_of, lineage_of
+from skillmix.models.checkpoints import checkpoint_of
+from skillmix.models.lineage_files import read_lineage
 from skillmix.models.specs import IN_PROCESS, parse_spec
 from skillmix.runs.folders import MODEL, replacing
 from skillmix.training.job import write_lineage
@@ -25,7 +26,7 @@ def merge_adapters(spec: str, output: Path) -> Path:
     with replacing(output, MODEL) as new:
         model, tokenizer = read_checkpoint(checkpoint, dtype="auto", device="cpu")
         write_model(model, tokenizer, new)
-        lineage = lineage_of(checkpoint.adapters[-1])
-        if lineage:
+        lineage = read_lineage(checkpoint.adapters[-1])
+        if lineage is not None:
             write_lineage(new, {**lineage, "adapter": False})
     return output
