@@ -147,7 +147,7 @@ def training_curves(figure: Figure, case: Case) -> None:
     for file in case.run.path.glob("*/training.jsonl"):
         rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
         for loss in ("answers", "validation", "replay"):
-            found = [(row["step"], row[loss]) for row in rows if row.get(loss) is not None]
+            found = [(row["step"] + 1, row[loss]) for row in rows if row.get(loss) is not None]
             if found:
                 wanted[f"{file.parent.name}, {loss}"] = found
     drawn = by_label(axes)

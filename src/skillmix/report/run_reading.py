@@ -26,8 +26,9 @@ from skillmix.runs.run import RunFolder
 from skillmix.scores.cells import Cell, largest_cells
 from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.graders import Readability
-from skillmix.scores.lineages import run_contenders, run_curves, run_datasets, run_lineages, student_specs
+from skillmix.scores.lineages import run_contenders, run_datasets, run_lineages, student_specs
 from skillmix.scores.scoring import groups_of, score_of, skipped_cells
+from skillmix.training.log import run_curves
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,16 @@
-"""Lineage, data sets and training logs, as the steps of a run left them in their folders."""
+"""Lineage and data sets, as the steps of a run left them in their folders."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from skillmix.experiment.experiment import Experiment
 from skillmix.models.checkpoints import named_folders
-from skillmix.models.lineage import LOSSES, DatasetFacts, Lineage, TrainingCurve, continued, dataset_facts, lineage_of
+from skillmix.models.lineage import DatasetFacts, Lineage, continued, dataset_facts, lineage_of
 from skillmix.models.lineage_files import LINEAGE, read_lineage
 from skillmix.models.specs import parse_spec
 from skillmix.runs.run import RunFolder
 from skillmix.runs.students import settings_for
 from skillmix.scores.compare import ComparableStudent
-
-_MOST_POINTS = 1000
 
 
 def run_datasets(run: RunFolder) -> list[DatasetFacts]:
@@ -100,34 +97,3 @@ def _beside(document: dict[str, object]) -> dict[str, DatasetFacts]:
             if facts and facts.hash and facts.hash == entry.get("hash"):
                 found[facts.hash] = facts
     return found
-
-
-def run_curves(run: RunFolder) -> list[TrainingCurve]:
-    """The training logs of a run, by step; a resumed training writes some steps again, and the later row counts."""
-    found = []
-    for file in sorted(run.path.glob("*/training.jsonl")):
-        series: dict[str, dict[int, float]] = {}
-        for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
-            record = _parsed(line)
-            step = record.get("step") if record else None
-            if record and isinstance(step, int):
-                for name in LOSSES:
-                    value = record.get(name)
-                    if isinstance(value, int | float) and not isinstance(value, bool):
-                        series.setdefault(name, {})[step] = float(value)
-        if series:
-            found.append(TrainingCurve(file.parent.name, {name: _thinned(line) for name, line in series.items()}))
-    return found
-
-
-def _thinned(line: Mapping[int, float]) -> list[tuple[int, float]]:
-    points = sorted(line.items())
-    return points[:: len(points) // _MOST_POINTS + 1]
-
-
-def _parsed(text: str) -> dict[str, object] | None:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None

@@ -1,6 +1,5 @@
 """How training goes: its part of the run's progress, and the curve of what training.jsonl holds."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.run import write_whole
 from skillmix.training.job import is_first_rank
-from skillmix.training.loss_curve import Point, loss_curve
+from skillmix.training.log import TRAINING_LOG, logged_losses
+from skillmix.training.loss_curve import loss_curve
 
 
 class TrainingProgress:
@@ -50,23 +50,4 @@ def _detail(row: Mapping[str, Any]) -> str:
 
 def draw_losses(folder: Path) -> None:
     """Draw training.svg from training.jsonl."""
-    rows = _rows(folder / "training.jsonl")
-    curves: dict[str, list[Point]] = {
-        name: [(row["step"] + 1, row[key]) for row in rows if row.get(key) is not None]
-        for name, key in (("answers", "answers"), ("replay", "replay"), ("validation", "validation"))
-    }
-    write_whole(folder / "training.svg", loss_curve({name: points for name, points in curves.items() if points}))
-
-
-def _rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file; a resumed run writes some steps again, and the later row counts."""
-    by_step: dict[int, dict[str, Any]] = {}
-    with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):  # cut by a kill
-                continue
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
-                by_step[row["step"]] = {**by_step.get(row["step"], {}), **row}
-    return [by_step[step] for step in sorted(by_step)]
+    write_whole(folder / "training.svg", loss_curve(logged_losses(folder / TRAINING_LOG)))

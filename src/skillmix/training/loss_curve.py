@@ -5,21 +5,21 @@ from html import escape
 from math import ceil, floor, log10
 from typing import Final
 
-Point = tuple[int, float]
+from skillmix.training.log import Point
+
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 360, 64, 44, 16, 120
 _COLOURS: Final = {"answers": "#0b62a4", "replay": "#b35c00", "validation": "#1a7f37"}
-_MOST_POINTS: Final = 600
 
 
 def loss_curve(curves: Mapping[str, Sequence[Point]]) -> str:
-    """Loss by step, one line for each name; long ones as means of neighbouring steps."""
+    """Loss by step, one line for each name."""
     points = [point for curve in curves.values() for point in curve]
     last = max((step for step, _ in points), default=1)
     ticks = _ticks(max((loss for _, loss in points), default=1.0))
     parts = [_axes(last, ticks)]
     for number, (name, curve) in enumerate(curves.items()):
         colour = _COLOURS.get(name, "#555")
-        placed = " ".join(f"{_x(step, last):.1f},{_y(loss, ticks[-1]):.1f}" for step, loss in _thinned(curve))
+        placed = " ".join(f"{_x(step, last):.1f},{_y(loss, ticks[-1]):.1f}" for step, loss in curve)
         dots = ' stroke-dasharray="5 3"' if name == "validation" else ""
         parts.append(f'<polyline points="{placed}" fill="none" stroke="{colour}" stroke-width="1.6"{dots}/>')
         y = _TOP + 16 + 20 * number
@@ -49,12 +49,6 @@ def _axes(last: int, ticks: Sequence[float]) -> str:
         f'<text transform="translate(16 {base / 2}) rotate(-90)" text-anchor="middle">loss (nats a token)</text>'
     )
     return "\n".join(lines)
-
-
-def _thinned(curve: Sequence[Point]) -> list[Point]:
-    size = ceil(len(curve) / _MOST_POINTS)
-    groups = [curve[start : start + size] for start in range(0, len(curve), max(1, size))]
-    return [(group[-1][0], sum(loss for _, loss in group) / len(group)) for group in groups]
 
 
 def _ticks(highest: float) -> list[float]:
