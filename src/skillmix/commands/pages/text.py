@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from skillmix.render.untrusted import one_line
+
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
@@ -30,7 +32,7 @@ def text_page(texts: Sequence[TextRow]) -> str:
 
 
 def _paragraph(text: TextRow) -> str:
-    lines = [f"{text.student}, k = {len(text.skills)}, on {text.topic}: {_visible(text.text)}"]
+    lines = [f"{text.student}, k = {len(text.skills)}, on {text.topic}: {one_line(text.text)}"]
     for name, point in text.points.items():
         shown = grounds(text.evidence.get(name), text.reasons.get(name))
         lines.append(f"  {_SIGNS[point]} {name}" + (f": {shown}" if shown else ""))
@@ -43,13 +45,8 @@ def grounds(evidence: str | None, reason: str | None) -> str:
     >>> grounds("as hard as a bench", 'it names the skill "simile"')
     '“as hard as a bench”; it names the skill "simile"'
     """
-    shown = [f"“{_visible(evidence)}”"] if evidence else []
-    return "; ".join([*shown, _visible(reason)] if reason else shown)
+    shown = [f"“{one_line(evidence)}”"] if evidence else []
+    return "; ".join([*shown, one_line(reason)] if reason else shown)
 
 
 _SIGNS = {True: "+", False: "-", None: "?"}
-
-
-def _visible(text: str) -> str:
-    """A model's words on one line, without what a terminal would act on."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
