@@ -58,6 +58,8 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "peft": ("training/",),
     "pyarrow": ("datasets/", "training/", "runs/export.py"),
 }
+OPENS_LATER = ("models/specs.py",)
+"""The table of providers: its functions import the modules that it opens, and these modules may import the table."""
 NAMED_TWICE = {"Lineage"}
 """Public classes that two modules still have; nothing is to be added."""
 MOST_LINES = 500
@@ -65,10 +67,13 @@ MOST_FILES = 15
 
 
 @cache
-def imports_of(path: Path) -> frozenset[str]:
-    """Dotted names imported anywhere in a module, function bodies included."""
+def imports_of(path: Path, *, with_functions: bool = True) -> frozenset[str]:
+    """Dotted names imported anywhere in a module, function bodies included unless they are left out."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    if not with_functions:
+        module.body = [node for node in module.body if not isinstance(node, ast.FunctionDef)]
+    for node in ast.walk(module):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -89,7 +94,7 @@ def name_of(path: Path) -> str:
 def modules_imported(path: Path) -> frozenset[Path]:
     """The modules of the package that a module imports, or imports names of."""
     found = set()
-    for name in imports_of(path):
+    for name in imports_of(path, with_functions=name_of(path) not in OPENS_LATER):
         first, *parts = name.split(".")
         for size in range(len(parts), 0, -1) if first == "skillmix" else ():
             place = PACKAGE.joinpath(*parts[:size])

@@ -12,9 +12,9 @@ from skillmix.calls import CallProblem, Outcome
 from skillmix.commands import main as command
 from skillmix.errors import UserError
 from skillmix.models.servers.anthropic import AnthropicModel
-from skillmix.models.servers.keys import Access, door_of
+from skillmix.models.servers.keys import door_of
 from skillmix.models.servers.openai import OpenAIModel
-from skillmix.models.specs import ModelSpec, parse_spec
+from skillmix.models.specs import Access, ModelOptions, ModelSpec, parse_spec
 from skillmix.steps.run import run_experiment
 from tests.hostile.replies import ANSWER, grades
 from tests.models.stub import ask, chat, request, serving
@@ -30,7 +30,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def model_of(provider: str, address: str, access: Access | None = None) -> OpenAIModel | AnthropicModel:
     spec = ModelSpec(provider, "m", address)
-    return (OpenAIModel if provider == "openai" else AnthropicModel)(spec, access=access or Access())
+    return (OpenAIModel if provider == "openai" else AnthropicModel)(spec, ModelOptions(access=access or Access()))
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])

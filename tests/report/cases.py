@@ -125,7 +125,7 @@ def code_case(folder: Path) -> Case:
         "steps": [{**step, "k": [1, 2, 3], "combinations": 6, "generations": 2}],
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("skillmix.runs.calling.open_model", lambda spec, **_: SkilledWriter(spec))
+        patch.setattr("skillmix.runs.calling.open_model", lambda spec, _: SkilledWriter(spec))
         run = run_document(folder, document)
     catalog = load_catalog("verifiable")
     judge = Judge(catalog.vocabulary, prompt_texts(catalog.skills))

@@ -12,7 +12,7 @@ import yaml
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
-from skillmix.models import opening
+from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.run import RunFolder, new_run
@@ -45,15 +45,13 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     module.train_step = train_step  # type: ignore[attr-defined]
     module.__spec__ = type("Spec", (), {})()
     monkeypatch.setitem(sys.modules, "skillmix.steps.train", module)
-    plain = opening.open_model
+    plain = specs.open_model
 
-    def opened(spec: Any, **more: Any) -> Any:
+    def opened(spec: Any, options: Any) -> Any:
         if spec.provider == "local":
-            from skillmix.models.specs import parse_spec
-
             assert (Path(spec.name) / "skillmix.json").is_file()
-            return ScriptedModel(parse_spec("scripted:student?skill=0.95"))
-        return plain(spec, **more)
+            return ScriptedModel(specs.parse_spec("scripted:student?skill=0.95"))
+        return plain(spec, options)
 
     monkeypatch.setattr("skillmix.runs.calling.open_model", opened)
     return done

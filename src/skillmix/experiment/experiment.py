@@ -15,7 +15,7 @@ from skillmix.experiment.dataset_step import DatasetStep, LeakageSettings
 from skillmix.experiment.report_step import ReportStep
 from skillmix.experiment.sections import ModelRef, Name, NamedStep, Positive, Section, Share
 from skillmix.experiment.train_step import TrainStep
-from skillmix.models.specs import SERVED, asked_model, parse_spec
+from skillmix.models.specs import asked_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import GraderVariant
 
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
@@ -42,7 +42,7 @@ class AskedModel(Section):
         return key
 
     def _check_access(self, asked: str | None) -> None:
-        is_served = asked is not None and parse_spec(asked).provider in SERVED
+        is_served = asked is not None and provider_of(asked).address is not None
         if not is_served and (self.key is not None or self.insecure):
             raise ValueError("key and insecure are for models that are asked over the network")
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.checkpoints import base_and_adapters, parameters_in
-from skillmix.models.specs import IN_PROCESS, ModelSpec, parse_spec
+from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 PEAK: Final = 989e12
 """Dense bfloat16 operations a second of one H200."""
@@ -51,7 +51,7 @@ def training_hours(step: TrainStep, model: str, tokens: int | None) -> float | N
 
 def generation_hours(model: str, tokens: int) -> float | None:
     """Hours of generation by a local model; none elsewhere."""
-    if parse_spec(model).provider not in IN_PROCESS:
+    if not provider_of(model).has_checkpoint:
         return 0.0
     return _hours(model, tokens, operations=2, shares=GENERATION)
 

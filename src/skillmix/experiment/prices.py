@@ -11,12 +11,11 @@ from skillmix.calls import Request
 from skillmix.catalog.files import SHIPPED
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import faults_error
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import ModelSpec, provider_of
 
 _CHARACTERS_A_TOKEN: Final = 3
 """Few enough that an estimate made with it is too high rather than too low."""
 _LONGEST_REPLY: Final = 4096
-_FREE_PROVIDERS: Final = ("scripted", "local", "bundled", "rules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
     """The price of a model; None if nobody knows. What runs on this machine is free."""
     listed = prices.get(f"{spec.provider}:{spec.name}")
     host = urlsplit(spec.address).hostname if spec.address else None
-    if listed is None and (spec.provider in _FREE_PROVIDERS or host in ("localhost", "127.0.0.1", "::1")):
+    if listed is None and (provider_of(spec).is_free or host in ("localhost", "127.0.0.1", "::1")):
         return Price(0.0, 0.0)
     return listed
 

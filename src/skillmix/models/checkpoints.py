@@ -14,7 +14,7 @@ from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.models.bundled import bundled_model, cache_folder
 from skillmix.models.lineage_files import LINEAGE, read_lineage
-from skillmix.models.specs import IN_PROCESS, ModelSpec, parse_spec
+from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 ADAPTER: Final = "adapter_config.json"
 _BLOCK: Final = 1 << 22
@@ -203,7 +203,7 @@ def _base_hash(adapter: Path) -> str | None:
 def _base_spec(adapter: Path) -> ModelSpec:
     named = _base_of(adapter).get("spec")
     spec = parse_spec(named) if isinstance(named, str) else None
-    if spec is None or spec.provider not in IN_PROCESS:
+    if spec is None or not provider_of(spec).has_checkpoint:
         raise UserError(
             f"{adapter} is an adapter and does not say for which model.", hint="Use local:PATH+ADAPTER and name both."
         )

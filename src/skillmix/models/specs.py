@@ -1,26 +1,16 @@
-"""Model specs: `provider:name`, where a compatible server may be named behind an `@`."""
+"""Model specs such as `openai:gpt-4o`, and the table of the providers that they name.
+
+`parse_spec` reads a spec, `open_model` opens the model. A new provider is one file with its model and one row here.
+"""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from skillmix.calls import Model
 from skillmix.errors import UserError
-
-PROVIDERS: Final = {
-    "openai": "any OpenAI-compatible endpoint: openai:gpt-4o, openai:my-model@http://localhost:8000/v1",
-    "anthropic": "Anthropic messages: anthropic:claude-model-name",
-    "local": "transformers in process: local:PATH or local:PATH+ADAPTER",
-    "bundled": "a small model from a package: bundled:smollm2-135m or bundled:smollm2-135m+ADAPTER",
-    "scripted": "a deterministic fake: scripted:student?skill=0.8 or scripted:grader?noise=0.1",
-    "rules": "code that checks skills, graders only: rules: alone, or rules:SPEC to ask a model about the rest",
-}
-
-SERVED: Final = ("openai", "anthropic")
-"""Providers whose models are asked over the network."""
-
-IN_PROCESS: Final = ("local", "bundled")
-"""Providers whose models take this machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +25,165 @@ class ModelSpec:
         return f"{self.provider}:{self.name}" + (f"@{self.address}" if self.address else "")
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Which key a model is sent, as its experiment file says."""
+
+    key: str | None = None
+    """Name of the environment variable that holds the key."""
+    insecure: bool = False
+    """Whether that key may go over plain http to another machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How an experiment file wants a model to be called."""
+
+    concurrency: int | None = None
+    """Calls in flight at once; None leaves the number to the provider."""
+    timeout: float = 600
+    """Seconds that one call may take."""
+    access: Access = field(default_factory=Access)
+
+
+Opener = Callable[[ModelSpec, ModelOptions], Model]
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One row of the table of providers."""
+
+    name: str
+    form: str
+    """How its specs are written, with an example."""
+    open: Opener | None
+    """None if there is no model to call."""
+    is_in_process: bool = False
+    """Whether its models take this machine's memory, so that only one of them is open at a time."""
+    has_checkpoint: bool = False
+    """Whether its specs name checkpoint folders, which can be trained, merged and measured."""
+    is_free: bool = False
+    """Whether its calls cost nothing unless the price file says otherwise."""
+    needs_name: bool = True
+    """Whether a spec must say more than the provider's name."""
+    address: str | None = None
+    """The provider's own server; a spec may name a compatible server instead, as in `openai:NAME@URL`."""
+    key: str | None = None
+    """Environment variable with the key for that server."""
+
+
+# The openers import their modules when they are called: most commands open no model, and torch takes seconds to load.
+
+
+def _open_openai(spec: ModelSpec, options: ModelOptions) -> Model:
+    from skillmix.models.servers.openai import OpenAIModel
+
+    return OpenAIModel(spec, options)
+
+
+def _open_anthropic(spec: ModelSpec, options: ModelOptions) -> Model:
+    from skillmix.models.servers.anthropic import AnthropicModel
+
+    return AnthropicModel(spec, options)
+
+
+def _open_local(spec: ModelSpec, options: ModelOptions) -> Model:
+    from skillmix.models.local.model import LocalModel
+
+    return LocalModel(spec, options)
+
+
+def _open_scripted(spec: ModelSpec, options: ModelOptions) -> Model:
+    from skillmix.models.scripted import ScriptedModel
+
+    return ScriptedModel(spec)
+
+
+_ROWS: Final = (
+    Provider(
+        "openai",
+        "any OpenAI-compatible endpoint: openai:gpt-4o, openai:my-model@http://localhost:8000/v1",
+        _open_openai,
+        address="https://api.openai.com/v1",
+        key="OPENAI_API_KEY",
+    ),
+    Provider(
+        "anthropic",
+        "Anthropic messages: anthropic:claude-model-name",
+        _open_anthropic,
+        address="https://api.anthropic.com/v1",
+        key="ANTHROPIC_API_KEY",
+    ),
+    Provider(
+        "local",
+        "transformers in process: local:PATH or local:PATH+ADAPTER",
+        _open_local,
+        is_in_process=True,
+        has_checkpoint=True,
+        is_free=True,
+    ),
+    Provider(
+        "bundled",
+        "a small model from a package: bundled:smollm2-135m or bundled:smollm2-135m+ADAPTER",
+        _open_local,
+        is_in_process=True,
+        has_checkpoint=True,
+        is_free=True,
+    ),
+    Provider(
+        "scripted",
+        "a deterministic fake: scripted:student?skill=0.8 or scripted:grader?noise=0.1",
+        _open_scripted,
+        is_free=True,
+    ),
+    Provider(
+        "rules",
+        "code that checks skills, graders only: rules: alone, or rules:SPEC to ask a model about the rest",
+        open=None,
+        is_free=True,
+        needs_name=False,
+    ),
+)
+PROVIDERS: Final[Mapping[str, Provider]] = {row.name: row for row in _ROWS}
+
+
+def provider_of(spec: ModelSpec | str) -> Provider:
+    """The table row of a spec's provider.
+
+    >>> provider_of("local:models/a").is_in_process, provider_of("openai:gpt-4o").is_in_process
+    (True, False)
+    """
+    return PROVIDERS[(parse_spec(spec) if isinstance(spec, str) else spec).provider]
+
+
+def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
+    """The model that a spec names, ready to serve."""
+    provider = provider_of(spec)
+    if provider.open is None:
+        raise UserError(
+            f"{spec} is not a model that can be called.", hint=f"{provider.name}: is code; it grades by itself."
+        )
+    return provider.open(spec, options or ModelOptions())
+
+
 def parse_spec(text: str) -> ModelSpec:
     """Read a spec.
 
     >>> parse_spec("openai:my-model@http://localhost:8000/v1").address
     'http://localhost:8000/v1'
     """
-    provider, colon, rest = text.partition(":")
-    if not colon or provider not in PROVIDERS:
+    name, colon, rest = text.partition(":")
+    provider = PROVIDERS.get(name) if colon else None
+    if provider is None:
         raise UserError(f"{text!r} is not a model.", hint=f"Specs start with one of: {', '.join(PROVIDERS)}.")
-    name, _, address = rest.partition("@") if provider in SERVED else (rest, "", "")
-    if "@" in rest and provider in SERVED:
+    model, at, address = rest.partition("@") if provider.address else (rest, "", "")
+    if at:
         _check_address(address)
-    if not name and provider != "rules":
-        raise UserError(f"{text!r} names no model.", hint=PROVIDERS[provider])
-    if provider == "rules" and name:
-        asked = parse_spec(name)
-        if asked.provider == "rules":
-            raise UserError(f"{text!r} names rules twice.", hint=PROVIDERS["rules"])
-    return ModelSpec(provider, name, address.rstrip("/") or None)
+    if not model and provider.needs_name:
+        raise UserError(f"{text!r} names no model.", hint=provider.form)
+    if name == "rules" and model and parse_spec(model).provider == "rules":
+        raise UserError(f"{text!r} names rules twice.", hint=provider.form)
+    return ModelSpec(name, model, address.rstrip("/") or None)
 
 
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\.?|[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?")

@@ -11,7 +11,7 @@ from skillmix.experiment.gpu_hours import DEFAULT_STEPS
 from skillmix.experiment.plan import CALL_STEPS, CallStep, written_by
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.lineage_files import LINEAGE
-from skillmix.models.specs import IN_PROCESS, parse_spec
+from skillmix.models.specs import provider_of
 from skillmix.runs.conversations import TURNS
 from skillmix.runs.progress.time_left import Bound, Work
 from skillmix.runs.run import RunFolder
@@ -70,7 +70,7 @@ def _kind(step: Step, experiment: Experiment) -> str:
     """Calls of the same models; those in this process count as one, since a tuned model is as fast as its base."""
     asked = [settings_for(experiment, name).model for name in written_by(step)]
     asked += [model for name in getattr(step, "graders", []) if (model := experiment.graders[name].asked)]
-    places = {"here" if parse_spec(model).provider in IN_PROCESS else model for model in asked}
+    places = {"here" if provider_of(model).is_in_process else model for model in asked}
     return f"calls: {', '.join(sorted(places))}"
 
 

@@ -10,7 +10,7 @@ from skillmix.experiment.sections import student_name
 from skillmix.hashing import short_id
 from skillmix.models.checkpoints import named_folders
 from skillmix.models.lineage_files import LINEAGE, read_lineage
-from skillmix.models.specs import parse_spec
+from skillmix.models.specs import parse_spec, provider_of
 from skillmix.runs.run import RunFolder
 
 
@@ -86,7 +86,7 @@ def _documents(model: str, above: tuple[str, ...] = ()) -> Iterator[Mapping[str,
             hint="Restore the file, or train it again.",
         )
     spec = parse_spec(model)
-    if spec.provider not in ("local", "bundled"):
+    if not provider_of(spec).has_checkpoint:
         return
     for folder in named_folders(spec):
         told = read_lineage(folder)

@@ -13,7 +13,7 @@ from skillmix.experiment.train_step import TrainStep
 from skillmix.hashing import digest
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
 from skillmix.models.lineage_files import LINEAGE, check_model_about, read_lineage, read_model_lineage
-from skillmix.models.specs import IN_PROCESS, parse_spec
+from skillmix.models.specs import parse_spec, provider_of
 from skillmix.runs.run import RunFolder, write_whole
 from skillmix.training.sources import Lessons, TrainingSource, read_lessons, sources_of, united
 
@@ -111,7 +111,7 @@ def base_spec(experiment: Experiment, step: TrainStep, run: RunFolder) -> str:
             raise UserError(f"The model of {step.base} is not there yet.", hint="Run that train step first.")
         return f"{made['base']['spec']}+{folder}" if made.get("adapter") else f"local:{folder}"
     spec = experiment.students[step.base].model
-    if parse_spec(spec).provider not in IN_PROCESS:
+    if not provider_of(spec).has_checkpoint:
         raise UserError(
             f"{spec} cannot be trained: its weights are not here.", hint="base: is a student with a local: model."
         )

@@ -12,8 +12,7 @@ from skillmix.grading.answers import plain_answer
 from skillmix.grading.points import METRICS, Points, decide_points, text_score
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.grading.reasons import reasons_of
-from skillmix.models.opening import open_model
-from skillmix.models.specs import asked_model, parse_spec
+from skillmix.models.specs import ModelOptions, asked_model, open_model, parse_spec
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import GraderVariant
 from skillmix.prompts.rubric import Rubric, rubric_of
@@ -104,7 +103,7 @@ _HINTS = {
 
 
 async def _ask(spec: str, request: Request) -> Outcome:
-    model = open_model(parse_spec(spec), concurrency=1)
+    model = open_model(parse_spec(spec), ModelOptions(concurrency=1))
 
     async def only() -> AsyncIterator[Request]:
         yield request

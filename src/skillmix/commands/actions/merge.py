@@ -5,7 +5,7 @@ from pathlib import Path
 from skillmix.errors import UserError
 from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.lineage_files import read_lineage
-from skillmix.models.specs import IN_PROCESS, parse_spec
+from skillmix.models.specs import parse_spec, provider_of
 from skillmix.runs.folders import MODEL, replacing
 from skillmix.training.job import write_lineage
 
@@ -13,7 +13,7 @@ from skillmix.training.job import write_lineage
 def merge_adapters(spec: str, output: Path) -> Path:
     """Write the checkpoint that a spec with an adapter stands for."""
     parsed = parse_spec(spec)
-    if parsed.provider not in IN_PROCESS:
+    if not provider_of(parsed).has_checkpoint:
         raise UserError(f"{spec} has no adapter here.", hint="Give local:PATH+ADAPTER or bundled:NAME+ADAPTER.")
     checkpoint = checkpoint_of(parsed)
     if not checkpoint.adapters:

@@ -22,4 +22,4 @@ def list_models(*, fetch: bool = False) -> ModelList:
     """Everything that `model:` and `grader:` can name, found out without loading any of it."""
     for name in SOURCES if fetch else ():
         bundled_model(name)
-    return ModelList(dict(PROVIDERS), bundled_models())
+    return ModelList({name: provider.form for name, provider in PROVIDERS.items()}, bundled_models())

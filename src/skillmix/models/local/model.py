@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from skillmix.calls import CallProblem, Outcome, Request
 from skillmix.models.checkpoints import checkpoint_of
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import ModelOptions, ModelSpec
 
 
 def calm_threads() -> None:
@@ -34,9 +34,9 @@ _Result = tuple[Request, Outcome]
 class LocalModel:
     """Loads at the first request; batches whatever waits; ends with its thread."""
 
-    def __init__(self, spec: ModelSpec, *, concurrency: int | None = None) -> None:
+    def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         self._spec = spec
-        self._concurrency = concurrency
+        self._concurrency = options.concurrency
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 

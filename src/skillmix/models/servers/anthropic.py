@@ -6,10 +6,10 @@ from urllib.parse import quote
 
 from skillmix.calls import CallProblem, Outcome, Reply, Request
 from skillmix.models.servers.http import Endpoint, Refused, probed
-from skillmix.models.servers.keys import Access, door_of
-from skillmix.models.servers.pool import Pool
+from skillmix.models.servers.keys import door_of
+from skillmix.models.servers.pool import CONCURRENCY, Pool
 from skillmix.models.servers.replies import anthropic_answer
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import ModelOptions, ModelSpec
 
 VERSION: Final = "2023-06-01"
 _FALLBACK_LIMIT: Final = 1024
@@ -19,15 +19,13 @@ _FALLBACK_LIMIT: Final = 1024
 class AnthropicModel:
     """A chat model behind `/messages`."""
 
-    def __init__(
-        self, spec: ModelSpec, *, access: Access | None = None, concurrency: int = 64, timeout: float = 600
-    ) -> None:
-        door = door_of(spec, access or Access())
+    def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
+        door = door_of(spec, options.access)
         self._name = spec.name
         self._is_own = door.is_own
         key = {"x-api-key": door.secret} if door.secret else {}
-        self._endpoint = Endpoint(door, headers={**key, "anthropic-version": VERSION}, timeout=timeout)
-        self._pool = Pool(self.answer, most=concurrency)
+        self._endpoint = Endpoint(door, headers={**key, "anthropic-version": VERSION}, timeout=options.timeout)
+        self._pool = Pool(self.answer, most=options.concurrency or CONCURRENCY)
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests, many at once."""

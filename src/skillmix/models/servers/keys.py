@@ -8,21 +8,10 @@ from urllib.parse import urlsplit
 
 from skillmix.errors import UserError
 from skillmix.models.servers.masking import MASK
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import PROVIDERS, Access, ModelSpec, provider_of
 
-OWN_KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
-OWN_ADDRESSES: Final = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}
-_OWNERS: Final = {variable: provider for provider, variable in OWN_KEYS.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How a model may be reached, as its experiment file says."""
-
-    key: str | None = None
-    """Name of the variable that holds the key."""
-    insecure: bool = False
-    """Whether that key may go over plain http to another machine."""
+_ADDRESSES: Final = {name: provider.address for name, provider in PROVIDERS.items() if provider.address}
+_KEY_OWNERS: Final = {provider.key: name for name, provider in PROVIDERS.items() if provider.key}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +28,9 @@ class Door:
 
 def door_of(spec: ModelSpec, access: Access) -> Door:
     """Where a model is asked, and with which key; an error if the key may not go there."""
-    address = spec.address or OWN_ADDRESSES[spec.provider]
+    address = spec.address or _ADDRESSES[spec.provider]
     is_own = _owner(address) == spec.provider
-    variable = access.key or (OWN_KEYS[spec.provider] if is_own else None)
+    variable = access.key or (provider_of(spec).key if is_own else None)
     if variable is None:
         return Door(address, None, None, is_own)
     _refuse_other_owner(variable, address)
@@ -54,17 +43,17 @@ def door_of(spec: ModelSpec, access: Access) -> Door:
 def _owner(address: str) -> str | None:
     """The provider whose own address this is."""
     parts = urlsplit(address)
-    for provider, own in OWN_ADDRESSES.items():
+    for provider, own in _ADDRESSES.items():
         if parts.scheme == "https" and parts.hostname == urlsplit(own).hostname and parts.port in (None, 443):
             return provider
     return None
 
 
 def _refuse_other_owner(variable: str, address: str) -> None:
-    owner = _OWNERS.get(variable)
+    owner = _KEY_OWNERS.get(variable)
     if owner is not None and _owner(address) != owner:
         raise UserError(
-            f"{variable} is not sent to {address}: it goes to {OWN_ADDRESSES[owner]} alone.",
+            f"{variable} is not sent to {address}: it goes to {_ADDRESSES[owner]} alone.",
             hint="Put the key of this address into a variable of its own, and name that one with `key:`.",
         )
 

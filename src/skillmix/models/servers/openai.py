@@ -6,11 +6,11 @@ from typing import Final
 
 from skillmix.calls import CallProblem, Outcome, Reply, Request
 from skillmix.models.servers.http import Endpoint, Refused, probed
-from skillmix.models.servers.keys import Access, door_of
+from skillmix.models.servers.keys import door_of
 from skillmix.models.servers.masking import MASK
-from skillmix.models.servers.pool import Pool
+from skillmix.models.servers.pool import CONCURRENCY, Pool
 from skillmix.models.servers.replies import chat_answer, listed_models
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import ModelOptions, ModelSpec
 
 _THINKING = re.compile(r"^\s*<think>.*?</think>\s*", re.DOTALL)
 _MAY_BE_LEFT_OUT: Final = ("seed", "temperature", "top_p")
@@ -24,14 +24,12 @@ _NAMES_SHOWN: Final = 8
 class OpenAIModel:
     """A chat model behind `/chat/completions`."""
 
-    def __init__(
-        self, spec: ModelSpec, *, access: Access | None = None, concurrency: int = 64, timeout: float = 600
-    ) -> None:
-        door = door_of(spec, access or Access())
+    def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
+        door = door_of(spec, options.access)
         self._name = spec.name
         headers = {"Authorization": f"Bearer {door.secret}"} if door.secret else {}
-        self._endpoint = Endpoint(door, headers=headers, timeout=timeout)
-        self._pool = Pool(self.answer, most=concurrency)
+        self._endpoint = Endpoint(door, headers=headers, timeout=options.timeout)
+        self._pool = Pool(self.answer, most=options.concurrency or CONCURRENCY)
         self._limit_name = "max_tokens"
         self._left_out: set[str] = set()
 

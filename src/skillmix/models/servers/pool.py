@@ -11,6 +11,8 @@ _Result = tuple[Request, Outcome]
 
 _OVERLOAD: Final = ("HTTP 429", "HTTP 503", "HTTP 529")
 _SMALLEST_WINDOW: Final = 10
+CONCURRENCY: Final = 64
+"""Calls in flight at once where nobody says otherwise."""
 
 
 class Pool:
