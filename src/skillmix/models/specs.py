@@ -1,16 +1,19 @@
 """Model specs such as `openai:gpt-4o`, and the table of the providers that they name.
 
-`parse_spec` reads a spec, `open_model` opens the model. A new provider is one file with its model and one row here.
+`parse_spec` reads a spec, `open_model` opens the model. A new provider is one file with its model and one row here;
+an installed package may bring further providers (`models/installed.py`).
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from skillmix.calls import Model
 from skillmix.errors import UserError
+from skillmix.models.installed import installed_providers
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,43 @@ _ROWS: Final = (
     ),
 )
 PROVIDERS: Final[Mapping[str, Provider]] = {row.name: row for row in _ROWS}
+"""The providers of this package, by name."""
+
+
+def provider_forms() -> dict[str, str]:
+    """How the specs of every provider are written, those of installed packages included."""
+    installed = {name: provider.form for name, provider in installed_providers().items()}
+    _refuse_taken_names()
+    return {name: provider.form for name, provider in PROVIDERS.items()} | installed
+
+
+@cache
+def _provider(name: str) -> Provider | None:
+    """The row of a provider of this package, or one made for a provider of another package."""
+    if name in PROVIDERS:
+        return PROVIDERS[name]
+    installed = installed_providers().get(name)
+    _refuse_taken_names()
+    if installed is None:
+        return None
+    factory = installed.load()
+    return Provider(
+        name,
+        installed.form,
+        installed.open,
+        is_in_process=getattr(factory, "is_in_process", False) is True,
+        is_free=getattr(factory, "is_free", False) is True,
+    )
+
+
+def _refuse_taken_names() -> None:
+    """A package may add providers but not replace ours."""
+    for name, provider in installed_providers().items():
+        if name in PROVIDERS:
+            raise UserError(
+                f"The package {provider.package!r} brings a second provider {name!r}.",
+                hint="Give it another name in the entry point of that package, or uninstall the package.",
+            )
 
 
 def provider_of(spec: ModelSpec | str) -> Provider:
@@ -153,7 +193,15 @@ def provider_of(spec: ModelSpec | str) -> Provider:
     >>> provider_of("local:models/a").is_in_process, provider_of("openai:gpt-4o").is_in_process
     (True, False)
     """
-    return PROVIDERS[(parse_spec(spec) if isinstance(spec, str) else spec).provider]
+    name = (parse_spec(spec) if isinstance(spec, str) else spec).provider
+    provider = _provider(name)
+    if provider is None:
+        raise UserError(f"There is no provider {name!r}.", hint=_known_providers())
+    return provider
+
+
+def _known_providers() -> str:
+    return f"Specs start with one of: {', '.join([*PROVIDERS, *installed_providers()])}."
 
 
 def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
@@ -173,9 +221,9 @@ def parse_spec(text: str) -> ModelSpec:
     'http://localhost:8000/v1'
     """
     name, colon, rest = text.partition(":")
-    provider = PROVIDERS.get(name) if colon else None
+    provider = _provider(name) if colon else None
     if provider is None:
-        raise UserError(f"{text!r} is not a model.", hint=f"Specs start with one of: {', '.join(PROVIDERS)}.")
+        raise UserError(f"{text!r} is not a model.", hint=_known_providers())
     model, at, address = rest.partition("@") if provider.address else (rest, "", "")
     if at:
         _check_address(address)

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from skillmix.models.bundled import SOURCES, BundledModel, bundled_model, bundled_models
-from skillmix.models.specs import PROVIDERS
+from skillmix.models.specs import provider_forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,4 +22,4 @@ def list_models(*, fetch: bool = False) -> ModelList:
     """Everything that `model:` and `grader:` can name, found out without loading any of it."""
     for name in SOURCES if fetch else ():
         bundled_model(name)
-    return ModelList({name: provider.form for name, provider in PROVIDERS.items()}, bundled_models())
+    return ModelList(provider_forms(), bundled_models())

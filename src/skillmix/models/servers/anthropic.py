@@ -25,7 +25,7 @@ class AnthropicModel:
         self._is_own = door.is_own
         key = {"x-api-key": door.secret} if door.secret else {}
         self._endpoint = Endpoint(door, headers={**key, "anthropic-version": VERSION}, timeout=options.timeout)
-        self._pool = Pool(self.answer, most=options.concurrency or CONCURRENCY)
+        self._pool = Pool(self.answer, limit=options.concurrency or CONCURRENCY)
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests, many at once."""

@@ -29,7 +29,7 @@ class OpenAIModel:
         self._name = spec.name
         headers = {"Authorization": f"Bearer {door.secret}"} if door.secret else {}
         self._endpoint = Endpoint(door, headers=headers, timeout=options.timeout)
-        self._pool = Pool(self.answer, most=options.concurrency or CONCURRENCY)
+        self._pool = Pool(self.answer, limit=options.concurrency or CONCURRENCY)
         self._limit_name = "max_tokens"
         self._left_out: set[str] = set()
 

@@ -16,22 +16,22 @@ CONCURRENCY: Final = 64
 
 
 class Pool:
-    """Keeps up to `most` calls in flight; a server that turns many away halves that, good answers raise it again.
+    """Keeps up to `limit` calls in flight; a server that turns many away halves that, good answers raise it again.
 
     One worker for each place: a wait on the set of all calls in flight would cost time that grows with their number.
     """
 
-    def __init__(self, answer: Answer, *, most: int) -> None:
+    def __init__(self, answer: Answer, *, limit: int) -> None:
         self._answer = answer
-        self._most = most
+        self._limit = limit
         self._answered = self._turned_away = 0
-        self.room = most
+        self.room = limit
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
         """Answer requests, in the order in which the answers come."""
         results: asyncio.Queue[_Result | asyncio.Task[None]] = asyncio.Queue()
         shift = _Shift(requests)
-        workers = [asyncio.create_task(self._work(place, shift, results)) for place in range(self._most)]
+        workers = [asyncio.create_task(self._work(place, shift, results)) for place in range(self._limit)]
         for worker in workers:
             worker.add_done_callback(results.put_nowait)
         try:
@@ -69,7 +69,7 @@ class Pool:
         if 5 * self._turned_away >= window:
             self.room = max(1, self.room // 2)
         elif self._answered >= window:
-            self.room = min(self._most, self.room + max(1, self.room // 8))
+            self.room = min(self._limit, self.room + max(1, self.room // 8))
             shift.changed()
         else:
             return
