@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import shake_128
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from skillmix.models.local.fusion import fuse
-from skillmix.models.local.kv_cache import CacheShape, SlotCache, mask_of
-from skillmix.models.local.prefix_cache import BLOCK
-from skillmix.models.local.token_choice import choose
+from skillmix.models.local.kernels import fuse
+from skillmix.models.local.kv_cache import BLOCK, CacheShape, SlotCache, mask_of
 
 _LENGTH_STEP: Final = 128
 """Captured steps look at a multiple of this many places."""
@@ -306,3 +305,37 @@ def _batches(starts: Sequence[Start], *, most: int) -> list[list[Start]]:
             longest = len(start.tokens) - start.known
         batches[-1].append(start)
     return batches
+
+
+def uniforms(seed: int, count: int) -> np.ndarray:
+    """The numbers in [0, 1) of one call; a function of its seed alone, the same on every machine, for ever."""
+    raw = shake_128(f"skillmix tokens {seed}".encode()).digest(4 * count)
+    # 24 bits: what a 32-bit float holds without rounding up to 1.
+    numbers: np.ndarray = (np.frombuffer(raw, dtype="<u4") >> 8).astype(np.float32) / np.float32(1 << 24)
+    return numbers
+
+
+def choose(
+    logits: torch.Tensor, numbers: torch.Tensor, temperatures: torch.Tensor, top_p: torch.Tensor | None
+) -> torch.Tensor:
+    """A token for each row; at temperature 0 the likeliest."""
+    logits = logits.float()
+    likeliest = logits.argmax(-1)
+    is_greedy = temperatures <= 0
+    scaled = logits / torch.where(is_greedy, 1.0, temperatures)[:, None]
+    chances = torch.softmax(scaled, dim=-1)
+    if top_p is not None:
+        # A row without a limit keeps its chances as they are, whatever limits other rows have.
+        chances = torch.where((top_p < 1)[:, None], _nucleus(chances, top_p), chances)
+    cumulative = chances.cumsum(-1)
+    wanted = numbers[:, None] * cumulative[:, -1:]
+    drawn = torch.searchsorted(cumulative, wanted, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
+    return torch.where(is_greedy, likeliest, drawn)
+
+
+def _nucleus(chances: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """Only the likeliest tokens that together reach top_p, the one that reaches it included."""
+    ordered, order = chances.sort(dim=-1, descending=True)
+    before = ordered.cumsum(-1) - ordered
+    kept = torch.where(before < top_p[:, None], ordered, 0.0)
+    return torch.zeros_like(chances).scatter_(-1, order, kept)

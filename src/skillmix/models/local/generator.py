@@ -11,9 +11,8 @@ import torch
 
 from skillmix.calls import CallProblem, GenerateKey, Outcome, Reply, Request
 from skillmix.models.local.chat import Renderer
-from skillmix.models.local.decoder import Decoder, Start, independent_width
-from skillmix.models.local.prefix_cache import BLOCK, Chain, Match, SlotTable, chain_of
-from skillmix.models.local.token_choice import uniforms
+from skillmix.models.local.decoder import Decoder, Start, independent_width, uniforms
+from skillmix.models.local.kv_cache import BLOCK, Chain, Match, SlotTable, chain_of
 
 Done = Callable[[Request, Outcome], None]
 

@@ -1,6 +1,10 @@
-"""Which slot knows what."""
+"""Which slot holds which tokens."""
 
-from skillmix.models.local.prefix_cache import BLOCK, SlotTable, chain_of, common_length
+import pytest
+
+pytest.importorskip("torch", reason="the extra `local` is not installed")
+
+from skillmix.models.local.kv_cache import BLOCK, SlotTable, chain_of, common_length
 
 
 def tokens(*starts: int) -> list[int]:

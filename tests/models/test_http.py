@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from skillmix.models.servers.rate_limits import wait_asked
+from skillmix.models.servers.http import wait_asked
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
