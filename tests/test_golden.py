@@ -8,7 +8,7 @@ import pytest
 
 from skillmix.catalog.combinations import combination_of
 from skillmix.catalog.files import load_catalog
-from skillmix.commands.actions.catalogs import CombinationsWanted, combination_json, draw
+from skillmix.commands.catalog import CombinationsWanted, combination_json, draw
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import GRADER_VARIANTS
 
