@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from skillmix.checkers.judge import Verdict
     from skillmix.grading.points import Points
     from skillmix.grading.reader import Reading
-    from skillmix.prompts.prompt_set import GraderVariant
     from skillmix.prompts.rubric import Rubric
 
 
@@ -36,7 +35,9 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument(
         "--grader", default="rules:", metavar="SPEC", help="a model, or rules: to let code grade (the default)"
     )
-    parser.add_argument("--variant", choices=("gpt", "claude", "llama2"), default="gpt", help="which grader's prompt")
+    parser.add_argument(
+        "--variant", metavar="NAME", help="the grader's prompt: grade-NAME.txt of the prompt set (default: gpt)"
+    )
     parser.add_argument("--rules", default="default", help="default or paper")
     parser.add_argument("--seed", type=int, default=0)
 
@@ -135,7 +136,7 @@ def rendered_prompts(named: NamedCombination, *, answer: str) -> dict[str, str]:
     """Every prompt of a prompt set with its slots filled, by file name."""
     from skillmix.catalog.combinations import combination_of
     from skillmix.prompts.files import load_prompts
-    from skillmix.prompts.prompt_set import GRADER_VARIANTS, LEAD_FILE, STUDENT_FILES
+    from skillmix.prompts.prompt_set import LEAD_FILE, STUDENT_FILES
 
     catalog, named_order = named.resolve()
     combination = combination_of(named_order.skills, named_order.topic)  # in the order of a run's prompts
@@ -143,10 +144,9 @@ def rendered_prompts(named: NamedCombination, *, answer: str) -> dict[str, str]:
     lead = [asked for asked, _ in prompts.lead_turns(catalog, combination)]
     rendered = dict(zip([LEAD_FILE], lead, strict=False))
     rendered |= zip(STUDENT_FILES, prompts.student_prompts(catalog, combination), strict=True)
-    for variant in GRADER_VARIANTS:
-        file = f"grade-{variant}.txt"
-        if file in prompts.templates:
-            rendered[file] = prompts.grader_prompt(catalog, combination, answer=answer, variant=variant)
+    for variant in prompts.grader_variants:
+        prompt = prompts.grader_prompt(catalog, combination, answer=answer, variant=variant)
+        rendered[prompts.grader_file(variant)] = prompt
     return rendered
 
 
@@ -211,9 +211,12 @@ class GradedText:
 
 
 def graded_text(
-    named: NamedCombination, text: str, *, grader: str, variant: "GraderVariant", seed: int, rules: str
+    named: NamedCombination, text: str, *, grader: str, variant: str | None, seed: int, rules: str
 ) -> GradedText:
-    """Grade a text that is the answer itself, with at most one call to a model."""
+    """Grade a text that is the answer itself, with at most one call to a model.
+
+    A `variant` must be in the prompt set even if no model is called.
+    """
     from skillmix.calls import Decoding, GradeKey, Message, Request, Subject, seed_for, text_id
     from skillmix.grading.answers import plain_answer
     from skillmix.grading.points import decide_points
@@ -221,6 +224,7 @@ def graded_text(
     from skillmix.grading.reasons import reasons_of
     from skillmix.models.specs import asked_model, parse_spec
     from skillmix.prompts.files import load_prompts
+    from skillmix.prompts.prompt_set import DEFAULT_VARIANT
     from skillmix.prompts.rubric import rubric_of
     from skillmix.runs.reading.run_records import rules_named
     from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, reading_of, require_checkers, with_verdict
@@ -232,6 +236,8 @@ def graded_text(
     parse_spec(grader)
     catalog, combination = named.resolve()
     prompts = load_prompts(named.prompts)
+    if variant is not None:
+        prompts.grader_file(variant)
     rubric = rubric_of(combination.skills, combination.topic, phrases=prompts.phrases)
     verdict = None
     if grader.startswith("rules:"):
@@ -242,7 +248,7 @@ def graded_text(
         assert verdict is not None
         reading = reading_of(verdict, combination.skills)
     else:
-        prompt = prompts.grader_prompt(catalog, combination, answer=answer.text, variant=variant)
+        prompt = prompts.grader_prompt(catalog, combination, answer=answer.text, variant=variant or DEFAULT_VARIANT)
         key = GradeKey("text", combination.id, 0, text_id(answer.text), "grader", 0, 0)
         subject = Subject(combination, prompts.criteria(combination), answer.text)
         decoding = Decoding(max_tokens=_MAX_TOKENS)
