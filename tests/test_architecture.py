@@ -1,8 +1,6 @@
 """The order of the folders and the size of the house, enforced."""
 
 import ast
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
@@ -188,18 +186,3 @@ def test_no_hint_names_a_file_that_is_not_installed(path: Path) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             assert "docs/" not in node.value, f"{name_of(path)}:{node.lineno}: the wheel has no docs/"
-
-
-def test_help_loads_nothing_heavy() -> None:
-    program = (
-        "import sys\n"
-        "from skillmix.commands import main\n"
-        "try:\n    main(['--help'])\n"
-        "except SystemExit:\n    pass\n"
-        "heavy = 'torch transformers gguf aiohttp jinja2 matplotlib numpy pydantic rich yaml'.split()\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-
-    assert result.stdout.splitlines()[-1] == "[]"

@@ -165,6 +165,36 @@ def test_every_variant_of_the_graders_prompt_is_answered_readably(
     assert json.loads(out)["problem"] is None
 
 
+def test_a_variant_of_the_graders_prompt_is_one_more_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "own"
+    shutil.copytree(Path(__file__).parents[1] / "src/skillmix/data/prompts/standard", folder)
+    shutil.copy(folder / "grade-claude.txt", folder / "grade-mine.txt")
+    mine = [*NAMED, "--prompts", str(folder), "--variant", "mine", "--grader", "scripted:grader", "--json"]
+    give_input(monkeypatch, b"Nothing of it.")
+
+    status, out, _ = run(capsys, "grade-text", *mine)
+
+    assert status == 0
+    assert json.loads(out)["problem"] is None
+
+
+@pytest.mark.parametrize("grader", ["scripted:grader", "rules:"])
+def test_an_unknown_variant_is_an_error_with_the_known_ones(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, grader: str
+) -> None:
+    give_input(monkeypatch, b"Nothing of it.")
+
+    status, _, err = run(capsys, "grade-text", *NAMED, "--variant", "gtp", "--grader", grader)
+
+    assert status == 2
+    assert err.splitlines() == [
+        "error: Prompt set 'standard' has no grader prompt 'gtp'.",
+        "hint: Its grader prompts: gpt, claude, llama2. To add one, write grade-gtp.txt.",
+    ]
+
+
 def test_the_example_run_from_import_to_export(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
     status, out, _ = run(capsys, "import-texts", str(EXAMPLE), "--run", "demo")
     assert status == 0

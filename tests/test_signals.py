@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.commands.actions.status import run_status
 from skillmix.errors import UserError
 from skillmix.runs.run import find_run
 from skillmix.steps.run import run_experiment
+from skillmix.steps.status import run_status
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 

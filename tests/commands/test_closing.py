@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from skillmix.commands import main
-from skillmix.commands.pages.closing import shown_lines
+from skillmix.commands.closing import shown_lines
 from skillmix.experiment.prices import Price
 from skillmix.scores.cells import Score
 from skillmix.scores.compare import Change, clearest_first

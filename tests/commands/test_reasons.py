@@ -12,8 +12,8 @@ import yaml
 import skillmix
 from skillmix.checkers.registry import LOOKS_FOR, why_not_shown
 from skillmix.commands import main
-from skillmix.commands.actions.texts import run_texts
 from skillmix.runs.reading.decisions import code_version
+from skillmix.runs.reading.texts import run_texts
 from skillmix.steps.run import run_experiment
 from tests.report.test_pages import EVIL, chunk
 from tests.test_cli import give_input, run

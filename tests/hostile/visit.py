@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from skillmix import commands
-from skillmix.commands.parser import parser_of_all
+from skillmix.commands import parser_of_all
 from skillmix.runs import scheduler
 from skillmix.steps import run
 from tests.hostile.kinds import KINDS, more_shapes_of_the_key
@@ -34,7 +34,7 @@ def shorten_waits() -> None:
     defaults = scheduler.Scheduler.__init__.__kwdefaults__
     assert defaults is not None
     defaults["tries"] = 3
-    commands.parser_of_all = cache(parser_of_all)  # type: ignore[attr-defined]
+    commands.parser_of_all = cache(parser_of_all)
 
 
 def write_catalog() -> None:

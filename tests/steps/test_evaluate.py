@@ -17,12 +17,12 @@ import pytest
 import yaml
 
 from skillmix.calls import GradeKey, Reply
-from skillmix.commands.actions.status import run_status
 from skillmix.errors import UserError
 from skillmix.runs.run import find_run
 from skillmix.scores.cells import Score
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import RunResult, Wanted, run_experiment
+from skillmix.steps.status import run_status
 
 SMOKE = Path(__file__).parents[2] / "experiments/smoke.yaml"
 

@@ -20,9 +20,9 @@ from aiohttp import web
 
 from skillmix.calls import Reply
 from skillmix.commands import main as command
-from skillmix.commands.actions.status import run_status
 from skillmix.runs import scheduler
 from skillmix.runs.run import find_run
+from skillmix.steps.status import run_status
 from tests.hostile.replies import ANSWER, grades
 from tests.models.stub import Handler, Stub, chat, error, serving
 

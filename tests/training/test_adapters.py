@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from skillmix.commands.actions.merge import merge_adapters
 from skillmix.errors import UserError
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of, weights_hash
 from skillmix.models.local.loading import load, read_checkpoint
 from skillmix.models.specs import parse_spec
 from skillmix.training.lora import Lora, with_adapter
+from skillmix.training.merging import merge_adapters
 from skillmix.training.saving import write_model
 
 pytestmark = pytest.mark.machine

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmix.commands.arguments import positive
-from skillmix.commands.run import run
+from skillmix.commands.parser import Commands, add_command, positive
+from skillmix.commands.run import add_change_options, add_step_option, run
 from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
 
@@ -15,39 +15,55 @@ if TYPE_CHECKING:
     from skillmix.experiment.recipes import DataRecipe
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Everything that the command takes."""
+def add_parsers(commands: Commands) -> None:
+    """Add the command `dataset`."""
+    parser = add_command(commands, "dataset", dataset)
     parser.set_defaults(stage="dataset")
     parser.add_argument("sources", nargs="+", metavar="EXPERIMENT.yaml | RUN …", help="an experiment, or runs")
     steps = parser.add_argument_group("with an experiment")
-    steps.add_argument("--step", metavar="NAME", help="only the step of that name")
-    steps.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change a value; may be repeated")
-    steps.add_argument("--dry-run", action="store_true", help="print calls, tokens and cost, and call nothing")
-    steps.add_argument("--prices", type=Path, metavar="FILE", help="your own price file")
-    runs = parser.add_argument_group("with runs")
-    runs.add_argument("--recipe", help="D(1), D(1,2), … or ablation; takes only what may be in it")
-    runs.add_argument("--k", type=positive, nargs="+", help="every text of these k; a leak is an error")
-    runs.add_argument("--skills", choices=("train", "all"), help="of k = 1 (default: all in recipes, else train)")
-    runs.add_argument("--size", type=positive, help="so many texts; a smaller set is part of a larger one")
-    runs.add_argument("--shares", metavar="K=PART,…", default="", help="parts of each k in it, such as 1=1,2=3")
+    add_step_option(steps)
+    add_change_options(steps)
+    _add_run_options(parser.add_argument_group("with runs"))
+
+
+def _add_run_options(runs: "argparse._ArgumentGroup") -> None:
+    runs.add_argument("--recipe", help="D(1), D(1,2), … or ablation; leaves out every text that the recipe forbids")
     runs.add_argument(
-        "--graders", nargs="+", metavar="NAME", help="full marks from all of these (default: all there are)"
+        "--k", type=positive, nargs="+", help="every text with these numbers of skills; a leak is an error"
+    )
+    runs.add_argument(
+        "--skills", choices=("train", "all"), help="skills of texts with k = 1 (default: all in a recipe, else train)"
+    )
+    runs.add_argument("--size", type=positive, help="number of texts; a smaller set is part of a larger one")
+    runs.add_argument("--shares", metavar="K=PART,…", default="", help="parts of each k in the set, such as 1=1,2=3")
+    runs.add_argument(
+        "--graders", nargs="+", metavar="NAME", help="graders that must all give full marks (default: every grader)"
     )
     runs.add_argument("--writers", nargs="+", metavar="NAME", help="only texts of these students")
-    runs.add_argument("--prompts", metavar="DIR", help="prompt set in the data (default: the first run's)")
-    runs.add_argument("--partition", help="what is held out (default: the first run's)")
+    runs.add_argument("--prompts", metavar="DIR", help="prompt set of the training prompts (default: the first run's)")
+    runs.add_argument("--partition", help="partition that decides what is held out (default: the first run's)")
     runs.add_argument("--evaluations", nargs="+", default=[], metavar="FILE", help="combinations to keep out")
     runs.add_argument(
-        "--names", choices=("list", "strict"), default="list", help="names of held-out skills inside texts"
+        "--names",
+        choices=("list", "strict"),
+        default="list",
+        help="list texts that name held-out skills on the data card, or refuse them (default: list)",
     )
-    runs.add_argument("--reserved", type=float, default=0.2, help="share of the skill sets kept out (default 0.2)")
-    runs.add_argument("--near-duplicates", type=float, default=0.7, help="overlap that makes a copy; 0 keeps near ones")
-    runs.add_argument("--validation", type=float, default=0.05, help="share of the combinations (default 0.05)")
+    runs.add_argument("--reserved", type=float, default=0.2, help="share of the skill sets to keep out (default 0.2)")
+    runs.add_argument(
+        "--near-duplicates",
+        type=float,
+        default=0.7,
+        help="overlap from which a text counts as a copy (default 0.7); 0 removes only exact copies",
+    )
+    runs.add_argument(
+        "--validation", type=float, default=0.05, help="share of the combinations for validation (default 0.05)"
+    )
     runs.add_argument("--output", type=Path, metavar="DIR", help="default: dataset/ in the first run's folder")
 
 
 def dataset(options: argparse.Namespace) -> int:
-    """Make data sets."""
+    """Collect conversations with full marks as training data, from an experiment's dataset steps or from runs."""
     if any(source.endswith((".yaml", ".yml")) for source in options.sources):
         if len(options.sources) > 1:
             raise UserError("One experiment at a time.", hint="Or name runs, without .yaml.")

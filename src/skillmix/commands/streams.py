@@ -1,6 +1,5 @@
-"""What the commands share: standard input, JSON out, the catalogue that is named."""
+"""What the commands read and print alike: standard input, JSON, scores, evidence and the name of the program."""
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable
@@ -11,20 +10,14 @@ from shutil import which
 from typing import TYPE_CHECKING
 
 from skillmix.errors import UserError
+from skillmix.render.untrusted import one_line
 
 if TYPE_CHECKING:
     from skillmix.scores.cells import Score
 
 
-def catalog_name(options: argparse.Namespace) -> str:
-    """The one catalogue that was named, or the default."""
-    if options.name and options.catalog and options.name != options.catalog:
-        raise UserError("Two catalogues were named.", hint="Give NAME or --catalog, not both.")
-    return str(options.name or options.catalog or "paper")
-
-
 def program() -> str:
-    """How this command is called from here: by its name where the shell finds it, else by its path."""
+    """How a user in this folder calls skillmix: by its name if the shell finds it, otherwise by its path."""
     called = Path(sys.argv[0])
     if called.name != "skillmix":
         return f"{quote(_from_here(Path(sys.executable)))} -m skillmix"
@@ -38,7 +31,7 @@ def _from_here(path: Path) -> str:
 
 
 def standard_input() -> str:
-    """All of it, as text."""
+    """Read standard input to its end, as text."""
     try:
         if sys.stdin.isatty():
             print("reading standard input; end it with Ctrl-D", file=sys.stderr)
@@ -54,12 +47,22 @@ def standard_input() -> str:
 
 
 def score_rows(scores: "Iterable[Score]", *, by_sets: bool = False) -> list[dict[str, object]]:
-    """Scores in their documented form; which skill sets, and what was trained on, only where that was asked for."""
+    """The documented form of scores; `by_sets` adds the skill sets, and how many combinations were trained on."""
     hidden = {"written"} if by_sets else {"written", "sets", "trained_on"}
     return [{name: value for name, value in asdict(score).items() if name not in hidden} for score in scores]
 
 
 def print_json(value: object) -> int:
-    """Print a value; the exit status of having done so."""
+    """Print a value as JSON and return the exit status 0."""
     print(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False))
     return 0
+
+
+def grounds(evidence: str | None, reason: str | None) -> str:
+    """The words that show a skill, the reason for a denied point, or both: a text can show a skill that it names.
+
+    >>> grounds("as hard as a bench", 'it names the skill "simile"')
+    '“as hard as a bench”; it names the skill "simile"'
+    """
+    shown = [f"“{one_line(evidence)}”"] if evidence else []
+    return "; ".join([*shown, one_line(reason)] if reason else shown)

@@ -16,7 +16,7 @@ from skillmix.experiment.report_step import ReportStep
 from skillmix.experiment.sections import ModelRef, Name, NamedStep, Positive, Section, Share
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.specs import asked_model, parse_spec, provider_of
-from skillmix.prompts.prompt_set import GraderVariant
+from skillmix.prompts.prompt_set import DEFAULT_VARIANT
 
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
 _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYPTION")
@@ -81,8 +81,8 @@ class GraderSettings(AskedModel):
     model: str
     rounds: Positive | None = None
     """Independent gradings of a text; odd, so that a majority exists. 3, and 1 for `rules:`."""
-    prompts: GraderVariant = "gpt"
-    """Which of the prompt set's grader prompts it is asked with."""
+    prompts: str = DEFAULT_VARIANT
+    """The grader's prompt: NAME for the file grade-NAME.txt of the prompt set."""
     temperature: Annotated[float, Field(ge=0)] = 0.7
     max_tokens: Positive = 1024
     top_p: Share | None = None

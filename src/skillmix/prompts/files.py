@@ -9,7 +9,7 @@ from skillmix.catalog.catalog import Skill
 from skillmix.catalog.files import SHIPPED
 from skillmix.catalog.yaml import read_text, read_yaml
 from skillmix.errors import UserError, faults_error
-from skillmix.prompts.prompt_set import KINDS, PromptSet, WorkedExample, prompt_set
+from skillmix.prompts.prompt_set import KNOWN_FILES, PromptSet, WorkedExample, is_known, prompt_set
 from skillmix.prompts.rubric import Phrases
 
 _OneLine = Annotated[str, StringConstraints(pattern=r"^[^\n|]*\S[^\n|]*$")]
@@ -38,13 +38,13 @@ def load_prompts(name: str) -> PromptSet:
             f"There is no prompt set {name!r}.",
             hint=f"Shipped: {', '.join(shipped_prompt_sets())}. Or give a folder with generate-1.txt and so on.",
         )
-    strangers = sorted(file.name for file in folder.glob("*.txt") if file.name not in KINDS)
-    if strangers:
+    files = sorted(file.name for file in folder.glob("*.txt"))
+    unknown = [file for file in files if not is_known(file)]
+    if unknown:
         raise UserError(
-            f"Prompt set {name!r} has files that are not known: {', '.join(strangers)}.",
-            hint=f"Known: {', '.join(KINDS)}.",
+            f"Prompt set {name!r} has files with unknown names: {', '.join(unknown)}.", hint=f"Known: {KNOWN_FILES}."
         )
-    texts = {file: read_text(folder / file) for file in KINDS if (folder / file).is_file()}
+    texts = {file: read_text(folder / file) for file in files if (folder / file).is_file()}
     return prompt_set(
         name if is_shipped else folder.resolve().name,
         texts,

@@ -7,7 +7,6 @@ from functools import cached_property, lru_cache
 from typing import Final, Literal, NamedTuple
 
 from skillmix.catalog.names import before_parenthesis, fold
-from skillmix.prompts.templates import fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +127,9 @@ def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
     limit = sentence_limit(len(skills))
     criteria = (
         *[_skill_criterion(skill, phrases.skill) for skill in skills],
-        Criterion("topic", "topic", fill(phrases.topic, {"topic": topic})),
+        Criterion("topic", "topic", phrases.topic.replace("{topic}", topic)),
         Criterion("sense", "sense", phrases.sense),
-        Criterion("length", "length", fill(phrases.length, {"limit": limit_in_words(limit)})),
+        Criterion("length", "length", phrases.length.replace("{limit}", limit_in_words(limit))),
     )
     return Rubric(
         criteria=criteria,
@@ -144,7 +143,7 @@ def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
 # What depends on a skill alone is worked out once: a large run has as many rubrics as combinations.
 @lru_cache(maxsize=1 << 12)
 def _skill_criterion(skill: str, phrase: str) -> Criterion:
-    return Criterion("skill", skill, fill(phrase, {"skill": skill}))
+    return Criterion("skill", skill, phrase.replace("{skill}", skill))
 
 
 @lru_cache(maxsize=1 << 12)

@@ -1,4 +1,4 @@
-"""`skillmix status`: what of a run is done, missing, failed or unreadable, and what it cost."""
+"""Count the calls of a run that are done, missing, failed or unreadable, and add up their cost."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""`skillmix train --show-mask`: conversations token by token, with what is learned marked."""
+"""Conversations token by token, with the tokens marked that a train step learns."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,11 +1,32 @@
-"""`skillmix texts`: the sentences behind the numbers, those that earned most first."""
+"""The graded texts of a run, those with the most points first."""
 
-from skillmix.commands.pages.text import TextRow
+from dataclasses import dataclass
+
 from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import text_score
 from skillmix.runs.reading.run_records import RunRecords, run_records, run_rules
 from skillmix.runs.run import find_run
+
+
+@dataclass(frozen=True, slots=True)
+class TextRow:
+    """One text of a student, graded by one grader."""
+
+    student: str
+    grader: str
+    skills: tuple[str, ...]
+    topic: str
+    generation: int
+    text: str
+    points: dict[str, bool | None]
+    """By criterion; None is undecided."""
+    evidence: dict[str, str]
+    """The words that show a skill, where code found them."""
+    reasons: dict[str, str]
+    """Why code denied a point, by criterion."""
+    full_marks: float | None
+    skill_fraction: float | None
 
 
 def run_texts(run_name: str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:

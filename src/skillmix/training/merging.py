@@ -1,4 +1,4 @@
-"""`skillmix merge`: a model and its adapters become one plain checkpoint."""
+"""Merge a model and its adapters into one plain checkpoint."""
 
 from pathlib import Path
 
