@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import EvaluateStep, experiment_of, load_experiment
+from skillmix.experiment.experiment import experiment_of, load_experiment
+from skillmix.experiment.steps import EvaluateStep
 
 EVALUATION = """
 name: held-out-check
