@@ -210,7 +210,7 @@ def _section_at(location: _Location) -> tuple[str, type[Section]]:
         if len(choices) != 1:
             break
         section = choices[0]
-        title = _title(name.removesuffix("s") if is_container else name, tag)
+        title = _one_of(name, tag) if is_container else name
     return title, section
 
 
@@ -226,8 +226,8 @@ def _stages_of(section: type[Section]) -> tuple[str, ...]:
     return get_args(stage.annotation) if stage else ()
 
 
-def _title(name: str, stage: str | None) -> str:
-    title = f"{stage} {name}" if stage else name
+def _one_of(name: str, stage: str | None) -> str:
+    title = f"{stage or ''} {name.removesuffix('s')}".lstrip()
     return f"{'an' if title[0] in 'aeiou' else 'a'} {title}"
 
 
