@@ -3,7 +3,7 @@
 import pytest
 
 from skillmix.errors import UserError
-from skillmix.experiment.changes import changed
+from skillmix.experiment.experiment import with_changes
 
 DOCUMENT = {"seed": 0, "budget": None, "steps": [{"name": "eval", "k": [1, 2]}, {"name": "report"}]}
 
@@ -20,7 +20,7 @@ DOCUMENT = {"seed": 0, "budget": None, "steps": [{"name": "eval", "k": [1, 2]}, 
     ],
 )
 def test_a_change_reaches_its_place_and_nothing_else(change: str, path: list[str | int], value: object) -> None:
-    document: object = changed(DOCUMENT, [change])
+    document: object = with_changes(DOCUMENT, [change])
 
     found: object = document
     for part in path:
@@ -32,11 +32,11 @@ def test_a_change_reaches_its_place_and_nothing_else(change: str, path: list[str
 @pytest.mark.parametrize("change", ["seed", "=3", "steps.nobody.k=1", "steps.9.k=1", "seed.deeper=1", "seed=[1"])
 def test_a_faulty_change_is_refused_with_a_hint(change: str) -> None:
     with pytest.raises(UserError) as caught:
-        changed(DOCUMENT, [change])
+        with_changes(DOCUMENT, [change])
 
     assert caught.value.hint
 
 
 def test_yaml_that_makes_objects_is_refused() -> None:
     with pytest.raises(UserError, match="not valid YAML"):
-        changed(DOCUMENT, ["seed=!!python/object/apply:os.system [ls]"])
+        with_changes(DOCUMENT, ["seed=!!python/object/apply:os.system [ls]"])

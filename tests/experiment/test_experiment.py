@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import EvaluateStep, experiment_of, load_experiment
+from skillmix.experiment.experiment import experiment_of, load_experiment
+from skillmix.experiment.steps import EvaluateStep
 
 EVALUATION = """
 name: held-out-check
@@ -83,6 +84,67 @@ def test_rounds_of_data_and_training_parse() -> None:
 def test_a_faulty_experiment_is_refused_with_its_place(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         parsed(EVALUATION, **changes)
+
+
+GENERATE = {"name": "write", "stage": "generate", "students": ["base"], "k": [1]}
+GRADE = {"name": "again", "stage": "grade", "of": ["eval"], "graders": ["gpt"]}
+
+
+@pytest.mark.parametrize(
+    ("step", "key"),
+    [
+        *((0, key) for key in ("students", "graders", "settings", "k")),
+        *((2, key) for key in ("students", "settings", "k")),
+        *((3, key) for key in ("of", "graders")),
+    ],
+)
+def test_an_empty_list_in_a_step_is_refused_with_its_keys(step: int, key: str) -> None:
+    document = yaml.safe_load(EVALUATION)
+    document["steps"] += [dict(GENERATE), dict(GRADE)]
+    experiment_of(document, source="test.yaml")
+
+    document["steps"][step][key] = []
+
+    stage = document["steps"][step]["stage"]
+    with pytest.raises(UserError, match=rf"steps\.{step + 1}\.{stage}\.{key}: the list is empty") as caught:
+        experiment_of(document, source="test.yaml")
+    assert f"{stage} step: name, stage, " in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        (["steps", 0], "Keys of an evaluate step: name, stage, students, graders, settings, k, combinations,"),
+        (["steps", 1], "Keys of a report step: name, stage, rules, published, tokens, runs."),
+        (["students", "base"], "Keys of a student: key, insecure, model,"),
+        (["graders", "gpt"], "Keys of a grader: key, insecure, model, rounds,"),
+        (["budget"], "Keys of budget: max_usd, max_calls."),
+    ],
+)
+def test_the_hint_for_a_wrong_key_names_the_keys_of_its_section(path: list[str | int], hint: str) -> None:
+    document = yaml.safe_load(EVALUATION)
+    section = document
+    for part in path:
+        section = section[part]
+    section["colour"] = "red"
+
+    with pytest.raises(UserError, match="colour: Extra inputs") as caught:
+        experiment_of(document, source="test.yaml")
+
+    assert str(caught.value.hint).startswith(hint)
+    assert "Keys of an experiment" not in str(caught.value.hint)
+
+
+def test_the_hint_for_wrong_keys_in_several_sections_names_the_keys_of_each() -> None:
+    document = yaml.safe_load(ROUNDS) | {"colour": "red"}
+    document["steps"][0]["per_skill"] = {"middle": 3}
+    document["steps"][1]["lora"] = {"size": 3}
+
+    with pytest.raises(UserError) as caught:
+        experiment_of(document, source="test.yaml")
+
+    titles = [sentence.split(":")[0] for sentence in str(caught.value.hint).split(". ")]
+    assert titles[:3] == ["Keys of per_skill", "Keys of lora", "Keys of an experiment"]
 
 
 def test_steps_may_only_use_what_came_before() -> None:

@@ -1,9 +1,7 @@
 """Steps in order, and models that steps make: `step:NAME`, and what they may not be tested on."""
 
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -41,10 +39,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         told = [combination for document in data for combination in document["combinations"]]
         checkpoint(folder, told, dataset=[{"hash": document["hash"]} for document in data])
 
-    module = ModuleType("skillmix.steps.train")
-    module.train_step = train_step  # type: ignore[attr-defined]
-    module.__spec__ = type("Spec", (), {})()
-    monkeypatch.setitem(sys.modules, "skillmix.steps.train", module)
+    monkeypatch.setattr("skillmix.steps.train.train_step", train_step)
     plain = specs.open_model
 
     def opened(spec: Any, options: Any) -> Any:

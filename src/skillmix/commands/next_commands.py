@@ -8,7 +8,7 @@ from shlex import join
 
 from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import Experiment, load_experiment
-from skillmix.experiment.plan import CALL_STEPS, step_cells
+from skillmix.experiment.plan import cells_of
 from skillmix.runs.run import RunFolder
 from skillmix.scores.compare import clearest_first
 from skillmix.scores.scoring import ScoredRun
@@ -77,8 +77,7 @@ def _own_text(experiment: Experiment) -> str | None:
     if not any(settings.asked is None for settings in experiment.graders.values()):
         return None
     catalog = load_catalog(experiment.catalog)
-    steps = [step for step in experiment.steps if isinstance(step, CALL_STEPS)]
-    cells = [cell for step in steps for cell in step_cells(step, experiment, catalog) if cell.combinations]
+    cells = [cell for cell in cells_of(experiment, catalog) if cell.combinations]
     if not cells:
         return None
     first = min(cells, key=lambda cell: cell.k).combinations[0]

@@ -11,7 +11,7 @@ from skillmix.commands.streams import print_json, program, score_rows
 
 if TYPE_CHECKING:
     from skillmix.scores.scoring import ScoredRun
-    from skillmix.steps.run import RunResult
+    from skillmix.steps.step_kind import RunResult
 
 
 def add_parsers(commands: Commands) -> None:
@@ -65,11 +65,11 @@ def run(options: argparse.Namespace) -> int:
     """Run every step of an experiment; run the same command again to continue."""
     from skillmix.commands.next_commands import run_name
     from skillmix.scores.scoring import ScoredRun, scored_run
-    from skillmix.steps.run import Wanted, run_experiment
+    from skillmix.steps.run import StepFilter, run_experiment
 
     if options.dry_run:
         return dry_run(options)
-    wanted = Wanted(stage=options.stage, step=options.step)
+    wanted = StepFilter(stage=options.stage, step=options.step)
     result = run_experiment(options.experiment, prices=options.prices, changes=options.set, wanted=wanted)
     for line in result.failure_lines():
         print(f"failed: {line}", file=sys.stderr)
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"interrupted; all answers are in {result.run.path}: run the same command to go on", file=sys.stderr)
         return 128 + (result.signal or 0)
     if result.stopped:
-        print(f"stopped: {result.stopped}; raise it and run again to go on", file=sys.stderr)
+        print(f"stopped: {result.stopped.value}; raise it and run again to go on", file=sys.stderr)
     scored = ScoredRun([], [])
     if options.stage == "dataset":
         written = {name: dataset.as_json() for name, dataset in result.datasets.items()}
@@ -138,13 +138,13 @@ def _print_datasets(written: dict[str, dict[str, object]], *, as_json: bool) -> 
 def dry_run(options: argparse.Namespace) -> int:
     """Print the calls, tokens and cost of an experiment without running it."""
     from skillmix.experiment.gpu_hours import NOTE
-    from skillmix.steps.dry_run import estimate_table, estimates
+    from skillmix.steps import run as steps
+    from skillmix.steps.estimates import estimate_table
 
-    planned = estimates(options.experiment, prices=options.prices, changes=options.set)
+    estimates = steps.dry_run(options.experiment, prices=options.prices, changes=options.set)
     if options.json:
-        return print_json([asdict(estimate) for estimate in planned])
-    rows = [(e.step, e.model, e.calls, e.input_tokens, e.output_tokens, e.cost_usd, e.gpu_hours) for e in planned]
-    print(estimate_table(rows))
-    if any(e.gpu_hours != 0 for e in planned):
+        return print_json([asdict(estimate) for estimate in estimates])
+    print(estimate_table(estimates))
+    if any(estimate.gpu_hours != 0 for estimate in estimates):
         print(f"\n{NOTE}")
     return 0

@@ -34,7 +34,7 @@ def train(options: argparse.Namespace) -> int:
         return _show_mask(options)
     if options.dry_run:
         return dry_run(options)
-    from skillmix.steps.train import train_steps
+    from skillmix.steps.run import train_steps
     from skillmix.training.job import is_first_rank
 
     trained = train_steps(options.experiment, changes=options.set, only=options.step)

@@ -10,9 +10,10 @@ from skillmix.catalog.files import load_catalog
 from skillmix.catalog.yaml import read_text
 from skillmix.datasets.leakage import Bars, bars_of
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import EvaluateStep, Experiment, load_experiment
+from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import step_cells
 from skillmix.experiment.sections import student_name
+from skillmix.experiment.steps import EvaluateStep
 from skillmix.runs.students import lineage_of
 
 
@@ -30,7 +31,7 @@ def evaluated(experiment: Experiment, catalog: Catalog) -> dict[str, str]:
     """The combinations of an experiment's evaluations by id, with the step that has them."""
     found: dict[str, str] = {}
     for step in experiment.steps:
-        if isinstance(step, EvaluateStep) and step.students:
+        if isinstance(step, EvaluateStep):
             # The draw is the same for every student.
             for cell in step_cells(step.model_copy(update={"students": step.students[:1]}), experiment, catalog):
                 for combination in cell.combinations:

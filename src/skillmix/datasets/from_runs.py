@@ -19,10 +19,10 @@ from skillmix.datasets.leakage import Bars, bars_of
 from skillmix.datasets.texts import KeptText
 from skillmix.datasets.waves import Waves
 from skillmix.errors import UserError
-from skillmix.experiment.dataset_step import DatasetStep
 from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.recipes import DataRecipe
 from skillmix.experiment.sections import student_name
+from skillmix.experiment.steps import DatasetStep
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import StepContext
 from skillmix.runs.experiment_copy import experiment_of_run, read_experiment
@@ -83,7 +83,7 @@ def writers_of(run: RunFolder, experiment: Experiment | None) -> Writers:
     """Which prompts and decoding the students of a run had."""
     if experiment is None:
         return Writers(run.name, {}, {})
-    trained = [step.name for step in experiment.steps if step.stage == "train"]
+    trained = [step.name for step in experiment.steps if step.trains_model]
     settings = {name: settings_for(experiment, name) for name in (*experiment.students, *trained)}
     shown = {n: prompts_shown(load_prompts(n)) for n in {s.prompts or experiment.prompts for s in settings.values()}}
     return Writers(

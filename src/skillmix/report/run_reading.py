@@ -9,8 +9,7 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import EvaluateStep, Experiment, GenerateStep
-from skillmix.experiment.sections import student_name
+from skillmix.experiment.experiment import Experiment
 from skillmix.grading.ballots import Ballot, ReadCall, ballots, student_texts
 from skillmix.grading.points import METRICS, Points
 from skillmix.models.lineage import DatasetFacts, Lineage, TrainingCurve
@@ -104,7 +103,7 @@ def read_run(run: RunFolder, *, rules: str | None, archive: Archive) -> RunReadi
     rounds = {name: settings.votes for name, settings in experiment.graders.items()} if experiment else None
     tally, place = _Tally(), RunArchive(run.name)
     if experiment:
-        evaluated = [student_name(s) for step in experiment.steps for s in getattr(step, "students", [])]
+        evaluated = [cell.student for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
         archive.introduce(run.name, evaluated, experiment.graders)
     with run.read() as journal:
         combinations = journal.combinations()
@@ -194,7 +193,7 @@ def _cells(
 
 def _without_skipped(cells: list[Cell], experiment: Experiment) -> list[Cell]:
     """An early stop's cells are not missing, they are not there."""
-    if not any(isinstance(s, EvaluateStep) and s.stop_below is not None for s in experiment.steps):
+    if not any(step.may_stop_early for step in experiment.steps):
         return cells
     skipped = {cell[1:] for cell in skipped_cells(experiment, [score_of(cell, METRICS[0], {}) for cell in cells])}
     return [
@@ -216,7 +215,7 @@ def _facts(
         return value if isinstance(value, str) else None
 
     seed = document.get("seed")
-    steps = [s for s in experiment.steps if isinstance(s, EvaluateStep | GenerateStep)] if experiment else []
+    steps = experiment.steps if experiment else []
     graders = {name: s.model for name, s in experiment.graders.items()} if experiment else {}
     return RunFacts(
         name=run.name,
@@ -229,7 +228,7 @@ def _facts(
         students=student_specs(experiment) if experiment else {},
         graders=graders or dict.fromkeys(sorted({b.grader for b in records.ballots}), "imported"),
         rounds={name: s.votes for name, s in experiment.graders.items()} if experiment else {},
-        generations=max((step.generations for step in steps), default=0),
+        generations=max((cell.generations for step in steps for cell in step.undrawn_cells(steps)), default=0),
         texts=len(records.texts),
         graded=len({id(b.text) for b in records.ballots}),
         missing=sum(points is None for cell in cells for texts in cell.points for points in texts),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
-from skillmix.experiment.report_step import ReportStep
+from skillmix.experiment.steps import ReportStep
 from skillmix.models.lineage import trained_skill_sets
 from skillmix.report.archive import Archive
 from skillmix.report.records import Report, by_place

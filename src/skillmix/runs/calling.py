@@ -10,8 +10,8 @@ from skillmix.calls import Model
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import CallStep, PlannedCell, Settings, entries
-from skillmix.experiment.sections import student_name
+from skillmix.experiment.plan import PlannedCell, Settings, entries
+from skillmix.experiment.sections import Step
 from skillmix.models.specs import Access, ModelOptions, open_model, parse_spec, provider_of
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.budget import Budget, Task
@@ -57,10 +57,9 @@ class Calls:
         return entries(experiment, self.students, self.graders)
 
 
-def calls_of(step: CallStep) -> Calls:
-    """What a step asks."""
-    students = tuple(dict.fromkeys(map(student_name, getattr(step, "students", []))))
-    return Calls(step.name, students, tuple(getattr(step, "graders", [])))
+def calls_of(step: Step) -> Calls:
+    """The students and graders that a step asks."""
+    return Calls(step.name, tuple(dict.fromkeys(step.student_names)), step.grader_names)
 
 
 def conversations_of(calls: Calls, place: StepContext) -> Conversations:

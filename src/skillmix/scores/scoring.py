@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 
 from skillmix.catalog.combinations import Combination, is_reserved
 from skillmix.catalog.files import load_catalog
-from skillmix.experiment.experiment import EvaluateStep, Experiment
-from skillmix.experiment.plan import cells_of, data_writers
-from skillmix.experiment.sections import student_name
+from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.plan import cells_of
+from skillmix.experiment.steps import EvaluateStep
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import METRICS, Metric, Points
 from skillmix.runs.experiment_copy import experiment_of_run, read_experiment
@@ -176,7 +176,11 @@ def students_without_scores(run_name: str, scores: list[Score]) -> list[str]:
     """Students of a run whose texts no grader has seen, and who are in no table for that."""
     run = find_run(run_name)
     experiment = experiment_of_run(read_experiment(run))
-    writers = {name for step in experiment.steps for name in data_writers(step)} if experiment else set()
+    writers = (
+        {name for step in experiment.steps if step.stage == "dataset" for name in step.student_names}
+        if experiment
+        else set()
+    )
     with run.read() as journal:
         return sorted(journal.students() - {score.student for score in scores} - writers)
 
@@ -204,7 +208,7 @@ def skipped_cells(experiment: Experiment, scores: Sequence[Score]) -> set[Skippe
     for step in experiment.steps:
         if not isinstance(step, EvaluateStep) or step.stop_below is None:
             continue
-        for student in map(student_name, step.students):
+        for student in step.student_names:
             for setting in step.settings:
                 reached = [k for k in sorted(set(step.k)) if _is_below(step, student, setting, k, values)]
                 skipped |= {(step.name, student, setting, k) for k in step.k if reached and k > reached[0]}

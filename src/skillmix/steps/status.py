@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from skillmix.calls import CallProblem, Reply
 from skillmix.catalog.files import load_catalog
-from skillmix.experiment.experiment import EvaluateStep, Experiment
+from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import cells_of
 from skillmix.grading.answers import RULES
 from skillmix.grading.points import earns_nothing
@@ -73,7 +73,7 @@ def _missing(run: RunFolder, experiment: Experiment, records: RunRecords) -> int
 
 
 def _may_stop_early(experiment: Experiment) -> bool:
-    return any(isinstance(step, EvaluateStep) and step.stop_below is not None for step in experiment.steps)
+    return any(step.may_stop_early for step in experiment.steps)
 
 
 def _conversations(experiment: Experiment, skipped: set[SkippedCell]) -> dict[tuple[str, str, int], set[str]]:
