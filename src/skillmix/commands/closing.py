@@ -1,4 +1,4 @@
-"""The last lines of a run: what it showed, what it cost, and what to try next."""
+"""The last lines of `skillmix run`: the differences that tuning made, the cost, and commands to try next."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,7 +7,7 @@ from skillmix.render.numbers import dollars, duration, share_with_interval, sign
 from skillmix.scores.cells import Score
 from skillmix.scores.compare import Change, clearest_first
 
-_MOST_LINES: Final = 12
+_MAX_LINES: Final = 12
 _NUMBERS: Final = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _NOISE: Final = (
     "A difference is within noise if its 95 % interval over combinations includes 0; each k is looked at by itself."
@@ -15,12 +15,12 @@ _NOISE: Final = (
 
 
 def shown_lines(changes: Sequence[Change], scores: Sequence[Score], *, run: str) -> list[str]:
-    """What tuning changed, the clearest difference first; nothing if no tuned student has its base beside it."""
+    """The differences between tuned students and their bases, the clearest first; none if a run has no such pair."""
     words = _Words(changes, scores)
     known = [change for change in clearest_first(changes) if words.knows(change)]
     if not known:
         return []
-    lines = [words.sentence(known[0]), *map(words.short, known[1:_MOST_LINES])]
+    lines = [words.sentence(known[0]), *map(words.short, known[1:_MAX_LINES])]
     more = len(known) - len(lines)
     if more > 0:
         lines.append(f"{whole(more)} more differences: skillmix scores {run}")
@@ -28,7 +28,7 @@ def shown_lines(changes: Sequence[Change], scores: Sequence[Score], *, run: str)
 
 
 def cost_line(*, called: int, found: int, seconds: float, cpu_seconds: float, cost_usd: float | None) -> str:
-    """What this call of the command took; dollars only where something was priced.
+    """The calls, the time and the dollars of one command; no dollars if everything was free.
 
     >>> cost_line(called=480, found=0, seconds=660, cpu_seconds=1080, cost_usd=0.0)
     'cost: 480 calls made, 0 found, 11 min, 18 min of CPU time'
@@ -49,29 +49,29 @@ def cost_line(*, called: int, found: int, seconds: float, cpu_seconds: float, co
 
 
 def command_lines(commands: Sequence[tuple[str, str]]) -> list[str]:
-    """Commands to try, each with what it does as a comment of the shell."""
+    """Commands to try, each with a shell comment that says what it does."""
     return ["try next:", *(f"  {command}  # {about}" for command, about in commands)] if commands else []
 
 
 class _Words:
-    """Differences in words; setting and grader are named where a run has several."""
+    """Puts differences into words; names the setting and the grader if a run has several."""
 
     def __init__(self, changes: Sequence[Change], scores: Sequence[Score]) -> None:
         self._has_settings = len({change.setting for change in changes}) > 1
         self._has_graders = len({change.grader for change in changes}) > 1
         self._scores: dict[tuple[str, str, str, int], Score] = {}
         for score in scores:
-            place = score.student, score.grader, score.setting, score.k
-            is_larger = place not in self._scores or score.combinations > self._scores[place].combinations
+            key = score.student, score.grader, score.setting, score.k
+            is_larger = key not in self._scores or score.combinations > self._scores[key].combinations
             if score.metric == "full_marks" and score.sets == "all" and is_larger:
-                self._scores[place] = score
+                self._scores[key] = score
 
     def knows(self, change: Change) -> bool:
-        """Whether both scores are in the table; an early stop leaves some out."""
+        """Whether the table has both scores; an early stop can leave one out."""
         return all((name, change.grader, change.setting, change.k) in self._scores for name in _both(change))
 
     def sentence(self, change: Change) -> str:
-        """The whole of it."""
+        """A difference as a full sentence."""
         after, before = (self._score(name, change) for name in _both(change))
         n = change.gain.combinations
         is_same = after.complete == before.complete == n
@@ -85,7 +85,7 @@ class _Words:
         )
 
     def short(self, change: Change) -> str:
-        """The same in fewer words."""
+        """A difference as one short line."""
         after, before = (self._score(name, change) for name in _both(change))
         return (
             f"{self._where(change)}: {change.student} {_value(after)}, {change.base} {_value(before)}, "

@@ -1,4 +1,4 @@
-"""`skillmix dataset`: the dataset steps of an experiment, or a data set from runs."""
+"""`skillmix dataset`: run the dataset steps of an experiment, or make one data set from runs."""
 
 import argparse
 import sys
@@ -66,20 +66,24 @@ def dataset(options: argparse.Namespace) -> int:
     """Collect conversations with full marks as training data, from an experiment's dataset steps or from runs."""
     if any(source.endswith((".yaml", ".yml")) for source in options.sources):
         if len(options.sources) > 1:
-            raise UserError("One experiment at a time.", hint="Or name runs, without .yaml.")
+            raise UserError(
+                f"{len(options.sources)} sources are given, one of them an experiment file.",
+                hint="Give one experiment file, or only runs.",
+            )
         options.experiment = Path(options.sources[0])
         return run(options)
-    return _of_runs(options)
+    return _dataset_of_runs(options)
 
 
-def _of_runs(options: argparse.Namespace) -> int:
+def _dataset_of_runs(options: argparse.Namespace) -> int:
     from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 
     recipe = _recipe(options)
     for name in ("reserved", "near_duplicates", "validation"):
         if not 0 <= getattr(options, name) <= 1:
-            raise UserError(f"--{name.replace('_', '-')} is a share.", hint="Give a number from 0 to 1.")
-    made = dataset_of_runs(
+            option = f"--{name.replace('_', '-')} {getattr(options, name):g}"
+            raise UserError(f"{option} is not a share.", hint="Give a number from 0 to 1.")
+    written = dataset_of_runs(
         FromRuns(
             runs=options.sources,
             recipe=recipe,
@@ -95,30 +99,36 @@ def _of_runs(options: argparse.Namespace) -> int:
             output=options.output,
         )
     )
-    _tell(made.left, recipe.name)
+    _print_left_out(written.left, recipe.name)
     if options.json:
-        print_json(made.as_json())
+        print_json(written.as_json())
     else:
-        print(made.folder)
-    return 1 if made.left.undecided or made.left.unfinished else 0
+        print(written.folder)
+    return 1 if written.left.undecided or written.left.unfinished else 0
 
 
 def _recipe(options: argparse.Namespace) -> "DataRecipe":
     from skillmix.experiment.recipes import plain_recipe, recipe_named
 
     if options.recipe and (options.k or options.shares):
-        raise UserError("A recipe says which k.", hint="Give --recipe, or --k with --shares, not both.")
+        raise UserError(
+            f"The recipe {options.recipe} already decides which k the data set has.",
+            hint="Give --recipe, or --k with --shares, not both.",
+        )
     if options.recipe:
         return recipe_named(options.recipe, size=options.size, skills=options.skills)
     shares = _shares(options.shares)
     ks = options.k or sorted(shares)
     if shares and (options.size is None or set(ks) != set(shares)):
-        raise UserError("Shares need a size, and one part for each k.", hint="--size 1000 --shares 1=1,2=3")
+        raise UserError(
+            f"--shares {options.shares!r} needs --size, and one part for each k.",
+            hint="Write for example --size 1000 --shares 1=1,2=3.",
+        )
     return plain_recipe(ks, size=options.size, skills=options.skills, shares=shares)
 
 
-def _tell(left: "LeftOut", recipe: str) -> None:
-    told = {
+def _print_left_out(left: "LeftOut", recipe: str) -> None:
+    counts = {
         "with less than full marks": left.less,
         "undecided: votes are missing or cannot be read": left.undecided,
         "of conversations that are not over": left.unfinished,
@@ -126,17 +136,20 @@ def _tell(left: "LeftOut", recipe: str) -> None:
         **{f"outside of {recipe}: {why}": count for why, count in left.outside.items()},
         **{f"left out: {why}": count for why, count in left.removed.items()},
     }
-    for why, count in told.items():
+    for why, count in counts.items():
         if count:
             print(f"{count} texts {why}", file=sys.stderr)
 
 
-def _shares(told: str) -> dict[int, float]:
+def _shares(text: str) -> dict[int, float]:
     try:
-        pairs = [part.split("=") for part in told.split(",") if part.strip()]
+        pairs = [part.split("=") for part in text.split(",") if part.strip()]
         shares = {int(k): float(part) for k, part in pairs}
     except ValueError:
-        raise UserError(f"--shares {told!r} cannot be read.", hint="Write K=PART,K=PART, such as 1=1,2=3.") from None
+        raise UserError(f"--shares {text!r} cannot be read.", hint="Write K=PART,K=PART, such as 1=1,2=3.") from None
     if any(k < 1 or not 0 < part < float("inf") for k, part in shares.items()):
-        raise UserError(f"--shares {told!r} has a part that is none.", hint="Parts are above 0.")
+        raise UserError(
+            f"--shares {text!r} has a k below 1, or a part that is not above 0.",
+            hint="Write K=PART,K=PART, such as 1=1,2=3.",
+        )
     return shares

@@ -1,4 +1,4 @@
-"""Three commands that work on a run that just ended, chosen by what the run has."""
+"""Three commands to try on a run that just ended, chosen by what the run has."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,24 +18,24 @@ _COUNT = 3
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A run as the command that made it knows it."""
+    """A run that just ended, and how it was started."""
 
     run: RunFolder
     file: Path
-    """Its experiment."""
+    """The experiment file."""
     changes: Sequence[str]
-    """What was changed in it on the command line."""
+    """The values of `--set`."""
     scored: ScoredRun
     has_report: bool
 
 
 def run_name(run: RunFolder) -> str:
-    """How commands name a run."""
+    """The name under which commands find a run."""
     return run.name if run.path == Path("runs") / run.name else str(run.path)
 
 
 def next_commands(ended: Ended, *, program: str) -> list[tuple[str, str]]:
-    """Commands as one types them, each with what it does."""
+    """Commands as a user types them, each with what it does."""
     return list(islice(_all(ended, program), _COUNT))
 
 
@@ -64,7 +64,7 @@ _ECHO = "echo 'Write a sentence of your own here.'"
 
 
 def _worth_reading(scored: ScoredRun) -> tuple[str, int]:
-    """The tuned student and k with the clearest gain, else whoever has the best score."""
+    """The tuned student and k with the clearest gain; without one, the student and k with the best score."""
     without_loss = [change for change in clearest_first(scored.changes) if change.gain.mean >= 0]
     if without_loss:
         return without_loss[0].student, without_loss[0].k
@@ -73,7 +73,7 @@ def _worth_reading(scored: ScoredRun) -> tuple[str, int]:
 
 
 def _own_text(experiment: Experiment) -> str | None:
-    """Grading by code, with skills and a topic of this experiment; None if its skills are not checked by code alone."""
+    """`grade-text` with skills and a topic of this experiment; None if no grader is code alone."""
     if not any(settings.asked is None for settings in experiment.graders.values()):
         return None
     catalog = load_catalog(experiment.catalog)

@@ -37,12 +37,12 @@ def standard_input() -> str:
             print("reading standard input; end it with Ctrl-D", file=sys.stderr)
         raw = sys.stdin.buffer.read()
     except (AttributeError, ValueError):
-        raise UserError("Standard input is closed.", hint="Give the grader's reply there.") from None
+        raise UserError("Standard input is closed.", hint="Give the text to read on standard input.") from None
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"Standard input is not UTF-8 text (byte {error.start}).", hint="Give the grader's reply as text."
+            f"Standard input is not UTF-8 text (byte {error.start}).", hint="Give the text in UTF-8."
         ) from None
 
 

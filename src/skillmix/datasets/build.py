@@ -222,7 +222,7 @@ def _empty(plan: DatasetPlan, left: LeftOut) -> UserError:
     told = ", ".join(f"{count} {name}" for name, count in why.items() if count)
     return UserError(
         f"No text is left for {plan.recipe.name}: {told or 'there are no conversations'}. Nothing was written.",
-        hint="`skillmix texts RUN` shows what there is; more conversations, a better writer or another k may help.",
+        hint="`skillmix texts RUN` shows the graded texts; more conversations, a better writer or another k may help.",
     )
 
 

@@ -65,7 +65,7 @@ def _combination(document: Mapping[str, object]) -> str:
     """The id of one; a name that is no text would be the id of something else, which bars nothing."""
     skills, topic = document["skills"], document["topic"]
     if not isinstance(skills, list) or not all(isinstance(name, str) and name for name in [*skills, topic]):
-        raise ValueError("a name is no text")
+        raise ValueError("a name is not a string")
     return combination_of(skills, str(topic)).id
 
 

@@ -178,7 +178,7 @@ def _rates(query: str) -> Rates:
     try:
         rates = {name: float(value) for name, value in given.items()}
     except ValueError:
-        raise UserError(f"{query!r} has a rate that is no number.", hint="Write skill=0.8&topic=0.9.") from None
+        raise UserError(f"{query!r} has a rate that is not a number.", hint="Write skill=0.8&topic=0.9.") from None
     wrong = sorted(name for name, rate in rates.items() if name not in known or not 0 <= rate <= 1)
     if wrong:
         raise UserError(

@@ -256,18 +256,18 @@ def _address_fault(address: str) -> str | None:
         # The words before the "@" may be a password, so the message does not repeat them.
         return "The address of a model holds a user name or a password; name the variable of a key with `key:` instead."
     if parts.scheme not in ("http", "https"):
-        return f"{address!r} is no address: it does not start with http:// or https://."
+        return f"{address!r} is not an address: it does not start with http:// or https://."
     return _host_fault(address, parts, port)
 
 
 def _host_fault(address: str, parts: SplitResult, port: int | None) -> str | None:
     host = parts.hostname or ""
     if not _HOST.fullmatch(host) or ".." in host or any(len(label) > 63 for label in host.split(".")):
-        return f"{address!r} is no address: {host!r} is not the name of a host."
+        return f"{address!r} is not an address: {host!r} is not a host name."
     if port == 0 or parts.netloc.endswith(":"):
-        return f"{address!r} is no address: its port is not a port."
+        return f"{address!r} is not an address: its port is not a number from 1 to 65535."
     if not _PATH.fullmatch(parts.path) or parts.query or parts.fragment or address[-1] in "?#":
-        return f"{address!r} is no address: it ends with more than a path."
+        return f"{address!r} is not an address: only a path may follow the host."
     return None
 
 

@@ -83,7 +83,7 @@ def require_replaceable(folder: Path, kind: Kind) -> None:
     other = next((name for name in inside if not any(fnmatchcase(name, pattern) for pattern in known)), None)
     if other is not None:
         raise UserError(
-            f"{folder} would be replaced, but {other} in it is no part of {kind.name}.",
+            f"{folder} would be replaced, but {other} in it is not part of {kind.name}.",
             hint="Nothing was changed. Move that file, or name another folder.",
         )
 

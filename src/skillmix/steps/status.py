@@ -18,7 +18,7 @@ from skillmix.scores.scoring import SkippedCell, run_scores, skipped_cells
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Counts of calls, and their cost as far as it is known."""
+    """Counts of calls, and the sum of the costs that are known."""
 
     done: int
     missing: int
@@ -33,7 +33,7 @@ class Status:
 
 
 def run_status(run_name: str) -> Status:
-    """Count what a run's journal has and what its experiment still asks for."""
+    """Count the calls in a run's journal, and those that its experiment still needs."""
     run = find_run(run_name)
     done = failed = 0
     cost = 0.0
@@ -53,7 +53,7 @@ def run_status(run_name: str) -> Status:
 
 
 def _missing(run: RunFolder, experiment: Experiment, records: RunRecords) -> int:
-    """Calls that are sure to be made: turns, and votes on texts that are there to be graded."""
+    """Count the calls that a resume is sure to make: turns, and votes on texts that exist."""
     written = {(t.student, t.combination.id, t.generation): t for t in records.texts}
     votes = {(b.text.student, b.text.combination.id, b.text.generation, b.grader): b for b in records.ballots}
     rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
@@ -77,7 +77,7 @@ def _may_stop_early(experiment: Experiment) -> bool:
 
 
 def _conversations(experiment: Experiment, skipped: set[SkippedCell]) -> dict[tuple[str, str, int], set[str]]:
-    """Every conversation that an experiment asks for, with its graders."""
+    """Every conversation that an experiment needs, with its graders."""
     graders: dict[tuple[str, str, int], set[str]] = defaultdict(set)
     for cell in cells_of(experiment, load_catalog(experiment.catalog)):
         if (cell.step, cell.student, cell.setting, cell.k) in skipped:

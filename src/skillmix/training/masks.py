@@ -13,7 +13,7 @@ from skillmix.training.job import base_spec, chosen_steps, lessons_of
 
 @dataclass(frozen=True, slots=True)
 class ShownToken:
-    """One token."""
+    """A token, and whether it is trained."""
 
     id: int
     text: str
@@ -22,7 +22,7 @@ class ShownToken:
 
 @dataclass(frozen=True, slots=True)
 class ShownConversation:
-    """One conversation as it is trained on."""
+    """The tokens of one conversation."""
 
     step: str
     key: str
@@ -42,8 +42,8 @@ def shown_masks(
         lessons = lessons_of(experiment, step, run)
         tokenizer, ends = read_tokenizer(checkpoint_of(parse_spec(base_spec(experiment, step, run))))
         encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
-        found = encoder.examples(lessons.train[:count], limit=step.max_tokens, too_long=step.too_long)
-        for example in found.examples:
+        prepared = encoder.examples(lessons.train[:count], limit=step.max_tokens, too_long=step.too_long)
+        for example in prepared.examples:
             ids = example.tokens.tolist()
             tokens = [
                 ShownToken(number, tokenizer.decode([number]), bool(is_trained))

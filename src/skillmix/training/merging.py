@@ -14,12 +14,14 @@ def merge_adapters(spec: str, output: Path) -> Path:
     """Write the checkpoint that a spec with an adapter stands for."""
     parsed = parse_spec(spec)
     if not provider_of(parsed).has_checkpoint:
-        raise UserError(f"{spec} has no adapter here.", hint="Give local:PATH+ADAPTER or bundled:NAME+ADAPTER.")
+        raise UserError(
+            f"{spec} is not a model on this machine.", hint="Give local:PATH+ADAPTER or bundled:NAME+ADAPTER."
+        )
     checkpoint = checkpoint_of(parsed)
     if not checkpoint.adapters:
         raise UserError(f"{spec} has no adapter to merge.", hint="Give local:PATH+ADAPTER or bundled:NAME+ADAPTER.")
     if output.exists():
-        raise UserError(f"{output} exists.", hint="Name a folder that does not.")
+        raise UserError(f"The folder {output} already exists.", hint="Give --output a folder that does not exist yet.")
     from skillmix.models.local.loading import read_checkpoint
     from skillmix.training.saving import write_model
 

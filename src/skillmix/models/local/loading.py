@@ -243,7 +243,7 @@ def _factors(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
             found[module] = tensors.pop(name), tensors.pop(other)
     if tensors or not found:
         raise UserError(
-            f"The adapter {folder} has weights that are no LoRA factors: {next(iter(tensors), 'none at all')}.",
+            f"The adapter {folder} has weights that are not LoRA factors: {next(iter(tensors), 'none at all')}.",
             hint="Merge it with peft and use local:PATH.",
         )
     return found

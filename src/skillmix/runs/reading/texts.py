@@ -30,19 +30,19 @@ class TextRow:
 
 
 def run_texts(run_name: str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
-    """Graded texts of a run: full marks first, then by how many skills they show, then the harder ones."""
+    """Graded texts of a run: full marks first, then larger k, then more points."""
     run = find_run(run_name)
     records = run_records(run)
     rules = run_rules(run)
-    found = [
-        _graded(ballot, records, rules)
+    rows = [
+        _row(ballot, records, rules)
         for ballot in records.ballots
         if student in (None, ballot.text.student) and k in (None, ballot.text.combination.k)
     ]
-    return sorted(found, key=lambda t: (-(t.full_marks or 0), -len(t.skills), -sum(map(bool, t.points.values()))))
+    return sorted(rows, key=lambda t: (-(t.full_marks or 0), -len(t.skills), -sum(map(bool, t.points.values()))))
 
 
-def _graded(ballot: Ballot, records: RunRecords, rules: Rules) -> TextRow:
+def _row(ballot: Ballot, records: RunRecords, rules: Rules) -> TextRow:
     text, points = ballot.text, ballot.points(rules, records.phrases)
     names = [criterion.name for criterion in ballot.rubric(records.phrases).criteria]
     verdict = records.verdict(ballot)
