@@ -11,7 +11,7 @@ from skillmix.commands.streams import grounds, print_json, standard_input
 from skillmix.errors import UserError
 
 if TYPE_CHECKING:
-    from skillmix.calls import Outcome, Reply, Request
+    from skillmix.calls import Outcome, Reply, Request, Subject
     from skillmix.catalog.catalog import Catalog
     from skillmix.catalog.combinations import Combination
     from skillmix.checkers.judge import Verdict
@@ -217,7 +217,7 @@ def graded_text(
 
     A `variant` must be in the prompt set even if no model is called.
     """
-    from skillmix.calls import Decoding, GradeKey, Message, Request, Subject, seed_for, text_id
+    from skillmix.calls import Subject
     from skillmix.grading.answers import plain_answer
     from skillmix.grading.points import decide_points
     from skillmix.grading.reader import read_grades
@@ -249,11 +249,9 @@ def graded_text(
         reading = reading_of(verdict, combination.skills)
     else:
         prompt = prompts.grader_prompt(catalog, combination, answer=answer.text, variant=variant or DEFAULT_VARIANT)
-        key = GradeKey("text", combination.id, 0, text_id(answer.text), "grader", 0, 0)
         subject = Subject(combination, prompts.criteria(combination), answer.text)
-        decoding = Decoding(max_tokens=_MAX_TOKENS)
-        request = Request(key, asked, (Message("user", prompt),), decoding, seed_for(seed, key), subject)
-        reading = read_grades(rubric, _reply_of(asked, request).text, text=answer.text)
+        reply = _reply_to(_grading_request(asked, prompt, subject, seed=seed))
+        reading = read_grades(rubric, reply.text, text=answer.text)
         if verdict is not None:
             reading = with_verdict(reading, combination.skills, verdict)
     points = decide_points(rubric, answer, [reading], rounds=1, rules=chosen)
@@ -266,13 +264,21 @@ _MAX_TOKENS: Final = 1024
 """Of a grader's reply."""
 
 
-def _reply_of(spec: str, request: "Request") -> "Reply":
-    """Call a model once; a call without a reply is an error."""
+def _grading_request(model: str, prompt: str, subject: "Subject", *, seed: int) -> "Request":
+    from skillmix.calls import Decoding, GradeKey, Message, Request, seed_for, text_id
+
+    key = GradeKey("text", subject.combination.id, 0, text_id(subject.text), "grader", 0, 0)
+    decoding = Decoding(max_tokens=_MAX_TOKENS)
+    return Request(key, model, (Message("user", prompt),), decoding, seed_for(seed, key), subject)
+
+
+def _reply_to(request: "Request") -> "Reply":
+    """Call the model of a request once; a call without a reply is an error."""
     import asyncio
 
     from skillmix.calls import CallProblem
 
-    outcome = asyncio.run(_call(spec, request))
+    outcome = asyncio.run(_outcome_of(request))
     if isinstance(outcome, CallProblem):
         raise UserError(
             f"The grader did not answer: {outcome.reason}. {outcome.detail}".strip(), hint=_HINTS[outcome.kind]
@@ -288,11 +294,11 @@ _HINTS: Final = {
 }
 
 
-async def _call(spec: str, request: "Request") -> "Outcome":
+async def _outcome_of(request: "Request") -> "Outcome":
     from skillmix.calls import Reply
     from skillmix.models.specs import ModelOptions, open_model, parse_spec
 
-    model = open_model(parse_spec(spec), ModelOptions(concurrency=1))
+    model = open_model(parse_spec(request.model), ModelOptions(concurrency=1))
 
     async def only() -> "AsyncIterator[Request]":
         yield request
