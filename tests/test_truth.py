@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 
 from skillmix.experiment.experiment import experiment_of
 from skillmix.grading.points import METRICS, text_score
-from skillmix.scores.cells import Score
+from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_checked
 
@@ -59,7 +59,7 @@ def truth(student: str, k: int, metric: str) -> tuple[float, float]:
     return best, one_try
 
 
-def scores_of(seed: int) -> list[Score]:
+def scores_of(seed: int) -> list[CellScore]:
     run_checked(experiment_of(SMOKE | {"seed": seed, "name": f"smoke-{seed}"}, source="smoke"))
     return run_scores(f"smoke-{seed}")
 

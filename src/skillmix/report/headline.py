@@ -7,10 +7,10 @@ from matplotlib.figure import Figure
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import share_with_interval
 from skillmix.report.figures.style import colour, marker, new_figure, share_axis
-from skillmix.scores.cells import Score
+from skillmix.scores.cells import CellScore
 
 
-def headline_table(scores: Sequence[Score]) -> str:
+def headline_table(scores: Sequence[CellScore]) -> str:
     """Full marks, students and settings × k."""
     chosen = [score for score in scores if score.metric == "full_marks"]
     ks = sorted({score.k for score in chosen})
@@ -26,7 +26,7 @@ def _rank(setting: str) -> int:
     return ("train", "held-out", "all", setting).index(setting)
 
 
-def headline_figure(scores: Sequence[Score]) -> Figure:
+def headline_figure(scores: Sequence[CellScore]) -> Figure:
     """The same as lines, a panel for each setting."""
     chosen = [s for s in scores if s.metric == "full_marks" and s.value is not None]
     settings = sorted({s.setting for s in chosen}, key=_rank)

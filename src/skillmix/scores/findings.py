@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Final, Literal
 
 from skillmix.catalog.catalog import SETTINGS
+from skillmix.scores.cells import CellKey
 from skillmix.scores.compare import Cells, ComparableStudent, base_of, families, paired
 from skillmix.scores.statistics.differences import holm
 from skillmix.scores.statistics.gains import Gain, gain, more_to_exclude, more_to_find
@@ -86,18 +87,20 @@ _CLAIMS: Final[tuple[Claim, ...]] = ("held-out", "larger k", "efficiency", "cont
 
 
 def _pairs(contenders: Sequence[ComparableStudent], cells: Cells) -> Iterable[_Pair]:
+    ks = sorted({key.k for key in cells})
     for (run, *_), group in families(contenders).items():
-        places = {(p[2], p[3]) for p in cells if p[0] == run and p[1] in {c.student for c in group}}
+        students = {c.student for c in group}
+        contexts = sorted({(key.grader, key.setting) for key in cells if key.run == run and key.student in students})
         for claim in _CLAIMS:
             chosen = _CHOICES[claim](group)
             if chosen is None:
                 continue
             first, second = chosen
-            for grader, setting in sorted(places):
+            for grader, setting in contexts:
                 if claim == "held-out" and setting != "held-out":
                     continue
-                ks = [p[4] for p in cells if p[:4] == (run, second.student, grader, setting)]
-                wanted = tuple(sorted(k for k in ks if _COUNTS[claim](k, second)))
+                evaluated = [k for k in ks if CellKey(run, second.student, grader, setting, k) in cells]
+                wanted = tuple(k for k in evaluated if _COUNTS[claim](k, second))
                 if wanted:
                     yield _Pair(claim, setting, grader, first, second, wanted)
 

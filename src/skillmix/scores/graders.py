@@ -158,7 +158,7 @@ def criterion_rates(cells: Iterable[Cell]) -> CriterionRates:
     for cell in cells:
         for points in (p for generations in cell.points for p in generations if p is not None):
             texts += 1
-            kinds = ["skill"] * cell.place.k + ["topic", "sense", "length"]
+            kinds = ["skill"] * cell.key.k + ["topic", "sense", "length"]
             for kind, point in zip(kinds, points, strict=True):
                 decided[kind] += point is not None
                 earned[kind] += point is True

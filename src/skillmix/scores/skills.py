@@ -55,7 +55,7 @@ def _texts(cells: Iterable[Cell]) -> Iterator[tuple[tuple[str, ...], Points]]:
     """Every graded text once, though settings share some."""
     seen: set[tuple[str, str, str, str, int]] = set()
     for cell in cells:
-        run, student, grader, *_ = cell.place
+        run, student, grader = cell.key.run, cell.key.student, cell.key.grader
         for combination, texts in zip(cell.combinations, cell.points, strict=True):
             for generation, points in enumerate(texts):
                 key = (run, student, grader, combination.id, generation)
@@ -91,8 +91,8 @@ class Saturation:
 
 def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
     """Over the cells of one student, grader and setting, from the smallest k on until the first below the level."""
-    summaries = [(c.place.k, c.summary("full_marks")) for c in sorted(cells, key=lambda c: c.place.k)]
-    known = [(k, s) for k, s in summaries if s.value is not None]
+    scores = [(c.key.k, c.scores["full_marks"]) for c in sorted(cells, key=lambda c: c.key.k)]
+    known = [(k, s) for k, s in scores if s.value is not None]
     if not known:
         return None
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from skillmix.grading.points import METRICS
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import share, share_with_interval, signed_with_interval
-from skillmix.scores.cells import Score
+from skillmix.scores.cells import CellScore
 from skillmix.scores.compare import Change, Remark
 
 _HEADER = (
@@ -30,38 +30,38 @@ NOTE = (
 )
 
 
-def score_table(scores: Iterable[Score]) -> str:
+def score_table(scores: Iterable[CellScore]) -> str:
     """One row for each student, grader, setting and k."""
-    cells: dict[tuple[str, str, str, int], dict[str, Score]] = {}
+    cells: dict[tuple[str, str, str, int], dict[str, CellScore]] = {}
     for score in scores:
         if score.sets != "all":
             continue
         cells.setdefault((score.student, score.grader, score.setting, score.k), {})[score.metric] = score
-    rows = [_row(place, by_metric) for place, by_metric in cells.items()]
+    rows = [_row(key, by_metric) for key, by_metric in cells.items()]
     return markdown_table(_HEADER, rows, right=frozenset({3, 8, 9, 10, 11}))
 
 
-def set_table(scores: Iterable[Score]) -> str | None:
+def set_table(scores: Iterable[CellScore]) -> str | None:
     """Skill sets that no data set holds beside those that may be in one; None if they were not told apart."""
-    found: dict[tuple[str, str, int], dict[str, Score]] = {}
+    found: dict[tuple[str, str, int], dict[str, CellScore]] = {}
     for score in scores:
         if score.metric == "full_marks" and score.sets != "all":
             found.setdefault((score.student, score.grader, score.k), {})[score.sets] = score
     if not found:
         return None
     rows = [
-        (*map(str, place), *(part for name in ("reserved", "seen") for part in _set_cells(by_sets[name])))
-        for place, by_sets in found.items()
+        (*map(str, key), *(part for name in ("reserved", "seen") for part in _set_cells(by_sets[name])))
+        for key, by_sets in found.items()
     ]
     header = ("student", "grader", "k", "full marks, reserved sets", "complete", "full marks, seen sets", "complete")
     return markdown_table(header, rows, right=frozenset({2, 4, 6}))
 
 
-def _set_cells(score: Score) -> tuple[str, str]:
+def _set_cells(score: CellScore) -> tuple[str, str]:
     return share_with_interval(score.value, score.low, score.high), f"{score.complete}/{score.combinations}"
 
 
-def trained_note(scores: Iterable[Score]) -> str | None:
+def trained_note(scores: Iterable[CellScore]) -> str | None:
     """What must be said under a table with students that were trained on its combinations."""
     found = {
         (s.student, s.setting, s.k): (s.trained_on, s.combinations)
@@ -103,10 +103,10 @@ def remarks(changes: Sequence[Change]) -> str:
     return "; ".join(said)
 
 
-def _row(place: tuple[str, str, str, int], by_metric: dict[str, Score]) -> Sequence[str]:
+def _row(key: tuple[str, str, str, int], by_metric: dict[str, CellScore]) -> Sequence[str]:
     full = by_metric["full_marks"]
     return (
-        *map(str, place),
+        *map(str, key),
         *(share_with_interval(m.value, m.low, m.high) for m in (by_metric[name] for name in METRICS)),
         share_with_interval(full.one_try, full.one_try_low, full.one_try_high),
         f"{full.complete}/{full.combinations}",

@@ -42,7 +42,7 @@ def metric_against_k(report: Report, metric: Metric) -> Figure | None:
 
 
 def _line(axes: Axes, cells: list[Cell], metric: Metric, *, place: int, shift: float) -> ErrorbarContainer | None:
-    known = [(c.place.k, c.summary(metric)) for c in cells if c.summary(metric).value is not None]
+    known = [(c.key.k, c.scores[metric]) for c in cells if c.scores[metric].value is not None]
     if not known:
         return None
     y = [s.value or 0.0 for _, s in known]
@@ -62,8 +62,8 @@ def observed_and_independent(report: Report) -> Figure | None:
     panels = figure.subplots(1, len(students), sharey=True, squeeze=False)[0]
     for place, (axes, key) in enumerate(zip(panels, students, strict=True)):
         cells = report.cells_of(key, grader=report.graders[0], setting=chosen)
-        alone = next((c for c in cells if c.place.k == 1), None)
-        found = [(c.place.k, cell_independence(c, alone)) for c in cells]
+        alone = next((c for c in cells if c.key.k == 1), None)
+        found = [(c.key.k, cell_independence(c, alone)) for c in cells]
         found = [(k, f) for k, f in found if f.observed is not None]
         if not found:
             axes.text(0.5, 0.5, "no decided texts", ha="center", transform=axes.transAxes, color=FAINT)
@@ -119,22 +119,22 @@ def common_removed(report: Report) -> Figure | None:
     k, found = common_k(report), without_common(report)
     if k is None or found is None or not found[0]:
         return None
-    cells = [c for c in found[0] if c.summary("full_marks").value is not None]
+    cells = [c for c in found[0] if c.scores["full_marks"].value is not None]
     if not cells:
         return None
-    settings = list(dict.fromkeys(c.place.setting for c in cells))
+    settings = list(dict.fromkeys(c.key.setting for c in cells))
     bound = novelty(k, report.corpus_tokens).expected_occurrences
     figure = new_figure(max(4.6, 2.4 * len(settings)), 3.4)
     axes = figure.subplots()
     several = len(report.students)
     for place, key in enumerate(report.students):
-        mine = [c for c in cells if (c.place.run, c.place.student) == key and c.place.grader == report.graders[0]]
-        x = [settings.index(c.place.setting) + 0.14 * (place - (several - 1) / 2) for c in mine]
-        summaries = [c.summary("full_marks") for c in mine]
-        y = [s.value or 0.0 for s in summaries]
+        mine = [c for c in cells if (c.key.run, c.key.student) == key and c.key.grader == report.graders[0]]
+        x = [settings.index(c.key.setting) + 0.14 * (place - (several - 1) / 2) for c in mine]
+        scores = [c.scores["full_marks"] for c in mine]
+        y = [s.value or 0.0 for s in scores]
         ends = [
-            [max(0.0, v - (s.low or 0)) for v, s in zip(y, summaries, strict=True)],
-            [max(0.0, (s.high or 0) - v) for v, s in zip(y, summaries, strict=True)],
+            [max(0.0, v - (s.low or 0)) for v, s in zip(y, scores, strict=True)],
+            [max(0.0, (s.high or 0) - v) for v, s in zip(y, scores, strict=True)],
         ]
         label = students_label(report, key)
         axes.errorbar(x, y, yerr=ends, color=colour(place), marker=marker(place), ls="", capsize=2.5, label=label)

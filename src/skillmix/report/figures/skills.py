@@ -121,9 +121,9 @@ def data_efficiency(report: Report) -> Figure | None:
             points = []
             for key in sized:
                 cells = report.cells_of(key, grader=report.graders[0], setting=setting)
-                cell = next((c for c in cells if c.place.k == k), None)
-                if cell and report.lineages[key].k == trained and cell.summary("full_marks").value is not None:
-                    points.append((report.lineages[key].rows or 0, cell.summary("full_marks")))
+                cell = next((c for c in cells if c.key.k == k), None)
+                if cell and report.lineages[key].k == trained and cell.scores["full_marks"].value is not None:
+                    points.append((report.lineages[key].rows or 0, cell.scores["full_marks"]))
             points.sort(key=lambda p: p[0])
             y = [s.value or 0.0 for _, s in points]
             low = [max(0.0, v - (s.low or 0)) for v, (_, s) in zip(y, points, strict=True)]

@@ -63,9 +63,9 @@ def loss_table(report: Report) -> ReportTable:
     rows: list[tuple[Entry, ...]] = []
     for key in report.students:
         cells = report.cells_of(key)
-        for grader in dict.fromkeys(c.place.grader for c in cells):
-            for k in sorted({c.place.k for c in cells}):
-                found = losses([c for c in cells if c.place.grader == grader and c.place.k == k])
+        for grader in dict.fromkeys(c.key.grader for c in cells):
+            for k in sorted({c.key.k for c in cells}):
+                found = losses([c for c in cells if c.key.grader == grader and c.key.k == k])
                 rows.append(
                     (
                         report.label(*key),
@@ -107,9 +107,9 @@ def criteria_table(report: Report) -> ReportTable:
     rows: list[tuple[Entry, ...]] = []
     for key in report.students:
         cells = report.cells_of(key)
-        for grader in dict.fromkeys(c.place.grader for c in cells):
-            for k in sorted({c.place.k for c in cells}):
-                found = criterion_rates([c for c in cells if c.place.grader == grader and c.place.k == k])
+        for grader in dict.fromkeys(c.key.grader for c in cells):
+            for k in sorted({c.key.k for c in cells}):
+                found = criterion_rates([c for c in cells if c.key.grader == grader and c.key.k == k])
                 rates = (found.skill, found.topic, found.sense, found.length)
                 rows.append((report.label(*key), grader, str(k), Count(found.texts), *map(Estimate, rates)))
     return ReportTable(
@@ -128,15 +128,15 @@ def independence_table(report: Report) -> ReportTable:
     rows: list[tuple[Entry, ...]] = []
     for key in report.students:
         cells = report.cells_of(key)
-        alone = {(c.place.grader, c.place.setting): c for c in cells if c.place.k == 1}
+        alone = {(c.key.grader, c.key.setting): c for c in cells if c.key.k == 1}
         for cell in cells:
-            found = cell_independence(cell, alone.get((cell.place.grader, cell.place.setting)))
+            found = cell_independence(cell, alone.get((cell.key.grader, cell.key.setting)))
             rows.append(
                 (
                     report.label(*key),
-                    cell.place.grader,
-                    cell.place.setting,
-                    str(cell.place.k),
+                    cell.key.grader,
+                    cell.key.setting,
+                    str(cell.key.k),
                     Count(found.texts),
                     Estimate(found.observed),
                     Estimate(found.expected_same_k),

@@ -11,7 +11,7 @@ from skillmix.models.lineage import short_name
 from skillmix.render.numbers import expectation
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable, score_entry
-from skillmix.scores.cells import Cell
+from skillmix.scores.cells import Cell, CellKey
 
 Link = Callable[[Cell], str | None]
 METRIC_NAMES: Final[dict[Metric, str]] = {
@@ -50,13 +50,13 @@ def setting_tables(report: Report, link: Link) -> list[ReportTable]:
 
 
 def _students_by_k(report: Report, setting: str, *, metrics: Sequence[Metric], link: Link) -> ReportTable:
-    cells = [c for c in report.cells if c.place.setting == setting]
-    ks = sorted({c.place.k for c in cells})
-    found = {(c.place.run, c.place.student, c.place.grader, c.place.k): c for c in cells}
+    cells = [c for c in report.cells if c.key.setting == setting]
+    ks = sorted({c.key.k for c in cells})
+    found = {(c.key.run, c.key.student, c.key.grader, c.key.k): c for c in cells}
     several = len(report.graders) > 1
     trained = any(key in report.lineages for key in report.students)
     rows: list[tuple[Entry, ...]] = []
-    for run, student, grader in dict.fromkeys((c.place.run, c.place.student, c.place.grader) for c in cells):
+    for run, student, grader in dict.fromkeys((c.key.run, c.key.student, c.key.grader) for c in cells):
         head: list[Entry] = [report.label(run, student)]
         head += [short_name(report.training_of((run, student)))] if trained else []
         head += [grader] if several else []
@@ -130,17 +130,17 @@ def grader_table(report: Report, link: Link) -> ReportTable | None:
     """The same students under several graders (table 5 of the paper)."""
     rows: list[tuple[Entry, ...]] = []
     ks = report.ks
-    found = {c.place: c for c in report.cells}
+    found = {c.key: c for c in report.cells}
     for run, student in report.students:
         cells = report.cells_of((run, student))
-        graders = list(dict.fromkeys(c.place.grader for c in cells))
+        graders = list(dict.fromkeys(c.key.grader for c in cells))
         if len(graders) < 2:
             continue
-        for setting in dict.fromkeys(c.place.setting for c in cells):
+        for setting in dict.fromkeys(c.key.setting for c in cells):
             for grader in graders:
                 entries = []
                 for k in ks:
-                    cell = found.get(type(cells[0].place)(run, student, grader, setting, k))
+                    cell = found.get(CellKey(run, student, grader, setting, k))
                     entries += [_linked(cell, m, link) for m in _TWO]
                 rows.append((report.label(run, student), setting, grader, *entries))
     if not rows:
@@ -164,7 +164,7 @@ def efficiency_table(report: Report, link: Link) -> ReportTable | None:
     ks = [k for k in report.ks if k >= 2] or report.ks
     rows: list[tuple[Entry, ...]] = []
     for key in sorted(tuned, key=lambda k: (report.lineages[k].rows or 0, report.lineages[k].k)):
-        cells = {c.place.k: c for c in report.cells_of(key, grader=report.graders[0], setting=setting)}
+        cells = {c.key.k: c for c in report.cells_of(key, grader=report.graders[0], setting=setting)}
         if cells:
             lineage = report.lineages[key]
             entries = [_linked(cells.get(k), m, link) for k in ks for m in _TWO]
@@ -190,7 +190,7 @@ def without_common(report: Report) -> tuple[list[Cell], str] | None:
     """Cells without common skills, and how they came about; None where nothing says which skills are common."""
     k = common_k(report)
     excluding = {run.name for run in report.runs if run.exclude}
-    drawn = [c for c in report.cells if c.place.run in excluding and c.place.k == k]
+    drawn = [c for c in report.cells if c.key.run in excluding and c.key.k == k]
     if drawn:
         lists = sorted({name for run in report.runs for name in run.exclude})
         return drawn, f"The run draws without {', '.join(lists)}."
@@ -199,7 +199,7 @@ def without_common(report: Report) -> tuple[list[Cell], str] | None:
     left = [
         c.only(lambda combination: not report.common_skills & set(combination.skills))
         for c in report.cells
-        if c.place.k == k
+        if c.key.k == k
     ]
     how = (
         f"Of the combinations drawn, those with none of the {len(report.common_skills)} skills on the catalogue's list "
@@ -215,10 +215,10 @@ def common_table(report: Report) -> ReportTable | None:
         return None
     cells, how = found
     bound = novelty(k, report.corpus_tokens).expected_occurrences
-    settings = list(dict.fromkeys(c.place.setting for c in cells))
+    settings = list(dict.fromkeys(c.key.setting for c in cells))
     rows: list[tuple[Entry, ...]] = []
-    for run, student, grader in dict.fromkeys((c.place.run, c.place.student, c.place.grader) for c in cells):
-        here = {c.place.setting: c for c in cells if c.place[:3] == (run, student, grader)}
+    for run, student, grader in dict.fromkeys((c.key.run, c.key.student, c.key.grader) for c in cells):
+        here = {c.key.setting: c for c in cells if (c.key.run, c.key.student, c.key.grader) == (run, student, grader)}
         entries = [score_entry(here.get(setting), m) for setting in settings for m in _TWO]
         rows.append((report.label(run, student), grader, *entries))
     return ReportTable(
@@ -238,9 +238,9 @@ def seen_table(report: Report) -> ReportTable | None:
     for cell in report.cells:
         seen, reserved = _apart(cell, report)
         if seen.combinations and reserved.combinations:
-            place = cell.place
+            key = cell.key
             entries = [score_entry(part, m) for part in (seen, reserved) for m in _TWO]
-            rows.append((report.label(place.run, place.student), place.grader, place.setting, str(place.k), *entries))
+            rows.append((report.label(key.run, key.student), key.grader, key.setting, str(key.k), *entries))
     if not rows:
         return None
     return ReportTable(
@@ -255,14 +255,12 @@ def seen_table(report: Report) -> ReportTable | None:
 
 def _apart(cell: Cell, report: Report) -> tuple[Cell, Cell]:
     """Train skills by what the run reserves, for its bases too; else by what a tuned student says it saw."""
-    share = report.reserved.get(cell.place.run)
-    sets = report.skill_sets.get((cell.place.run, cell.place.student))
-    if cell.place.k < 2 or (share is None and sets is None):
+    share = report.reserved.get(cell.key.run)
+    sets = report.skill_sets.get((cell.key.run, cell.key.student))
+    if cell.key.k < 2 or (share is None and sets is None):
         return cell, cell.only(lambda _: False)
     if share is not None:
-        is_kept_back = (
-            [is_reserved(c.skills, share) for c in cell.combinations] if cell.place.setting == "train" else []
-        )
+        is_kept_back = [is_reserved(c.skills, share) for c in cell.combinations] if cell.key.setting == "train" else []
         kept_back = {c.id for c, kept in zip(cell.combinations, is_kept_back, strict=False) if kept}
     else:
         kept_back = {c.id for c in cell.combinations if frozenset(c.skills) not in (sets or ())}
@@ -274,19 +272,19 @@ def rules_table(report: Report) -> ReportTable | None:
     if len(report.by_rules) < 2:
         return None
     names = list(report.by_rules)
-    places = list(dict.fromkeys(c.place for c in report.by_rules[names[0]]))
-    cells = {name: {c.place: c for c in report.by_rules[name]} for name in names}
+    keys = list(dict.fromkeys(c.key for c in report.by_rules[names[0]]))
+    cells = {name: {c.key: c for c in report.by_rules[name]} for name in names}
     rows = []
-    for place in places:
-        values = [cells[name][place].summary("full_marks").value for name in names]
+    for key in keys:
+        values = [cells[name][key].scores["full_marks"].value for name in names]
         change = None if None in values else (values[1] or 0.0) - (values[0] or 0.0)
         rows.append(
             (
-                report.label(place.run, place.student),
-                place.grader,
-                place.setting,
-                str(place.k),
-                *(score_entry(cells[name][place], "full_marks") for name in names),
+                report.label(key.run, key.student),
+                key.grader,
+                key.setting,
+                str(key.k),
+                *(score_entry(cells[name][key], "full_marks") for name in names),
                 Estimate(change, is_signed=True),
             )
         )
