@@ -42,7 +42,7 @@ def distribution(student: str, k: int, metric: str) -> dict[float, float]:
             chance = comb(k, shown) * skill**shown * (1 - skill) ** (k - shown)
             for is_met, rate in zip(met, others, strict=True):
                 chance *= rate if is_met else 1 - rate
-            score = text_score((*[True] * shown, *[False] * (k - shown), *met), metric)  # type: ignore[arg-type]
+            score = text_score((*[True] * shown, *[False] * (k - shown), *met), metric)
             assert score is not None
             chances[score] = chances.get(score, 0.0) + chance
     return chances

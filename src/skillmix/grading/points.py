@@ -1,16 +1,14 @@
-"""From votes to points, from points to the three metrics, from texts to a cell of a table."""
+"""From votes to points, and from points to the metrics of a text."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import fsum
-from typing import Final, Literal, get_args
+from typing import Final
 
 from skillmix.grading.answers import Answer, Rules, names_skill
 from skillmix.grading.reader import Reading
 from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.rubric import Rubric
-
-Metric = Literal["full_marks", "all_skills", "skill_fraction"]
-METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
 
 Points = tuple[bool | None, ...]
 """Earned, not earned or undecided, in the rubric's order."""
@@ -55,13 +53,31 @@ def earns_nothing(answer: Answer, rules: Rules) -> bool:
     return answer.status in ("empty", "refused") or (answer.status == "no marker" and rules.missing_marker == "zero")
 
 
-def text_score(points: Points, metric: Metric) -> float | None:
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number in 0..1 for each text, with what the tables, figures and pages say about it."""
+
+    name: str
+    """The key in JSON, CSV and Python."""
+    label: str
+    """The heading of its columns and axes."""
+    meaning: str
+    """What a text must do, as the report explains it."""
+    function: Callable[[Points, Points], float | None]
+    """From the points of the skills and of the other three criteria; None if an undecided point could change it."""
+    is_binary: bool
+    """Whether a text scores 0 or 1 and nothing in between; the interval depends on it."""
+    is_main: bool
+    """Whether the report has a figure of it and shows it in every table; the others stand in the detailed tables."""
+
+
+def text_score(points: Points, metric: str) -> float | None:
     """A metric of one text; None if an undecided point could change it.
 
     >>> text_score((True, True, True, None), "all_skills"), text_score((True, True, True, None), "full_marks")
     (1.0, None)
     """
-    return _TEXT_SCORES[metric](points[:-3], points[-3:])
+    return METRICS[metric].function(points[:-3], points[-3:])
 
 
 def _full_marks(skills: Points, others: Points) -> float | None:
@@ -91,8 +107,34 @@ def _all_of(points: Points) -> float | None:
     return None if None in points else 1.0
 
 
-_TEXT_SCORES: Final = {
-    "full_marks": _full_marks,
-    "all_skills": _all_skills,
-    "skill_fraction": _skill_fraction,
+FULL_MARKS: Final = "full_marks"
+METRICS: Final[Mapping[str, Metric]] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            name=FULL_MARKS,
+            label="full marks",
+            meaning="every skill, the topic, sense and length",
+            function=_full_marks,
+            is_binary=True,
+            is_main=True,
+        ),
+        Metric(
+            name="all_skills",
+            label="all skills",
+            meaning="every skill and two of the other three",
+            function=_all_skills,
+            is_binary=True,
+            is_main=False,
+        ),
+        Metric(
+            name="skill_fraction",
+            label="skill fraction",
+            meaning="the share of skills shown, if all of the other three are met, else 0",
+            function=_skill_fraction,
+            is_binary=False,
+            is_main=True,
+        ),
+    )
 }
+"""Every metric by name. A new metric is a row here; tables, figures, JSON and exports follow."""

@@ -63,6 +63,18 @@ def whole(value: int) -> str:
     return f"{value:,}"
 
 
+_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def in_words(value: int) -> str:
+    """A small number as a word, and a larger one in digits.
+
+    >>> in_words(3), in_words(40)
+    ('three', '40')
+    """
+    return _WORDS[value] if value < len(_WORDS) else str(value)
+
+
 def dollars(value: float | None) -> str:
     """An amount; a price that is not known is none.
 

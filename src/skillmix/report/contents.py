@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from skillmix.grading.points import METRICS
 from skillmix.report.figures.drawing import ReportFigure
 from skillmix.report.page import PageSection
 from skillmix.report.records import Report
@@ -44,6 +45,7 @@ def sections_of(tables: Sequence[ReportTable], figures: Sequence[ReportFigure]) 
     def some(*names: str) -> tuple[ReportTable | ReportFigure, ...]:
         return tuple(items[name] for name in names if name in items)
 
+    main = [metric.name.replace("_", "-") for metric in METRICS.values() if metric.is_main]
     settings = [t.name for t in tables if t.name.startswith("scores-")]
     plan = (
         (
@@ -51,7 +53,7 @@ def sections_of(tables: Sequence[ReportTable], figures: Sequence[ReportFigure]) 
             "Scores",
             "How often students combine k skills in one text. Click a value to read the texts behind it.",
             some(
-                "figure:full-marks",
+                *(f"figure:{name}" for name in main[:1]),
                 *settings,
                 "before-and-after",
                 "seen-and-reserved",
@@ -59,7 +61,7 @@ def sections_of(tables: Sequence[ReportTable], figures: Sequence[ReportFigure]) 
                 "graders-side-by-side",
                 "common-skills-removed",
                 "rules-side-by-side",
-                "figure:skill-fraction",
+                *(f"figure:{name}" for name in main[1:]),
             ),
         ),
         (

@@ -9,6 +9,7 @@ from typing import Final
 from jinja2 import Environment, StrictUndefined
 
 from skillmix.catalog.novelty import ASSUMPTIONS
+from skillmix.grading.points import METRICS
 from skillmix.render.numbers import whole
 from skillmix.report.figures.drawing import ReportFigure
 from skillmix.report.finding_sentences import CLAIMS, finding_sentence, missing_claims
@@ -54,6 +55,7 @@ def index_page(
         sections=sections,
         gaps=gaps,
         assumptions=ASSUMPTIONS,
+        metrics=METRICS.values(),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import AnswerStatus
-from skillmix.grading.points import METRICS, Metric, Points, text_score
+from skillmix.grading.points import METRICS, Points, text_score
 from skillmix.scores.statistics.intervals import mean_interval, wilson_interval
 
 
@@ -50,7 +50,7 @@ class CellScore(Score):
     seed: int | None
     setting: str
     k: int
-    metric: Metric
+    metric: str
     sets: str = "all"
     """The skill sets of the cell that count: all, the reserved ones, or those that data sets may hold ("seen")."""
     trained_on: int | None = None
@@ -86,12 +86,12 @@ Values = Sequence[Sequence[float | None]]
 """For each combination the values of its G texts under one metric; None where a text is ungraded."""
 
 
-def summarise(texts_by_combination: Values, metric: Metric, *, format_failures: int = 0) -> Score:
+def summarise(texts_by_combination: Values, metric: str, *, format_failures: int = 0) -> Score:
     """Score a cell from the values of its texts."""
     complete = [[s for s in texts if s is not None] for texts in texts_by_combination if texts and None not in texts]
     best = [max(texts) for texts in complete]
     tries = [fmean(texts) for texts in complete]
-    value, low, high = _mean_with(best, binary=metric != "skill_fraction")
+    value, low, high = _mean_with(best, binary=METRICS[metric].is_binary)
     one_try, one_try_low, one_try_high = _mean_with(tries, binary=False)
     return Score(
         value=value,
@@ -144,18 +144,18 @@ class Cell:
     points: tuple[tuple[Points | None, ...], ...]
     statuses: tuple[tuple[AnswerStatus | None, ...], ...]
 
-    def values(self, metric: Metric) -> list[list[float | None]]:
+    def values(self, metric: str) -> list[list[float | None]]:
         """A metric of every text, by combination."""
         return [[None if p is None else text_score(p, metric) for p in texts] for texts in self.points]
 
-    def best(self, metric: Metric) -> dict[str, float]:
+    def best(self, metric: str) -> dict[str, float]:
         """The best of the generations of every combination whose texts are all graded."""
         values = zip(self.combinations, self.values(metric), strict=True)
         complete = [(c.id, [v for v in texts if v is not None]) for c, texts in values if texts and None not in texts]
         return {combination: max(texts) for combination, texts in complete}
 
     @cached_property
-    def scores(self) -> Mapping[Metric, Score]:
+    def scores(self) -> Mapping[str, Score]:
         """The score of every metric."""
         failures = self.format_failures
         return MappingProxyType({m: summarise(self.values(m), m, format_failures=failures) for m in METRICS})

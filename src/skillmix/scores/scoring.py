@@ -10,7 +10,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import cells_of
 from skillmix.experiment.steps import EvaluateStep
 from skillmix.grading.ballots import Ballot
-from skillmix.grading.points import METRICS, Metric, Points
+from skillmix.grading.points import METRICS, Points
 from skillmix.runs.experiment_copy import experiment_of_run, read_experiment
 from skillmix.runs.reading.run_records import RunRecords, run_records, run_rules
 from skillmix.runs.run import RunFolder, find_run
@@ -87,7 +87,7 @@ def _scored(
     return (_without_skipped(scores, experiment) if experiment else scores), cells
 
 
-def score_of(cell: Cell, metric: Metric, document: Mapping[str, object]) -> CellScore:
+def score_of(cell: Cell, metric: str, document: Mapping[str, object]) -> CellScore:
     """One metric of a cell, with what the run's document says of it."""
     run, student, grader, setting, k = cell.key
     return CellScore(

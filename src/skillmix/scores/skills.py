@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations as subsets
 
-from skillmix.grading.points import Points
+from skillmix.grading.points import FULL_MARKS, Points
 from skillmix.scores.cells import Cell
 from skillmix.scores.statistics.independence import Independence, TextOutcome, independence
 from skillmix.scores.statistics.intervals import wilson_interval
@@ -91,7 +91,7 @@ class Saturation:
 
 def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
     """Over the cells of one student, grader and setting, from the smallest k on until the first below the level."""
-    scores = [(c.key.k, c.scores["full_marks"]) for c in sorted(cells, key=lambda c: c.key.k)]
+    scores = [(c.key.k, c.scores[FULL_MARKS]) for c in sorted(cells, key=lambda c: c.key.k)]
     known = [(k, s) for k, s in scores if s.value is not None]
     if not known:
         return None

@@ -2,26 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 
-from skillmix.grading.points import METRICS
+from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import share, share_with_interval, signed_with_interval
 from skillmix.scores.cells import CellScore
 from skillmix.scores.compare import Change, Remark
 
-_HEADER = (
-    "student",
-    "grader",
-    "setting",
-    "k",
-    "full marks",
-    "all skills",
-    "skill fraction",
-    "full marks, one try",
-    "complete",
-    "ungraded",
-    "format valid",
-    "format failures",
-)
+_CELL = ("student", "grader", "setting", "k")
+_COUNTS = ("complete", "ungraded", "format valid", "format failures")
+_METRICS = tuple(metric.label for metric in METRICS.values())
+_HEADER = (*_CELL, *_METRICS, f"{METRICS[FULL_MARKS].label}, one try", *_COUNTS)
 NOTE = (
     "Best of the generations of a combination, mean over complete combinations, 95 % interval; "
     "complete counts combinations, ungraded and format failures count texts, as full marks see them; "
@@ -38,14 +28,14 @@ def score_table(scores: Iterable[CellScore]) -> str:
             continue
         cells.setdefault((score.student, score.grader, score.setting, score.k), {})[score.metric] = score
     rows = [_row(key, by_metric) for key, by_metric in cells.items()]
-    return markdown_table(_HEADER, rows, right=frozenset({3, 8, 9, 10, 11}))
+    return markdown_table(_HEADER, rows, right=frozenset(map(_HEADER.index, ("k", *_COUNTS))))
 
 
 def set_table(scores: Iterable[CellScore]) -> str | None:
     """Skill sets that no data set holds beside those that may be in one; None if they were not told apart."""
     found: dict[tuple[str, str, int], dict[str, CellScore]] = {}
     for score in scores:
-        if score.metric == "full_marks" and score.sets != "all":
+        if score.metric == FULL_MARKS and score.sets != "all":
             found.setdefault((score.student, score.grader, score.k), {})[score.sets] = score
     if not found:
         return None
@@ -66,7 +56,7 @@ def trained_note(scores: Iterable[CellScore]) -> str | None:
     found = {
         (s.student, s.setting, s.k): (s.trained_on, s.combinations)
         for s in scores
-        if s.trained_on and s.sets == "all" and s.metric == "full_marks"
+        if s.trained_on and s.sets == "all" and s.metric == FULL_MARKS
     }
     lines = [
         f"{st} was trained on {n} of the {of} combinations of {se}, k = {k}." for (st, se, k), (n, of) in found.items()
@@ -104,7 +94,7 @@ def remarks(changes: Sequence[Change]) -> str:
 
 
 def _row(key: tuple[str, str, str, int], by_metric: dict[str, CellScore]) -> Sequence[str]:
-    full = by_metric["full_marks"]
+    full = by_metric[FULL_MARKS]
     return (
         *map(str, key),
         *(share_with_interval(m.value, m.low, m.high) for m in (by_metric[name] for name in METRICS)),

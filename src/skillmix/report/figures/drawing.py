@@ -6,6 +6,7 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
+from skillmix.grading.points import METRICS
 from skillmix.report.figures import scores, skills
 from skillmix.report.figures.style import as_png, as_svg, house_style, laid_out
 from skillmix.report.records import Report
@@ -38,21 +39,6 @@ class FigureSpec:
 
 
 _FIXED: Final = (
-    FigureSpec(
-        "full-marks",
-        "Full marks against k",
-        "Best of the generations, mean over combinations, 95 % intervals; points stand a little apart to be told from "
-        "one another.",
-        lambda r: scores.metric_against_k(r, "full_marks"),
-        "No cell has a graded combination.",
-    ),
-    FigureSpec(
-        "skill-fraction",
-        "Skill fraction against k",
-        "The share of skills shown in texts that meet the other three criteria.",
-        lambda r: scores.metric_against_k(r, "skill_fraction"),
-        "No cell has a graded combination.",
-    ),
     FigureSpec(
         "saturation",
         "How many skills a student can combine",
@@ -124,8 +110,21 @@ def figures(report: Report) -> tuple[list[ReportFigure], list[str]]:
 
 def drawings(report: Report) -> Iterator[tuple[FigureSpec, Figure | None]]:
     """Every figure that a report may have, drawn where the runs allow it."""
-    for plan in (*_FIXED, *_of_students(report)):
+    for plan in (*_of_metrics(), *_FIXED, *_of_students(report)):
         yield plan, plan.draw(report)
+
+
+def _of_metrics() -> Iterator[FigureSpec]:
+    for metric in METRICS.values():
+        if metric.is_main:
+            yield FigureSpec(
+                metric.name.replace("_", "-"),
+                f"{metric.label.capitalize()} against k",
+                f"{metric.label.capitalize()}: {metric.meaning}. Best of the generations, mean over combinations, 95 % "
+                "intervals; points are shifted a little so that they do not overlap.",
+                lambda r, name=metric.name: scores.metric_against_k(r, name),  # type: ignore[misc]
+                "No cell has a graded combination.",
+            )
 
 
 def _of_students(report: Report) -> Iterator[FigureSpec]:

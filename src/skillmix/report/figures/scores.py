@@ -7,17 +7,17 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from skillmix.catalog.novelty import novelty
-from skillmix.grading.points import Metric
+from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.report.figures.style import FAINT, INK, colour, marker, new_figure, share_axis
 from skillmix.report.records import Report, StudentKey
-from skillmix.report.tables.scores import METRIC_NAMES, common_k, students_label, without_common
+from skillmix.report.tables.scores import common_k, students_label, without_common
 from skillmix.scores.cells import Cell
 from skillmix.scores.skills import cell_independence, saturation
 
 SATURATION_LEVEL = 0.10
 
 
-def metric_against_k(report: Report, metric: Metric) -> Figure | None:
+def metric_against_k(report: Report, metric: str) -> Figure | None:
     """A panel for each grader and setting, a line for each student, with 95 % intervals."""
     settings, graders = report.settings, report.graders
     if not settings:
@@ -36,12 +36,12 @@ def metric_against_k(report: Report, metric: Metric) -> Figure | None:
             axes.set_title(setting if len(graders) == 1 else f"{setting}, {grader}")
             axes.set_xlabel("k, skills in one text" if number == len(graders) else "")
             axes.set_xticks(report.ks)
-            share_axis(axes, METRIC_NAMES[metric] if axes is row[0] else "")
+            share_axis(axes, METRICS[metric].label if axes is row[0] else "")
     figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=min(4, len(lines)))
     return figure
 
 
-def _line(axes: Axes, cells: list[Cell], metric: Metric, *, place: int, shift: float) -> ErrorbarContainer | None:
+def _line(axes: Axes, cells: list[Cell], metric: str, *, place: int, shift: float) -> ErrorbarContainer | None:
     known = [(c.key.k, c.scores[metric]) for c in cells if c.scores[metric].value is not None]
     if not known:
         return None
@@ -119,7 +119,7 @@ def common_removed(report: Report) -> Figure | None:
     k, found = common_k(report), without_common(report)
     if k is None or found is None or not found[0]:
         return None
-    cells = [c for c in found[0] if c.scores["full_marks"].value is not None]
+    cells = [c for c in found[0] if c.scores[FULL_MARKS].value is not None]
     if not cells:
         return None
     settings = list(dict.fromkeys(c.key.setting for c in cells))
@@ -130,7 +130,7 @@ def common_removed(report: Report) -> Figure | None:
     for place, key in enumerate(report.students):
         mine = [c for c in cells if (c.key.run, c.key.student) == key and c.key.grader == report.graders[0]]
         x = [settings.index(c.key.setting) + 0.14 * (place - (several - 1) / 2) for c in mine]
-        scores = [c.scores["full_marks"] for c in mine]
+        scores = [c.scores[FULL_MARKS] for c in mine]
         y = [s.value or 0.0 for s in scores]
         ends = [
             [max(0.0, v - (s.low or 0)) for v, s in zip(y, scores, strict=True)],

@@ -5,6 +5,7 @@ from collections import defaultdict
 import numpy as np
 from matplotlib.figure import Figure
 
+from skillmix.grading.points import FULL_MARKS
 from skillmix.models.lineage import short_name
 from skillmix.render.numbers import share
 from skillmix.report.figures.style import COLOURS, FAINT, INK, colour, marker, new_figure, share_axis
@@ -122,8 +123,8 @@ def data_efficiency(report: Report) -> Figure | None:
             for key in sized:
                 cells = report.cells_of(key, grader=report.graders[0], setting=setting)
                 cell = next((c for c in cells if c.key.k == k), None)
-                if cell and report.lineages[key].k == trained and cell.scores["full_marks"].value is not None:
-                    points.append((report.lineages[key].rows or 0, cell.scores["full_marks"]))
+                if cell and report.lineages[key].k == trained and cell.scores[FULL_MARKS].value is not None:
+                    points.append((report.lineages[key].rows or 0, cell.scores[FULL_MARKS]))
             points.sort(key=lambda p: p[0])
             y = [s.value or 0.0 for _, s in points]
             low = [max(0.0, v - (s.low or 0)) for v, (_, s) in zip(y, points, strict=True)]

@@ -6,21 +6,16 @@ from typing import Final
 
 from skillmix.catalog.combinations import is_reserved
 from skillmix.catalog.novelty import novelty
-from skillmix.grading.points import Metric
+from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
-from skillmix.render.numbers import expectation
+from skillmix.render.numbers import expectation, in_words
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable, score_entry
 from skillmix.scores.cells import Cell, CellKey
 
 Link = Callable[[Cell], str | None]
-METRIC_NAMES: Final[dict[Metric, str]] = {
-    "full_marks": "full marks",
-    "all_skills": "all skills",
-    "skill_fraction": "skill fraction",
-}
-_TWO: Final[tuple[Metric, ...]] = ("full_marks", "skill_fraction")
-_THREE: Final[tuple[Metric, ...]] = ("full_marks", "all_skills", "skill_fraction")
+_MAIN: Final = tuple(metric.name for metric in METRICS.values() if metric.is_main)
+_MAIN_LABELS: Final = tuple(METRICS[name].label for name in _MAIN)
 _NOTE: Final = (
     "Best of the generations of a combination, mean over complete combinations, 95 % interval over combinations; "
     "below it the same for one try. Ungraded texts and format failures (no marker, or empty) are counted beside it."
@@ -34,22 +29,23 @@ _FORMAT_NOTE: Final = (
 
 
 def setting_tables(report: Report, link: Link) -> list[ReportTable]:
-    """Students × k for each setting, with two metrics and with three (tables 1, 3, 10 and 11 of the paper)."""
+    """Students × k for each setting, with the main metrics and with all (tables 1, 3, 10 and 11 of the paper)."""
+    number = in_words(len(METRICS))
     tables = []
     for setting in report.settings:
-        for metrics, suffix in ((_TWO, ""), (_THREE, "-three-metrics")):
+        for metrics, suffix in ((_MAIN, ""), (tuple(METRICS), f"-{number}-metrics")):
             tables.append(
                 replace(
                     _students_by_k(report, setting, metrics=metrics, link=link),
                     name=f"scores-{setting}{suffix}",
-                    title=f"Scores, setting {setting}" + (", three metrics" if suffix else ""),
+                    title=f"Scores, setting {setting}" + (f", {number} metrics" if suffix else ""),
                     is_detail=bool(suffix),
                 )
             )
     return tables
 
 
-def _students_by_k(report: Report, setting: str, *, metrics: Sequence[Metric], link: Link) -> ReportTable:
+def _students_by_k(report: Report, setting: str, *, metrics: Sequence[str], link: Link) -> ReportTable:
     cells = [c for c in report.cells if c.key.setting == setting]
     ks = sorted({c.key.k for c in cells})
     found = {(c.key.run, c.key.student, c.key.grader, c.key.k): c for c in cells}
@@ -71,7 +67,7 @@ def _students_by_k(report: Report, setting: str, *, metrics: Sequence[Metric], l
         name="scores",
         title="Scores",
         note=" ".join([_NOTE, _FORMAT_NOTE, *_noise(report, setting)]),
-        columns=(*heads, *(name for _ in ks for name in (*(METRIC_NAMES[m] for m in metrics), "format valid"))),
+        columns=(*heads, *(name for _ in ks for name in (*(METRICS[m].label for m in metrics), "format valid"))),
         rows=tuple(rows),
         groups=(("", len(heads)), *((f"k = {k}", len(metrics) + 1) for k in ks)),
     )
@@ -122,7 +118,7 @@ def change_table(report: Report) -> ReportTable | None:
     )
 
 
-def _linked(cell: Cell | None, metric: Metric, link: Link) -> Entry:
+def _linked(cell: Cell | None, metric: str, link: Link) -> Entry:
     return score_entry(cell, metric, link=link(cell) if cell else None)
 
 
@@ -141,7 +137,7 @@ def grader_table(report: Report, link: Link) -> ReportTable | None:
                 entries = []
                 for k in ks:
                     cell = found.get(CellKey(run, student, grader, setting, k))
-                    entries += [_linked(cell, m, link) for m in _TWO]
+                    entries += [_linked(cell, m, link) for m in _MAIN]
                 rows.append((report.label(run, student), setting, grader, *entries))
     if not rows:
         return None
@@ -149,9 +145,9 @@ def grader_table(report: Report, link: Link) -> ReportTable | None:
         name="graders-side-by-side",
         title="The same texts under several graders",
         note=_NOTE,
-        columns=("student", "setting", "grader", *(METRIC_NAMES[m] for _ in ks for m in _TWO)),
+        columns=("student", "setting", "grader", *(_MAIN_LABELS * len(ks))),
         rows=tuple(rows),
-        groups=(("", 3), *((f"k = {k}", 2) for k in ks)),
+        groups=(("", 3), *((f"k = {k}", len(_MAIN)) for k in ks)),
     )
 
 
@@ -167,7 +163,7 @@ def efficiency_table(report: Report, link: Link) -> ReportTable | None:
         cells = {c.key.k: c for c in report.cells_of(key, grader=report.graders[0], setting=setting)}
         if cells:
             lineage = report.lineages[key]
-            entries = [_linked(cells.get(k), m, link) for k in ks for m in _TWO]
+            entries = [_linked(cells.get(k), m, link) for k in ks for m in _MAIN]
             rows.append((report.label(*key), short_name(lineage.k), Count(lineage.rows), *entries))
     if not rows:
         return None
@@ -175,9 +171,9 @@ def efficiency_table(report: Report, link: Link) -> ReportTable | None:
         name="data-efficiency",
         title=f"Data efficiency, setting {setting}",
         note=f"Conversations are those of the data sets, counted once. {_NOTE}",
-        columns=("student", "trained on", "conversations", *(METRIC_NAMES[m] for _ in ks for m in _TWO)),
+        columns=("student", "trained on", "conversations", *(_MAIN_LABELS * len(ks))),
         rows=tuple(rows),
-        groups=(("", 3), *((f"k = {k}", 2) for k in ks)),
+        groups=(("", 3), *((f"k = {k}", len(_MAIN)) for k in ks)),
     )
 
 
@@ -219,16 +215,16 @@ def common_table(report: Report) -> ReportTable | None:
     rows: list[tuple[Entry, ...]] = []
     for run, student, grader in dict.fromkeys((c.key.run, c.key.student, c.key.grader) for c in cells):
         here = {c.key.setting: c for c in cells if (c.key.run, c.key.student, c.key.grader) == (run, student, grader)}
-        entries = [score_entry(here.get(setting), m) for setting in settings for m in _TWO]
+        entries = [score_entry(here.get(setting), m) for setting in settings for m in _MAIN]
         rows.append((report.label(run, student), grader, *entries))
     return ReportTable(
         name="common-skills-removed",
         title=f"Common skills removed, k = {k}",
         note=f"{how} Novelty bound at k = {k} for {report.corpus_tokens:.3g} tokens: {expectation(bound)}; full marks "
         "above it mean texts that were not all in such a corpus.",
-        columns=("student", "grader", *(METRIC_NAMES[m] for _ in settings for m in _TWO)),
+        columns=("student", "grader", *(_MAIN_LABELS * len(settings))),
         rows=tuple(rows),
-        groups=(("", 2), *((setting, 2) for setting in settings)),
+        groups=(("", 2), *((setting, len(_MAIN)) for setting in settings)),
     )
 
 
@@ -239,7 +235,7 @@ def seen_table(report: Report) -> ReportTable | None:
         seen, reserved = _apart(cell, report)
         if seen.combinations and reserved.combinations:
             key = cell.key
-            entries = [score_entry(part, m) for part in (seen, reserved) for m in _TWO]
+            entries = [score_entry(part, m) for part in (seen, reserved) for m in _MAIN]
             rows.append((report.label(key.run, key.student), key.grader, key.setting, str(key.k), *entries))
     if not rows:
         return None
@@ -247,9 +243,9 @@ def seen_table(report: Report) -> ReportTable | None:
         name="seen-and-reserved",
         title="Skill sets seen in training, and skill sets kept back",
         note=f"Seen: sets of skills that training data may hold; kept back: sets that none holds. {_NOTE}",
-        columns=("student", "grader", "setting", "k", *(METRIC_NAMES[m] for _ in range(2) for m in _TWO)),
+        columns=("student", "grader", "setting", "k", *(_MAIN_LABELS * 2)),
         rows=tuple(rows),
-        groups=(("", 4), ("seen", 2), ("kept back", 2)),
+        groups=(("", 4), ("seen", len(_MAIN)), ("kept back", len(_MAIN))),
     )
 
 
@@ -276,7 +272,7 @@ def rules_table(report: Report) -> ReportTable | None:
     cells = {name: {c.key: c for c in report.by_rules[name]} for name in names}
     rows = []
     for key in keys:
-        values = [cells[name][key].scores["full_marks"].value for name in names]
+        values = [cells[name][key].scores[FULL_MARKS].value for name in names]
         change = None if None in values else (values[1] or 0.0) - (values[0] or 0.0)
         rows.append(
             (
@@ -284,7 +280,7 @@ def rules_table(report: Report) -> ReportTable | None:
                 key.grader,
                 key.setting,
                 str(key.k),
-                *(score_entry(cells[name][key], "full_marks") for name in names),
+                *(score_entry(cells[name][key], FULL_MARKS) for name in names),
                 Estimate(change, is_signed=True),
             )
         )

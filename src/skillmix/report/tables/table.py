@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from skillmix.grading.points import Metric
 from skillmix.render.numbers import share, share_with_interval, signed, signed_with_interval
 from skillmix.render.wording import plural
 from skillmix.scores.cells import Cell, Score
@@ -126,7 +125,7 @@ class ReportTable:
         return [f"{g}, {c}" if g and c else g or c for g, c in zip(over, self.columns, strict=True)]
 
 
-def score_entry(cell: Cell | None, metric: Metric, *, link: str | None = None) -> Entry:
+def score_entry(cell: Cell | None, metric: str, *, link: str | None = None) -> Entry:
     """A cell of the run as a cell of a table."""
     if cell is None or not cell.combinations:
         return "–"
