@@ -18,7 +18,7 @@ from skillmix.experiment.prices import Price
 from skillmix.scores.cells import CellScore
 from skillmix.scores.compare import Change, clearest_first
 from skillmix.scores.scoring import scored_run
-from skillmix.scores.statistics.gains import Gain
+from skillmix.scores.statistics.differences import Gain
 from tests.report.worlds import make_world
 
 

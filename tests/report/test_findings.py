@@ -12,12 +12,12 @@ from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import experiment_of
 from skillmix.experiment.plan import cells_of
 from skillmix.models.lineage import Lineage
-from skillmix.report.finding_sentences import finding_sentence
+from skillmix.report.page import finding_sentence
 from skillmix.report.write import Wishes, report
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.findings import Finding, findings
-from skillmix.scores.statistics.gains import gain, more_to_exclude, more_to_find
+from skillmix.scores.statistics.differences import gain, more_to_exclude, more_to_find
 from tests.report.worlds import make_world
 
 CLAIMS = ("held-out", "larger k", "efficiency", "control")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from skillmix.models.lineage import Lineage
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.statistics.gains import Gain, gain
+from skillmix.scores.statistics.differences import Gain, gain
 
 Cells = Mapping[CellKey, Cell]
 

@@ -8,8 +8,7 @@ from typing import Final, Literal
 from skillmix.catalog.catalog import SETTINGS
 from skillmix.scores.cells import CellKey
 from skillmix.scores.compare import Cells, ComparableStudent, base_of, families, paired
-from skillmix.scores.statistics.differences import holm
-from skillmix.scores.statistics.gains import Gain, gain, more_to_exclude, more_to_find
+from skillmix.scores.statistics.differences import Gain, gain, holm, more_to_exclude, more_to_find
 
 Claim = Literal["held-out", "larger k", "efficiency", "control"]
 Verdict = Literal["supported", "not supported", "too little data"]

@@ -1,11 +1,14 @@
-"""Differences between two students on the same combinations."""
+"""Differences between two students on the same combinations, and how much more data would settle them.
+
+`paired_difference` tests one run. `gain` tests one run or several seeds and partitions, and is what findings use.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, comb
 from statistics import NormalDist
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -19,7 +22,9 @@ from skillmix.scores.statistics.intervals import (
     constant_interval,
     percentile_interval,
     t_quantile,
+    wilson_interval,
 )
+from skillmix.scores.statistics.pooling import Nested, pooled
 
 POWER: Final = 0.8
 _MOST_DISCORDANT_EXACT: Final = 1000
@@ -46,7 +51,11 @@ def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -
     shared = sorted(first.keys() & second.keys())
     if not shared:
         return None
-    differences = np.array([second[c] - first[c] for c in shared], dtype=np.float64)
+    return difference_of(np.array([second[c] - first[c] for c in shared], dtype=np.float64))
+
+
+def difference_of(differences: Floats) -> Difference:
+    """Interval and test of the mean of at least one paired difference."""
     generator = np.random.default_rng(SEED)
     low, high = _difference_interval(differences, generator)
     return Difference(
@@ -54,7 +63,7 @@ def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -
         low=low,
         high=high,
         p=permutation_p(differences, generator),
-        combinations=len(shared),
+        combinations=len(differences),
         needed=combinations_needed(differences),
     )
 
@@ -117,3 +126,60 @@ def combinations_needed(differences: Floats, *, power: float = POWER, level: flo
         t = t_quantile(1 - level / 2, needed - 1) + t_quantile(power, needed - 1)
         needed = max(_FEWEST_SIGNIFICANT, ceil((t * spread / mean) ** 2))
     return needed
+
+
+Unit = Literal["combinations", "seeds", "partitions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Second minus first on the same combinations."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    combinations: int
+    seeds: int
+    partitions: int
+    unit: Unit
+    """What more data would consist of: the highest level that has several members."""
+    values: tuple[float, ...]
+    """The mean difference of each unit."""
+
+
+def gain(nested: Nested) -> Gain:
+    """The mean difference, with the test of one run or the interval over the levels of several."""
+    every = [value for seeds in nested.values() for values in seeds.values() for value in values]
+    runs = [values for seeds in nested.values() for values in seeds.values()]
+    counts = {"combinations": len(every), "seeds": len(runs), "partitions": len(nested)}
+    if len(runs) == 1:
+        one = difference_of(np.asarray(every, dtype=np.float64))
+        return Gain(one.difference, one.low, one.high, one.p, **counts, unit="combinations", values=tuple(every))
+    overall = pooled(nested)
+    if len(nested) > 1:
+        means = tuple(float(np.mean([np.mean(v) for v in seeds.values()])) for seeds in nested.values())
+        return Gain(overall.mean, overall.low, overall.high, overall.p, **counts, unit="partitions", values=means)
+    means = tuple(float(np.mean(v)) for v in runs)
+    return Gain(overall.mean, overall.low, overall.high, overall.p, **counts, unit="seeds", values=means)
+
+
+def more_to_find(observed: Gain, *, level: float) -> int | None:
+    """How many more units a test at that level needs to find the observed mean with 80 % power."""
+    needed = combinations_needed(np.asarray(observed.values, dtype=np.float64), level=level)
+    return None if needed is None else max(1, needed - len(observed.values))
+
+
+def more_to_exclude(observed: Gain, margin: float) -> int | None:
+    """How many more units bring the upper end of the interval below a margin, if the mean stays the same."""
+    room = margin - observed.mean
+    if room <= 0:
+        return None
+    n = len(observed.values)
+    if max(observed.values) - min(observed.values) < ROUNDING:
+        needed = n
+        while wilson_interval(0.0, needed).high * (1 - observed.mean) >= room:
+            needed = ceil(needed * 1.02) + 1
+    else:
+        needed = ceil(n * ((observed.high - observed.mean) / room) ** 2) + 1
+    return max(1, needed - n)
