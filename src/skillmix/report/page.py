@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Final
 
@@ -12,8 +11,9 @@ from skillmix.catalog.novelty import ASSUMPTIONS
 from skillmix.grading.points import METRICS
 from skillmix.models.lineage import short_name
 from skillmix.render.numbers import share, whole
-from skillmix.report.figures.drawing import ReportFigure
+from skillmix.report.contents import Contents, ReportFigure
 from skillmix.report.records import Report
+from skillmix.report.registry import SECTIONS
 from skillmix.report.tables.table import Count, Estimate, PValue, ReportTable, ScoreEntry
 from skillmix.scores.findings import CONTROL_MARGIN, SMALLEST_GAIN, Claim, Compared, Finding
 
@@ -25,24 +25,12 @@ _HIDDEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PageSection:
-    """Tables and figures under one heading."""
-
-    id: str
-    title: str
-    intro: str
-    items: tuple[ReportTable | ReportFigure, ...]
-
-
 def asset(name: str) -> str:
     """A file that lies beside the pages."""
     return resources.files("skillmix.report").joinpath("files").joinpath(name).read_text(encoding="utf-8")
 
 
-def index_page(
-    report: Report, sections: Sequence[PageSection], findings_table: ReportTable | None, gaps: Sequence[str]
-) -> str:
+def index_page(report: Report, contents: Contents, gaps: Sequence[str]) -> str:
     """The first page; it needs no script."""
     environment = _environment()
     return environment.from_string(asset("index.html")).render(
@@ -51,8 +39,9 @@ def index_page(
         glance=_glance(report),
         claims=_claims(report),
         unspoken=missing_claims(report),
-        findings_table=findings_table,
-        sections=sections,
+        findings=SECTIONS["findings"],
+        finding_items=[item for section in contents.sections if section.id == "findings" for item in section.items],
+        sections=[section for section in contents.sections if section.id != "findings"],
         gaps=gaps,
         assumptions=ASSUMPTIONS,
         metrics=METRICS.values(),

@@ -79,6 +79,8 @@ class Report:
     categories: Mapping[str, str] = field(default_factory=dict)
     common_skills: frozenset[str] = frozenset()
     corpus_tokens: float = 2e12
+    published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """The tables that the paper prints, where they were asked for."""
     gaps: tuple[str, ...] = ()
     """What the runs do not hold, and why something is not shown."""
 

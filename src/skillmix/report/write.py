@@ -134,11 +134,9 @@ class _Writer:
 
 
 def _fill(runs: Sequence[RunFolder], wishes: Wishes, writer: _Writer) -> tuple[int, list[str]]:
-    from skillmix.report.contents import sections_of, tables_of
-    from skillmix.report.figures.drawing import figures
+    from skillmix.report.contents import contents_of
     from skillmix.report.page import ASSETS, asset, index_page, texts_page
     from skillmix.report.tables.formats import written_forms
-    from skillmix.report.tables.graders import finding_table
 
     archive = Archive(writer.within("data"))
     readings = []
@@ -148,26 +146,21 @@ def _fill(runs: Sequence[RunFolder], wishes: Wishes, writer: _Writer) -> tuple[i
     made = _report_of(readings, wishes)
     say("report: writing texts, tables and figures")
     archive.close([r.archived for r in readings], made.cells, {"runs": [run.name for run in runs]})
-    drawn, not_drawn = figures(made) if wishes.figures else ([], ["Figures: not asked for."])
-    for figure in drawn:
+    contents = contents_of(made, with_figures=wishes.figures)
+    for figure in contents.figures:
         writer.raw(f"figures/{figure.name}.svg", figure.svg)
         writer.raw(f"figures/{figure.name}.png", figure.png)
-    number = {cell.key: index for index, cell in enumerate(made.cells)}
-    tables = tables_of(made, link=lambda cell: f"texts.html#cell={number[cell.key]}", published=_published(wishes))
-    decisive = finding_table(made.findings)
-    for name, content in written_forms([*tables, *([decisive] if decisive else [])]):
+    for name, content in written_forms(contents.tables):
         writer.text(f"tables/{name}", content)
-    gaps = [*made.gaps, *not_drawn]
-    writer.text("index.html", index_page(made, sections_of(tables, drawn), decisive, gaps))
+    gaps = [*made.gaps, *contents.gaps]
+    writer.text("index.html", index_page(made, contents, gaps))
     writer.text("texts.html", texts_page(made))
     for name in ASSETS:
         writer.text(name, asset(name))
     return sum(r.facts.texts for r in readings), gaps
 
 
-def _published(wishes: Wishes) -> dict[str, dict[str, object]]:
-    if not wishes.published:
-        return {}
+def _published() -> dict[str, dict[str, object]]:
     file = resources.files("skillmix.data").joinpath("published.json")
     tables: dict[str, dict[str, object]] = json.loads(file.read_text(encoding="utf-8"))["tables"]
     return tables
@@ -202,6 +195,7 @@ def _report_of(readings: Sequence[RunReading], wishes: Wishes) -> Report:
         categories={skill.name: skill.category for catalog in catalogs for skill in catalog.skills},
         common_skills=frozenset(s for catalog in catalogs for s in catalog.exclude.get("common", ())),
         corpus_tokens=wishes.tokens or 2e12,
+        published=_published() if wishes.published else {},
     )
     return _with_gaps(report, readings)
 

@@ -1,5 +1,7 @@
 """Figures of scores against k."""
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,14 +12,32 @@ from skillmix.catalog.novelty import novelty
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.report.figures.style import FAINT, INK, colour, marker, new_figure, share_axis
 from skillmix.report.records import Report, StudentKey
+from skillmix.report.registry import Drawing, Position, figure, figures
 from skillmix.report.tables.scores import common_k, students_label, without_common
 from skillmix.scores.cells import Cell
 from skillmix.scores.skills import cell_independence, saturation
 
 SATURATION_LEVEL = 0.10
+_NOTHING_GRADED = "No cell has a graded combination."
 
 
-def metric_against_k(report: Report, metric: str) -> Figure | None:
+@figures
+def metrics_against_k(report: Report) -> Iterator[Drawing]:
+    """A figure of every main metric; the first opens the section of the scores."""
+    for number, metric in enumerate(m for m in METRICS.values() if m.is_main):
+        label = metric.label.capitalize()
+        yield Drawing(
+            name=metric.name.replace("_", "-"),
+            title=f"{label} against k",
+            caption=f"{label}: {metric.meaning}. Best of the generations, mean over combinations, 95 % intervals; "
+            "points are shifted a little so that they do not overlap.",
+            draw=partial(_metric_against_k, metric=metric.name),
+            why_not=_NOTHING_GRADED,
+            position=Position("scores", 90 + number if number else 10),
+        )
+
+
+def _metric_against_k(report: Report, metric: str) -> Figure | None:
     """A panel for each grader and setting, a line for each student, with 95 % intervals."""
     settings, graders = report.settings, report.graders
     if not settings:
@@ -52,6 +72,14 @@ def _line(axes: Axes, cells: list[Cell], metric: str, *, place: int, shift: floa
     return axes.errorbar(x, y, yerr=[low, high], color=colour(place), marker=marker(place), capsize=2.5, elinewidth=1)
 
 
+@figure(
+    "observed-and-independent",
+    "Observed, and expected of independent skills",
+    section="skills",
+    order=20,
+    caption="One try. Above the dashed line skills help each other, below it they are in each other's way.",
+    why_not="No text is fully decided.",
+)
 def observed_and_independent(report: Report) -> Figure | None:
     """One-try full marks beside the products of the skills' own rates."""
     students = report.students
@@ -83,6 +111,14 @@ def observed_and_independent(report: Report) -> Figure | None:
     return figure
 
 
+@figure(
+    "saturation",
+    "How many skills a student can combine",
+    section="skills",
+    order=10,
+    caption="The largest k up to which full marks stay at or above .10.",
+    why_not=_NOTHING_GRADED,
+)
 def saturation_points(report: Report) -> Figure | None:
     """The largest k that each student still manages."""
     rows: list[tuple[str, int, StudentKey, list[Cell]]] = []
@@ -114,6 +150,15 @@ def saturation_points(report: Report) -> Figure | None:
     return figure
 
 
+@figure(
+    "common-skills-removed",
+    "Common skills removed, and the novelty bound",
+    section="skills",
+    order=40,
+    caption="Above the bound not all texts can stand in a training corpus of that size, if skills are independent "
+    "there.",
+    why_not="The catalogue has no list of common skills, or no combination drawn is without them.",
+)
 def common_removed(report: Report) -> Figure | None:
     """Full marks without common skills, the novelty bound drawn in."""
     k, found = common_k(report), without_common(report)

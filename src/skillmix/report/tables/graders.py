@@ -1,19 +1,20 @@
 """Tables of findings, graders, data sets and the paper's own figures."""
 
-from collections.abc import Sequence
+from typing import Final
 
 from skillmix.models.lineage import short_name
 from skillmix.report.records import Report
+from skillmix.report.registry import table
 from skillmix.report.tables.table import LONG, Count, Entry, Estimate, PValue, ReportTable
-from skillmix.scores.findings import Finding
 from skillmix.scores.graders import REASONS, criterion_rates, losses
 from skillmix.scores.skills import cell_independence
 
 
-def finding_table(findings: Sequence[Finding]) -> ReportTable | None:
+@table(section="findings", order=10)
+def finding_table(report: Report) -> ReportTable | None:
     """The differences behind the findings."""
     rows: list[tuple[Entry, ...]] = []
-    for f in findings:
+    for f in report.findings:
         for c in f.compared:
             rows.append(
                 (
@@ -58,6 +59,7 @@ def finding_table(findings: Sequence[Finding]) -> ReportTable | None:
     )
 
 
+@table(section="graders", order=20)
 def loss_table(report: Report) -> ReportTable:
     """Why full marks were missed: format apart from skill."""
     rows: list[tuple[Entry, ...]] = []
@@ -102,6 +104,7 @@ def loss_table(report: Report) -> ReportTable:
     )
 
 
+@table(section="graders", order=10)
 def criteria_table(report: Report) -> ReportTable:
     """How often each kind of point is earned."""
     rows: list[tuple[Entry, ...]] = []
@@ -123,6 +126,7 @@ def criteria_table(report: Report) -> ReportTable:
     )
 
 
+@table(section="skills", order=30)
 def independence_table(report: Report) -> ReportTable:
     """Observed full marks beside what independent skills would give."""
     rows: list[tuple[Entry, ...]] = []
@@ -166,6 +170,7 @@ def independence_table(report: Report) -> ReportTable:
     )
 
 
+@table(section="graders", order=30)
 def rounds_table(report: Report) -> ReportTable | None:
     """Agreement between the rounds of each grader."""
     if not report.rounds:
@@ -190,6 +195,7 @@ def rounds_table(report: Report) -> ReportTable | None:
     )
 
 
+@table(section="graders", order=40)
 def agreement_table(report: Report) -> ReportTable | None:
     """Agreement between graders."""
     if not report.agreements:
@@ -217,7 +223,12 @@ def agreement_table(report: Report) -> ReportTable | None:
     )
 
 
-def disagreement_table(report: Report, *, most: int = 25) -> ReportTable | None:
+_LONGEST_LIST: Final = 25
+"""Criteria of each run in the table of disagreements."""
+
+
+@table(section="graders", order=50)
+def disagreement_table(report: Report) -> ReportTable | None:
     """The criteria that graders disagree on."""
     rows: list[tuple[Entry, ...]] = [
         (
@@ -226,8 +237,8 @@ def disagreement_table(report: Report, *, most: int = 25) -> ReportTable | None:
             Count(d.differ),
             Estimate(d.differ / d.units),
         )
-        for run, found in report.disagreements.items()
-        for d in found[:most]
+        for run, worst in report.disagreements.items()
+        for d in worst[:_LONGEST_LIST]
         if d.differ
     ]
     if not rows:
@@ -235,13 +246,14 @@ def disagreement_table(report: Report, *, most: int = 25) -> ReportTable | None:
     return ReportTable(
         name="graders-disagree-on",
         title="Criteria that graders disagree on",
-        note=f"The worst {most} at most of each run, over all pairs of graders.",
+        note=f"The worst {_LONGEST_LIST} at most of each run, over all pairs of graders.",
         columns=("criterion", "texts", "decided differently", "share"),
         rows=tuple(rows),
         is_detail=True,
     )
 
 
+@table(section="graders", order=60)
 def readability_table(report: Report) -> ReportTable | None:
     """Replies that could not be read."""
     if not report.readability:

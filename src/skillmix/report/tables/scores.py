@@ -1,6 +1,6 @@
 """Tables of scores, in the paper's layouts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -10,10 +10,10 @@ from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
 from skillmix.render.numbers import expectation, in_words
 from skillmix.report.records import Report, StudentKey
+from skillmix.report.registry import table, tables
 from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable, score_entry
 from skillmix.scores.cells import Cell, CellKey
 
-Link = Callable[[Cell], str | None]
 _MAIN: Final = tuple(metric.name for metric in METRICS.values() if metric.is_main)
 _MAIN_LABELS: Final = tuple(METRICS[name].label for name in _MAIN)
 _NOTE: Final = (
@@ -28,27 +28,25 @@ _FORMAT_NOTE: Final = (
 )
 
 
-def setting_tables(report: Report, link: Link) -> list[ReportTable]:
+@tables(section="scores", order=20)
+def setting_tables(report: Report) -> Iterator[ReportTable]:
     """Students × k for each setting, with the main metrics and with all (tables 1, 3, 10 and 11 of the paper)."""
     number = in_words(len(METRICS))
-    tables = []
     for setting in report.settings:
         for metrics, suffix in ((_MAIN, ""), (tuple(METRICS), f"-{number}-metrics")):
-            tables.append(
-                replace(
-                    _students_by_k(report, setting, metrics=metrics, link=link),
-                    name=f"scores-{setting}{suffix}",
-                    title=f"Scores, setting {setting}" + (f", {number} metrics" if suffix else ""),
-                    is_detail=bool(suffix),
-                )
+            yield replace(
+                _students_by_k(report, setting, metrics),
+                name=f"scores-{setting}{suffix}",
+                title=f"Scores, setting {setting}" + (f", {number} metrics" if suffix else ""),
+                is_detail=bool(suffix),
             )
-    return tables
 
 
-def _students_by_k(report: Report, setting: str, *, metrics: Sequence[str], link: Link) -> ReportTable:
+def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> ReportTable:
     cells = [c for c in report.cells if c.key.setting == setting]
     ks = sorted({c.key.k for c in cells})
     found = {(c.key.run, c.key.student, c.key.grader, c.key.k): c for c in cells}
+    links = text_links(report)
     several = len(report.graders) > 1
     trained = any(key in report.lineages for key in report.students)
     rows: list[tuple[Entry, ...]] = []
@@ -59,7 +57,7 @@ def _students_by_k(report: Report, setting: str, *, metrics: Sequence[str], link
         entries: list[Entry] = []
         for k in ks:
             cell = found.get((run, student, grader, k))
-            entries += [_linked(cell, m, link) for m in metrics]
+            entries += [_linked(cell, m, links) for m in metrics]
             entries.append(Estimate(cell.format_valid if cell else None))
         rows.append((*head, *entries))
     heads = ["student", *(["trained on"] if trained else []), *(["grader"] if several else [])]
@@ -88,6 +86,7 @@ def _noise(report: Report, setting: str) -> list[str]:
     ]
 
 
+@table(section="scores", order=30)
 def change_table(report: Report) -> ReportTable | None:
     """Every tuned student against its base on the same combinations."""
     if not report.changes:
@@ -118,14 +117,20 @@ def change_table(report: Report) -> ReportTable | None:
     )
 
 
-def _linked(cell: Cell | None, metric: str, link: Link) -> Entry:
-    return score_entry(cell, metric, link=link(cell) if cell else None)
+def text_links(report: Report) -> dict[CellKey, str]:
+    """The address of each cell's texts."""
+    return {cell.key: f"texts.html#cell={number}" for number, cell in enumerate(report.cells)}
 
 
-def grader_table(report: Report, link: Link) -> ReportTable | None:
+def _linked(cell: Cell | None, metric: str, links: Mapping[CellKey, str]) -> Entry:
+    return score_entry(cell, metric, link=links[cell.key] if cell else None)
+
+
+@table(section="scores", order=60)
+def grader_table(report: Report) -> ReportTable | None:
     """The same students under several graders (table 5 of the paper)."""
     rows: list[tuple[Entry, ...]] = []
-    ks = report.ks
+    ks, links = report.ks, text_links(report)
     found = {c.key: c for c in report.cells}
     for run, student in report.students:
         cells = report.cells_of((run, student))
@@ -137,7 +142,7 @@ def grader_table(report: Report, link: Link) -> ReportTable | None:
                 entries = []
                 for k in ks:
                     cell = found.get(CellKey(run, student, grader, setting, k))
-                    entries += [_linked(cell, m, link) for m in _MAIN]
+                    entries += [_linked(cell, m, links) for m in _MAIN]
                 rows.append((report.label(run, student), setting, grader, *entries))
     if not rows:
         return None
@@ -151,19 +156,20 @@ def grader_table(report: Report, link: Link) -> ReportTable | None:
     )
 
 
-def efficiency_table(report: Report, link: Link) -> ReportTable | None:
+@table(section="scores", order=50)
+def efficiency_table(report: Report) -> ReportTable | None:
     """Tuned students with the size of their data (table 4 of the paper)."""
     tuned = [key for key in report.students if key in report.lineages]
     if not tuned:
         return None
     setting = "all" if "all" in report.settings else report.settings[0]
-    ks = [k for k in report.ks if k >= 2] or report.ks
+    ks, links = [k for k in report.ks if k >= 2] or report.ks, text_links(report)
     rows: list[tuple[Entry, ...]] = []
     for key in sorted(tuned, key=lambda k: (report.lineages[k].rows or 0, report.lineages[k].k)):
         cells = {c.key.k: c for c in report.cells_of(key, grader=report.graders[0], setting=setting)}
         if cells:
             lineage = report.lineages[key]
-            entries = [_linked(cells.get(k), m, link) for k in ks for m in _MAIN]
+            entries = [_linked(cells.get(k), m, links) for k in ks for m in _MAIN]
             rows.append((report.label(*key), short_name(lineage.k), Count(lineage.rows), *entries))
     if not rows:
         return None
@@ -204,6 +210,7 @@ def without_common(report: Report) -> tuple[list[Cell], str] | None:
     return [c for c in left if c.combinations], how
 
 
+@table(section="scores", order=70)
 def common_table(report: Report) -> ReportTable | None:
     """Full marks with common skills removed, beside the novelty bound (table 6 of the paper)."""
     k, found = common_k(report), without_common(report)
@@ -228,6 +235,7 @@ def common_table(report: Report) -> ReportTable | None:
     )
 
 
+@table(section="scores", order=40)
 def seen_table(report: Report) -> ReportTable | None:
     """Skill sets that training may have shown apart from those kept back."""
     rows: list[tuple[Entry, ...]] = []
@@ -263,6 +271,7 @@ def _apart(cell: Cell, report: Report) -> tuple[Cell, Cell]:
     return cell.only(lambda c: c.id not in kept_back), cell.only(lambda c: c.id in kept_back)
 
 
+@table(section="scores", order=80)
 def rules_table(report: Report) -> ReportTable | None:
     """Full marks under several rules."""
     if len(report.by_rules) < 2:
@@ -292,20 +301,6 @@ def rules_table(report: Report) -> ReportTable | None:
         rows=tuple(rows),
         is_detail=True,
     )
-
-
-def score_tables(report: Report, link: Link) -> list[ReportTable]:
-    """All of them that the runs allow."""
-    made: Iterable[ReportTable | None] = (
-        *setting_tables(report, link),
-        change_table(report),
-        seen_table(report),
-        efficiency_table(report, link),
-        grader_table(report, link),
-        common_table(report),
-        rules_table(report),
-    )
-    return [table for table in made if table is not None]
 
 
 def students_label(report: Report, key: StudentKey) -> str:
