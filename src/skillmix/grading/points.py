@@ -11,11 +11,11 @@ from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.rubric import Rubric
 
 Points = tuple[bool | None, ...]
-"""Earned, not earned or undecided, in the rubric's order."""
+"""True if earned, False if not, None if undecided; in the rubric's order."""
 
 
 def vote(values: Sequence[float | None], rounds: int) -> bool | None:
-    """The majority of R rounds over the readable votes; None while missing votes could still turn it.
+    """The majority of the rounds; None if missing votes could still change it.
 
     >>> vote([1.0, 1.0, None], 3), vote([0.0, 0.0, None], 3), vote([1.0, 0.0, None], 3)
     (True, False, None)
@@ -26,30 +26,30 @@ def vote(values: Sequence[float | None], rounds: int) -> bool | None:
         return True
     best = 2 * (total + rounds - len(readable))
     if best == rounds and rounds % 2 == 0:
-        return None  # only an import can leave an even number of votes; a tie of them decides nothing
+        return None  # only an imported run can have an even number of votes, and a tie decides nothing
     return False if best <= rounds else None
 
 
 def decide_points(
     rubric: Rubric, answer: Answer, readings: Sequence[Reading | None], *, rounds: int, rules: Rules
 ) -> Points:
-    """The points of one text: votes where a grader decides, code where code does.
+    """The points of one text: graders vote on skills, topic and sense; code decides length and named skills.
 
-    A student's own failure is never "ungraded": an empty answer earns nothing, not even the length point.
+    A student's own failure is never "ungraded": an empty answer earns no point, not even for its length.
     """
     if earns_nothing(answer, rules):
         return (False,) * len(rubric.criteria)
     votes = [reading.points for reading in readings if reading is not None and reading.points is not None]
-    points = [vote([v[place] for v in votes], rounds) for place in range(rubric.k + 2)]
-    for place in range(rubric.k):
+    points = [vote([v[index] for v in votes], rounds) for index in range(rubric.k + 2)]
+    for index in range(rubric.k):
         # The hard variant of arXiv 2310.17567: a skill that is named has not been shown.
-        if names_skill(answer.text, rubric.criteria[place].name, rules.name_rule):
-            points[place] = False
+        if names_skill(answer.text, rubric.criteria[index].name, rules.name_rule):
+            points[index] = False
     return (*points, count_sentences(answer.text, rules.counter) <= rubric.limit)
 
 
 def earns_nothing(answer: Answer, rules: Rules) -> bool:
-    """Whether a text scores 0 on everything without a grader."""
+    """Whether a text earns no point whatever a grader would say."""
     return answer.status in ("empty", "refused") or (answer.status == "no marker" and rules.missing_marker == "zero")
 
 
@@ -68,7 +68,7 @@ class Metric:
     is_binary: bool
     """Whether a text scores 0 or 1 and nothing in between; the interval depends on it."""
     is_main: bool
-    """Whether the report has a figure of it and shows it in every table; the others stand in the detailed tables."""
+    """Whether the report draws it and shows it in every score table; other metrics are in the detailed tables only."""
 
 
 def text_score(points: Points, metric: str) -> float | None:
@@ -95,10 +95,10 @@ def _all_skills(skills: Points, others: Points) -> float | None:
 
 def _skill_fraction(skills: Points, others: Points) -> float | None:
     """The share of skills shown, if all of the other three are earned."""
-    enough = _all_of(others)
-    if enough == 0.0 or not any(point is not False for point in skills):
+    others_met = _all_of(others)
+    if others_met == 0.0 or not any(point is not False for point in skills):
         return 0.0
-    return None if enough is None or None in skills else skills.count(True) / len(skills)
+    return None if others_met is None or None in skills else skills.count(True) / len(skills)
 
 
 def _all_of(points: Points) -> float | None:

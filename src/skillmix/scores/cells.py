@@ -1,4 +1,4 @@
-"""The texts behind one cell of a table, with everything that is counted from them."""
+"""Cells of the score table: the points of their texts, and the scores computed from them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -91,8 +91,8 @@ def summarise(texts_by_combination: Values, metric: str, *, format_failures: int
     complete = [[s for s in texts if s is not None] for texts in texts_by_combination if texts and None not in texts]
     best = [max(texts) for texts in complete]
     tries = [fmean(texts) for texts in complete]
-    value, low, high = _mean_with(best, binary=METRICS[metric].is_binary)
-    one_try, one_try_low, one_try_high = _mean_with(tries, binary=False)
+    value, low, high = _mean_and_interval(best, binary=METRICS[metric].is_binary)
+    one_try, one_try_low, one_try_high = _mean_and_interval(tries, binary=False)
     return Score(
         value=value,
         low=low,
@@ -109,7 +109,7 @@ def summarise(texts_by_combination: Values, metric: str, *, format_failures: int
     )
 
 
-def _mean_with(values: list[float], *, binary: bool) -> tuple[float | None, float | None, float | None]:
+def _mean_and_interval(values: list[float], *, binary: bool) -> tuple[float | None, float | None, float | None]:
     mean = _mean(values)
     if mean is None:
         return None, None, None
@@ -145,11 +145,11 @@ class Cell:
     statuses: tuple[tuple[AnswerStatus | None, ...], ...]
 
     def values(self, metric: str) -> list[list[float | None]]:
-        """A metric of every text, by combination."""
+        """The metric of every text, grouped by combination."""
         return [[None if p is None else text_score(p, metric) for p in texts] for texts in self.points]
 
     def best(self, metric: str) -> dict[str, float]:
-        """The best of the generations of every combination whose texts are all graded."""
+        """The metric of the best text of every complete combination, by combination id."""
         values = zip(self.combinations, self.values(metric), strict=True)
         complete = [(c.id, [v for v in texts if v is not None]) for c, texts in values if texts and None not in texts]
         return {combination: max(texts) for combination, texts in complete}
@@ -161,7 +161,7 @@ class Cell:
         return MappingProxyType({m: summarise(self.values(m), m, format_failures=failures) for m in METRICS})
 
     def count(self, *statuses: AnswerStatus) -> int:
-        """Texts whose answer has one of these statuses."""
+        """How many texts have an answer with one of these statuses."""
         return sum(status in statuses for texts in self.statuses for status in texts)
 
     @property
@@ -171,7 +171,7 @@ class Cell:
 
     @property
     def written(self) -> int:
-        """Texts that are there and have a format; a refusal has none."""
+        """Texts that have a format: everything but missing texts and refusals."""
         return self.count("fine", "no marker", "empty")
 
     @property
@@ -180,7 +180,7 @@ class Cell:
         return valid_share(self.format_failures, self.written)
 
     def only(self, wanted: Callable[[Combination], bool]) -> "Cell":
-        """The same cell with some of its combinations."""
+        """The same cell with only the wanted combinations."""
         kept = [i for i, combination in enumerate(self.combinations) if wanted(combination)]
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""Which skills succeed, alone, in pairs and together, over the texts of cells."""
+"""Which skills succeed, alone, in pairs and together, and what full marks would be if they were independent."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,12 +25,12 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's, over texts; texts of one combination are alike, so it is the least that is not known."""
+        """Wilson interval over texts; texts of one combination are correlated, so the true uncertainty is larger."""
         return wilson_interval(self.value, self.asked)
 
 
 def skill_rates(cells: Iterable[Cell]) -> dict[str, Rate]:
-    """For each skill, in how many of the texts it was asked for it is shown; undecided points are passed over."""
+    """For each skill, how many of the texts that were asked for it show it; undecided points do not count."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for skills, points in _texts(cells):
         for skill, point in zip(skills, points, strict=False):
@@ -41,7 +41,7 @@ def skill_rates(cells: Iterable[Cell]) -> dict[str, Rate]:
 
 
 def pair_rates(cells: Iterable[Cell]) -> dict[tuple[str, str], Rate]:
-    """For each two skills, in how many of the texts that were to show both both are shown."""
+    """For each pair of skills, how many of the texts that were asked for both show both."""
     counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for skills, points in _texts(cells):
         known = [(s, p) for s, p in zip(skills, points, strict=False) if p is not None]
@@ -52,7 +52,7 @@ def pair_rates(cells: Iterable[Cell]) -> dict[tuple[str, str], Rate]:
 
 
 def _texts(cells: Iterable[Cell]) -> Iterator[tuple[tuple[str, ...], Points]]:
-    """Every graded text once, though settings share some."""
+    """Every graded text once: settings can share a text."""
     seen: set[tuple[str, str, str, str, int]] = set()
     for cell in cells:
         run, student, grader = cell.key.run, cell.key.student, cell.key.grader
@@ -73,22 +73,22 @@ class TextOutcome:
 
     @property
     def full_marks(self) -> bool:
-        """Everything earned."""
+        """Whether the text earns every point."""
         return self.others_met and all(self.skills.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Independence:
-    """Observed one-try full marks beside what independent skills would give."""
+    """One-try full marks as observed, and as expected if skills were independent."""
 
     texts: int
     observed: float | None
     expected_same_k: float | None
-    """From each skill's rate in texts of the same k."""
+    """Expected from the rate of each skill in texts of the same k."""
     expected_k1: float | None
-    """From each skill's rate alone (k = 1); None where a skill was never tried alone."""
+    """Expected from the rate of each skill at k = 1; None if no text has such a rate for all its skills."""
     without_k1_rate: int
-    """Texts left out of expected_k1 for want of a rate."""
+    """Texts left out of `expected_k1` because one of their skills has no rate at k = 1."""
 
 
 def independence(texts: Sequence[TextOutcome], alone: Sequence[TextOutcome]) -> Independence:
@@ -108,7 +108,7 @@ def independence(texts: Sequence[TextOutcome], alone: Sequence[TextOutcome]) -> 
 
 
 def _rates(texts: Sequence[TextOutcome]) -> dict[str, float]:
-    """How often each skill is shown when asked for."""
+    """How often each skill is shown when a text is asked for it."""
     shown: dict[str, list[bool]] = defaultdict(list)
     for text in texts:
         for skill, is_shown in text.skills.items():
@@ -131,7 +131,7 @@ def outcomes(cell: Cell) -> list[TextOutcome]:
 
 
 def cell_independence(cell: Cell, alone: Cell | None) -> Independence:
-    """Observed one-try full marks beside the product of the skills' own rates; `alone` is the cell of k = 1."""
+    """Compare observed one-try full marks with independent skills; `alone` is the cell of k = 1."""
     return independence(outcomes(cell), outcomes(alone) if alone else [])
 
 
@@ -146,7 +146,7 @@ class Saturation:
 
 
 def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
-    """Over the cells of one student, grader and setting, from the smallest k on until the first below the level."""
+    """Go up from the smallest k of one student, grader and setting, and stop at the first k below the level."""
     scores = [(c.key.k, c.scores[FULL_MARKS]) for c in sorted(cells, key=lambda c: c.key.k)]
     known = [(k, s) for k, s in scores if s.value is not None]
     if not known:
@@ -160,5 +160,5 @@ def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
             reached = k
         return reached
 
-    values, lows, highs = ([float(getattr(s, name)) for _, s in known] for name in ("value", "low", "high"))
-    return Saturation(k=last(values), k_low=last(lows), k_high=last(highs), largest_tried=known[-1][0])
+    by_value, by_low, by_high = (last([float(getattr(s, end)) for _, s in known]) for end in ("value", "low", "high"))
+    return Saturation(k=by_value, k_low=by_low, k_high=by_high, largest_tried=known[-1][0])

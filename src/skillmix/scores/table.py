@@ -13,10 +13,9 @@ _COUNTS = ("complete", "ungraded", "format valid", "format failures")
 _METRICS = tuple(metric.label for metric in METRICS.values())
 _HEADER = (*_CELL, *_METRICS, f"{METRICS[FULL_MARKS].label}, one try", *_COUNTS)
 NOTE = (
-    "Best of the generations of a combination, mean over complete combinations, 95 % interval; "
-    "complete counts combinations, ungraded and format failures count texts, as full marks see them; "
-    "format valid is the share of texts with the marker and something behind it, refusals apart, "
-    "whatever skills they show."
+    "A score takes the best text of each combination and the mean over complete combinations, with its 95 % interval. "
+    "Complete counts combinations; ungraded (for full marks) and format failures count texts. Format valid is the "
+    "share of texts with the marker and an answer after it, whatever skills they show; refusals do not count."
 )
 
 
@@ -32,16 +31,16 @@ def score_table(scores: Iterable[CellScore]) -> str:
 
 
 def set_table(scores: Iterable[CellScore]) -> str | None:
-    """Skill sets that no data set holds beside those that may be in one; None if they were not told apart."""
-    found: dict[tuple[str, str, int], dict[str, CellScore]] = {}
+    """Reserved skill sets beside those that data sets may hold; None if the scores do not separate them."""
+    by_cell: dict[tuple[str, str, int], dict[str, CellScore]] = {}
     for score in scores:
         if score.metric == FULL_MARKS and score.sets != "all":
-            found.setdefault((score.student, score.grader, score.k), {})[score.sets] = score
-    if not found:
+            by_cell.setdefault((score.student, score.grader, score.k), {})[score.sets] = score
+    if not by_cell:
         return None
     rows = [
         (*map(str, key), *(part for name in ("reserved", "seen") for part in _set_cells(by_sets[name])))
-        for key, by_sets in found.items()
+        for key, by_sets in by_cell.items()
     ]
     header = ("student", "grader", "k", "full marks, reserved sets", "complete", "full marks, seen sets", "complete")
     return markdown_table(header, rows, right=frozenset({2, 4, 6}))
@@ -52,45 +51,46 @@ def _set_cells(score: CellScore) -> tuple[str, str]:
 
 
 def trained_note(scores: Iterable[CellScore]) -> str | None:
-    """What must be said under a table with students that were trained on its combinations."""
-    found = {
+    """A line for each student that was trained on combinations of the table; None if there is none."""
+    trained = {
         (s.student, s.setting, s.k): (s.trained_on, s.combinations)
         for s in scores
         if s.trained_on and s.sets == "all" and s.metric == FULL_MARKS
     }
     lines = [
-        f"{st} was trained on {n} of the {of} combinations of {se}, k = {k}." for (st, se, k), (n, of) in found.items()
+        f"{st} was trained on {n} of the {of} combinations of {se}, k = {k}."
+        for (st, se, k), (n, of) in trained.items()
     ]
     return "\n".join(lines) or None
 
 
 def change_note(changes: Sequence[Change]) -> str | None:
-    """What tuning changed, in a line for each tuned student, grader and setting; None if nothing can be compared."""
+    """A line for each tuned student, grader and setting with its change against the base; None if there is none."""
     if not changes:
         return None
-    found: dict[tuple[str, str, str, str], list[Change]] = {}
+    by_student: dict[tuple[str, str, str, str], list[Change]] = {}
     for change in changes:
-        found.setdefault((change.student, change.base, change.grader, change.setting), []).append(change)
-    lines = [f"{st} against {base}, {gr}, {se}: {remarks(some)}." for (st, base, gr, se), some in found.items()]
+        by_student.setdefault((change.student, change.base, change.grader, change.setting), []).append(change)
+    lines = [f"{st} against {base}, {gr}, {se}: {remarks(some)}." for (st, base, gr, se), some in by_student.items()]
     return "\n".join([_CHANGE_NOTE, *lines])
 
 
 _CHANGE_NOTE = (
     "Tuned students against their bases: difference in full marks on the combinations that both have complete, with "
-    "its 95 % interval. Within noise: the interval includes 0. Each k is looked at by itself."
+    "its 95 % interval. Within noise: the interval includes 0. Each k is tested on its own."
 )
 _REMARKS: tuple[Remark, ...] = ("a gain", "a loss", "within noise")
 
 
 def remarks(changes: Sequence[Change]) -> str:
-    """What the intervals say, k by k."""
-    said = []
+    """The gains, the losses and the changes within noise, each with its k."""
+    parts = []
     for remark in _REMARKS:
         some = [c for c in changes if c.remark == remark]
         if some:
             each = [f"k = {c.k} ({signed_with_interval(c.gain.mean, c.gain.low, c.gain.high)})" for c in some]
-            said.append(f"{remark} at {', '.join(each)}")
-    return "; ".join(said)
+            parts.append(f"{remark} at {', '.join(each)}")
+    return "; ".join(parts)
 
 
 def _row(key: tuple[str, str, str, int], by_metric: dict[str, CellScore]) -> Sequence[str]:
