@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from skillmix.commands.closing import shown_lines
-from skillmix.scores.cells import Score
+from skillmix.scores.cells import CellScore
 from skillmix.scores.compare import Change, clearest_first
 from skillmix.scores.scoring import scored_run
-from skillmix.scores.statistics.gains import Gain
+from skillmix.scores.statistics.differences import Gain
 from tests.report.worlds import make_world
 
 
@@ -17,11 +17,11 @@ def change(student: str, k: int, mean: float, low: float, high: float, **more: A
     return Change("r", student, "base", (1,), more.get("grader", "rules"), more.get("setting", "all"), k, gain)
 
 
-def score(student: str, k: int, value: float, **more: Any) -> Score:
-    facts: dict[str, Any] = dict.fromkeys(Score.__dataclass_fields__)
+def score(student: str, k: int, value: float, **more: Any) -> CellScore:
+    facts: dict[str, Any] = dict.fromkeys(CellScore.__dataclass_fields__)
     facts |= {"student": student, "grader": "rules", "setting": "all", "k": k, "metric": "full_marks", "sets": "all"}
     facts |= {"value": value, "low": value / 2, "high": (1 + value) / 2, "combinations": 40, "complete": 40}
-    return Score(**{**facts, **more})
+    return CellScore(**{**facts, **more})
 
 
 SCORES = [score("base", 1, 0.05), score("self-taught", 1, 0.81), score("base", 2, 0.0), score("self-taught", 2, 0.05)]

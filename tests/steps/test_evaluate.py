@@ -20,7 +20,7 @@ from skillmix.calls import GradeKey, Reply
 from skillmix.errors import UserError
 from skillmix.runs.run import find_run
 from skillmix.runs.scheduler import StopReason
-from skillmix.scores.cells import Score
+from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import StepFilter, dry_run, run_experiment
 from skillmix.steps.status import run_status
@@ -59,7 +59,7 @@ def run(folder: Path, **step: Any) -> RunResult:
     return run_experiment(experiment(folder, **step))
 
 
-def full_marks(scores: list[Score]) -> dict[tuple[str, int], float | None]:
+def full_marks(scores: list[CellScore]) -> dict[tuple[str, int], float | None]:
     return {(s.setting, s.k): s.value for s in scores if s.metric == "full_marks"}
 
 

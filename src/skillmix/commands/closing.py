@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from skillmix.render.numbers import dollars, duration, share_with_interval, signed_with_interval, whole
-from skillmix.scores.cells import Score
+from skillmix.scores.cells import CellScore
 from skillmix.scores.compare import Change, clearest_first
 
 _MAX_LINES: Final = 12
@@ -14,7 +14,7 @@ _NOISE: Final = (
 )
 
 
-def shown_lines(changes: Sequence[Change], scores: Sequence[Score], *, run: str) -> list[str]:
+def shown_lines(changes: Sequence[Change], scores: Sequence[CellScore], *, run: str) -> list[str]:
     """The differences between tuned students and their bases, the clearest first; none if a run has no such pair."""
     words = _Words(changes, scores)
     known = [change for change in clearest_first(changes) if words.knows(change)]
@@ -56,10 +56,10 @@ def command_lines(commands: Sequence[tuple[str, str]]) -> list[str]:
 class _Words:
     """Puts differences into words; names the setting and the grader if a run has several."""
 
-    def __init__(self, changes: Sequence[Change], scores: Sequence[Score]) -> None:
+    def __init__(self, changes: Sequence[Change], scores: Sequence[CellScore]) -> None:
         self._has_settings = len({change.setting for change in changes}) > 1
         self._has_graders = len({change.grader for change in changes}) > 1
-        self._scores: dict[tuple[str, str, str, int], Score] = {}
+        self._scores: dict[tuple[str, str, str, int], CellScore] = {}
         for score in scores:
             key = score.student, score.grader, score.setting, score.k
             is_larger = key not in self._scores or score.combinations > self._scores[key].combinations
@@ -92,7 +92,7 @@ class _Words:
             f"difference {_difference(change)}."
         )
 
-    def _score(self, student: str, change: Change) -> Score:
+    def _score(self, student: str, change: Change) -> CellScore:
         return self._scores[student, change.grader, change.setting, change.k]
 
     def _where(self, change: Change) -> str:
@@ -107,7 +107,7 @@ def _both(change: Change) -> tuple[str, str]:
     return change.student, change.base
 
 
-def _value(score: Score) -> str:
+def _value(score: CellScore) -> str:
     return share_with_interval(score.value, score.low, score.high)
 
 

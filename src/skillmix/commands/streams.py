@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from shutil import which
@@ -13,7 +12,7 @@ from skillmix.errors import UserError
 from skillmix.render.untrusted import one_line
 
 if TYPE_CHECKING:
-    from skillmix.scores.cells import Score
+    from skillmix.scores.cells import CellScore
 
 
 def program() -> str:
@@ -46,10 +45,10 @@ def standard_input() -> str:
         ) from None
 
 
-def score_rows(scores: "Iterable[Score]", *, by_sets: bool = False) -> list[dict[str, object]]:
+def score_rows(scores: "Iterable[CellScore]", *, by_sets: bool = False) -> list[dict[str, object]]:
     """The documented form of scores; `by_sets` adds the skill sets, and how many combinations were trained on."""
     hidden = {"written"} if by_sets else {"written", "sets", "trained_on"}
-    return [{name: value for name, value in asdict(score).items() if name not in hidden} for score in scores]
+    return [{name: value for name, value in score.json_row().items() if name not in hidden} for score in scores]
 
 
 def print_json(value: object) -> int:

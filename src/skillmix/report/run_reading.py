@@ -11,7 +11,7 @@ from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.grading.ballots import Ballot, ReadCall, ballots, student_texts
-from skillmix.grading.points import METRICS, Points
+from skillmix.grading.points import FULL_MARKS, Points
 from skillmix.models.lineage import DatasetFacts, Lineage, TrainingCurve
 from skillmix.prompts.files import load_prompts
 from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, Conversation, RunArchive
@@ -135,7 +135,7 @@ def read_run(run: RunFolder, *, rules: str | None, archive: Archive) -> RunReadi
         archived=ArchivedRun(place, texts, points, seen_by_code, run_rules(run, main)),
         combinations=combinations,
         lineages=lineages,
-        contenders=run_contenders(run, experiment, dict.fromkeys(c.place.student for c in cells), lineages),
+        contenders=run_contenders(run, experiment, dict.fromkeys(c.key.student for c in cells), lineages),
         reserved=_reserved(experiment) if experiment else None,
         datasets=datasets,
         curves=run_curves(run),
@@ -195,11 +195,9 @@ def _without_skipped(cells: list[Cell], experiment: Experiment) -> list[Cell]:
     """An early stop's cells are not missing, they are not there."""
     if not any(step.may_stop_early for step in experiment.steps):
         return cells
-    skipped = {cell[1:] for cell in skipped_cells(experiment, [score_of(cell, METRICS[0], {}) for cell in cells])}
+    skipped = {cell[1:] for cell in skipped_cells(experiment, [score_of(cell, FULL_MARKS, {}) for cell in cells])}
     return [
-        c
-        for c in cells
-        if (c.place.student, c.place.setting, c.place.k) not in skipped or c.summary("full_marks").complete
+        c for c in cells if (c.key.student, c.key.setting, c.key.k) not in skipped or c.scores["full_marks"].complete
     ]
 
 

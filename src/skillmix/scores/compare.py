@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from skillmix.models.lineage import Lineage
-from skillmix.scores.cells import Cell, Place
-from skillmix.scores.statistics.gains import Gain, gain
+from skillmix.scores.cells import Cell, CellKey
+from skillmix.scores.statistics.differences import Gain, gain
 
-Cells = Mapping[Place, Cell]
+Cells = Mapping[CellKey, Cell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ def paired(
     first: ComparableStudent, second: ComparableStudent, where: tuple[str, str, int], cells: Cells
 ) -> list[float]:
     """Second minus first in full marks, best of the generations, at one grader, setting and k."""
-    places = [Place(c.run, c.student, *where) for c in (first, second)]
-    if not all(place in cells for place in places):
+    keys = [CellKey(c.run, c.student, *where) for c in (first, second)]
+    if not all(key in cells for key in keys):
         return []
-    before, after = (cells[place].best("full_marks") for place in places)
+    before, after = (cells[key].best("full_marks") for key in keys)
     return [after[c] - before[c] for c in sorted(before.keys() & after.keys())]
 
 

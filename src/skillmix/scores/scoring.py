@@ -10,12 +10,12 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import cells_of
 from skillmix.experiment.steps import EvaluateStep
 from skillmix.grading.ballots import Ballot
-from skillmix.grading.points import METRICS, Metric, Points
+from skillmix.grading.points import METRICS, Points
 from skillmix.runs.experiment_copy import experiment_of_run, read_experiment
 from skillmix.runs.reading.run_records import RunRecords, run_records, run_rules
 from skillmix.runs.run import RunFolder, find_run
 from skillmix.runs.students import trained_combinations
-from skillmix.scores.cells import Cell, Place, Score, largest_cells
+from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
 from skillmix.scores.compare import Change, before_and_after
 from skillmix.scores.lineages import run_contenders, run_lineages
 
@@ -34,7 +34,7 @@ class BallotCell:
     def cell(self, run: str, points: Sequence[Sequence[Points | None]]) -> Cell:
         """The same with its points."""
         return Cell(
-            place=Place(run, self.student, self.grader, self.setting, self.k),
+            key=CellKey(run, self.student, self.grader, self.setting, self.k),
             combinations=self.combinations,
             points=tuple(map(tuple, points)),
             statuses=tuple(tuple(b.text.answer.status if b else None for b in texts) for texts in self.texts),
@@ -45,12 +45,12 @@ class BallotCell:
 class ScoredRun:
     """The cells of a run's table, and what tuning changed."""
 
-    scores: list[Score]
+    scores: list[CellScore]
     changes: list[Change]
     """Tuned students against their bases, where a run has both."""
 
 
-def run_scores(run_name: str, *, rules: str | None = None, by_sets: bool = False) -> list[Score]:
+def run_scores(run_name: str, *, rules: str | None = None, by_sets: bool = False) -> list[CellScore]:
     """Every cell of a run: student, grader, setting, k and metric; the run's own rules unless others are named.
 
     By sets, the cells on train skills come again in two parts: skill sets that are reserved, and those that data sets
@@ -70,11 +70,11 @@ def scored_run(run_name: str, *, rules: str | None = None, by_sets: bool = False
 
 def _scored(
     run: RunFolder, document: Mapping[str, object], rules: str | None, *, by_sets: bool
-) -> tuple[list[Score], list[Cell]]:
+) -> tuple[list[CellScore], list[Cell]]:
     experiment = experiment_of_run(document)
     chosen = run_rules(run, rules)
     records = run_records(run)
-    scores: list[Score] = []
+    scores: list[CellScore] = []
     cells: list[Cell] = []
     trained = trained_combinations(run, experiment) if experiment else {}
     for sets, group in _parts(groups_of(experiment, records), experiment if by_sets else None):
@@ -87,10 +87,10 @@ def _scored(
     return (_without_skipped(scores, experiment) if experiment else scores), cells
 
 
-def score_of(cell: Cell, metric: Metric, document: Mapping[str, object]) -> Score:
+def score_of(cell: Cell, metric: str, document: Mapping[str, object]) -> CellScore:
     """One metric of a cell, with what the run's document says of it."""
-    run, student, grader, setting, k = cell.place
-    return Score(
+    run, student, grader, setting, k = cell.key
+    return CellScore(
         run=run,
         student=student,
         grader=grader,
@@ -101,14 +101,13 @@ def score_of(cell: Cell, metric: Metric, document: Mapping[str, object]) -> Scor
         setting=setting,
         k=k,
         metric=metric,
-        format_failures=cell.format_failures,
         written=cell.written,
-        **asdict(cell.summary(metric)),
+        **asdict(cell.scores[metric]),
     )
 
 
-def _changes(run: RunFolder, experiment: Experiment | None, cells: Mapping[Place, Cell]) -> list[Change]:
-    students = dict.fromkeys(place.student for place in cells)
+def _changes(run: RunFolder, experiment: Experiment | None, cells: Mapping[CellKey, Cell]) -> list[Change]:
+    students = dict.fromkeys(key.student for key in cells)
     lineages = run_lineages(run, experiment, students, ())
     if not lineages:
         return []
@@ -137,7 +136,7 @@ def _known_of(group: BallotCell, trained: frozenset[str] | None) -> int | None:
     return None if trained is None else sum(c.id in trained for c in group.combinations)
 
 
-def _without_skipped(scores: list[Score], experiment: Experiment) -> list[Score]:
+def _without_skipped(scores: list[CellScore], experiment: Experiment) -> list[CellScore]:
     """An early stop's cells are not missing, they are not there; what was made of one all the same is shown."""
     skipped = {cell[1:] for cell in skipped_cells(experiment, scores)}
     return [s for s in scores if (s.student, s.setting, s.k) not in skipped or s.complete]
@@ -172,7 +171,7 @@ def makes_data(run_name: str) -> bool:
     return experiment is not None and any(step.stage in ("dataset", "train") for step in experiment.steps)
 
 
-def students_without_scores(run_name: str, scores: list[Score]) -> list[str]:
+def students_without_scores(run_name: str, scores: list[CellScore]) -> list[str]:
     """Students of a run whose texts no grader has seen, and who are in no table for that."""
     run = find_run(run_name)
     experiment = experiment_of_run(read_experiment(run))
@@ -197,7 +196,7 @@ SkippedCell = tuple[str, str, str, int]
 """Step, student, setting and k."""
 
 
-def skipped_cells(experiment: Experiment, scores: Sequence[Score]) -> set[SkippedCell]:
+def skipped_cells(experiment: Experiment, scores: Sequence[CellScore]) -> set[SkippedCell]:
     """Cells that an early stop leaves out: the student's full marks at a smaller k are below it for every grader."""
     values = {
         (s.student, s.grader, s.setting, s.k): s.value

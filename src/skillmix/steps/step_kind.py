@@ -15,7 +15,7 @@ from skillmix.runs.conversations import Conversations
 from skillmix.runs.progress.stopping import signal_of
 from skillmix.runs.run import RunFolder
 from skillmix.runs.scheduler import CallCounts, StopReason
-from skillmix.scores.cells import Score
+from skillmix.scores.cells import CellScore
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class RunResult:
             by_reason.setdefault(problem.reason, []).append((key, problem))
         return [_failure_line(reason, calls) for reason, calls in by_reason.items()]
 
-    def ungraded(self, scores: Iterable[Score]) -> int:
+    def ungraded(self, scores: Iterable[CellScore]) -> int:
         """Texts in the graded cells without a score: their grades are missing or unreadable."""
         by_cell: dict[GradedCell, int] = {}
         for score in scores:
