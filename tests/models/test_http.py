@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from skillmix.models.servers.http import wait_asked
+from skillmix.models.servers.http import requested_wait
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -28,4 +28,4 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     ],
 )
 def test_every_usual_header_is_understood(headers: dict[str, str], seconds: float | None) -> None:
-    assert wait_asked(headers, now=NOW) == (None if seconds is None else pytest.approx(seconds))
+    assert requested_wait(headers, now=NOW) == (None if seconds is None else pytest.approx(seconds))

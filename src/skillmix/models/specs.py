@@ -240,7 +240,7 @@ _ADDRESS_HINT: Final = "An address looks like https://models.example/v1 or http:
 
 
 def _check_address(address: str) -> None:
-    """Refuse an address that no request can be sent to, before anything is sent."""
+    """Refuse an address that cannot receive requests."""
     fault = _address_fault(address)
     if fault is not None:
         raise UserError(fault, hint=_ADDRESS_HINT)
@@ -253,7 +253,7 @@ def _address_fault(address: str) -> str | None:
     except ValueError as error:
         return f"The address of a model cannot be read: {error}."
     if parts.username is not None or parts.password is not None or "@" in address:
-        # The words before the "@" may be a password, so the message does not repeat them.
+        # The text before the "@" may be a password, so the message does not repeat it.
         return "The address of a model holds a user name or a password; name the variable of a key with `key:` instead."
     if parts.scheme not in ("http", "https"):
         return f"{address!r} is not an address: it does not start with http:// or https://."
@@ -272,7 +272,7 @@ def _host_fault(address: str, parts: SplitResult, port: int | None) -> str | Non
 
 
 def asked_model(text: str) -> str | None:
-    """The model that a grader's spec asks: none for `rules:`, the one named there for `rules:SPEC`.
+    """The spec of the model that a grader calls: None for `rules:`, SPEC for `rules:SPEC`.
 
     >>> asked_model("rules:"), asked_model("rules:openai:m"), asked_model("openai:m")
     (None, 'openai:m', 'openai:m')
