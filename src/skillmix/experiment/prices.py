@@ -1,4 +1,4 @@
-"""What tokens cost, and the worst that a call can."""
+"""Prices of models, and the maximum cost of a call."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from skillmix.errors import faults_error
 from skillmix.models.specs import ModelSpec, provider_of
 
 _CHARACTERS_A_TOKEN: Final = 3
-"""Few enough that an estimate made with it is too high rather than too low."""
+"""Fewer than usual, so that estimates are too high rather than too low."""
 _LONGEST_REPLY: Final = 4096
 
 
@@ -26,30 +26,31 @@ class Price:
     output: float
 
     def of(self, input_tokens: int, output_tokens: int) -> float:
-        """What that many tokens cost."""
+        """The cost of these tokens."""
         return (input_tokens * self.input + output_tokens * self.output) / 1e6
 
     def worst(self, request: Request) -> float:
-        """The most that a request can cost."""
+        """The maximum cost of a request."""
         characters = sum(_weight(message.content) for message in request.messages)
         return self.of(tokens_in(characters), request.decoding.max_tokens or _LONGEST_REPLY)
 
 
 def _weight(text: str) -> int:
-    """Characters, each one beyond ASCII as long as it can be at worst: a token for each of its bytes."""
+    """Length in characters; a character beyond ASCII counts as its worst case, one token for each of its bytes."""
     if text.isascii():
         return len(text)
-    beyond = sum(not letter.isascii() for letter in text)
-    return len(text) - beyond + _CHARACTERS_A_TOKEN * (len(text.encode("utf-8", "surrogatepass")) - len(text) + beyond)
+    ascii_characters = sum(character.isascii() for character in text)
+    other_bytes = len(text.encode("utf-8", "surrogatepass")) - ascii_characters
+    return ascii_characters + _CHARACTERS_A_TOKEN * other_bytes
 
 
 def tokens_in(characters: int) -> int:
-    """At most so many tokens in a text of that length."""
+    """Maximum number of tokens in a text of this length."""
     return characters // _CHARACTERS_A_TOKEN + 1
 
 
 def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
-    """The price of a model; None if nobody knows. What runs on this machine is free."""
+    """The price of a model; None if not known. A model on this machine is free unless it has a price."""
     listed = prices.get(f"{spec.provider}:{spec.name}")
     host = urlsplit(spec.address).hostname if spec.address else None
     if listed is None and (provider_of(spec).is_free or host in ("localhost", "127.0.0.1", "::1")):
@@ -68,7 +69,7 @@ class _Entry(BaseModel):
 
 
 def load_prices(path: Path | None) -> dict[str, Price]:
-    """The user's prices, or those that come with the package."""
+    """Prices from a file of the user, or from the package."""
     file = path or SHIPPED / "prices.yaml"
     try:
         entries = TypeAdapter(dict[str, _Entry]).validate_python(read_yaml(file))
