@@ -18,7 +18,7 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import Interrupted, UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
-from skillmix.experiment.plan import entries, graded_cells
+from skillmix.experiment.plan import graded_cells, settings_by_model
 from skillmix.experiment.prices import Price, load_prices, price_of
 from skillmix.experiment.sections import Step
 from skillmix.models.specs import parse_spec
@@ -187,10 +187,10 @@ async def _probe(experiment: Experiment, steps: Sequence[Step]) -> None:
     graders = sorted({name for step in steps for name in step.grader_names})
     # The model of a train step may not exist yet.
     students = sorted({name for step in steps for name in step.student_names if name in experiment.students})
-    asked = entries(experiment, students, graders)
+    settings = settings_by_model(experiment, students, graders)
     async with AsyncExitStack() as opened:
-        models = await opened_models(asked, opened)
-        for key, address in sorted({(s.key, parse_spec(str(s.asked)).address) for s in asked.values() if s.key}):
+        models = await opened_models(settings, opened)
+        for key, address in sorted({(s.key, parse_spec(str(s.asked)).address) for s in settings.values() if s.key}):
             say(f"{key} is sent to {address or 'the address of its provider'}")
         problems = await asyncio.gather(*(_probed(model) for model in models.values()))
         for name, problem in zip(models, problems, strict=True):
@@ -214,7 +214,7 @@ async def _probed(model: Model) -> CallProblem | None:
 
 def _prices(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
     """The price of each model by its task name, None if unknown; a limit in dollars needs every price."""
-    settings_of = entries(experiment, list(experiment.students), list(experiment.graders))
+    settings_of = settings_by_model(experiment, list(experiment.students), list(experiment.graders))
     trained = {f"student:{step.name}": Price(0.0, 0.0) for step in experiment.steps if step.trains_model}
     known = {name: price_of(parse_spec(str(settings.asked)), prices) for name, settings in settings_of.items()}
     unknown = sorted({settings_of[name].model for name, price in known.items() if price is None})
