@@ -19,8 +19,8 @@ from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import passes
 from skillmix.runs.reading.texts import run_texts
 from skillmix.scores.scoring import run_scores
+from skillmix.scores.status import run_status
 from skillmix.steps.run import run_experiment
-from skillmix.steps.status import run_status
 
 TEXT = "Every loaf must rest, every crust must crack, every baker must wait for the bread."
 

@@ -22,7 +22,7 @@ from skillmix.calls import Reply
 from skillmix.commands import main as command
 from skillmix.runs import scheduler
 from skillmix.runs.run import find_run
-from skillmix.steps.status import run_status
+from skillmix.scores.status import run_status
 from tests.hostile.replies import ANSWER, grades
 from tests.models.stub import Handler, Stub, chat, error, serving
 
