@@ -14,8 +14,8 @@ import yaml
 
 from skillmix.errors import UserError
 from skillmix.runs.run import find_run
+from skillmix.scores.status import run_status
 from skillmix.steps.run import run_experiment
-from skillmix.steps.status import run_status
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 

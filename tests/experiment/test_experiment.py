@@ -1,4 +1,4 @@
-"""The experiment file: the design's examples parse, and every fault is told."""
+"""The experiment file: the examples of the design parse, every fault is reported, and `--set` changes one key."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import experiment_of, load_experiment
+from skillmix.experiment.experiment import experiment_of, load_experiment, with_changes
 from skillmix.experiment.steps import EvaluateStep
 
 EVALUATION = """
@@ -81,7 +81,7 @@ def test_rounds_of_data_and_training_parse() -> None:
         ({"budget": {"max_usd": -1}}, "budget.max_usd"),
     ],
 )
-def test_a_faulty_experiment_is_refused_with_its_place(changes: dict[str, Any], message: str) -> None:
+def test_a_faulty_experiment_is_refused_with_the_location(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         parsed(EVALUATION, **changes)
 
@@ -169,32 +169,38 @@ def test_every_experiment_that_ships_can_be_read(path: Path) -> None:
     assert load_experiment(path).name == path.stem
 
 
+CHANGED_DOCUMENT = {"seed": 0, "budget": None, "steps": [{"name": "eval", "k": [1, 2]}, {"name": "report"}]}
+
+
 @pytest.mark.parametrize(
-    ("step", "fault"),
+    ("change", "path", "value"),
     [
-        ({"writer": "base", "of": ["d0"]}, "give one of them"),
-        ({}, "give one of them"),
-        ({"writer": "base", "k": [1]}, "needs graders, a target"),
-        ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(x)"}, "no recipe"),
-        ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(1)", "k": [1]}, "says which k"),
-        ({"writer": "base", "graders": ["judge"], "target": {1: 5}, "k": [1, 2]}, "target names k"),
-        ({"of": ["d0"], "target": 3}, "do not apply"),
-        ({"of": ["d0"], "shares": {1: 1}}, "need a size"),
-        ({"of": ["nowhere"]}, "no earlier dataset step"),
-        (
-            {"writer": "base", "graders": ["judge"], "target": 5, "k": [1], "per_skill": {"floor": 3, "ceiling": 2}},
-            "above",
-        ),
+        ("seed=7", ["seed"], 7),
+        ("budget.max_usd=2.5", ["budget", "max_usd"], 2.5),
+        ("steps.eval.k=[3]", ["steps", 0, "k"], [3]),
+        ("steps.2.name=end", ["steps", 1, "name"], "end"),
+        ("students.a.model=openai:m@http://h/v1?x=1", ["students", "a", "model"], "openai:m@http://h/v1?x=1"),
+        ("seed=", ["seed"], None),
     ],
 )
-def test_a_dataset_step_that_makes_no_sense_is_refused(step: dict[str, Any], fault: str) -> None:
-    first = {"name": "d0", "stage": "dataset", "writer": "base", "graders": ["judge"], "target": 5, "k": [1]}
-    document = {
-        "name": "x",
-        "students": {"base": {"model": "scripted:student"}},
-        "graders": {"judge": {"model": "scripted:grader"}},
-        "steps": [first, {"name": "d", "stage": "dataset"} | step],
-    }
+def test_a_change_reaches_its_key_and_nothing_else(change: str, path: list[str | int], value: object) -> None:
+    document: object = with_changes(CHANGED_DOCUMENT, [change])
 
-    with pytest.raises(UserError, match=fault):
-        experiment_of(document, source="test")
+    found: object = document
+    for part in path:
+        found = found[part]  # type: ignore[index]
+    assert found == value
+    assert CHANGED_DOCUMENT["steps"] == [{"name": "eval", "k": [1, 2]}, {"name": "report"}]
+
+
+@pytest.mark.parametrize("change", ["seed", "=3", "steps.nobody.k=1", "steps.9.k=1", "seed.deeper=1", "seed=[1"])
+def test_a_faulty_change_is_refused_with_a_hint(change: str) -> None:
+    with pytest.raises(UserError) as caught:
+        with_changes(CHANGED_DOCUMENT, [change])
+
+    assert caught.value.hint
+
+
+def test_yaml_that_makes_objects_is_refused() -> None:
+    with pytest.raises(UserError, match="not valid YAML"):
+        with_changes(CHANGED_DOCUMENT, ["seed=!!python/object/apply:os.system [ls]"])

@@ -12,8 +12,8 @@ from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.experiment.recipes import plain_recipe
 from skillmix.runs.export import export
 from skillmix.scores.scoring import run_scores
+from skillmix.scores.status import run_status
 from skillmix.steps.run import run_experiment
-from skillmix.steps.status import run_status
 
 JUDGES = {"judge": "scripted:grader?noise=0.2", "mixed": "rules:scripted:grader?noise=0.2&unreadable=0.2"}
 

@@ -22,8 +22,8 @@ from skillmix.runs.run import find_run
 from skillmix.runs.scheduler import StopReason
 from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import run_scores
+from skillmix.scores.status import run_status
 from skillmix.steps.run import StepFilter, dry_run, run_experiment
-from skillmix.steps.status import run_status
 from skillmix.steps.step_kind import RunResult
 
 SMOKE = Path(__file__).parents[2] / "experiments/smoke.yaml"

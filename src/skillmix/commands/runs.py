@@ -52,7 +52,7 @@ def add_parsers(commands: Commands) -> None:
 
 def status(options: argparse.Namespace) -> int:
     """Count the calls of a run that are done, missing, failed or unreadable."""
-    from skillmix.steps.status import run_status
+    from skillmix.scores.status import run_status
 
     status = run_status(options.run)
     if options.json:

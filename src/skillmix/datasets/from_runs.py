@@ -60,7 +60,7 @@ def plan_of(step: DatasetStep, place: StepContext) -> DatasetPlan:
     writer = settings_for(experiment, student_name(step.writer)) if step.writer else None
     return DatasetPlan(
         name=f"{experiment.name}-{step.name}",
-        recipe=step.chosen,
+        recipe=step.data_recipe,
         catalog=place.catalog,
         partition=experiment.partition,
         bars=bars_for(experiment, place.catalog),

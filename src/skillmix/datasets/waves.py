@@ -136,7 +136,7 @@ class Waves:
     def _target(self, k: int) -> Target:
         return Target(
             kept=self.step.target_of(k),
-            most=self.step.most_of(k),
+            most=self.step.max_conversations(k),
             floor=self.step.per_skill.floor,
             ceiling=self.step.per_skill.ceiling,
             skills=self._side(k).skills,

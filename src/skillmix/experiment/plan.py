@@ -74,7 +74,7 @@ def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[Gra
 Settings = StudentSettings | GraderSettings
 
 
-def entries(experiment: Experiment, students: Sequence[str], graders: Sequence[str]) -> dict[str, Settings]:
+def settings_by_model(experiment: Experiment, students: Sequence[str], graders: Sequence[str]) -> dict[str, Settings]:
     """Settings by the task names of models, `student:NAME` and `grader:NAME`, without graders that are code alone."""
     return {f"student:{name}": experiment.students[name] for name in students} | {
         f"grader:{name}": experiment.graders[name] for name in graders if experiment.graders[name].asked

@@ -214,7 +214,7 @@ class DatasetStep(Step):
 
     def _with_known_recipe(self) -> "DatasetStep":
         try:
-            ks = self.chosen.ks
+            ks = self.data_recipe.ks
         except UserError as error:
             raise ValueError(f"{error.message} {error.hint}") from None
         targets = set(self.target) if isinstance(self.target, dict) else set()
@@ -225,14 +225,14 @@ class DatasetStep(Step):
         return self
 
     @property
-    def chosen(self) -> DataRecipe:
+    def data_recipe(self) -> DataRecipe:
         """The recipe, from its name or from k, size and shares."""
         if self.recipe is not None:
             return recipe_named(self.recipe, size=self.size, skills=self.skills)
         ks = tuple(dict.fromkeys(self.k or self.shares))
         return plain_recipe(ks, size=self.size, skills=self.skills, shares=self.shares)
 
-    def most_of(self, k: int) -> int:
+    def max_conversations(self, k: int) -> int:
         """Maximum number of conversations for one k."""
         return self.most or _CONVERSATIONS_PER_TEXT * self.target_of(k)
 
@@ -268,7 +268,7 @@ class DatasetStep(Step):
     @property
     def planned_texts(self) -> int | None:
         """The sum of the targets; None for joined data sets."""
-        return sum(self.target_of(k) for k in self.chosen.ks) if self.writer else None
+        return sum(self.target_of(k) for k in self.data_recipe.ks) if self.writer else None
 
     @property
     def call_bound(self) -> Literal["at least"]:
@@ -277,7 +277,7 @@ class DatasetStep(Step):
 
     def settings_drawn_from(self, steps: Sequence[Step]) -> tuple[Setting, ...]:
         """`all` if k = 1 draws all skills, else `train`."""
-        return (self.chosen.skills,)
+        return (self.data_recipe.skills,)
 
     def conversations(self, steps: Sequence[Step]) -> int:
         """One conversation for each text; the first wave shows how many more are needed."""

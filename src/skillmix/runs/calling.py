@@ -10,7 +10,7 @@ from skillmix.calls import Model
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import PlannedCell, Settings, entries
+from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
 from skillmix.experiment.sections import Step
 from skillmix.models.specs import Access, ModelOptions, open_model, parse_spec, provider_of
 from skillmix.prompts.files import load_prompts
@@ -54,7 +54,7 @@ class Calls:
         """The models that are asked, by the names that tasks use."""
         for name in self.students:
             require_trained(experiment, name)
-        return entries(experiment, self.students, self.graders)
+        return settings_by_model(experiment, self.students, self.graders)
 
 
 def calls_of(step: Step) -> Calls:

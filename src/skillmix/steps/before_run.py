@@ -1,17 +1,26 @@
 """Checks before a run is changed: a run that is refused stays as it was."""
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import Final
 
+from skillmix.calls import CallProblem, Model
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import combination_of
+from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import PlannedCell, cells_of
+from skillmix.experiment.plan import PlannedCell, cells_of, settings_by_model
+from skillmix.experiment.prices import Price, price_of
 from skillmix.experiment.sections import Step
+from skillmix.models.specs import parse_spec
 from skillmix.prompts.files import load_prompts
-from skillmix.runs.calling import StepContext
+from skillmix.runs.calling import StepContext, opened_models
 from skillmix.runs.conversations import Conversations
+from skillmix.runs.progress.terminal import say
+from skillmix.runs.rules_grader import require_checkers
 from skillmix.runs.run import RunFolder
 from skillmix.runs.students import require_trained, with_trained
 from skillmix.steps.kinds import kind_of
@@ -74,3 +83,58 @@ def _follow_in_journal(conversations: Conversations, cell: PlannedCell, context:
         outcome = context.journal.find(request)
         if outcome is not None:
             waiting.extend(conversations.follow(request, outcome))
+
+
+def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> None:
+    """Refuse graders by code for skills without a checker; all skills of a setting count, which saves the draw."""
+    for step in steps:
+        code = [name for name in step.grader_names if experiment.graders[name].asked is None]
+        if code:
+            for setting in step.settings_drawn_from(experiment.steps):
+                pool = catalog.pool(setting, partition=experiment.partition, exclude=experiment.exclude)
+                require_checkers(catalog, pool.skills, code[0])
+
+
+async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
+    """Find a wrong key, address or name of any model before the first paid call."""
+    graders = sorted({name for step in steps for name in step.grader_names})
+    # The model of a train step may not exist yet.
+    students = sorted({name for step in steps for name in step.student_names if name in experiment.students})
+    settings = settings_by_model(experiment, students, graders)
+    async with AsyncExitStack() as opened:
+        models = await opened_models(settings, opened)
+        for key, address in sorted({(s.key, parse_spec(str(s.asked)).address) for s in settings.values() if s.key}):
+            say(f"{key} is sent to {address or 'the address of its provider'}")
+        problems = await asyncio.gather(*(_probed(model) for model in models.values()))
+        for name, problem in zip(models, problems, strict=True):
+            if problem is not None:
+                raise UserError(
+                    f"{name.replace(':', ' ')} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
+                    hint="Check its name, its address and the key in the environment. No call was made.",
+                )
+
+
+_LONGEST_PROBE: Final = 8.0
+"""Seconds."""
+
+
+async def _probed(model: Model) -> CallProblem | None:
+    """Probe one model with a short timeout, because an address that never answers would take that of a whole call."""
+    try:
+        return await asyncio.wait_for(model.probe(), _LONGEST_PROBE)
+    except TimeoutError:
+        return CallProblem("fatal", "no connection", f"nothing came back in {_LONGEST_PROBE:g} s")
+
+
+def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
+    """The price of each model by its task name, None if unknown; a limit in dollars needs every price."""
+    settings_of = settings_by_model(experiment, list(experiment.students), list(experiment.graders))
+    trained = {f"student:{step.name}": Price(0.0, 0.0) for step in experiment.steps if step.trains_model}
+    known = {name: price_of(parse_spec(str(settings.asked)), prices) for name, settings in settings_of.items()}
+    unknown = sorted({settings_of[name].model for name, price in known.items() if price is None})
+    if experiment.budget.max_usd is not None and unknown:
+        raise UserError(
+            f"budget.max_usd cannot be kept: the price of {', '.join(unknown)} is not known.",
+            hint="Add it to a price file and give that with --prices.",
+        )
+    return {**trained, **known}

@@ -50,7 +50,7 @@ class DatasetKind(StepKind[DatasetStep]):
         if not step.writer:
             return []
         fewest = _estimates(f"{step.name}, at least", step, step.target_of, basis, is_lower_bound=True)
-        return fewest + _estimates(f"{step.name}, at most", step, step.most_of, basis)
+        return fewest + _estimates(f"{step.name}, at most", step, step.max_conversations, basis)
 
     def run(self, step: DatasetStep, context: StepContext, result: RunResult) -> bool:
         """Write the data set; later steps wait until every k has enough texts."""
@@ -84,16 +84,16 @@ def _estimates(
     is_lower_bound: bool = False,
 ) -> list[CallEstimate]:
     counted: list[tuple[Combination, int]] = []
-    for k in step.chosen.ks:
+    for k in step.data_recipe.ks:
         counted += _spread(conversations_of_k(k), _sample(step, k, basis))
-    found = [student_estimate(label, student, counted, basis) for student in step.student_names]
-    found += grader_estimates(label, step.grader_names, counted, basis)
-    return [replace(estimate, is_lower_bound=is_lower_bound) for estimate in found]
+    estimates = [student_estimate(label, student, counted, basis) for student in step.student_names]
+    estimates += grader_estimates(label, step.grader_names, counted, basis)
+    return [replace(estimate, is_lower_bound=is_lower_bound) for estimate in estimates]
 
 
 def _sample(step: DatasetStep, k: int, basis: EstimateBasis) -> list[Combination]:
     experiment = basis.experiment
-    setting: Setting = "all" if k == 1 and step.chosen.skills == "all" else "train"
+    setting: Setting = "all" if k == 1 and step.data_recipe.skills == "all" else "train"
     pool = basis.catalog.pool(setting, partition=experiment.partition, exclude=experiment.exclude)
     draw = Draw(side=pool, setting=setting, k=k, seed=experiment.seed, purpose="training")
     return list(islice(all_combinations(draw), _SAMPLE))

@@ -1,37 +1,32 @@
 """Run the steps of an experiment: all of them (`skillmix run`), those of one stage, or only the training.
 
-Each function here is a loop over steps; the work on one step is in the file of its kind.
+Each function here is a loop over steps. The checks are in before_run.py, the work on a step is in the file of its kind.
 """
 
 import asyncio
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGINT
-from typing import Final
 
-from skillmix.calls import CallProblem, Model
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import Interrupted, UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
-from skillmix.experiment.plan import entries, graded_cells
-from skillmix.experiment.prices import Price, load_prices, price_of
+from skillmix.experiment.plan import graded_cells
+from skillmix.experiment.prices import load_prices
 from skillmix.experiment.sections import Step
-from skillmix.models.specs import parse_spec
 from skillmix.runs.budget import LimitedBudget
-from skillmix.runs.calling import StepContext, opened_models
+from skillmix.runs.calling import StepContext
 from skillmix.runs.experiment_copy import checked_document, continued
 from skillmix.runs.planned_work import planned_work
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
-from skillmix.runs.progress.terminal import say
-from skillmix.runs.rules_grader import require_checkers
 from skillmix.runs.run import RunFolder, new_run
 from skillmix.runs.students import with_trained
-from skillmix.steps.before_run import check_journal, check_plan
+from skillmix.steps.before_run import check_code_graders, check_journal, check_plan, prices_by_model, probe_models
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.kinds import kind_of
 from skillmix.steps.step_kind import RunResult
@@ -71,11 +66,11 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: S
     started, cpu_started = time.monotonic(), _cpu_seconds()
     steps = (wanted or StepFilter()).select(experiment)
     catalog = load_catalog(experiment.catalog)
-    _check_rules(experiment, catalog, steps)
+    check_code_graders(experiment, catalog, steps)
     run = new_run(experiment.name)
-    price_by_model = _prices(experiment, load_prices(prices))
+    price_by_model = prices_by_model(experiment, load_prices(prices))
     check_plan(experiment, catalog, steps, run)
-    asyncio.run(_probe(experiment, steps))
+    asyncio.run(probe_models(experiment, steps))
     result = RunResult(run, graded_cells=graded_cells(steps, experiment))
     with RunProgress(planned_work(experiment, steps, run)) as progress:
         with run.write() as journal:
@@ -170,57 +165,3 @@ def _models_asked(step: Step, experiment: Experiment) -> list[str]:
     """The models that a step calls, by their task names."""
     graders = [name for name in step.grader_names if experiment.graders[name].asked]
     return [f"student:{name}" for name in step.student_names] + [f"grader:{name}" for name in graders]
-
-
-def _check_rules(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> None:
-    """Refuse graders by code for skills without a checker; all skills of a setting count, which saves the draw."""
-    for step in steps:
-        code = [name for name in step.grader_names if experiment.graders[name].asked is None]
-        if code:
-            for setting in step.settings_drawn_from(experiment.steps):
-                pool = catalog.pool(setting, partition=experiment.partition, exclude=experiment.exclude)
-                require_checkers(catalog, pool.skills, code[0])
-
-
-async def _probe(experiment: Experiment, steps: Sequence[Step]) -> None:
-    """Find a wrong key, address or name of any model before the first paid call."""
-    graders = sorted({name for step in steps for name in step.grader_names})
-    # The model of a train step may not exist yet.
-    students = sorted({name for step in steps for name in step.student_names if name in experiment.students})
-    asked = entries(experiment, students, graders)
-    async with AsyncExitStack() as opened:
-        models = await opened_models(asked, opened)
-        for key, address in sorted({(s.key, parse_spec(str(s.asked)).address) for s in asked.values() if s.key}):
-            say(f"{key} is sent to {address or 'the address of its provider'}")
-        problems = await asyncio.gather(*(_probed(model) for model in models.values()))
-        for name, problem in zip(models, problems, strict=True):
-            if problem is not None:
-                raise UserError(
-                    f"{name.replace(':', ' ')} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
-                    hint="Check its name, its address and the key in the environment. No call was made.",
-                )
-
-
-_LONGEST_PROBE: Final = 8.0
-
-
-async def _probed(model: Model) -> CallProblem | None:
-    """Probe one model with a short timeout, because an address that never answers would take that of a whole call."""
-    try:
-        return await asyncio.wait_for(model.probe(), _LONGEST_PROBE)
-    except TimeoutError:
-        return CallProblem("fatal", "no connection", f"nothing came back in {_LONGEST_PROBE:g} s")
-
-
-def _prices(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
-    """The price of each model by its task name, None if unknown; a limit in dollars needs every price."""
-    settings_of = entries(experiment, list(experiment.students), list(experiment.graders))
-    trained = {f"student:{step.name}": Price(0.0, 0.0) for step in experiment.steps if step.trains_model}
-    known = {name: price_of(parse_spec(str(settings.asked)), prices) for name, settings in settings_of.items()}
-    unknown = sorted({settings_of[name].model for name, price in known.items() if price is None})
-    if experiment.budget.max_usd is not None and unknown:
-        raise UserError(
-            f"budget.max_usd cannot be kept: the price of {', '.join(unknown)} is not known.",
-            hint="Add it to a price file and give that with --prices.",
-        )
-    return {**trained, **known}
