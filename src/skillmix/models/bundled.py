@@ -16,11 +16,11 @@ from typing import Final
 from zipfile import BadZipFile, ZipFile
 
 from skillmix.errors import UserError
+from skillmix.models.lineage_files import LINEAGE_FILE
 
 Say = Callable[[str], None]
 
 _NEEDED: Final = ("torch", "transformers", "safetensors", "gguf")
-_RECORD: Final = "skillmix.json"
 _LAYOUT: Final = 1
 """Raise it when a conversion writes something else: copies of an older layout are then left alone and not used."""
 
@@ -108,7 +108,7 @@ def _folder(name: str) -> Path:
 def _is_ready(folder: Path) -> bool:
     """All files are there in their full size, which a crash of the machine right after the move might deny."""
     try:
-        sizes: dict[str, int] = json.loads((folder / _RECORD).read_text(encoding="utf-8"))["files"]
+        sizes: dict[str, int] = json.loads((folder / LINEAGE_FILE).read_text(encoding="utf-8"))["files"]
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
@@ -222,7 +222,7 @@ def _write_record(source: BundledSource, checkpoint: Path) -> None:
         "sha256_of_weights": _sha256(checkpoint / "model.safetensors"),
         "files": {file.name: file.stat().st_size for file in files},
     }
-    (checkpoint / _RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (checkpoint / LINEAGE_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _version(package: str) -> str | None:

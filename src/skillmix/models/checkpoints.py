@@ -13,7 +13,7 @@ from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.models.bundled import bundled_model, cache_folder
-from skillmix.models.lineage_files import LINEAGE, read_lineage
+from skillmix.models.lineage_files import BaseEntry, extended_chain, read_model_file
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 ADAPTER: Final = "adapter_config.json"
@@ -42,15 +42,15 @@ class Checkpoint:
 
     def check_adapters(self) -> None:
         """Refuse an adapter that was made for other weights; one that does not say for which is taken."""
-        if not any(_base_hash(adapter) for adapter in self.adapters):
+        bases = [_base_of(adapter) for adapter in self.adapters]
+        if not any(base and base.hash for base in bases):
             return
         found = weights_hash(self.base)
-        for adapter in self.adapters:
-            wanted = _base_hash(adapter)
-            if wanted is not None and wanted != found:
+        for adapter, base in zip(self.adapters, bases, strict=True):
+            if base and base.hash and base.hash != found:
                 raise UserError(
                     f"The adapter {adapter} was made for other weights than those in {self.base}.",
-                    hint=f"It belongs to {_base_of(adapter).get('spec')} with hash {wanted}; this is {found}.",
+                    hint=f"It belongs to {base.spec} with hash {base.hash}; this is {found}.",
                 )
             found = _with_adapter(found, adapter)
 
@@ -59,10 +59,10 @@ class Checkpoint:
         return sum(file.stat().st_size for folder in (self.base, *self.adapters) for file in _weight_files(folder))
 
 
-def checkpoint_of(spec: ModelSpec, *, above: tuple[Path, ...] = ()) -> Checkpoint:
+def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = ()) -> Checkpoint:
     """The folders of a local or bundled model; a bundled one is fetched if it is not there.
 
-    `above` are the adapters that led here, each naming the next as its base.
+    `chain` holds the adapters that led here, each naming the next as its base.
     """
     base, added = base_and_adapters(spec)
     if spec.provider == "bundled":
@@ -72,13 +72,7 @@ def checkpoint_of(spec: ModelSpec, *, above: tuple[Path, ...] = ()) -> Checkpoin
     if (folder / "config.json").is_file():
         return Checkpoint(folder, adapters)
     if (folder / ADAPTER).is_file():
-        if folder.resolve() in above:
-            raise UserError(
-                f"The adapter {folder} names itself as the model that it was made for"
-                + (f", by way of {len(above) - 1} others." if len(above) > 1 else "."),
-                hint=f"Its {LINEAGE} is damaged. Use local:PATH+ADAPTER and name both.",
-            )
-        under = checkpoint_of(_base_spec(folder), above=(*above, folder.resolve()))
+        under = checkpoint_of(_base_spec(folder), chain=extended_chain(chain, folder))
         return Checkpoint(under.base, (*under.adapters, folder, *adapters))
     raise UserError(
         f"There is no checkpoint in {folder}.",
@@ -190,19 +184,15 @@ def _with_adapter(base: str, adapter: Path) -> str:
     return digest("adapter", base, weights_hash(adapter)).hex()
 
 
-def _base_of(adapter: Path) -> dict[str, Any]:
-    base = (read_lineage(adapter) or {}).get("base")
-    return base if isinstance(base, dict) else {}
-
-
-def _base_hash(adapter: Path) -> str | None:
-    found = _base_of(adapter).get("hash")
-    return None if found is None else str(found)
+def _base_of(adapter: Path) -> BaseEntry | None:
+    """The model that an adapter was made for, if a file says so."""
+    file = read_model_file(adapter)
+    return file.base if file else None
 
 
 def _base_spec(adapter: Path) -> ModelSpec:
-    named = _base_of(adapter).get("spec")
-    spec = parse_spec(named) if isinstance(named, str) else None
+    base = _base_of(adapter)
+    spec = parse_spec(base.spec) if base else None
     if spec is None or not provider_of(spec).has_checkpoint:
         raise UserError(
             f"{adapter} is an adapter and does not say for which model.", hint="Use local:PATH+ADAPTER and name both."

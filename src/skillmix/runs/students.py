@@ -1,27 +1,14 @@
 """Models that train steps made: `step:NAME` as a student, and what a checkpoint was trained on."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.sections import student_name
-from skillmix.hashing import short_id
-from skillmix.models.checkpoints import named_folders
-from skillmix.models.lineage_files import LINEAGE, read_lineage
-from skillmix.models.specs import parse_spec, provider_of
+from skillmix.models.lineage import DatasetFacts, Lineage, lineage_of
+from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.runs.run import RunFolder
-
-
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """What a checkpoint says of itself."""
-
-    combinations: frozenset[str]
-    """Everything that it or a model before it was trained on."""
-    identity: str
-    """A hash of all that is said: another data set, recipe or seed is another model."""
 
 
 def settings_for(experiment: Experiment, name: str) -> StudentSettings:
@@ -48,7 +35,7 @@ def with_trained(experiment: Experiment, run: RunFolder) -> Experiment:
             update={"model": f"local:{model_folder(run, step.name)}"}
         )
         for step in experiment.steps
-        if step.stage == "train" and (model_folder(run, step.name) / LINEAGE).is_file()
+        if step.stage == "train" and (model_folder(run, step.name) / LINEAGE_FILE).is_file()
     }
     return experiment.model_copy(update={"students": {**made, **experiment.students}}) if made else experiment
 
@@ -68,30 +55,14 @@ def trained_combinations(run: RunFolder, experiment: Experiment) -> dict[str, fr
     return {name: lineage.combinations for name, lineage in found.items() if lineage is not None}
 
 
-def lineage_of(model: str) -> Lineage | None:
-    """What the checkpoint behind a spec was trained on; None if it does not say, or is not a folder."""
-    documents = list(_documents(model))
-    if not documents:
-        return None
-    trained = [document.get("combinations") for document in documents]
-    ids = {str(one) for some in trained if isinstance(some, list) for one in some}
-    return Lineage(frozenset(ids), short_id("lineage", *documents))
-
-
-def _documents(model: str, above: tuple[str, ...] = ()) -> Iterator[Mapping[str, object]]:
-    """What a checkpoint, its adapters, and the models that they were made from say of themselves."""
-    if model in above:
-        raise UserError(
-            f"The model {model} was made from itself, as its {LINEAGE} says.",
-            hint="Restore the file, or train it again.",
-        )
-    spec = parse_spec(model)
-    if not provider_of(spec).has_checkpoint:
-        return
-    for folder in named_folders(spec):
-        told = read_lineage(folder)
-        if told is not None and told.get("kind") == "model":
-            yield told
-            base = told.get("base")
-            if isinstance(base, dict) and isinstance(base.get("spec"), str) and base["spec"] != model:
-                yield from _documents(base["spec"], (*above, model))
+def student_lineages(
+    run: RunFolder, experiment: Experiment | None, students: Iterable[str], datasets: Mapping[str, DatasetFacts]
+) -> dict[str, Lineage]:
+    """The lineages of those students that were tuned; `datasets` are those of the run, by hash."""
+    found = {}
+    for student in students:
+        settings = experiment.students.get(student) if experiment else None
+        lineage = lineage_of(settings.model if settings else f"local:{model_folder(run, student)}", datasets)
+        if lineage is not None:
+            found[student] = lineage
+    return found

@@ -1,10 +1,13 @@
 """Who may be compared with whom: students by their lineage, on the combinations that both have complete."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from skillmix.experiment.experiment import Experiment
 from skillmix.models.lineage import Lineage
+from skillmix.runs.run import RunFolder
+from skillmix.runs.students import settings_for
 from skillmix.scores.cells import Cell, Place
 from skillmix.scores.statistics.gains import Gain, gain
 
@@ -121,3 +124,34 @@ def before_and_after(contenders: Sequence[ComparableStudent], cells: Cells) -> l
 def clearest_first(changes: Sequence[Change]) -> list[Change]:
     """Differences whose intervals stay far from 0 first; among those within noise, the larger ones first."""
     return sorted(changes, key=lambda c: (c.remark == "within noise", -c.distance_from_noise, -abs(c.gain.mean)))
+
+
+def student_specs(experiment: Experiment) -> dict[str, str]:
+    """What every student is, those that train steps made included."""
+    trained = {step.name: f"made by step {step.name}" for step in experiment.steps if step.stage == "train"}
+    return {name: s.model for name, s in experiment.students.items()} | trained
+
+
+def comparable_students(
+    run: RunFolder, experiment: Experiment | None, students: Iterable[str], lineages: Mapping[str, Lineage]
+) -> list[ComparableStudent]:
+    """Students with what decides whom they may be compared with."""
+    specs = student_specs(experiment) if experiment else {}
+    found = []
+    for student in students:
+        lineage = lineages.get(student)
+        seed = lineage.seed if lineage and lineage.seed is not None else experiment.seed if experiment else 0
+        partition = (lineage.partition if lineage else None) or (experiment.partition if experiment else None)
+        prompts, decoding = _asked_with(experiment, student) if experiment else ("", "")
+        spec = specs.get(student, student)
+        found.append(
+            ComparableStudent(run.name, student, spec, prompts, lineage, partition or "default", seed, decoding)
+        )
+    return found
+
+
+def _asked_with(experiment: Experiment, student: str) -> tuple[str, str]:
+    """A student's prompt set, and how it draws."""
+    settings = settings_for(experiment, student)
+    decoding = f"temperature {settings.temperature}, top_p {settings.top_p}, {settings.max_tokens} tokens"
+    return settings.prompts or experiment.prompts, decoding
