@@ -106,7 +106,7 @@ def test_a_step_alone_needs_the_model_it_names(
 
     assert main(["dataset", str(path), "--step", "d2"]) == 2
 
-    assert "The model of step 'm1' is not there yet" in capsys.readouterr().err
+    assert "The model of step 'm1' is not trained yet" in capsys.readouterr().err
 
 
 def test_a_model_that_was_trained_anew_is_not_taken_for_the_old_one(in_folder: Path, trainer: list[str]) -> None:

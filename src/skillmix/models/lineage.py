@@ -123,7 +123,7 @@ def lineage_of(spec: str, datasets: Mapping[str, DatasetFacts] | None = None) ->
         rows=_total_rows(used) if used else None,
         steps=newest.steps,
         is_adapter=newest.adapter,
-        identity=short_id("lineage", *(model.file.document for model in _newest_first(models))),
+        identity=short_id("lineage", *(model.file.document for model in _in_hash_order(models))),
     )
 
 
@@ -165,34 +165,34 @@ def _oldest_first(models: Iterable[_TunedModel]) -> Iterator[_TunedModel]:
         yield model
 
 
-def _newest_first(models: Iterable[_TunedModel]) -> Iterator[_TunedModel]:
-    """All models, each followed by those before it. Identities in journals depend on this order."""
+def _in_hash_order(models: Iterable[_TunedModel]) -> Iterator[_TunedModel]:
+    """All models, each followed by those before it; journals hold identities, so this order must not change."""
     for model in models:
         yield model
-        yield from _newest_first(model.before)
+        yield from _in_hash_order(model.before)
 
 
 def _datasets_of(files: Iterable[ModelFile], known: Mapping[str, DatasetFacts]) -> list[DatasetFacts] | None:
     """The data sets that models were trained on; None unless every model names its data sets and all are found."""
-    found: list[DatasetFacts] = []
+    used: list[DatasetFacts] = []
     for file in files:
-        there = {**known, **_datasets_on_disk(file)}
+        available = {**known, **_datasets_on_disk(file)}
         hashes = [entry.hash for entry in file.dataset]
-        if not hashes or any(hash_ not in there for hash_ in hashes):
+        if not hashes or any(hash_ not in available for hash_ in hashes):
             return None
-        found += [there[hash_] for hash_ in hashes]
-    return found
+        used += [available[hash_] for hash_ in hashes]
+    return used
 
 
 def _datasets_on_disk(file: ModelFile) -> dict[str, DatasetFacts]:
     """The data sets that still lie where a model's file says, with the hashes that it names."""
-    found = {}
+    datasets = {}
     for entry in file.dataset:
         folder = Path(entry.path) if entry.path else None
         data = read_dataset_file(folder) if folder else None
         if folder and data and data.hash == entry.hash:
-            found[data.hash] = dataset_facts(folder.name, data)
-    return found
+            datasets[data.hash] = dataset_facts(folder.name, data)
+    return datasets
 
 
 def _united_sets(datasets: Iterable[DatasetFacts]) -> SkillSets | None:

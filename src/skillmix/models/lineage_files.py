@@ -194,7 +194,7 @@ def extended_chain(chain: tuple[Path, ...], folder: Path) -> tuple[Path, ...]:
     if resolved in chain:
         raise UserError(
             f"The model in {folder} was made from itself, as {folder / LINEAGE_FILE} says.",
-            hint="Restore the file, or train that model again.",
+            hint="Restore the file; or, if its base had the name that this folder has now, rename the folder.",
         )
     return (*chain, resolved)
 
