@@ -25,7 +25,7 @@ CLAIMS = ("held-out", "larger k", "efficiency", "control")
 
 def lineage(*k: int, rows: int | None = 1000, base: str = "b", seed: int = 0, partition: str = "p") -> Lineage:
     none: frozenset[str] = frozenset()
-    return Lineage(base, k, seed, partition, (), none, None, rows, 100, False)
+    return Lineage(base, k, seed, partition, (), none, None, rows, 100, is_adapter=False, identity="i")
 
 
 def contender(

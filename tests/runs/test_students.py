@@ -14,7 +14,7 @@ from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.run import RunFolder, new_run
-from skillmix.runs.students import lineage_of, settings_for, with_trained
+from skillmix.runs.students import settings_for, with_trained
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_experiment
 
@@ -106,7 +106,7 @@ def test_a_step_alone_needs_the_model_it_names(
 
     assert main(["dataset", str(path), "--step", "d2"]) == 2
 
-    assert "The model of step 'm1' is not there yet" in capsys.readouterr().err
+    assert "The model of step 'm1' is not trained yet" in capsys.readouterr().err
 
 
 def test_a_model_that_was_trained_anew_is_not_taken_for_the_old_one(in_folder: Path, trainer: list[str]) -> None:
@@ -175,18 +175,6 @@ def test_a_student_is_not_tested_on_what_it_was_trained_on_unless_told(
     capsys.readouterr()
     assert main(["scores", "check"]) == 0
     assert "tuned was trained on 3 of the 10 combinations of train, k = 1." in capsys.readouterr().out
-
-
-def test_what_a_model_before_it_was_trained_on_counts_too(in_folder: Path) -> None:
-    checkpoint(in_folder / "first", ["a"])
-    checkpoint(in_folder / "second", ["b"], base={"spec": "local:first", "hash": "1"}, adapter=True)
-
-    for spec in ("local:second", "local:first+second"):
-        lineage = lineage_of(spec)
-        assert lineage is not None
-        assert lineage.combinations == {"a", "b"}
-    assert lineage_of("openai:gpt-4o") is None
-    assert lineage_of("local:nowhere") is None
 
 
 def test_scores_tell_reserved_and_seen_sets_apart(

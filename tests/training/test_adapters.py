@@ -32,7 +32,9 @@ def adapted(small_model: Path, folder: Path, *, base: str | None = None) -> Any:
                 parameter.normal_(std=0.3)
     write_model(found, tokenizer, folder)
     about = {"kind": "model", "base": {"spec": f"local:{small_model}", "hash": base or weights_hash(small_model)}}
-    (folder / "skillmix.json").write_text(json.dumps({**about, "adapter": True}), encoding="utf-8")
+    (folder / "skillmix.json").write_text(
+        json.dumps({**about, "k": [1], "combinations": [], "adapter": True}), encoding="utf-8"
+    )
     return found
 
 

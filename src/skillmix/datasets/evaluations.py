@@ -14,7 +14,7 @@ from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import step_cells
 from skillmix.experiment.sections import student_name
 from skillmix.experiment.steps import EvaluateStep
-from skillmix.runs.students import lineage_of
+from skillmix.models.lineage import lineage_of
 
 
 def bars_for(experiment: Experiment, catalog: Catalog) -> Bars:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from skillmix.models.lineage import DatasetFacts, Lineage, TrainingCurve
+from skillmix.models.lineage import DatasetFacts, Lineage
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change
 from skillmix.scores.findings import Finding
 from skillmix.scores.graders import Disagreement, GraderAgreement, Readability, RoundAgreement
+from skillmix.training.log import TrainingCurve
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.grading.ballots import Ballot, ReadCall, ballots, student_texts
 from skillmix.grading.points import FULL_MARKS, Points
-from skillmix.models.lineage import DatasetFacts, Lineage, TrainingCurve
+from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts
+from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
 from skillmix.prompts.files import load_prompts
 from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, Conversation, RunArchive
 from skillmix.report.records import RunFacts, Shown
@@ -22,12 +23,12 @@ from skillmix.runs.reading.gradings import read_gradings
 from skillmix.runs.reading.run_records import RunRecords, run_rules
 from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, graders_with_code, reading_of
 from skillmix.runs.run import RunFolder
+from skillmix.runs.students import student_lineages
 from skillmix.scores.cells import Cell, largest_cells
-from skillmix.scores.compare import ComparableStudent
+from skillmix.scores.compare import ComparableStudent, comparable_students, student_specs
 from skillmix.scores.graders import Readability
-from skillmix.scores.lineages import run_contenders, run_datasets, run_lineages, student_specs
 from skillmix.scores.scoring import groups_of, score_of, skipped_cells
-from skillmix.training.log import run_curves
+from skillmix.training.log import TrainingCurve, run_curves
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def read_run(run: RunFolder, *, rules: str | None, archive: Archive) -> RunReadi
     cells, points = by_rules[main]
     students = list(dict.fromkeys(t.student for t in texts))
     datasets = run_datasets(run)
-    lineages = run_lineages(run, experiment, students, datasets)
+    lineages = student_lineages(run, experiment, students, {facts.hash: facts for facts in datasets})
     return RunReading(
         facts=replace(
             _facts(run, document, experiment, records, cells), rules=main, not_sent=tuple(sorted(tally.not_sent))
@@ -135,12 +136,19 @@ def read_run(run: RunFolder, *, rules: str | None, archive: Archive) -> RunReadi
         archived=ArchivedRun(place, texts, points, seen_by_code, run_rules(run, main)),
         combinations=combinations,
         lineages=lineages,
-        contenders=run_contenders(run, experiment, dict.fromkeys(c.key.student for c in cells), lineages),
+        contenders=comparable_students(run, experiment, dict.fromkeys(c.key.student for c in cells), lineages),
         reserved=_reserved(experiment) if experiment else None,
         datasets=datasets,
         curves=run_curves(run),
         catalog=catalog,
     )
+
+
+def run_datasets(run: RunFolder) -> list[DatasetFacts]:
+    """The data sets that the steps of a run made."""
+    folders = [file.parent for file in sorted(run.path.glob(f"*/dataset/{LINEAGE_FILE}"))]
+    files = {folder.parent.name: read_dataset_file(folder, strict=True) for folder in folders}
+    return [dataset_facts(step, file) for step, file in files.items() if file is not None]
 
 
 def _catalog(document: Mapping[str, object]) -> Catalog | None:

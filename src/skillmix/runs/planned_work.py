@@ -9,7 +9,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.gpu_hours import DEFAULT_STEPS
 from skillmix.experiment.sections import Step
 from skillmix.experiment.train_step import TrainStep
-from skillmix.models.lineage_files import LINEAGE
+from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.models.specs import provider_of
 from skillmix.runs.conversations import TURNS
 from skillmix.runs.progress.time_left import Bound, Work
@@ -54,7 +54,7 @@ def _kind(step: Step, experiment: Experiment) -> str:
 
 
 def _training(step: TrainStep, experiment: Experiment, run: RunFolder) -> Work:
-    is_over = (model_folder(run, step.name) / LINEAGE).is_file()
+    is_over = (model_folder(run, step.name) / LINEAGE_FILE).is_file()
     total: int | None = step.steps or DEFAULT_STEPS
     if step.epochs is not None:
         rows = [_rows(name, experiment) for name in step.data]

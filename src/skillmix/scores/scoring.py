@@ -14,10 +14,9 @@ from skillmix.grading.points import METRICS, Points
 from skillmix.runs.experiment_copy import experiment_of_run, read_experiment
 from skillmix.runs.reading.run_records import RunRecords, run_records, run_rules
 from skillmix.runs.run import RunFolder, find_run
-from skillmix.runs.students import trained_combinations
+from skillmix.runs.students import student_lineages, trained_combinations
 from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
-from skillmix.scores.compare import Change, before_and_after
-from skillmix.scores.lineages import run_contenders, run_lineages
+from skillmix.scores.compare import Change, before_and_after, comparable_students
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +107,10 @@ def score_of(cell: Cell, metric: str, document: Mapping[str, object]) -> CellSco
 
 def _changes(run: RunFolder, experiment: Experiment | None, cells: Mapping[CellKey, Cell]) -> list[Change]:
     students = dict.fromkeys(key.student for key in cells)
-    lineages = run_lineages(run, experiment, students, ())
+    lineages = student_lineages(run, experiment, students, {})
     if not lineages:
         return []
-    return before_and_after(run_contenders(run, experiment, students, lineages), cells)
+    return before_and_after(comparable_students(run, experiment, students, lineages), cells)
 
 
 def groups_of(experiment: Experiment | None, records: RunRecords) -> Iterator[BallotCell]:

@@ -13,7 +13,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.gpu_hours import training_hours, training_tokens
 from skillmix.experiment.sections import student_name
 from skillmix.experiment.train_step import TrainStep
-from skillmix.models.lineage_files import read_model_lineage
+from skillmix.models.lineage_files import read_model_file
 from skillmix.models.local.model import calm_threads
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folders import MODEL, require_replaceable
@@ -44,10 +44,10 @@ class TrainKind(StepKind[TrainStep]):
         """Find missing data, a folder that is not a model, and a model that was begun with other settings."""
         check_data(step)
         folder = model_folder(run, step.name)
-        lineage = read_model_lineage(folder)
-        if lineage is None:
+        file = read_model_file(folder, strict=True)
+        if file is None:
             require_replaceable(folder, MODEL)
-        begun = _json_object_or_empty(run.step(step.name) / "begun.json") if lineage is None else lineage
+        begun = _json_object_or_empty(run.step(step.name) / "begun.json") if file is None else file.document
         recipe = begun.get("recipe")
         stored = recipe if isinstance(recipe, dict) else {}
         stored = {**stored, **({"seed": begun["seed"]} if "seed" in begun else {})}
@@ -95,9 +95,9 @@ def train_step(experiment: Experiment, step: TrainStep, run: RunFolder, progress
     """Train, or find that it is done; killed in the middle, the next call goes on from the last checkpoint."""
     job = job_of(experiment, step, run)
     identity = job.identity()
-    made = read_model_lineage(job.model_folder)
+    made = read_model_file(job.model_folder, strict=True)
     if made is not None:
-        if made.get("identity") != identity:
+        if made.identity != identity:
             raise _was_other(job.model_folder)
         progress.end(step.name, f"{step.name}: found in {job.model_folder}")
         return Trained(step.name, job.model_folder, was_there=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from skillmix.errors import UserError
 from skillmix.models.checkpoints import checkpoint_of
-from skillmix.models.lineage_files import read_lineage
+from skillmix.models.lineage_files import read_model_file
 from skillmix.models.specs import parse_spec, provider_of
 from skillmix.runs.folders import MODEL, replacing
 from skillmix.training.job import write_lineage
@@ -28,7 +28,7 @@ def merge_adapters(spec: str, output: Path) -> Path:
     with replacing(output, MODEL) as new:
         model, tokenizer = read_checkpoint(checkpoint, dtype="auto", device="cpu")
         write_model(model, tokenizer, new)
-        lineage = read_lineage(checkpoint.adapters[-1])
-        if lineage is not None:
-            write_lineage(new, {**lineage, "adapter": False})
+        file = read_model_file(checkpoint.adapters[-1])
+        if file is not None:
+            write_lineage(new, file.merged())
     return output
