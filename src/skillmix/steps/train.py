@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,15 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.gpu_hours import training_hours, training_tokens
+from skillmix.experiment.gpu_hours import DEFAULT_STEPS, training_hours, training_tokens
 from skillmix.experiment.sections import student_name
 from skillmix.experiment.train_step import TrainStep
-from skillmix.models.lineage_files import read_model_file
+from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.model import calm_threads
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folders import MODEL, require_replaceable
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
+from skillmix.runs.progress.time_left import Bound, Work
 from skillmix.runs.run import RunFolder, write_whole
 from skillmix.runs.students import model_folder, settings_for
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
@@ -62,6 +64,17 @@ class TrainKind(StepKind[TrainStep]):
         hours = training_hours(step, model, tokens)
         return [CallEstimate(step.name, step.base, 0, tokens, 0, 0.0, hours)]
 
+    def work(self, step: TrainStep, experiment: Experiment, run: RunFolder) -> Work:
+        """The optimiser steps; their number is unknown if epochs of an unknown number of conversations decide it."""
+        is_over = (model_folder(run, step.name) / LINEAGE_FILE).is_file()
+        total: int | None = step.steps or DEFAULT_STEPS
+        if step.epochs is not None:
+            rows = [_rows(name, experiment) for name in step.data]
+            known = [count for count in rows if count is not None]
+            total = ceil(step.epochs * sum(known) / step.batch) if len(known) == len(rows) else None
+        bound: Bound = "at most" if step.patience is not None else "about"
+        return Work(step.name, "training", total, bound, weight=step.batch, is_over=is_over)
+
     def run(self, step: TrainStep, context: StepContext, result: RunResult) -> bool:
         """Train the model, or go on with its training."""
         train_step(context.experiment, step, context.run, context.progress)
@@ -74,6 +87,19 @@ def _conversations(step: TrainStep, experiment: Experiment) -> int | None:
     planned = {other.name: other.planned_texts for other in experiment.steps}
     known = [number for name in step.data if (number := planned.get(name)) is not None]
     return sum(known) if len(known) == len(step.data) else None
+
+
+def _rows(name: str, experiment: Experiment) -> int | None:
+    """Conversations in a file, or that a dataset step will write; None if not known yet."""
+    if "/" not in name:
+        return next((step.planned_texts for step in experiment.steps if step.name == name), None)
+    path = Path(name).expanduser()
+    file = path / "train.jsonl" if path.is_dir() else path
+    try:
+        with file.open("rb") as lines:
+            return sum(1 for _ in lines)
+    except OSError:
+        return None
 
 
 def _json_object_or_empty(file: Path) -> dict[str, Any]:
