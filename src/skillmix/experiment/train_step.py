@@ -4,7 +4,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from skillmix.experiment.sections import ModelRef, Positive, Section, Share, Step, StepInput
+from skillmix.experiment.precisions import AUTO, PRECISIONS
+from skillmix.experiment.sections import ModelRef, OneOf, Positive, Section, Share, Step, StepInput
 
 ChatFormatName = Literal["llama-2", "mistral-v0.2", "chatml", "llama-3", "gemma"]
 AboveZero = Annotated[float, Field(gt=0)]
@@ -75,7 +76,7 @@ class TrainStep(Step):
     """Steps between validations; an epoch if not given."""
     patience: Positive | None = None
     """Stop after so many validations without a better loss, and keep the best."""
-    precision: Literal["auto", "fp32", "bf16-master", "bf16-stochastic"] = "auto"
+    precision: Annotated[str, OneOf([AUTO, *PRECISIONS])] = AUTO
     recompute: Literal["auto", "on", "off"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
     token_budget: Positive | None = None

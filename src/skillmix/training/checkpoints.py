@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
 from skillmix.training.ranks import Ranks
-from skillmix.training.step.optimizer import Optimizer, Slot
+from skillmix.training.step.optimizer import Optimizer, TrainedParameter
 
 _NOTE: Final = "state.json"
 _PARTIAL: Final = ".partial"
@@ -58,10 +58,10 @@ class Checkpoints:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
         self._ranks.wait()
-        _write_part(optimizer.slots, partial / f"part-{self._ranks.own}.safetensors")
+        _write_part(optimizer.parameters, partial / f"part-{self._ranks.own}.safetensors")
         self._ranks.wait()
         if self._ranks.is_first:
-            note = {**asdict(progress), "parts": self._ranks.count, "precision": optimizer.precision}
+            note = {**asdict(progress), "parts": self._ranks.count, "precision": optimizer.precision.name}
             _write_durably(partial / _NOTE, json.dumps(note, indent=1) + "\n")
             shutil.rmtree(place, ignore_errors=True)
             partial.rename(place)
@@ -83,17 +83,17 @@ class Checkpoints:
 
     def _read(self, optimizer: Optimizer, steps: int, kinds: Iterable[str]) -> None:
         place, note = self._place(steps), self._note(steps)
-        if note["precision"] != optimizer.precision:
+        if note["precision"] != optimizer.precision.name:
             raise UserError(
-                f"{place} was written with precision {note['precision']}, and this run has {optimizer.precision}.",
+                f"{place} was written with precision {note['precision']}, and this run has {optimizer.precision.name}.",
                 hint=f"Set precision: {note['precision']}, or remove the folder to train anew.",
             )
         try:
             parts = [_Part(place / f"part-{number}.safetensors") for number in range(note["parts"])]
-            for slot in optimizer.slots:
+            for trained in optimizer.parameters:
                 for kind in kinds:
-                    if (tensor := getattr(slot, kind)) is not None:
-                        _fill(tensor, f"{kind}/{slot.name}", start=int(slot.start), parts=parts)
+                    if (tensor := getattr(trained, kind)) is not None:
+                        _fill(tensor, f"{kind}/{trained.name}", start=int(trained.start), parts=parts)
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise UserError(
                 f"{place} does not belong to this model, or is damaged: {error}",
@@ -136,13 +136,13 @@ class _Part:
         return (low, own[low - first : high - first]) if low < high else None
 
 
-def _write_part(slots: Iterable[Slot], file: Path) -> None:
+def _write_part(parameters: Iterable[TrainedParameter], file: Path) -> None:
     tensors, starts = {}, {}
-    for slot in slots:
+    for trained in parameters:
         for kind in _KINDS:
-            if (tensor := getattr(slot, kind)) is not None:
-                tensors[f"{kind}/{slot.name}"] = tensor.detach().cpu()
-                starts[f"{kind}/{slot.name}"] = int(slot.start)
+            if (tensor := getattr(trained, kind)) is not None:
+                tensors[f"{kind}/{trained.name}"] = tensor.detach().cpu()
+                starts[f"{kind}/{trained.name}"] = int(trained.start)
     save_file(tensors, file, metadata={"starts": json.dumps(starts)})
     _sync(file)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from skillmix.errors import UserError
+from skillmix.experiment.precisions import weights_format
 from skillmix.experiment.train_step import LoraSettings, TrainStep
 from skillmix.models.bf16_trial import require_bf16
 from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
@@ -28,13 +29,14 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
     """Train, or go on from the last checkpoint, and write the result."""
     step = job.step
     device = training_device()
-    if device == "cpu" and step.precision.startswith("bf16"):
+    weights = weights_format(step.precision)
+    if device == "cpu" and weights == "bfloat16":
         require_bf16()
     tokenizer, ends = read_tokenizer(job.checkpoint)
     encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
     data, recipe = _data_and_recipe(job, encoder, lessons)
     validation = _validation(encoder, lessons, step)
-    model = load_for_training(job.checkpoint, device=device, is_fp32=step.precision == "fp32")
+    model = load_for_training(job.checkpoint, device=device, is_fp32=weights == "float32")
     model = _with_adapter(model, step.lora, seed=job.seed)
     _check_disk(model, recipe, job)
     told = TrainingProgress(step.name, recipe.steps, progress)

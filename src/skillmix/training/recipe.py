@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-Precision = Literal["auto", "fp32", "bf16-master", "bf16-stochastic"]
+from skillmix.experiment.precisions import AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class TrainingRecipe:
     """Weight of the mean over replay tokens; that over answer tokens weighs 1."""
     token_budget: int | None = None
     """Most tokens of one micro-batch; without it, what the memory allows."""
-    precision: Precision = "auto"
+    precision: str = AUTO
     recompute: Literal["auto", "on", "off"] = "auto"
     """Whether activations are computed again in the backward pass instead of kept."""
     compile: Literal["auto", "on", "off"] = "auto"

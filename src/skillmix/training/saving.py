@@ -3,15 +3,13 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from transformers.utils import logging
 
 from skillmix.errors import UserError
-
-_STATES: Final = {"fp32": 12, "bf16-master": 12, "bf16-stochastic": 6}
-"""Bytes on disk of one trained parameter in a checkpoint: weights and both moments."""
+from skillmix.experiment.precisions import Precision
 
 
 def write_model(model: Any, tokenizer: Any, folder: Path, *, state: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -31,10 +29,10 @@ def merged(model: Any) -> Any:
     return model.merge_and_unload()
 
 
-def require_space(model: Any, folder: Path, *, precision: str, checkpoints: int, result_bytes: int) -> None:
+def require_space(model: Any, folder: Path, *, precision: Precision, checkpoints: int, result_bytes: int) -> None:
     """Refuse to start what the disk cannot hold: some checkpoints at once, and the result."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    needed = checkpoints * trained * _STATES.get(precision, max(_STATES.values())) + result_bytes
+    needed = checkpoints * trained * precision.checkpoint_bytes + result_bytes
     free = shutil.disk_usage(_existing(folder)).free
     if free < needed:
         raise UserError(

@@ -11,13 +11,15 @@ import torch
 from torch import nn
 
 from skillmix.errors import UserError
+from skillmix.experiment.precisions import AUTO, PRECISIONS, Precision
 from skillmix.hashing import digest
 from skillmix.training.data.examples import Example
 from skillmix.training.data.micro_batches import MicroBatch, pack, split
 from skillmix.training.ranks import Ranks, shard
 from skillmix.training.recipe import TrainingRecipe
-from skillmix.training.step.optimizer import BYTES, Optimizer, divided
+from skillmix.training.step.optimizer import Optimizer
 from skillmix.training.step.packed_model import PackedModel, compile_layers, inputs_of, set_recompute
+from skillmix.training.step.precision import DTYPES, split_weights
 
 
 def has_dropout(model: Any) -> bool:
@@ -41,7 +43,9 @@ _LEAN_FROM: Final = 1 << 30
 _CPU_BUDGET: Final = 4096
 _LARGEST_BUDGET: Final = 1 << 16
 _KEPT_FREE: Final = 0.9
-"""Part of the free memory that activations may take."""
+"""Share of the free memory that activations may take."""
+_STATE_SHARE: Final = 0.8
+"""Share of a GPU's memory that weights and state may take in a precision that `auto` chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +70,11 @@ class Engine:
         self.device: torch.device = next(model.parameters()).device
         self.packed = PackedModel(model)
         self.precision = choose_precision(model, recipe, self.device, ranks=ranks.count)
-        if self.precision != "fp32":
-            _to_bf16(model, but_trained=self.precision == "bf16-master")
-        lows = divided(trained_parameters(model)) if self.precision == "bf16-master" else {}
+        low_halves = _convert_weights(model, self.precision)
         self.packed.train()
         if ranks.count > 1:
             shard(self.packed, ranks, reshard=recipe.reshard)
-        self.optimizer = Optimizer(trained_parameters(model), recipe, precision=self.precision, lows=lows)
+        self.optimizer = Optimizer(trained_parameters(model), recipe, precision=self.precision, low_halves=low_halves)
         self._has_dropout = has_dropout(model)
         if recipe.compile == "on" or (recipe.compile == "auto" and self.device.type == "cuda"):
             size = sum(parameter.nbytes for parameter in model.parameters())
@@ -214,8 +216,8 @@ class Engine:
         return max(longest, budget * 3 // 4)
 
     def _free(self) -> None:
-        for slot in self.optimizer.slots:
-            slot.parameter.grad = None
+        for trained in self.optimizer.parameters:
+            trained.parameter.grad = None
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -226,22 +228,33 @@ def trained_parameters(model: Any) -> list[tuple[str, Any]]:
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
-def choose_precision(model: Any, recipe: TrainingRecipe, device: torch.device, *, ranks: int = 1) -> str:
-    """The asked one; `auto`: float32 on a CPU, on a GPU float32 masters if a fifth of it stays free, else none."""
-    if recipe.precision != "auto":
-        return recipe.precision
-    if device.type != "cuda":
-        return "fp32"
+def choose_precision(model: Any, recipe: TrainingRecipe, device: torch.device, *, ranks: int = 1) -> Precision:
+    """The precision of the recipe; for `auto`, the first of the device's that leaves a fifth of its memory free.
+
+    If none does, it is the last, which needs the least memory.
+    """
+    if recipe.precision != AUTO:
+        return PRECISIONS[recipe.precision]
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    *preferred, last = (precision for precision in PRECISIONS.values() if precision.auto_device == kind)
     trained = sum(parameter.numel() for _, parameter in trained_parameters(model))
     frozen = sum(parameter.numel() for parameter in model.parameters()) - trained
-    total = torch.cuda.mem_get_info(device)[1]
-    return "bf16-master" if (BYTES["bf16-master"] * trained + 2 * frozen) / ranks < 0.8 * total else "bf16-stochastic"
+    for precision in preferred:
+        needed = (precision.training_bytes * trained + precision.weight_bytes * frozen) / ranks
+        if device.type != "cuda" or needed < _STATE_SHARE * torch.cuda.mem_get_info(device)[1]:
+            return precision
+    return last
 
 
-def _to_bf16(model: Any, *, but_trained: bool) -> None:
+def _convert_weights(model: Any, precision: Precision) -> dict[str, torch.Tensor]:
+    """Bring the weights into the format of the precision; the lower halves by name, if it stores them apart."""
+    if precision.weights == "float32":  # loaded like this; tests train in float64 as well
+        return {}
+    is_split = precision.storage == "halves"
     for parameter in model.parameters():
-        if not (but_trained and parameter.requires_grad):
-            parameter.data = parameter.data.to(torch.bfloat16)
+        if not (is_split and parameter.requires_grad):
+            parameter.data = parameter.data.to(DTYPES[precision.weights])
+    return split_weights(trained_parameters(model)) if is_split else {}
 
 
 def _trained(example: Example) -> int:

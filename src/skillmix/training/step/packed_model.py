@@ -14,7 +14,7 @@ from skillmix.errors import UserError
 from skillmix.training.data.micro_batches import MicroBatch
 from skillmix.training.step.attention import ATTENTION
 from skillmix.training.step.loss import linear_cross_entropy
-from skillmix.training.step.optimizer import sent
+from skillmix.training.step.optimizer import to_device
 
 
 def compile_layers(layers: Any, *, is_lean: bool) -> None:
@@ -114,19 +114,19 @@ def inputs_of(batch: MicroBatch, *, shares: np.ndarray, longest: int | None, dev
         rows, targets = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
         is_replay, shares = np.zeros(1, dtype=bool), np.zeros(1)
     return Inputs(
-        tokens=_sent(batch.tokens, device),
-        positions=_sent(batch.positions, device),
-        bounds=_sent(batch.bounds, device),
+        tokens=_to_device(batch.tokens, device),
+        positions=_to_device(batch.positions, device),
+        bounds=_to_device(batch.bounds, device),
         longest=longest or batch.longest,
-        rows=_sent(rows, device),
-        targets=_sent(targets, device),
-        shares=_sent(shares.astype(np.float32), device),
-        is_replay=_sent(is_replay, device),
+        rows=_to_device(rows, device),
+        targets=_to_device(targets, device),
+        shares=_to_device(shares.astype(np.float32), device),
+        is_replay=_to_device(is_replay, device),
     )
 
 
-def _sent(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    return sent(torch.from_numpy(np.ascontiguousarray(array)), device)
+def _to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    return to_device(torch.from_numpy(np.ascontiguousarray(array)), device)
 
 
 def _refuse_what_we_cannot_train(causal: Any) -> None:
