@@ -16,7 +16,7 @@ from tests.training.tiny import distance, example, gradients_of, random_step, ti
 
 pytestmark = pytest.mark.machine
 
-STILL = TrainingRecipe(learning_rate=0.0, optimizer="sgd", precision="fp32", gamma=0.5)
+STILL = TrainingRecipe(learning_rate=1e-30, optimizer="sgd", precision="fp32", gamma=0.5)
 
 
 def padded_gradients(model: Any, examples: list[Example], gamma: float) -> tuple[list[float], dict[str, torch.Tensor]]:

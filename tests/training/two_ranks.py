@@ -5,7 +5,7 @@ torchrun --nproc-per-node 2 tests/training/two_ranks.py FOLDER
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,10 @@ ADAM = TrainingRecipe(
 )
 RECIPES = {
     "adam": ADAM,
-    "sgd": replace(ADAM, optimizer="sgd", learning_rate=0.3, weight_decay=0.1),
-    "adapter": replace(ADAM, optimizer="sgd", learning_rate=0.03, reshard=False, recompute="on"),
+    "sgd": ADAM.model_copy(update={"optimizer": "sgd", "learning_rate": 0.3, "weight_decay": 0.1}),
+    "adapter": ADAM.model_copy(update={"optimizer": "sgd", "learning_rate": 0.03, "reshard": False, "recompute": "on"}),
 }
-RESUMED = replace(ADAM, steps=8, checkpoint_every=3)
+RESUMED = ADAM.model_copy(update={"steps": 8, "checkpoint_every": 3})
 INTERRUPTED_AT = 5
 VALIDATION = [example(30, seed=5), example(50, seed=6), example(11, seed=7)]
 

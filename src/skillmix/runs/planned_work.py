@@ -6,9 +6,8 @@ from math import ceil
 from pathlib import Path
 
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.gpu_hours import DEFAULT_STEPS
 from skillmix.experiment.sections import Step
-from skillmix.experiment.train_step import TrainStep
+from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.models.specs import provider_of
 from skillmix.runs.conversations import TURNS

@@ -3,7 +3,6 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
@@ -16,9 +15,6 @@ from skillmix.models.specs import parse_spec, provider_of
 from skillmix.runs.run import RunFolder, write_whole
 from skillmix.runs.students import model_folder
 from skillmix.training.sources import Lessons, TrainingSource, read_lessons, sources_of
-
-DEFAULT_STEPS: Final = 4000
-"""arXiv 2409.19808, section 3.3."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 from skillmix.errors import UserError
 from skillmix.experiment.precisions import weights_format
-from skillmix.experiment.train_step import LoraSettings, TrainStep
+from skillmix.experiment.train_step import DEFAULT_STEPS, LoraSettings, TrainStep
 from skillmix.models.bf16_trial import require_bf16
 from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
 from skillmix.runs.folders import MODEL, remove_checkpoints, replacing
@@ -14,7 +14,7 @@ from skillmix.runs.progress.terminal import say
 from skillmix.training.data.examples import Encoder, Example
 from skillmix.training.data.order import TrainingOrder, steps_of
 from skillmix.training.data.replay import Replay
-from skillmix.training.job import DEFAULT_STEPS, Job, is_first_rank, write_lineage
+from skillmix.training.job import Job, is_first_rank, write_lineage
 from skillmix.training.job_progress import TrainingProgress, draw_losses
 from skillmix.training.loop import train
 from skillmix.training.lora import Lora, with_adapter
@@ -67,30 +67,7 @@ def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[Trai
         replay=replay,
         replay_ratio=step.replay.ratio if step.replay else 0.0,
     )
-    return data, _recipe(step, steps=steps, seed=job.seed)
-
-
-def _recipe(step: TrainStep, *, steps: int, seed: int) -> TrainingRecipe:
-    return TrainingRecipe(
-        steps=steps,
-        batch=step.batch,
-        learning_rate=step.learning_rate,
-        warmup_steps=step.warmup_steps,
-        schedule=step.schedule,
-        clip=step.clip,
-        optimizer=step.optimizer,
-        weight_decay=step.weight_decay,
-        gamma=step.replay.gamma if step.replay else 0.0,
-        token_budget=step.token_budget,
-        precision=step.precision,
-        recompute=step.recompute,
-        compile=step.compile,
-        checkpoint_every=step.checkpoint_every,
-        patience=step.patience,
-        validate_every=step.validate_every,
-        reshard=step.reshard,
-        seed=seed,
-    )
+    return data, TrainingRecipe.of(step, steps=steps, seed=job.seed)
 
 
 def _replay(job: Job, encoder: Encoder) -> Replay | None:
