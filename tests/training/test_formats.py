@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("tokenizers", reason="the extra `local` is not installed")
 
 from skillmix.errors import UserError
-from skillmix.training.data.chat_formats import TEMPLATES, Template, Turn
+from skillmix.experiment.chat_templates import CHAT_TEMPLATES
+from skillmix.training.data.chat_formats import Template, Turn
 from skillmix.training.data.examples import Conversation, Encoder
 from tests.training.tokenizers_at_hand import tokenizer
 
@@ -69,6 +70,10 @@ def nasty_conversations() -> list[Conversation]:
         Conversation(f"c{n}", (Turn(ends[-n - 1], answer), Turn(f"Better, {n}? {answer}", ends[(7 * n + 3) % 50])))
         for n, answer in enumerate(ends)
     ]
+
+
+def test_every_format_has_a_case() -> None:
+    assert set(CHAT_TEMPLATES) == {name for name in CASES.values() if name is not None}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -207,7 +212,7 @@ def test_named_formats_render_as_published_templates_do(ours: str, theirs: str) 
 
     rendered = [
         at_hand.apply_chat_template(messages, chat_template=template, tokenize=False)
-        for template in (TEMPLATES[ours], at_hand.chat_template)
+        for template in (CHAT_TEMPLATES[ours], at_hand.chat_template)
     ]
 
     assert rendered[0] == rendered[1]

@@ -4,10 +4,10 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
+from skillmix.experiment.chat_templates import CHAT_TEMPLATES
 from skillmix.experiment.precisions import AUTO, PRECISIONS
 from skillmix.experiment.sections import ModelRef, OneOf, Positive, Section, Share, Step, StepInput
 
-ChatFormatName = Literal["llama-2", "mistral-v0.2", "chatml", "llama-3", "gemma"]
 AboveZero = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 DEFAULT_STEPS: Final = 4000
@@ -65,7 +65,7 @@ class RecipeSettings(Section):
     """Tokens of a conversation at most."""
     too_long: Literal["drop", "refuse"] = "drop"
     """Whether a longer conversation is left out and counted, or an error."""
-    format: ChatFormatName | None = None
+    format: Annotated[str, OneOf(CHAT_TEMPLATES)] | None = None
     """Chat format of a checkpoint without a chat template."""
     lora: LoraSettings | None = None
     replay: ReplaySettings | None = None

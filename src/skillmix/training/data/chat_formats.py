@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from skillmix.errors import UserError
+from skillmix.experiment.chat_templates import CHAT_TEMPLATES
 
 Blanks = Literal["keep", "strip", "lstrip", "rstrip"]
 
@@ -77,51 +78,6 @@ def trimmed(text: str, blanks: Blanks) -> str:
             return text.rstrip()
 
 
-_CHATML: Final = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-_LLAMA_2: Final = (
-    "{% for message in messages %}{% if message['role'] == 'user' %}"
-    "{{ bos_token + '[INST] ' + message['content'].strip() + ' [/INST]' }}"
-    "{% else %}{{ ' ' + message['content'].strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
-)
-
-
-_MISTRAL: Final = (
-    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
-    "{{ ' [INST] ' + message['content'] + ' [/INST]' }}"
-    "{% else %}{{ ' ' + message['content'] + eos_token }}{% endif %}{% endfor %}"
-)
-
-
-_LLAMA_3: Final = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'].strip() }}<|eot_id|>"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-)
-
-
-_GEMMA: Final = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}"
-    "{{ message['content'].strip() + '<end_of_turn>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
-)
-
-
-TEMPLATES: Final = {
-    "llama-2": _LLAMA_2,
-    "mistral-v0.2": _MISTRAL,
-    "chatml": _CHATML,
-    "llama-3": _LLAMA_3,
-    "gemma": _GEMMA,
-}
-"""Templates by the name of their format, for checkpoints that carry none; a checkpoint's own is always preferred."""
-
-
 _WORDS: Final = ("qvxonexvq", "qvxtwoxvq", "qvxthreexvq", "qvxfourxvq")
 _BLANKS: Final = " \n "
 _NOT_OURS: Final = "Use a checkpoint whose template writes every turn the same way, or name one with format:."
@@ -134,10 +90,10 @@ class Template:
         self._tokenizer = tokenizer
         own = tokenizer.chat_template
         if name is not None:
-            tokenizer.chat_template = TEMPLATES[name]
+            tokenizer.chat_template = CHAT_TEMPLATES[name]
         elif not own:
             raise UserError(
-                "The tokenizer has no chat template.", hint=f"Name its format with format: {', '.join(TEMPLATES)}."
+                "The tokenizer has no chat template.", hint=f"Name its format with format: {', '.join(CHAT_TEMPLATES)}."
             )
         self.format = self._found(ends)
         if name is not None and own and self._differs(own, ends):
