@@ -23,8 +23,7 @@ from skillmix.runs.students import model_folder, settings_for
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.step_kind import RunResult, StepKind
 from skillmix.training.data.replay import state_of
-from skillmix.training.job import Job, is_first_rank, job_of
-from skillmix.training.sources import check_data, read_lessons
+from skillmix.training.job import Job, check_data, is_first_rank, job_of, read_lessons
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ class Engine:
         per_token = (high - low) / (many - few) if many > few else low / few
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         found = int((_KEPT_FREE * free - max(0, low - few * per_token)) / per_token)
-        return int(self.ranks.least(found, self.device))
+        return int(self.ranks.minimum(found, self.device))
 
     def _smaller(self, budget: int, examples: Sequence[Example], error: BaseException) -> int:
         longest = max(len(e.tokens) for e in examples)
