@@ -186,7 +186,7 @@ def test_a_run_trains_and_then_asks_what_it_trained(
         ({"data": ["./nothing"]}, "There is no data set ./nothing"),
         ({"max_tokens": 20}, "nothing to train on"),
         ({"max_tokens": 60, "too_long": "refuse"}, "would cut an answer"),
-        ({"patience": 2}, "nothing to validate with"),
+        ({"patience": 2}, "no conversations to validate with"),
         ({"replay": {"sources": ["none.txt"]}}, "There is no none.txt to replay"),
     ],
 )

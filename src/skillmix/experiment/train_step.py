@@ -43,7 +43,7 @@ class ReplaySettings(Section):
     """Replayed texts per conversation."""
     gamma: NotNegative = DEFAULT_GAMMA
     max_tokens: Positive | None = None
-    """Tokens of a replayed text at most; by default as many as of a conversation."""
+    """Largest number of tokens in a replayed text; by default that of a conversation."""
 
 
 class RecipeSettings(Section):
@@ -62,7 +62,7 @@ class RecipeSettings(Section):
     clip: AboveZero | None = None
     """Largest norm of the whole gradient; a longer gradient is scaled down."""
     max_tokens: Positive = 1024
-    """Tokens of a conversation at most."""
+    """Largest number of tokens in a conversation."""
     too_long: Literal["drop", "refuse"] = "drop"
     """Whether a longer conversation is left out and counted, or an error."""
     format: Annotated[str, OneOf(CHAT_TEMPLATES)] | None = None
@@ -81,7 +81,7 @@ class RecipeSettings(Section):
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether layers are compiled; `auto` compiles them on a GPU."""
     token_budget: Positive | None = None
-    """Tokens of a micro-batch at most; by default as many as fit into memory."""
+    """Largest number of tokens in a micro-batch; by default as many as fit into memory."""
     checkpoint_every: Positive = 500
     reshard: bool = True
     """With several GPUs: free each layer's weights after use and gather them again, which needs the least memory."""

@@ -80,7 +80,7 @@ class Interruption:
     """A signal to stop, once it has arrived."""
 
     number: int | None = None
-    """The signal; None as long as training is to go on."""
+    """The signal; None until it arrives."""
 
 
 @contextmanager

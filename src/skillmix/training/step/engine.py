@@ -1,4 +1,4 @@
-"""One optimiser step: micro-batches forward and backward, gradients summed, one update."""
+"""One optimiser step: forward and backward passes over micro-batches, the sum of their gradients, one update."""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -23,13 +23,13 @@ from skillmix.training.step.precision import DTYPES, split_weights
 
 
 def has_dropout(model: Any) -> bool:
-    """Whether anything in a model is drawn while it trains."""
+    """Whether a model draws random numbers while it trains."""
     return any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
 
 
 @contextmanager
 def seeded(*key: int, device: torch.device) -> Iterator[None]:
-    """Draw by a key inside, and as before afterwards."""
+    """Seed torch's random numbers with a key, and restore their former state afterwards."""
     seed = int.from_bytes(digest("dropout", *key, size=8)) >> 1
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -37,12 +37,12 @@ def seeded(*key: int, device: torch.device) -> Iterator[None]:
 
 
 _FILL: Final = 128
-"""On a GPU, micro-batches are as long as a multiple of this."""
+"""On a GPU, the length of a micro-batch is a multiple of this."""
 _LEAN_FROM: Final = 1 << 30
-"""Bytes of weights from which activations are worth saving."""
+"""Bytes of weights from which on compiled layers save memory for activations."""
 _CPU_BUDGET: Final = 4096
 _LARGEST_BUDGET: Final = 1 << 16
-_KEPT_FREE: Final = 0.9
+_ACTIVATION_SHARE: Final = 0.9
 """Share of the free memory that activations may take."""
 _STATE_SHARE: Final = 0.8
 """Share of a GPU's memory that weights and state may take in a precision that `auto` chooses."""
@@ -50,20 +50,20 @@ _STATE_SHARE: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class OptimizerStep:
-    """What one step did."""
+    """Losses and sizes of one optimiser step."""
 
     answers: float
     """Mean loss over the answers' tokens."""
     replay: float | None
-    """Mean loss over replay tokens, if there were any."""
+    """Mean loss over replayed tokens; None without replay."""
     norm: float
-    """Norm of the gradient before clipping."""
+    """Norm of the whole gradient before clipping."""
     tokens: int
     micro_batches: int
 
 
 class Engine:
-    """A model and its optimiser, ready to take steps."""
+    """A model with its optimiser, which takes optimiser steps."""
 
     def __init__(self, model: Any, recipe: TrainingRecipe, ranks: Ranks = Ranks()) -> None:  # noqa: B008, it is frozen
         self.recipe, self.ranks = recipe, ranks
@@ -85,7 +85,7 @@ class Engine:
         self.before_micro_batch: Callable[[int], None] = lambda number: None
 
     def step(self, number: int, examples: Sequence[Example]) -> OptimizerStep:
-        """Take one step; short of memory, gather its gradients again from smaller micro-batches."""
+        """Take one step; if memory runs out, compute its gradients again from smaller micro-batches."""
         budget = self._find_budget(examples)
         while True:
             try:
@@ -100,7 +100,7 @@ class Engine:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def validate(self, examples: Sequence[Example]) -> float:
-        """Mean loss over the answers' tokens, with nothing dropped out."""
+        """Mean loss over the answers' tokens, without dropout."""
         trained = sum(_trained(e) for e in examples)
         total = torch.zeros((), device=self.device)
         self.packed.eval()
@@ -112,29 +112,29 @@ class Engine:
         return float(self.ranks.summed(total))
 
     def close(self) -> None:
-        """Let go of the model and of all that was kept for it."""
+        """Release the model and the memory of its optimiser."""
         self._free()
         self.optimizer.close()
         self.packed.release()
 
     def _gradients(self, number: int, examples: Sequence[Example], budget: int) -> tuple[OptimizerStep, torch.Tensor]:
-        """Gather a step's gradients; what it did, and their norm."""
+        """Compute a step's gradients; return its losses, and the norm as a tensor."""
         batches = self._batches(examples, budget)
         answers, replay = (sum(_trained(e) for e in examples if e.is_replay == kind) for kind in (False, True))
         sums = torch.zeros(3, device=self.device)
-        for place, batch in enumerate(batches):
-            self.before_micro_batch(place)
-            self.optimizer.begin(number, place)
-            with self._drawing(number, place):
-                sums[:2] += self._one(batch, answers=answers, replay=replay)
+        for index, batch in enumerate(batches):
+            self.before_micro_batch(index)
+            self.optimizer.begin(number, index)
+            with self._dropout_seed(number, index):
+                sums[:2] += self._backward(batch, answers=answers, replay=replay)
         sums[2] = self.optimizer.squares()
         sums = self.ranks.summed(sums)
         norm = sums[2].sqrt()
-        found = torch.cat([sums[:2], norm[None]]).tolist()
+        answers_loss, replay_loss, norm_value = torch.cat([sums[:2], norm[None]]).tolist()
         step = OptimizerStep(
-            answers=found[0] / max(1, answers),
-            replay=found[1] / replay if replay else None,
-            norm=found[2],
+            answers=answers_loss / max(1, answers),
+            replay=replay_loss / replay if replay else None,
+            norm=norm_value,
             tokens=sum(len(e.tokens) for e in examples),
             micro_batches=len(batches),
         )
@@ -145,24 +145,24 @@ class Engine:
         groups = split([len(e.tokens) for e in examples], budget=budget, ranks=self.ranks.count)[self.ranks.own]
         return [pack([examples[i] for i in group], multiple=multiple) for group in groups]
 
-    def _one(self, batch: MicroBatch, *, answers: int, replay: int) -> torch.Tensor:
-        """Forward and backward; the summed losses of answers and replay."""
+    def _backward(self, batch: MicroBatch, *, answers: int, replay: int) -> torch.Tensor:
+        """Run a micro-batch forward and backward; return the summed losses of answers and of replay."""
         shares = np.where(batch.is_replay, self.recipe.gamma / max(1, replay), 1 / max(1, answers))
         inputs = inputs_of(batch, shares=shares, longest=self._bound(batch.longest), device=self.device)
         loss, losses = self.packed(inputs)
         loss.backward()
-        if not len(batch.rows):  # what stands in for targets is nobody's loss
+        if not len(batch.rows):  # `inputs_of` adds a dummy target, whose loss does not count
             return torch.zeros(2, device=self.device)
-        of_replay = (losses * inputs.is_replay).sum()
-        return torch.stack([losses.sum() - of_replay, of_replay]).detach()
+        replay_loss = (losses * inputs.is_replay).sum()
+        return torch.stack([losses.sum() - replay_loss, replay_loss]).detach()
 
-    def _drawing(self, number: int, place: int) -> AbstractContextManager[None]:
+    def _dropout_seed(self, number: int, micro_batch: int) -> AbstractContextManager[None]:
         if not self._has_dropout:
             return nullcontext()
-        return seeded(self.recipe.seed, number, place, self.ranks.own, device=self.device)
+        return seeded(self.recipe.seed, number, micro_batch, self.ranks.own, device=self.device)
 
     def _bound(self, longest: int) -> int:
-        """An upper bound of the length that rarely changes, as kernels are compiled for it."""
+        """An upper bound of the longest example; kernels are compiled for it, so it changes rarely."""
         if self.device.type != "cuda":
             return longest
         self._longest = max(self._longest, 1 << (max(128, longest) - 1).bit_length())
@@ -174,7 +174,7 @@ class Engine:
         return self.budget
 
     def _measured_budget(self, examples: Sequence[Example]) -> int:
-        """How many tokens fit, judged by what two small micro-batches take."""
+        """The tokens that fit into memory, extrapolated from two small micro-batches."""
         longest = sorted(examples, key=lambda e: -len(e.tokens))[:3]
         self._bound(len(longest[0].tokens))
         for is_recomputed in {"on": (True,), "off": (False,), "auto": (False, True)}[self.recipe.recompute]:
@@ -185,28 +185,28 @@ class Engine:
         return max(len(longest[0].tokens), min(_LARGEST_BUDGET, fitting))
 
     def _fitting(self, small: MicroBatch, large: MicroBatch) -> int:
-        """Tokens for which the free memory suffices, on the line through two measurements."""
-        taken = {}
-        for probe in (small, small, large):  # twice: compilers and libraries take memory of their own the first time
+        """The tokens that fit into free memory, by the line through two measurements."""
+        peaks = {}
+        for probe in (small, small, large):  # twice, because compilers and libraries allocate memory the first time
             self._free()
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
             self.optimizer.begin(0, 0)
-            self._one(probe, answers=len(probe.rows), replay=len(probe.rows))
-            taken[len(probe.tokens)] = torch.cuda.max_memory_allocated() - before
+            self._backward(probe, answers=len(probe.rows), replay=len(probe.rows))
+            peaks[len(probe.tokens)] = torch.cuda.max_memory_allocated() - before
         self._free()
-        (few, low), (many, high) = sorted(taken.items())[0], sorted(taken.items())[-1]
+        (few, low), (many, high) = min(peaks.items()), max(peaks.items())
         per_token = (high - low) / (many - few) if many > few else low / few
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        found = int((_KEPT_FREE * free - max(0, low - few * per_token)) / per_token)
-        return int(self.ranks.minimum(found, self.device))
+        fitting = int((_ACTIVATION_SHARE * free - max(0, low - few * per_token)) / per_token)
+        return int(self.ranks.minimum(fitting, self.device))
 
     def _smaller(self, budget: int, examples: Sequence[Example], error: BaseException) -> int:
         longest = max(len(e.tokens) for e in examples)
-        if self.ranks.count > 1:  # the others wait for this rank in the middle of the step
+        if self.ranks.count > 1:  # the other ranks wait for this one in the middle of the step
             raise UserError(
                 f"Out of memory with micro-batches of {budget} tokens.",
-                hint="Set a smaller token_budget; the run goes on from its last checkpoint.",
+                hint="Set a smaller token_budget; the run continues from its last checkpoint.",
             ) from error
         if budget <= longest:
             raise UserError(
@@ -224,7 +224,7 @@ class Engine:
 
 
 def trained_parameters(model: Any) -> list[tuple[str, Any]]:
-    """What is trained, each under one name even if it is used twice."""
+    """Names and parameters that are trained; a parameter that is used twice is listed once."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
