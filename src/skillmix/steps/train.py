@@ -1,4 +1,4 @@
-"""Train steps: each leaves a checkpoint in its folder of the run."""
+"""Train steps: each writes a checkpoint into its folder of the run."""
 
 import json
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.gpu_hours import DEFAULT_STEPS, training_hours, training_tokens
+from skillmix.experiment.gpu_hours import training_hours, training_tokens
 from skillmix.experiment.sections import student_name
-from skillmix.experiment.train_step import TrainStep
+from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.model import calm_threads
 from skillmix.runs.calling import StepContext
@@ -25,25 +25,24 @@ from skillmix.runs.students import model_folder, settings_for
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.step_kind import RunResult, StepKind
 from skillmix.training.data.replay import state_of
-from skillmix.training.job import Job, is_first_rank, job_of
-from skillmix.training.sources import check_data, read_lessons
+from skillmix.training.job import Job, check_data, is_first_rank, job_of, read_lessons
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A train step's checkpoint."""
+    """The checkpoint of a train step."""
 
     step: str
     folder: Path
     was_there: bool
-    """Whether an earlier call had made it."""
+    """Whether an earlier call had trained it."""
 
 
 class TrainKind(StepKind[TrainStep]):
     """Fine-tune a model on data sets."""
 
     def check(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: RunFolder) -> None:
-        """Find missing data, a folder that is not a model, and a model that was begun with other settings."""
+        """Refuse missing data, a folder that is not a model, and a model that was begun with other settings."""
         check_data(step)
         folder = model_folder(run, step.name)
         file = read_model_file(folder, strict=True)
@@ -76,7 +75,7 @@ class TrainKind(StepKind[TrainStep]):
         return Work(step.name, "training", total, bound, weight=step.batch, is_over=is_over)
 
     def run(self, step: TrainStep, context: StepContext, result: RunResult) -> bool:
-        """Train the model, or go on with its training."""
+        """Train the model from the start or from its last checkpoint."""
         train_step(context.experiment, step, context.run, context.progress)
         context.progress.end(step.name)
         return True
@@ -118,12 +117,12 @@ def _was_other(folder: Path) -> UserError:
 
 
 def train_step(experiment: Experiment, step: TrainStep, run: RunFolder, progress: RunProgress = NO_PROGRESS) -> Trained:
-    """Train, or find that it is done; killed in the middle, the next call goes on from the last checkpoint."""
+    """Train a step unless its model exists; after a kill, continue from the last checkpoint."""
     job = job_of(experiment, step, run)
     identity = job.identity()
-    made = read_model_file(job.model_folder, strict=True)
-    if made is not None:
-        if made.identity != identity:
+    file = read_model_file(job.model_folder, strict=True)
+    if file is not None:
+        if file.identity != identity:
             raise _was_other(job.model_folder)
         progress.end(step.name, f"{step.name}: found in {job.model_folder}")
         return Trained(step.name, job.model_folder, was_there=True)
@@ -139,27 +138,27 @@ def train_step(experiment: Experiment, step: TrainStep, run: RunFolder, progress
 
 
 def _require_packages(step: TrainStep) -> None:
-    wanted = ["torch", "transformers", "safetensors", *(["peft"] if step.lora else [])]
-    missing = [package for package in wanted if find_spec(package) is None]
+    packages = ["torch", "transformers", "safetensors", *(["peft"] if step.lora else [])]
+    missing = [package for package in packages if find_spec(package) is None]
     if missing:
         raise UserError(f"Training needs {', '.join(missing)}.", hint="pip install 'skillmix[train]'")
 
 
 def _begin(job: Job, identity: str) -> None:
-    """Note what a run is about, so that it is never resumed as another."""
+    """Record what a training began with, and refuse to resume one that began with something else."""
     note = job.folder / "begun.json"
     job.folder.mkdir(parents=True, exist_ok=True)
     sources = [Path(source).expanduser() for source in job.step.replay.sources] if job.step.replay else []
-    told = {"identity": identity, "replay": state_of(sources) if sources else []}
+    beginning = {"identity": identity, "replay": state_of(sources) if sources else []}
     if note.is_file():
         hint = f"Remove {job.folder} to train anew."
         begun = json_object(note.read_bytes(), source=str(note), hint=hint)
         if begun.get("identity") != identity:
             raise _was_other(job.folder)
-        if begun.get("replay") != told["replay"]:
+        if begun.get("replay") != beginning["replay"]:
             raise UserError(
                 f"{job.folder} was begun with other files to replay.",
-                hint="Put them back as they were, or remove the folder to train anew.",
+                hint="Restore the former files, or remove the folder to train anew.",
             )
         return
-    write_whole(note, json.dumps({**told, "base": job.base, "recipe": job.step.recipe()}, indent=1) + "\n")
+    write_whole(note, json.dumps({**beginning, "base": job.base, "recipe": job.step.recipe()}, indent=1) + "\n")
