@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skillmix
-from skillmix.checkers.copies import PromptTexts
 from skillmix.checkers.english.word_order import OTHER_CLASSES, order_score, word_order
 from skillmix.checkers.passage import passage_of
+from skillmix.checkers.prompt_copies import PromptTexts
 from skillmix.checkers.sense import sense_problem
 
 LABELLED = Path(__file__).parent / "labelled"

@@ -214,7 +214,7 @@ def test_a_reason_is_data_and_goes_into_the_page_as_text(in_folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "module", ["checkers/copies.py", "checkers/sense.py", "checkers/skills/sound.py", "grading/answers.py"]
+    "module", ["checkers/prompt_copies.py", "checkers/sense.py", "checkers/skills/sound.py", "grading/answers.py"]
 )
 def test_kept_decisions_depend_on_the_code_behind_the_reasons(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, module: str

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, get_args
 
-from skillmix.catalog.names import before_parenthesis, fold
+from skillmix.catalog.names import before_parenthesis, fold_name
 from skillmix.errors import UserError
 from skillmix.hashing import ranked, short_id
 
@@ -80,32 +80,32 @@ class Catalog:
 
     @cached_property
     def _by_name(self) -> dict[str, Skill]:
-        return {fold(skill.name): skill for skill in self.skills}
+        return {fold_name(skill.name): skill for skill in self.skills}
 
     def skill(self, name: str) -> Skill:
         """The skill of that name, or of that short form where only one has it."""
-        folded = fold(name)
+        folded = fold_name(name)
         exact = self._by_name.get(folded)
         if exact is not None:
             return exact
-        found = [s for s in self.skills if fold(before_parenthesis(s.name)) == folded]
-        if len(found) == 1:
-            return found[0]
+        matches = [s for s in self.skills if fold_name(before_parenthesis(s.name)) == folded]
+        if len(matches) == 1:
+            return matches[0]
         raise UserError(
             f"No skill named {name!r} in catalogue {self.name!r}."
-            if not found
-            else f"{name!r} is the short form of {len(found)} skills.",
-            hint=_nearest_hint(folded, [s.name for s in (found or self.skills)], "skillmix catalog"),
+            if not matches
+            else f"{name!r} is the short form of {len(matches)} skills.",
+            hint=_nearest_hint(folded, [s.name for s in (matches or self.skills)], "skillmix catalog"),
         )
 
     def topic(self, name: str) -> str:
         """The topic of that name, in the catalogue's spelling."""
         for topic in self.topics:
-            if fold(topic) == fold(name):
+            if fold_name(topic) == fold_name(name):
                 return topic
         raise UserError(
             f"No topic named {name!r} in catalogue {self.name!r}.",
-            hint=_nearest_hint(fold(name), self.topics, "skillmix catalog"),
+            hint=_nearest_hint(fold_name(name), self.topics, "skillmix catalog"),
         )
 
     def partition(self, name: str | None = None) -> Partition:
@@ -139,7 +139,7 @@ class Catalog:
 
 def _nearest_hint(folded: str, names: Sequence[str], command: str) -> str:
     words = set(folded.split())
-    near = [name for name in names if words & set(fold(name).split())][:5]
+    near = [name for name in names if words & set(fold_name(name).split())][:5]
     return f"Did you mean: {'; '.join(near)}?" if near else f"`{command}` lists them."
 
 

@@ -103,11 +103,11 @@ def is_reserved(skills: Sequence[str], share: float) -> bool:
     >>> is_reserved(["a", "b"], 1.0), is_reserved(["a"], 1.0), is_reserved(["a", "b"], 0.0)
     (True, False, False)
     """
-    return len(skills) > 1 and share > 0 and _place_of_set(tuple(sorted(skills))) < share * 2**48
+    return len(skills) > 1 and share > 0 and _hash_of_set(tuple(sorted(skills))) < share * 2**48
 
 
 @lru_cache(maxsize=1 << 16)
-def _place_of_set(skills: tuple[str, ...]) -> int:
+def _hash_of_set(skills: tuple[str, ...]) -> int:
     return int.from_bytes(digest("reserved", skills, size=6))
 
 
@@ -127,11 +127,11 @@ def draw_ladder(draw: Draw, count: int) -> list[Combination]:
     rung = draw_combinations(first, count)
     for _ in range(1, draw.k):
         taken: set[str] = set()
-        rung = [_extended(c, draw, taken=taken, place=place) for place, c in enumerate(rung)]
+        rung = [_extended(c, draw, taken=taken, index=index) for index, c in enumerate(rung)]
     return rung
 
 
-def _extended(base: Combination, draw: Draw, *, taken: set[str], place: int) -> Combination:
+def _extended(base: Combination, draw: Draw, *, taken: set[str], index: int) -> Combination:
     barred = {s for group in draw.side.impossible if group & set(base.skills) for s in group}
     others = [s for s in draw.side.skills if s not in base.skills and s not in barred]
     for skill in ranked(others, "ladder", draw.purpose, draw.setting, draw.seed, base.id):
@@ -140,8 +140,8 @@ def _extended(base: Combination, draw: Draw, *, taken: set[str], place: int) -> 
             taken.add(longer.id)
             return longer
     raise UserError(
-        f"The ladder has only {place} chains that stay different up to k = {draw.k}.",
-        hint=f"Ask for at most {place}, or for a smaller k.",
+        f"The ladder has only {index} chains that stay different up to k = {draw.k}.",
+        hint=f"Ask for at most {index}, or for a smaller k.",
     )
 
 

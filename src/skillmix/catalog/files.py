@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from skillmix.catalog.catalog import RESERVED_NAMES, Catalog, Partition, Side, Skill
-from skillmix.catalog.names import fold
+from skillmix.catalog.names import fold_name
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError, faults_error
 
@@ -129,16 +129,16 @@ def _validated(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
     except UserError as error:
         faults.append(f"{path.name}: {error.message.removeprefix(f'{path} ')}")
     except ValidationError as error:
-        faults += [f"{path.name}{_place(e['loc'])}: {_said(e['type'], e['msg'])}" for e in error.errors()]
+        faults += [f"{path.name}{_location(e['loc'])}: {_explained(e['type'], e['msg'])}" for e in error.errors()]
     return None
 
 
-def _place(location: Sequence[int | str]) -> str:
+def _location(location: Sequence[int | str]) -> str:
     """Where in a file: entries are counted from 1, as people do."""
     return "".join(f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in location)
 
 
-def _said(kind: str, message: str) -> str:
+def _explained(kind: str, message: str) -> str:
     if kind == "string_pattern_mismatch":
         return "must be one line of text without outer blanks, ';' or '|', and not empty"
     return {"missing": "is missing", "extra_forbidden": "is not a known key"}.get(
@@ -149,7 +149,7 @@ def _said(kind: str, message: str) -> str:
 def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:
     first: dict[str, int] = {}
     for number, name in enumerate(names, start=1):
-        folded = fold(name)
+        folded = fold_name(name)
         if not folded:
             yield f"{file}, entry {number}: the name {name!r} has no letters or digits"
         elif folded in RESERVED_NAMES and file == "skills.yaml":
@@ -168,8 +168,8 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], to
     yield from _overlap("topics", document.topics.train, document.topics.held_out)
     lists = {"impossible": [n for group in document.impossible for n in group]}
     lists |= {f"exclude, {list_name}": listed for list_name, listed in document.exclude.items()}
-    for place, listed in lists.items():
-        yield from _unknown(place, "skill", listed, names)
+    for location, listed in lists.items():
+        yield from _unknown(location, "skill", listed, names)
     for name, entry in document.partitions.items():
         for label, side in (("train", entry.train), ("held-out", entry.held_out)):
             yield from _unknown(f"{name}, {label}", "category", side.categories, categories)
@@ -187,15 +187,15 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], to
         )
 
 
-def _unknown(place: str, kind: str, listed: Iterable[str], known: set[str]) -> Iterator[str]:
+def _unknown(location: str, kind: str, listed: Iterable[str], known: set[str]) -> Iterator[str]:
     for name in listed:
         if name not in known:
-            yield f"partitions.yaml, {place}: there is no {kind} {name!r}"
+            yield f"partitions.yaml, {location}: there is no {kind} {name!r}"
 
 
-def _overlap(place: str, train: Iterable[str], held_out: Iterable[str]) -> Iterator[str]:
+def _overlap(location: str, train: Iterable[str], held_out: Iterable[str]) -> Iterator[str]:
     for name in sorted(set(train) & set(held_out)):
-        yield f"partitions.yaml, {place}: {name!r} is on both sides"
+        yield f"partitions.yaml, {location}: {name!r} is on both sides"
 
 
 def _skills_of(side: SideEntry, skills: Sequence[SkillEntry]) -> tuple[str, ...]:

@@ -11,14 +11,14 @@ def parsed_json(content: bytes | str, *, source: str, hint: str) -> object:
     """The value of a JSON text, with or without a byte order mark."""
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content.removeprefix("\ufeff")
-        found: object = json.loads(text, parse_constant=_number, parse_float=_number)
+        value: object = json.loads(text, parse_constant=_number, parse_float=_number)
     except UnicodeDecodeError:
         raise UserError(f"{source} is not UTF-8.", hint="Write it again in UTF-8.") from None
     except RecursionError:
         raise UserError(f"{source} is nested too deeply.", hint=hint) from None
     except ValueError:
         raise UserError(f"{source} is not JSON.", hint=hint) from None
-    return found
+    return value
 
 
 def _number(written: str) -> float:
@@ -35,10 +35,10 @@ def json_object(content: bytes | str, *, source: str, hint: str) -> dict[str, An
     >>> json_object(b'{"a": 1}', source="a file", hint="Mend it.")
     {'a': 1}
     """
-    found = parsed_json(content, source=source, hint=hint)
-    if not isinstance(found, dict):
+    value = parsed_json(content, source=source, hint=hint)
+    if not isinstance(value, dict):
         raise UserError(f"{source} is not a JSON object.", hint=hint)
-    return found
+    return value
 
 
 def is_encodable(text: str) -> bool:

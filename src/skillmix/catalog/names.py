@@ -11,10 +11,10 @@ _NOT_A_WORD = re.compile(r"[\W_]+")
 
 
 @lru_cache(maxsize=1 << 13)
-def fold(text: str) -> str:
+def fold_name(text: str) -> str:
     """Words in lower case with single blanks between; what is left of a name for comparing.
 
-    >>> fold("**Self-serving Bias**"), fold("cliché"), fold("one’s (own)")
+    >>> fold_name("**Self-serving Bias**"), fold_name("cliché"), fold_name("one’s (own)")
     ('self serving bias', 'cliche', 'ones own')
     """
     if not text.isascii():

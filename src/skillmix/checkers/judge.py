@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from skillmix.catalog.names import fold
-from skillmix.checkers.copies import PromptTexts
+from skillmix.catalog.names import fold_name
 from skillmix.checkers.passage import Passage, Span, passage_of
+from skillmix.checkers.prompt_copies import PromptTexts
 from skillmix.checkers.registry import all_checkers, checker_of, why_not_shown
 from skillmix.checkers.sense import sense_problem
 from skillmix.checkers.topic import TopicWords, on_topic, topic_problem, topic_words
@@ -50,7 +50,7 @@ class Verdict:
 
     @cached_property
     def _wanted(self) -> frozenset[str]:
-        return frozenset(fold(name) for name in self.evidence)
+        return frozenset(fold_name(name) for name in self.evidence)
 
     def quote(self, span: Span | None) -> str | None:
         """The words of a span."""

@@ -50,11 +50,11 @@ class Sentence:
         text, words = self.text, self.words
         cuts = [0]
         end = words[0].end - self.start if words else 0
-        for place, (_, _, word_start, word_end) in enumerate(words):
+        for index, (_, _, word_start, word_end) in enumerate(words):
             start = word_start - self.start
             # A mark stands between words; one character of the next word tells "5, 6" from "5,6".
             if start > end and text[end:start] != " " and _MARK.search(text, end, start + 1):
-                cuts.append(place)
+                cuts.append(index)
             end = word_end - self.start
         return tuple(words[first:last] for first, last in pairwise([*cuts, len(words)]) if first < last)
 
@@ -154,3 +154,21 @@ def _straight(text: str) -> str:
 def span_of(words: Words) -> Span:
     """From the first word to the last."""
     return Span(words[0].start, words[-1].end)
+
+
+def has_mark(text: str, first: Word, second: Word) -> bool:
+    """Whether punctuation stands between two words of a text."""
+    return _MARK.search(text, first.end, second.start) is not None
+
+
+def only_comma(text: str, first: Words, second: Words) -> bool:
+    """Whether nothing but a comma stands between two pieces."""
+    return text[first[-1].end : second[0].start].strip() == ","
+
+
+_MARK = re.compile(r"[.,;:!?…()\[\]\"“”«»–—]|--| - ")
+
+
+def span_between(first: Word, last: Word) -> Span:
+    """From one word to another."""
+    return Span(first.start, last.end)

@@ -5,7 +5,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Final
 
-from skillmix.catalog.names import fold
+from skillmix.catalog.names import fold_name
 from skillmix.checkers.passage import Checker
 from skillmix.checkers.skills import (
     argument,
@@ -43,12 +43,12 @@ CHECKERS: Final[Mapping[str, Checker]] = {
 }
 LOOKS_FOR: Final[Mapping[str, str]] = {name: words for module in _MODULES for name, words in module.LOOKS_FOR.items()}
 """What the checker of each skill looks for, in a few words."""
-_LOOKS_FOR: Final = {fold(name): words for name, words in LOOKS_FOR.items()}
+_LOOKS_FOR: Final = {fold_name(name): words for name, words in LOOKS_FOR.items()}
 
 
 def checker_of(skill: str) -> Checker | None:
     """The checker of a skill, if there is one."""
-    return all_checkers().get(fold(skill))
+    return all_checkers().get(fold_name(skill))
 
 
 def why_not_shown(skill: str) -> str:
@@ -57,7 +57,7 @@ def why_not_shown(skill: str) -> str:
     >>> why_not_shown("simile")
     'code found no passage that shows it; the check looks for a comparison with "as ... as a" or "like a"'
     """
-    looks_for = _LOOKS_FOR.get(fold(skill))
+    looks_for = _LOOKS_FOR.get(fold_name(skill))
     return _NOT_SHOWN if looks_for is None else f"{_NOT_SHOWN}; the check looks for {looks_for}"
 
 
@@ -67,12 +67,12 @@ _NOT_SHOWN: Final = "code found no passage that shows it"
 @cache
 def all_checkers() -> Mapping[str, Checker]:
     """By folded name; a package may add checkers but not replace ours."""
-    found = {fold(name): checker for name, checker in CHECKERS.items()}
+    checkers = {fold_name(name): checker for name, checker in CHECKERS.items()}
     for entry in entry_points(group=ENTRY_POINTS):
-        if fold(entry.name) in found:
+        if fold_name(entry.name) in checkers:
             raise UserError(
                 f"The package {entry.value.partition(':')[0]!r} brings a second checker for {entry.name!r}.",
                 hint="Give the skill another name in its catalogue and in the entry point.",
             )
-        found[fold(entry.name)] = entry.load()
-    return found
+        checkers[fold_name(entry.name)] = entry.load()
+    return checkers

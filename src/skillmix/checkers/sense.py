@@ -7,10 +7,10 @@ from itertools import pairwise
 from operator import eq
 from typing import Final
 
-from skillmix.checkers.copies import PromptTexts
 from skillmix.checkers.english.verbs import has_main_clause
 from skillmix.checkers.english.word_order import order_score
 from skillmix.checkers.passage import Passage, Sentence
+from skillmix.checkers.prompt_copies import PromptTexts
 from skillmix.render.wording import plural, shortened
 
 _FIGURES: Final = (
@@ -71,8 +71,8 @@ def talk_of_task(passage: Passage) -> str | None:
     # Most texts have none of the words, and the expression is slow.
     if _CUES.isdisjoint([word.lower for word in passage.words]):
         return None
-    found = _TALK_OF_TASK.search(passage.lower)
-    return passage.text[found.start() : found.end()].strip(_AROUND_TALK) if found else None
+    match = _TALK_OF_TASK.search(passage.lower)
+    return passage.text[match.start() : match.end()].strip(_AROUND_TALK) if match else None
 
 
 _AROUND_TALK: Final = " \t\r\n.,:;!?…\"'“”‘’«»()[]*_#>-–—"
@@ -102,9 +102,9 @@ def sense_problem(passage: Passage, shown: PromptTexts | None = None) -> str | N
     'its words are in no usual order'
     """
     for problem in _PROBLEMS:
-        found = problem(passage)
-        if found:
-            return found
+        reason = problem(passage)
+        if reason:
+            return reason
     copy = shown.copied_by(passage) if shown else None
     return f"{copy.words} words in a row are from {copy.source}" if copy else None
 

@@ -48,18 +48,18 @@ def topic_words(name: str, alone: Iterable[str], together: Iterable[str]) -> Top
 
 def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
     """Find what puts a text on its topic: a word that is enough alone, all of the name, or two different words."""
-    found: dict[str, Word] = {}
+    seen: dict[str, Word] = {}
     for word in passage.words:
         lower = word.lower
         for form in (lower,) if lower.isalpha() else _parts(lower):
             base = topic.forms.get(form)
-            if base is None or base in found:
+            if base is None or base in seen:
                 continue
             if base in topic.alone:
                 return Span(word.start, word.end)
-            found[base] = word
-            if len(found) >= ENOUGH or topic.name <= found.keys():
-                return Span(min(word.start for word in found.values()), word.end)
+            seen[base] = word
+            if len(seen) >= ENOUGH or topic.name <= seen.keys():
+                return Span(min(word.start for word in seen.values()), word.end)
     return None
 
 

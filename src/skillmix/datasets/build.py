@@ -9,11 +9,11 @@ from typing import Any
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.datasets.card import CardFacts, dataset_card, dataset_info
+from skillmix.datasets.corpus import Corpus, corpus_of
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield, figures_of
-from skillmix.datasets.files import Prompting, Written, prompts_shown, write_rows
+from skillmix.datasets.kept_texts import KeptText, removals, span_of
 from skillmix.datasets.leakage import Bars, names_inside, refuse_leaks, refuse_names
-from skillmix.datasets.texts import KeptText, place_of, removals
-from skillmix.datasets.words import Corpus, corpus_of
+from skillmix.datasets.row_files import Prompting, Written, prompts_shown, write_rows
 from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe, draw_set
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
@@ -64,7 +64,7 @@ def kept_texts(
                 writer=intern(g.outline.student),
                 combination=meant[g.outline.combination],
                 generation=g.outline.generation,
-                place=place_of(answer_of(replies[1], last.origin).text, replies[1]),
+                answer_span=span_of(answer_of(replies[1], last.origin).text, replies[1]),
                 text_id=g.decisions[0].text,
                 replies=replies,
                 first_status=answer_of(replies[0], first.origin).status,
@@ -78,7 +78,7 @@ def kept_texts(
     return result
 
 
-def examples_told(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
+def prompt_examples(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
     """What a writer could copy: the catalogue's examples, and all that worked ones show."""
     worked = [example for name in sorted(set(prompt_sets)) for example in load_prompts(name).examples]
     shown = [skill.example for example in worked for skill in example.skills]
@@ -107,22 +107,22 @@ class DatasetPlan:
     @property
     def examples(self) -> list[str]:
         """What no answer may repeat."""
-        return examples_told(self.catalog, self.copied)
+        return prompt_examples(self.catalog, self.copied)
 
 
 def without_copies(texts: list[KeptText], plan: DatasetPlan, left: LeftOut) -> tuple[list[KeptText], Corpus, LeftOut]:
     """Texts that say something of their own, their words, and what was left out for it."""
     corpus = corpus_of(t.text for t in texts)
-    found = removals(corpus, examples=plan.examples, threshold=plan.near_duplicates)
-    gone = {removal.place for removal in found}
+    copies = removals(corpus, examples=plan.examples, threshold=plan.near_duplicates)
+    gone = {removal.text_index for removal in copies}
     shown = [
-        (r.why, texts[r.place].text, texts[r.of].text if r.of is not None else "an example")
-        for r in found[:_MOST_EXAMPLES]
+        (r.why, texts[r.text_index].text, texts[r.copy_of].text if r.copy_of is not None else "an example")
+        for r in copies[:_MOST_EXAMPLES]
     ]
-    removed = Counter(left.removed) + Counter(removal.why for removal in found)
+    removed = Counter(left.removed) + Counter(removal.why for removal in copies)
     examples = (*left.examples, *shown)[:_MOST_EXAMPLES]
-    own = [place for place in range(len(texts)) if place not in gone]
-    return [texts[place] for place in own], corpus.part(own), replace(left, removed=dict(removed), examples=examples)
+    own = [index for index in range(len(texts)) if index not in gone]
+    return [texts[index] for index in own], corpus.part(own), replace(left, removed=dict(removed), examples=examples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +188,15 @@ def make_dataset(
 ) -> WrittenDataset:
     """Draw the set, check it for leaks, and write its folder; nothing is written if anything is wrong."""
     is_drawn = plan.recipe.size is not None
-    places = draw_set(plan.recipe, [(t.identity if is_drawn else "", t.combination.k) for t in texts])
-    chosen = [texts[place] for place in places]
+    indices = draw_set(plan.recipe, [(t.identity if is_drawn else "", t.combination.k) for t in texts])
+    chosen = [texts[index] for index in indices]
     if not chosen and (not yields or any(y.least != 0 for y in yields)):  # a step may be content with nothing
         raise _empty(plan, left)
     refuse_leaks((t.combination for t in chosen), plan.bars)
     named = names_inside(((t.combination, t.replies) for t in chosen), plan.catalog, plan.bars.skills)
     if plan.names == "strict":
         refuse_names(named)
-    corpus = corpus.part(places) if corpus else corpus_of(t.text for t in chosen)
+    corpus = corpus.part(indices) if corpus else corpus_of(t.text for t in chosen)
     figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus)
     prompts = load_prompts(plan.prompts)
     prompting = Prompting(prompts, plan.catalog)
@@ -220,9 +220,9 @@ def _empty(plan: DatasetPlan, left: LeftOut) -> UserError:
         **left.outside,
         **left.removed,
     }
-    told = ", ".join(f"{count} {name}" for name, count in why.items() if count)
+    reasons = ", ".join(f"{count} {name}" for name, count in why.items() if count)
     return UserError(
-        f"No text is left for {plan.recipe.name}: {told or 'there are no conversations'}. Nothing was written.",
+        f"No text is left for {plan.recipe.name}: {reasons or 'there are no conversations'}. Nothing was written.",
         hint="`skillmix texts RUN` shows the graded texts; more conversations, a better writer or another k may help.",
     )
 

@@ -168,8 +168,8 @@ def _content(figures: DatasetCounts) -> str:
     parts.append(_table("topic", figures.by_topic.items(), len(figures.by_topic)))
     if figures.by_pair:
         pairs: Mapping[tuple[str, str], int] = figures.by_pair
-        told = [(f"{one} + {other}", count) for (one, other), count in pairs.items()]
-        parts.append(_table("pair of skills", told, _MOST_ROWS))
+        pair_rows = [(f"{one} + {other}", count) for (one, other), count in pairs.items()]
+        parts.append(_table("pair of skills", pair_rows, _MOST_ROWS))
     return "\n\n".join(parts)
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmix.datasets.words import Corpus
+from skillmix.datasets.corpus import Corpus
 
 RUN: Final = 3
 """Texts are compared by their sets of three-word runs."""
@@ -22,13 +22,13 @@ def earlier_copies(corpus: Corpus, *, threshold: float | None) -> list[int | Non
     """
     copy_of = _exact_copies(corpus)
     if threshold is None:
-        return [None if place < 0 else int(place) for place in copy_of]
+        return [None if index < 0 else int(index) for index in copy_of]
     pairs = _pairs(corpus, copy_of < 0, threshold)
     sets: dict[int, frozenset[int]] = {}
     for later, earlier in pairs:
         if copy_of[later] < 0 and copy_of[earlier] < 0 and _overlap(corpus, sets, later, earlier) >= threshold:
             copy_of[later] = earlier
-    return [None if place < 0 else int(place) for place in _roots(copy_of)]
+    return [None if index < 0 else int(index) for index in _roots(copy_of)]
 
 
 def _exact_copies(corpus: Corpus) -> NDArray[np.int64]:
@@ -87,8 +87,8 @@ def _frequencies(corpus: Corpus) -> NDArray[np.uint8]:
         buckets = np.sort(_buckets(runs, frequency))
         starts = _starts(buckets)
         counts = np.diff(np.append(starts, len(buckets)))
-        places = buckets[starts]
-        frequency[places] = np.minimum(frequency[places] + counts, 255)
+        indices = buckets[starts]
+        frequency[indices] = np.minimum(frequency[indices] + counts, 255)
     return frequency
 
 
@@ -129,29 +129,29 @@ def _rarest(
     runs, texts, often = runs[order], texts[order], often[order]
     starts = _starts(texts)
     sizes = np.diff(np.append(starts, len(texts)))
-    place = np.arange(len(texts)) - np.repeat(starts, sizes)
+    index = np.arange(len(texts)) - np.repeat(starts, sizes)
     # A small allowance, so that rounding never shortens a prefix.
     prefix = sizes - np.ceil(threshold * sizes - 1e-9).astype(np.int64) + 1
-    chosen = (place < np.repeat(prefix, sizes)) & (often > 1)
+    chosen = (index < np.repeat(prefix, sizes)) & (often > 1)
     return runs[chosen], texts[chosen]
 
 
 def _grouped_pairs(
     runs: NDArray[np.uint64], texts: NDArray[np.int64], sizes: NDArray[np.int64], threshold: float
 ) -> list[tuple[int, int]]:
-    found: set[tuple[int, int]] = set()
+    pairs: set[tuple[int, int]] = set()
     starts = _starts(runs)
     ends = np.append(starts[1:], len(runs))
     for start, end in zip(starts[ends - starts > 1], ends[ends - starts > 1], strict=True):
         group = texts[start:end].tolist()
         group_sizes = sizes[texts[start:end]].tolist()
-        for place in range(1, len(group)):
-            size = group_sizes[place]
-            for before in range(place):
+        for index in range(1, len(group)):
+            size = group_sizes[index]
+            for before in range(index):
                 other = group_sizes[before]
                 if other >= threshold * size - 1e-9 and size >= threshold * other - 1e-9:
-                    found.add((group[place], group[before]))
-    return sorted(found)
+                    pairs.add((group[index], group[before]))
+    return sorted(pairs)
 
 
 def _overlap(corpus: Corpus, sets: dict[int, frozenset[int]], one: int, other: int) -> float:

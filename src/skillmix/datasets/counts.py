@@ -7,9 +7,9 @@ from itertools import combinations
 from statistics import median
 
 from skillmix.catalog.combinations import is_reserved
+from skillmix.datasets.corpus import Corpus, Frame, corpus_of, distinct_share, repeated_frames
+from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import NamedSkill
-from skillmix.datasets.texts import KeptText
-from skillmix.datasets.words import Corpus, Frame, corpus_of, distinct_share, repeated_frames
 
 FRAME = 6
 """Words in a row that make a frame."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from skillmix.datasets.build import Writers, has_two_turns, kept_texts
-from skillmix.datasets.texts import KeptText
+from skillmix.datasets.kept_texts import KeptText
 from skillmix.runs.helper_process import LostHelper, beside, is_there_a_second_core
 from skillmix.runs.reading.decisions import Graded, deciding_for, graded_conversations
 from skillmix.runs.reading.outlines import HALVES, Ids

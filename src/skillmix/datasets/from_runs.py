@@ -12,11 +12,10 @@ from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog
 from skillmix.datasets.build import DatasetPlan, Writers, WrittenDataset, make_dataset, without_copies
 from skillmix.datasets.counts import LeftOut
-from skillmix.datasets.evaluations import bars_for, combinations_in, evaluated
-from skillmix.datasets.files import prompts_shown, read_rows, require_parquet
 from skillmix.datasets.from_journal import RunSource, found_in
-from skillmix.datasets.leakage import Bars, bars_of
-from skillmix.datasets.texts import KeptText
+from skillmix.datasets.kept_texts import KeptText
+from skillmix.datasets.leakage import Bars, bars_for, bars_of, combinations_in, evaluated
+from skillmix.datasets.row_files import prompts_shown, read_rows, require_parquet
 from skillmix.datasets.waves import Waves
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, StudentSettings

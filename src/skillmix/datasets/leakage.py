@@ -1,16 +1,25 @@
 """What no training text may be about: by the fields of its combination, and by names inside its words."""
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from skillmix.catalog.catalog import Catalog, Skill
-from skillmix.catalog.combinations import Combination, is_reserved
+from skillmix.catalog.combinations import Combination, combination_of, is_reserved
+from skillmix.catalog.files import load_catalog
 from skillmix.catalog.names import before_parenthesis
-from skillmix.datasets.words import words_of
+from skillmix.catalog.yaml import read_text
+from skillmix.datasets.corpus import words_of
 from skillmix.errors import UserError
+from skillmix.experiment.experiment import Experiment, load_experiment
+from skillmix.experiment.plan import step_cells
+from skillmix.experiment.sections import student_name
+from skillmix.experiment.steps import EvaluateStep
+from skillmix.models.lineage import lineage_of
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ def bars_of(catalog: Catalog, *, partition: str | None, evaluations: Mapping[str
 
 
 def refuse_leaks(combinations: Iterable[Combination], bars: Bars) -> None:
-    """Stop if any text must not be trained on; every rule that is broken is told, with counts and an example."""
+    """Stop if any text must not be trained on; the error lists every broken rule with counts and an example."""
     counts: Counter[str] = Counter()
     examples: dict[str, Combination] = {}
     for combination in combinations:
@@ -56,9 +65,11 @@ def refuse_leaks(combinations: Iterable[Combination], bars: Bars) -> None:
             examples.setdefault(rule, combination)
     if not counts:
         return
-    told = "; ".join(f"{counts[rule]} with {rule} ({_shown(examples[rule], bars)})" for rule in _RULES if counts[rule])
+    broken = "; ".join(
+        f"{counts[rule]} with {rule} ({_shown(examples[rule], bars)})" for rule in _RULES if counts[rule]
+    )
     raise UserError(
-        f"The data set would leak: {counts.total()} texts must not be trained on: {told}. Nothing was written.",
+        f"The data set would leak: {counts.total()} texts must not be trained on: {broken}. Nothing was written.",
         hint="A recipe such as D(1,2) leaves such texts out.",
     )
 
@@ -66,6 +77,82 @@ def refuse_leaks(combinations: Iterable[Combination], bars: Bars) -> None:
 def _shown(combination: Combination, bars: Bars) -> str:
     where = bars.evaluations.get(combination.id)
     return f"{'; '.join(combination.skills)} on {combination.topic}" + (f", in {where}" if where else "")
+
+
+def bars_for(experiment: Experiment, catalog: Catalog) -> Bars:
+    """What the data sets of an experiment must not hold."""
+    evaluations = evaluated(experiment, catalog)
+    for name in experiment.leakage.evaluations:
+        for combination in combinations_in(Path(name)):
+            evaluations.setdefault(combination, name)
+    reserved = experiment.leakage.reserved
+    return bars_of(catalog, partition=experiment.partition, evaluations=evaluations, reserved=reserved)
+
+
+def evaluated(experiment: Experiment, catalog: Catalog) -> dict[str, str]:
+    """The combinations of an experiment's evaluations by id, with the step that has them."""
+    steps_by_id: dict[str, str] = {}
+    for step in experiment.steps:
+        if isinstance(step, EvaluateStep):
+            # The draw is the same for every student.
+            for cell in step_cells(step.model_copy(update={"students": step.students[:1]}), experiment, catalog):
+                for combination in cell.combinations:
+                    steps_by_id.setdefault(combination.id, f"step {step.name} of {experiment.name}")
+    return steps_by_id
+
+
+def combinations_in(path: Path) -> Iterator[str]:
+    """Ids of the combinations in a file: an experiment, the output of `combinations --json`, or JSON lines."""
+    if not path.is_file():
+        raise UserError(f"There is no file {str(path)!r}.", hint="leakage.evaluations lists files.")
+    if path.suffix in (".yaml", ".yml"):
+        experiment = load_experiment(path)
+        yield from evaluated(experiment, load_catalog(experiment.catalog))
+        return
+    text = read_text(path)
+    try:
+        documents = (
+            json.loads(text) if path.suffix == ".json" else [json.loads(x) for x in text.split("\n") if x.strip()]
+        )
+        ids = [_combination(document) for document in documents]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UserError(
+            f"{path} does not hold combinations.",
+            hint='It must be an experiment file, or JSON: [{"skills": […], "topic": …}], or one such object a line.',
+        ) from None
+    yield from ids
+
+
+def _combination(document: Mapping[str, object]) -> str:
+    """The id of one; a name that is no text would be the id of something else, which bars nothing."""
+    skills, topic = document["skills"], document["topic"]
+    if not isinstance(skills, list) or not all(isinstance(name, str) and name for name in [*skills, topic]):
+        raise ValueError("a name is not a string")
+    return combination_of(skills, str(topic)).id
+
+
+def trained_on(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> dict[str, int]:
+    """For each student whose lineage is known, how many combinations of a step it was trained on."""
+    wanted = set(evaluated(experiment.model_copy(update={"steps": [step]}), catalog))
+    counts = {}
+    for reference in step.students:
+        settings = experiment.students.get(student_name(reference))
+        lineage = lineage_of(settings.model) if settings else None
+        if lineage is not None:
+            counts[student_name(reference)] = len(wanted & lineage.combinations)
+    return counts
+
+
+def refuse_trained(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> None:
+    """Stop before a student is evaluated on what it was trained on, unless the step says that it may."""
+    if step.allow_trained:
+        return
+    for student, count in trained_on(step, experiment, catalog).items():
+        if count:
+            raise UserError(
+                f"{student} was trained on {count} of the combinations of step {step.name}.",
+                hint="Evaluate others (another seed), or set allow_trained: true; the scores then say so.",
+            )
 
 
 class NameFinder:
@@ -81,9 +168,9 @@ class NameFinder:
 
     def among(self, text: str) -> "NameFinder | None":
         """A finder of the names that may be in any part of a text; None if there are none."""
-        found = _pieces(_folded(text))
+        pieces = _pieces(_folded(text))
         skills = [
-            skill for first, names in self._by_first.items() if self._pieces[first] <= found for skill, _ in names
+            skill for first, names in self._by_first.items() if self._pieces[first] <= pieces for skill, _ in names
         ]
         return NameFinder(skills) if skills else None
 
@@ -95,17 +182,17 @@ class NameFinder:
         if not firsts:
             return set()
         words = words_of(text)
-        found = set()
+        skills = set()
         for first in set(words).intersection(firsts):
             for skill, name in self._by_first[first]:
-                if skill not in found and _has_run(words, name):
-                    found.add(skill)
-        return found
+                if skill not in skills and _has_run(words, name):
+                    skills.add(skill)
+        return skills
 
     def names_in_skill(self, skill: Skill) -> dict[str, set[str]]:
         """The other skills that a skill's own definition and example name."""
         parts = {"definition": skill.definition, "example": skill.example}
-        return {part: self.names_in(said) - {skill.name} for part, said in parts.items()}
+        return {part: self.names_in(text) - {skill.name} for part, text in parts.items()}
 
 
 def _folded(text: str) -> str:
@@ -121,7 +208,7 @@ def _pieces(folded: str) -> set[bytes]:
 
 
 _ASCII_PIECES: Final = bytes(
-    place if place < 128 and (chr(place).isalnum() or place == 95) else 32 for place in range(256)
+    index if index < 128 and (chr(index).isalnum() or index == 95) else 32 for index in range(256)
 )
 
 
@@ -129,7 +216,7 @@ def _has_run(words: Sequence[str], run: Sequence[str]) -> bool:
     if len(run) == 1:
         return True
     size = len(run)
-    return any(words[place : place + size] == run for place in range(len(words) - size + 1) if words[place] == run[0])
+    return any(words[index : index + size] == run for index in range(len(words) - size + 1) if words[index] == run[0])
 
 
 _AT_ONCE: Final = 200
@@ -172,9 +259,9 @@ def names_inside(
 def refuse_names(named: Sequence[NamedSkill]) -> None:
     """Stop at the first name of a held-out skill."""
     if named:
-        told = "; ".join(f"{n.skill} in the {n.where} ({n.texts} texts)" for n in named[:5])
+        examples = "; ".join(f"{n.skill} in the {n.where} ({n.texts} texts)" for n in named[:5])
         more = f" and {len(named) - 5} more" if len(named) > 5 else ""
         raise UserError(
-            f"Names of held-out skills stand inside other texts: {told}{more}. Nothing was written.",
+            f"Names of held-out skills stand inside other texts: {examples}{more}. Nothing was written.",
             hint="Set leakage.names to list to have them only listed in the card.",
         )

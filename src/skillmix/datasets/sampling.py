@@ -49,9 +49,9 @@ class Candidates:
         self._is_whole = False
         self._generations = generations
 
-    def __getitem__(self, place: int) -> Candidate:
+    def __getitem__(self, index: int) -> Candidate:
         """Raises IndexError only if there is no combination at all."""
-        wanted, generation = divmod(place, self._generations)
+        wanted, generation = divmod(index, self._generations)
         while not self._is_whole and len(self._drawn) <= wanted:
             combination = next(self._source, None)
             if combination is None:
@@ -59,7 +59,7 @@ class Candidates:
             else:
                 self._drawn.append(combination)
         if not self._drawn:
-            raise IndexError(place)
+            raise IndexError(index)
         turn, number = divmod(wanted, len(self._drawn)) if self._is_whole else (0, wanted)
         return Candidate(self._drawn[number], turn * self._generations + generation)
 
@@ -85,7 +85,7 @@ class Sampler:
     @property
     def below_floor(self) -> dict[str, int]:
         """Skills with fewer taken texts than the floor, and how many they have."""
-        counts = _counts(self.tried[place] for place in self.taken)
+        counts = _counts(self.tried[index] for index in self.taken)
         return {skill: counts[skill] for skill in _lacking(counts, self.target, ())}
 
     @property
@@ -116,7 +116,7 @@ class Sampler:
         if missing <= 0 or room <= 0:
             self.is_exhausted = missing > 0
             return []
-        counts = _counts(self.tried[place] for place in taken)
+        counts = _counts(self.tried[index] for index in taken)
         wanted = self._wanted_skills(counts, missing)
         size = min(room, self._wave_size(missing))
         wave = list(islice(self._useful(counts, wanted), size))
@@ -171,15 +171,15 @@ def take(
     counts: Counter[str] = Counter()
     floors = frozenset(target.skills) - frozenset(hopeless) if target.floor else frozenset[str]()
     short = target.floor * len(floors)
-    for place, candidate in enumerate(tried[: len(accepted)]):
+    for index, candidate in enumerate(tried[: len(accepted)]):
         if len(taken) == target.kept:
             break
         skills = candidate.combination.skills
-        if not accepted[place] or (target.ceiling is not None and any(counts[s] >= target.ceiling for s in skills)):
+        if not accepted[index] or (target.ceiling is not None and any(counts[s] >= target.ceiling for s in skills)):
             continue
         gain = sum(s in floors and counts[s] < target.floor for s in skills)
         if gain or target.kept - len(taken) - 1 >= ceil(short / len(skills)):
-            taken.append(place)
+            taken.append(index)
             counts.update(skills)
             short -= gain
     return taken

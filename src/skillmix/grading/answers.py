@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from skillmix.catalog.names import before_parenthesis
-from skillmix.grading.sentences import Counter
+from skillmix.grading.sentences import SentenceCounter
 
 AnswerStatus = Literal["fine", "no marker", "empty", "refused"]
 NameRule = Literal["substring", "word"]
@@ -26,7 +26,7 @@ class Rules:
     """The choices that turn a reply and its votes into points."""
 
     name: str
-    counter: Counter
+    counter: SentenceCounter
     name_rule: NameRule
     missing_marker: MissingMarker
 
@@ -78,11 +78,11 @@ def _end_of_last_marker(reply: str) -> int | None:
 
 
 def _start_of_explanation(text: str) -> int | None:
-    place = text.find("Explanation")
-    if place < 0:
+    position = text.find("Explanation")
+    if position < 0:
         return None
-    if place == 0 or text[place - 1] not in "*_# ":
-        return place
+    if position == 0 or text[position - 1] not in "*_# ":
+        return position
     explanation = _EXPLANATION.search(text)
     return explanation.start() if explanation else None
 

@@ -124,7 +124,7 @@ def gradings_of(
 def counts(number: int, grader: str, rounds: Rounds | None) -> bool:
     """Whether a round, numbered from 0, is among those that its grader has now.
 
-    >>> counts(0, "judge", {"judge": 1}), counts(1, "judge", {"judge": 1}), counts(1, "judge", None)
+    >>> counts(0, "gpt", {"gpt": 1}), counts(1, "gpt", {"gpt": 1}), counts(1, "gpt", None)
     (True, False, True)
     """
     return rounds is None or grader not in rounds or number < rounds[grader]
@@ -148,19 +148,19 @@ def ballots(texts: Sequence[StudentText], read: Iterable[ReadCall], *, rounds: R
         assert isinstance(key, GradeKey)  # read_calls keeps no other
         if not counts(key.round, key.grader, rounds):
             continue
-        place = (key.grader, key.student, key.combination, key.generation)
+        text_key = (key.grader, key.student, key.combination, key.generation)
         graders[key.student].add(key.grader)
         # Attempts come in order: the first readable one is the round's vote.
-        earlier = readings[place].get(key.round)
+        earlier = readings[text_key].get(key.round)
         if earlier is None or earlier.points is None:
-            readings[place][key.round] = item.reading or earlier
-    everyone = set(rounds) if rounds is not None else set[str]().union(*graders.values())
+            readings[text_key][key.round] = item.reading or earlier
+    all_graders = set(rounds) if rounds is not None else set[str]().union(*graders.values())
     gradeable = {text.student for text in texts if text.answer.text}
     result = []
     for text in texts:
-        judges = everyone if rounds is not None or text.student not in gradeable else graders[text.student]
-        for grader in sorted(judges):
-            found = readings.get((grader, text.student, text.combination.id, text.generation), {})
-            count = max(1, len(found)) if rounds is None else rounds[grader]
-            result.append(Ballot(text, grader, count, tuple(found.get(r) for r in sorted(found))))
+        its_graders = all_graders if rounds is not None or text.student not in gradeable else graders[text.student]
+        for grader in sorted(its_graders):
+            votes = readings.get((grader, text.student, text.combination.id, text.generation), {})
+            count = max(1, len(votes)) if rounds is None else rounds[grader]
+            result.append(Ballot(text, grader, count, tuple(votes[r] for r in sorted(votes))))
     return result

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from skillmix.catalog.names import APOSTROPHES, INVISIBLE, fold
+from skillmix.catalog.names import APOSTROPHES, INVISIBLE, fold_name
 from skillmix.grading.values import VALUE_SIGNS, VALUE_WORD, has_value_sign, read_value
 from skillmix.prompts.rubric import Rubric, label_forms
 
@@ -35,18 +35,18 @@ class Quotable:
     lines: frozenset[str]
     pairs: tuple[Pair, ...]
     """Labels of criteria with the values next to them, in order."""
-    said: frozenset[Pair] = frozenset()
+    pair_set: frozenset[Pair] = frozenset()
     """The same pairs, for looking one up."""
 
     def has(self, label: str, value: float | None, line: str) -> bool:
         """Whether a grader's row or line says what the text says: the same label and value, or the same line."""
-        return (value is not None and (pair_label(label), value) in self.said) or fold(line) in self.lines
+        return (value is not None and (pair_label(label), value) in self.pair_set) or fold_name(line) in self.lines
 
     def has_quoted(self, before: str, statement: str) -> bool:
         """Whether a statement just after an opening quotation mark stands in the text."""
         if not self.words or not before.rstrip().endswith(_OPENING_QUOTES):
             return False
-        quoted = fold(_CLOSING_QUOTE.split(statement, maxsplit=1)[0])
+        quoted = fold_name(_CLOSING_QUOTE.split(statement, maxsplit=1)[0])
         return f" {quoted} " in self.words
 
 
@@ -68,14 +68,14 @@ def quotable(text: str | None, rubric: Rubric) -> Quotable:
     lines = _lines_together(text) if _STATEMENT.search(text) else frozenset[str]()
     if not pairs and not lines:
         return NOTHING_TO_QUOTE
-    return Quotable(f" {fold(text)} ", lines, tuple(pairs), frozenset(pairs))
+    return Quotable(f" {fold_name(text)} ", lines, tuple(pairs), frozenset(pairs))
 
 
 def _lines_together(text: str) -> frozenset[str]:
     """Lines, and up to three in a row: a statement belongs to a label that may stand above it."""
     lines = [line for line in text.splitlines() if line.strip()]
     return frozenset(
-        fold(" ".join(lines[start : start + count]))
+        fold_name(" ".join(lines[start : start + count]))
         for start in range(len(lines))
         for count in range(1, _LINES_TOGETHER + 1)
     )
@@ -108,10 +108,10 @@ def _label_at_end(words: list[str], rubric: Rubric) -> str | None:
     end = len(words)
     if end >= 2 and words[-1].lower() in _EARNED and words[-2].lower() in ("point", "points"):
         end -= 2
-    if end == 0 or fold(words[end - 1]) not in rubric.label_ends:
+    if end == 0 or fold_name(words[end - 1]) not in rubric.label_ends:
         return None
     for start in range(max(0, end - _LONGEST_LABEL), end):
         label = " ".join(words[start:end])
         if rubric.criterion_of(label) is not None:
-            return fold(label)
+            return fold_name(label)
     return None

@@ -13,7 +13,7 @@ from skillmix.prompts.rubric import Rubric, starts_like_a_criterion
 class Mark(NamedTuple):
     """One criterion's point as some row or line gives it."""
 
-    place: int
+    criterion_index: int
     value: float | None
     cell: str
     label: str
@@ -23,7 +23,7 @@ class Mark(NamedTuple):
 class _Heading(NamedTuple):
     """A criterion that a later 'Point earned' belongs to."""
 
-    place: int
+    criterion_index: int
     label: str
     line: str
 
@@ -111,7 +111,7 @@ class LineReader:
             heading = self._heading_of(statement["label"], before, line) or own
             value = statement["value"].strip()
             if heading is not None and value:
-                yield Mark(heading.place, read_leading_value(value), value[:40], heading.label, heading.line)
+                yield Mark(heading.criterion_index, read_leading_value(value), value[:40], heading.label, heading.line)
                 own, self._heading = heading, None
 
     def _heading_of(self, label: str | None, before: str, line: str) -> _Heading | None:
@@ -125,13 +125,13 @@ class LineReader:
         # A line may make thousands of statements: of what stands before one, only so much is looked at.
         near = len(before.rstrip(_AFTER_LABEL)) - 2 * self._rubric.longest_label
         tail = _BETWEEN_REMARKS.split(before[max(0, near) :])[-1]
-        found = self._heading_named(tail.rstrip(_AFTER_LABEL), line) or self._heading_named(
+        heading = self._heading_named(tail.rstrip(_AFTER_LABEL), line) or self._heading_named(
             before.rstrip(_AFTER_LABEL), line
         )
-        found = found or self._label_at_start(before, line)
-        if found is None and not _TOTAL.search(before[-_LONGEST_TOTAL:]):
+        heading = heading or self._label_at_start(before, line)
+        if heading is None and not _TOTAL.search(before[-_LONGEST_TOTAL:]):
             return self._heading
-        return found
+        return heading
 
     def _from_label(self, line: str) -> Iterator[Mark]:
         bare = _without_bullet(line).rstrip()
@@ -147,7 +147,7 @@ class LineReader:
         if value is None:
             self._heading = heading
         else:
-            yield Mark(heading.place, value, rest[:40], heading.label, line)
+            yield Mark(heading.criterion_index, value, rest[:40], heading.label, line)
 
     def _value_after(self, delimiter: str, rest: str) -> float | None:
         words = not self._has_statements
@@ -160,9 +160,9 @@ class LineReader:
         return read_leading_value(rest.strip("\"“”'"), words=words)
 
     def _take_heading(self, line: str) -> None:
-        found = self._label_at_start(line, line)
-        if found is not None or _MARKED_HEADING.search(line) or starts_like_a_criterion(line):
-            self._heading = found
+        heading = self._label_at_start(line, line)
+        if heading is not None or _MARKED_HEADING.search(line) or starts_like_a_criterion(line):
+            self._heading = heading
 
     def _label_at_start(self, text: str, line: str) -> _Heading | None:
         bare = _without_bullet(text).strip().rstrip("*_")
@@ -170,13 +170,13 @@ class LineReader:
         for end in islice(_HEADING_END.finditer(bare[:reach]), _MOST_DELIMITERS):
             if end.end() == reach < len(bare) and not end[0].strip():
                 break  # the end of what is looked at, not of a label
-            found = self._heading_named(bare[: end.start()], line)
-            if found is not None:
-                return found
+            heading = self._heading_named(bare[: end.start()], line)
+            if heading is not None:
+                return heading
         return None
 
     def _heading_named(self, label: str, line: str) -> _Heading | None:
         if not label or len(label) > self._rubric.longest_label:
             return None
-        place = self._rubric.criterion_of(label)
-        return None if place is None else _Heading(place, label, line)
+        criterion_index = self._rubric.criterion_of(label)
+        return None if criterion_index is None else _Heading(criterion_index, label, line)

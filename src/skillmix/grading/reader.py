@@ -42,12 +42,12 @@ def read_plain_table(rubric: Rubric, reply: str) -> PlainTable | None:
     header, rule, *rest = rows
     if not is_one_table or "".join(rule).strip("-: ") or not is_plain_header(header[0], header[1]):
         return None
-    found = _points(rubric, rest)
-    if found is None or len(found.points.keys() - {rubric.k + 2}) < rubric.k + 2:
+    table = _points(rubric, rest)
+    if table is None or len(table.points.keys() - {rubric.k + 2}) < rubric.k + 2:
         return None
     prose = [line for line in (reply[:start] + reply[end + 1 :]).splitlines() if line]
     lines = LineReader(rubric, prose, student=NOTHING_TO_QUOTE)
-    return None if any(lines.marks(line) for line in prose) else found
+    return None if any(lines.marks(line) for line in prose) else table
 
 
 def _points(rubric: Rubric, rows: list[tuple[str, str]]) -> PlainTable | None:
@@ -55,15 +55,15 @@ def _points(rubric: Rubric, rows: list[tuple[str, str]]) -> PlainTable | None:
     total = None
     for label, cell in rows:
         label, cell = label.strip(), cell.strip()
-        place = rubric.criterion_of(label) if 0 < len(label) <= rubric.longest_label else None
-        if place is None:
+        index = rubric.criterion_of(label) if 0 < len(label) <= rubric.longest_label else None
+        if index is None:
             if total is not None or not label.casefold().startswith("total") or not cell.isdecimal():
                 return None
             total = float(cell)
-        elif place in points or cell not in _POINT:
+        elif index in points or cell not in _POINT:
             return None
         else:
-            points[place] = _POINT[cell]
+            points[index] = _POINT[cell]
     return PlainTable(points, total)
 
 
@@ -113,7 +113,7 @@ def read_any_form(rubric: Rubric, reply: str, student: Quotable) -> Reading:
 
 
 def _reading_of_plain(rubric: Rubric, reply: str, plain: PlainTable) -> Reading:
-    points = tuple(plain.points.get(place) for place in range(len(rubric.criteria)))
+    points = tuple(plain.points.get(index) for index in range(len(rubric.criteria)))
     return _whole_reading(reply, points, [], [plain.total])
 
 
@@ -138,11 +138,11 @@ def _why_nothing(blocks: "list[_Block]", notes: list[str]) -> str:
 
 
 def _declines(reply: str) -> bool:
-    said = reply.lower().replace("’", "'")
+    lowered = reply.lower().replace("’", "'")
     # Plain searches first: an alternation over a long reply would take as long as reading it.
     for words in _UNWILLING:
-        if words in said:
-            return _DECLINES.search(said) is not None
+        if words in lowered:
+            return _DECLINES.search(lowered) is not None
     return False
 
 
@@ -176,12 +176,12 @@ def _blocks(rubric: Rubric, reply: str, student: Quotable) -> tuple[list[_Block]
     parts = list(parts_of(reply, blank_lines_end_tables=bool(student.words)))
     reader = LineReader(rubric, [part for part in parts if isinstance(part, str)], student=student)
     for part in parts:
-        found = [] if isinstance(part, Table) else reader.marks(part)
-        if lines and not found:
+        marks = [] if isinstance(part, Table) else reader.marks(part)
+        if lines and not marks:
             blocks.append(_Block(is_table=False, marks=lines))
             lines = []
-        if found:
-            lines.extend(found)
+        if marks:
+            lines.extend(marks)
         elif isinstance(part, Table):
             block = _table_block(rubric, part, notes)
             if block is not None:
@@ -203,16 +203,16 @@ def _table_block(rubric: Rubric, table: Table, notes: list[str]) -> _Block | Non
     block = _Block(is_table=True, marks=[])
     if isinstance(column, str):
         block.fault = column
-    for number, own_column, place in labelled:
+    for number, own_column, index in labelled:
         row = table.rows[number]
         line = " ".join(row)
         if isinstance(column, str):
-            block.marks.append(Mark(place, None, "", row[own_column], line))
+            block.marks.append(Mark(index, None, "", row[own_column], line))
             continue
         cell = row[column] if column < len(row) and column != own_column else ""
         broken_off = table.last_row_open and number == len(table.rows) - 1
         if cell and not broken_off:
-            block.marks.append(Mark(place, read_value(cell), cell[:40], row[own_column], line))
+            block.marks.append(Mark(index, read_value(cell), cell[:40], row[own_column], line))
     block.total = _total_of(table, column, {number for number, _, _ in labelled}, notes)
     return block if block.marks else None
 
@@ -224,9 +224,9 @@ def _labelled_rows(rubric: Rubric, table: Table) -> Iterator[tuple[int, int, int
         columns = range(min(len(row), _MOST_LABEL_COLUMNS)) if by_header is None else range(by_header, by_header + 1)
         for column in columns:
             cell = row[column] if column < len(row) else ""
-            place = rubric.criterion_of(cell) if cell and len(cell) <= rubric.longest_label else None
-            if place is not None:
-                yield number, column, place
+            index = rubric.criterion_of(cell) if cell and len(cell) <= rubric.longest_label else None
+            if index is not None:
+                yield number, column, index
                 break
 
 
@@ -262,18 +262,18 @@ def _without_run(marks: list[Mark], student: Quotable) -> list[Mark]:
     count = len(student.pairs)
     if not 0 < count < len(marks):
         return marks
-    all_places = Counter(mark.place for mark in marks)
-    for start in places_of_run([(pair_label(mark.label), mark.value) for mark in marks], student.pairs):
-        quoted = Counter(mark.place for mark in marks[start : start + count])
-        if any(all_places[place] > times for place, times in quoted.items()):
+    all_counts = Counter(mark.criterion_index for mark in marks)
+    for start in run_starts([(pair_label(mark.label), mark.value) for mark in marks], student.pairs):
+        quoted = Counter(mark.criterion_index for mark in marks[start : start + count])
+        if any(all_counts[index] > times for index, times in quoted.items()):
             return marks[:start] + marks[start + count :]
     return marks
 
 
-def places_of_run(items: Sequence[object], run: Sequence[object]) -> Iterator[int]:
+def run_starts(items: Sequence[object], run: Sequence[object]) -> Iterator[int]:
     """Where a run of items starts among others, in time linear in both (Knuth, Morris and Pratt).
 
-    >>> list(places_of_run("abababa", "aba"))
+    >>> list(run_starts("abababa", "aba"))
     [0, 2, 4]
     """
     back = _fallbacks(run)
@@ -341,15 +341,15 @@ def _line_gradings(marks: list[Mark], needed: frozenset[int]) -> Iterator[list[M
     gradings: list[list[Mark]] = []
     seen: set[int] = set()
     for mark in marks:
-        if not gradings or (mark.place in seen and needed <= seen):
+        if not gradings or (mark.criterion_index in seen and needed <= seen):
             gradings.append([])
             seen = set()
         gradings[-1].append(mark)
-        seen.add(mark.place)
+        seen.add(mark.criterion_index)
     if len(gradings) > 1 and not needed <= seen:
         leftover = gradings.pop()
-        given = {mark.place: mark.value for mark in gradings[-1]}
-        gradings[-1] += [mark for mark in leftover if mark.value != given.get(mark.place, mark.value)]
+        given = {mark.criterion_index: mark.value for mark in gradings[-1]}
+        gradings[-1] += [mark for mark in leftover if mark.value != given.get(mark.criterion_index, mark.value)]
     yield from gradings
 
 
@@ -358,22 +358,22 @@ def _candidate(rubric: Rubric, marks: Sequence[Mark], fault: str | None = None) 
     faults = [fault] if fault else []
     seen: set[int] = set()
     for mark in marks:
-        name = rubric.criteria[mark.place].name
-        if mark.place in seen:
+        name = rubric.criteria[mark.criterion_index].name
+        if mark.criterion_index in seen:
             faults.append(f"more than one point for: {name}")
         elif mark.value is None:
             faults.append(f"the value {mark.cell!r} for {name} is not a number from 0 to 1")
         elif not 0 <= mark.value <= 1:
             faults.append(f"the value {mark.cell!r} for {name} is outside 0..1")
         else:
-            points[mark.place] = mark.value
-        seen.add(mark.place)
+            points[mark.criterion_index] = mark.value
+        seen.add(mark.criterion_index)
     return _Candidate(points, tuple(faults), frozenset(seen))
 
 
 def _why_incomplete(rubric: Rubric, candidates: list[_Candidate], needed: frozenset[int]) -> str:
     best = max(candidates, key=lambda c: len(c.seen & needed))
-    missing = [rubric.criteria[place].name for place in sorted(needed - best.seen)]
+    missing = [rubric.criteria[index].name for index in sorted(needed - best.seen)]
     reasons = [f"no point found for: {', '.join(missing)}", *best.faults]
     return "; ".join(reasons)
 
@@ -381,10 +381,10 @@ def _why_incomplete(rubric: Rubric, candidates: list[_Candidate], needed: frozen
 def _agreed(rubric: Rubric, covering: list[_Candidate]) -> tuple[tuple[float | None, ...] | None, str | None]:
     if len(covering) == 1:
         only = covering[0].points
-        return tuple(only.get(place) for place in range(len(rubric.criteria))), None
+        return tuple(only.get(index) for index in range(len(rubric.criteria))), None
     points: list[float | None] = []
-    for place, criterion in enumerate(rubric.criteria):
-        values = {c.points[place] for c in covering if place in c.points}
+    for index, criterion in enumerate(rubric.criteria):
+        values = {c.points[index] for c in covering if index in c.points}
         if len(values) > 1:
             return None, f"two gradings in the reply disagree on: {criterion.name}"
         points.append(values.pop() if values else None)

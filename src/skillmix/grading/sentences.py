@@ -3,10 +3,10 @@
 import re
 from typing import Final, Literal
 
-Counter = Literal["original", "robust"]
+SentenceCounter = Literal["original", "robust"]
 
 
-def count_sentences(text: str, counter: Counter = "robust") -> int:
+def count_sentences(text: str, counter: SentenceCounter = "robust") -> int:
     """How many sentences a text has.
 
     >>> count_sentences("Fruit, e.g. Apples."), count_sentences("Fruit, e.g. Apples.", "original")
@@ -68,11 +68,11 @@ def _joined_lines(text: str) -> list[tuple[int, str]]:
     """Lines and where they start, with wrapped ones joined: after a comma or the like, or before a small letter."""
     joined: list[tuple[int, list[str]]] = []
     end = 0
-    for found in _LINE.finditer(text):
-        line = found[0].strip()
+    for match in _LINE.finditer(text):
+        line = match[0].strip()
         if not _SOMETHING.search(line):
             continue
-        start = found.start() + len(found[0]) - len(found[0].lstrip())
+        start = match.start() + len(match[0]) - len(match[0].lstrip())
         if joined and _is_wrapped(joined[-1][1][-1], text[end:start], line):
             joined[-1][1].extend((" " * (start - end), line))
         else:
@@ -117,9 +117,9 @@ def _end_of_words(line: str) -> int:
     return end
 
 
-def _next_word(line: str, place: int) -> int:
-    found = _SOMETHING.search(line, place)
-    return found.start() if found else len(line)
+def _next_word(line: str, position: int) -> int:
+    following = _SOMETHING.search(line, position)
+    return following.start() if following else len(line)
 
 
 def _ends_sentence(before: str, terminator: re.Match[str], following: int) -> bool:

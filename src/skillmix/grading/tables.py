@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from skillmix.catalog.names import fold
+from skillmix.catalog.names import fold_name
 from skillmix.grading.values import read_value
 
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
@@ -137,8 +137,8 @@ def is_plain_header(first: str, second: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _label_column(header: tuple[str, ...]) -> int | None:
-    found = [c for c, cell in enumerate(header) if _LABEL_HEADER.match(fold(cell))]
-    return found[0] if len(found) == 1 else None
+    columns = [c for c, cell in enumerate(header) if _LABEL_HEADER.match(fold_name(cell))]
+    return columns[0] if len(columns) == 1 else None
 
 
 def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> int | str:
@@ -146,7 +146,7 @@ def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> i
     by_header = _column_by_header(tuple(table.header or ()), labels)
     if by_header is not None:
         return by_header
-    header = [fold(cell) for cell in table.header or ()]
+    header = [fold_name(cell) for cell in table.header or ()]
     width = max(len(row) for row in labelled_rows)
     worth = {c for c, cell in enumerate(header) if _WORTH_HEADER.search(cell)}
     numbering = {c for c, cell in enumerate(header) if c < labels and _NUMBER_HEADER.match(cell)}
@@ -161,10 +161,10 @@ def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> i
 
 
 def _numeric_columns(rows: list[list[str]]) -> set[int]:
-    found: set[int] = set()
+    columns: set[int] = set()
     for row in rows:
-        found.update(c for c, cell in enumerate(row) if c not in found and read_value(cell) is not None)
-    return found
+        columns.update(c for c, cell in enumerate(row) if c not in columns and read_value(cell) is not None)
+    return columns
 
 
 def _is_earned_header(folded: str) -> bool:
@@ -176,14 +176,14 @@ def _is_earned_header(folded: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _column_by_header(cells: tuple[str, ...], labels: int) -> int | str | None:
-    header = [fold(cell) for cell in cells]
+    header = [fold_name(cell) for cell in cells]
     columns = [column for column in range(len(header)) if column != labels]
     earned = [c for c in columns if _is_earned_header(header[c])]
     points = [c for c in columns if _POINTS_HEADER.match(header[c])]
-    for found in (earned, points):
-        if len(found) == 1:
-            return found[0]
-        if found:
+    for candidates in (earned, points):
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
             return _AMBIGUOUS
     return None
 
@@ -199,7 +199,7 @@ def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
     following = next((line for line in lines[number + 1 : number + 3] if line.strip()), "")
     if "-" in following and _BORDER_LINE.match(following) and ("|" in following or following.count("-") > 2):
         return True
-    folded = [fold(cell) for cell in cells]
+    folded = [fold_name(cell) for cell in cells]
     named = sum(
         bool(_LABEL_HEADER.match(cell) or _is_earned_header(cell) or _POINTS_HEADER.match(cell)) for cell in folded
     )

@@ -61,8 +61,8 @@ def read_value(cell: str) -> float | None:
     again = _SAME_AGAIN.fullmatch(rest)
     if number is None or (again is None and _REMARK.fullmatch(rest) is None):
         return None
-    said = {number, *([ticked] if ticked is not None else []), *([float(again[1])] if again else [])}
-    return number if len(said) == 1 else None
+    values = {number, *([ticked] if ticked is not None else []), *([float(again[1])] if again else [])}
+    return number if len(values) == 1 else None
 
 
 def has_value_sign(text: str) -> bool:
@@ -99,10 +99,10 @@ def _take_ticks(text: str) -> tuple[float | None, str]:
     """The value of the ticks and crosses in a text, and the text without them."""
     if text.isascii():
         return None, text
-    found = {_TICKS[c] for c in text if c in _TICKS}
-    if len(found) != 1:
+    values = {_TICKS[c] for c in text if c in _TICKS}
+    if len(values) != 1:
         return None, text
-    return found.pop(), "".join(c for c in text if c not in _TICKS).strip()
+    return values.pop(), "".join(c for c in text if c not in _TICKS).strip()
 
 
 def _leading_number(text: str) -> tuple[float | None, str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 
-from skillmix.datasets.files import content_hash
+from skillmix.datasets.row_files import content_hash
 from skillmix.errors import UserError
 from skillmix.experiment.train_step import TrainStep
 from skillmix.hashing import digest

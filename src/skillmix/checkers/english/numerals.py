@@ -36,12 +36,12 @@ def numbers_in(words: Words) -> list[Number]:
     [10.0, 205.0, 21.0, 1000.0]
     """
     numbers: list[Number] = []
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         lower = word.lower
         if lower in _NUMBER_WORDS or lower[0].isdigit() or ("-" in lower and _parts(lower)):
-            if numbers and numbers[-1].after > place:
+            if numbers and numbers[-1].after > index:
                 continue
-            numbers += _numbers_at(words, place)
+            numbers += _numbers_at(words, index)
     return numbers
 
 
@@ -62,17 +62,17 @@ def _numbers_at(words: Words, first: int) -> list[Number]:
 
 def _number_at(words: Words, first: int) -> Number | None:
     reader = _Reader()
-    place = first
-    while place < len(words) and (place == first or words[place].start == words[place - 1].end + 1):
-        if words[place].lower == "and" and reader.after_scale and place + 1 < len(words):
-            joined = _parts(words[place + 1].lower)
+    index = first
+    while index < len(words) and (index == first or words[index].start == words[index - 1].end + 1):
+        if words[index].lower == "and" and reader.after_scale and index + 1 < len(words):
+            joined = _parts(words[index + 1].lower)
             if not joined or not reader.takes(joined):
                 break
-            place += 1
-        elif not reader.takes(_parts(words[place].lower)):
+            index += 1
+        elif not reader.takes(_parts(words[index].lower)):
             break
-        place += 1
-    return Number(float(reader.value), first, place) if place > first else None
+        index += 1
+    return Number(float(reader.value), first, index) if index > first else None
 
 
 def _digits_at(words: Words, first: int) -> list[Number]:

@@ -43,7 +43,7 @@ def word_order() -> WordOrder:
     """The table that comes with the package."""
     stored = json.loads((files("skillmix.checkers.english") / "word_order.json").read_text(encoding="utf-8"))
     classes = {word: number for number, words in enumerate(stored["classes"]) for word in words.split()}
-    values = {digit: _weighed(LOWEST + STEP * place) for place, digit in enumerate(DIGITS)}
+    values = {digit: _weighed(LOWEST + STEP * index) for index, digit in enumerate(DIGITS)}
     return WordOrder(classes, tuple(tuple(values[digit] for digit in row) for row in stored["log_odds"]))
 
 
@@ -66,14 +66,14 @@ def symbols(sentence: Sentence, classes: dict[str, int]) -> Iterator[int]:
     offset = sentence.start
     end = offset
     text = sentence.text
-    for place, (_, lower, start, word_end) in enumerate(sentence.words):
-        if place and start - end > 1:
+    for index, (_, lower, start, word_end) in enumerate(sentence.words):
+        if index and start - end > 1:
             gap = text[end - offset : start - offset]
             mark = "," if gap == ", " else mark_class(gap)
             if mark:
                 yield classes[mark]
         known = classes.get(lower)
-        yield classes[_unknown(sentence.words, place, classes)] if known is None else known
+        yield classes[_unknown(sentence.words, index, classes)] if known is None else known
         end = word_end
     yield classes["."]
 
@@ -89,15 +89,15 @@ def mark_class(gap: str) -> str:
     return "" if gap.isspace() else '"'
 
 
-def _unknown(words: Words, place: int, classes: dict[str, int]) -> str:
-    word = words[place]
+def _unknown(words: Words, index: int, classes: dict[str, int]) -> str:
+    word = words[index]
     if word.text[0].isdigit():
         return "number"
-    if place and word.text[0].isupper():
+    if index and word.text[0].isupper():
         return "name"
     ending = _by_ending(word.lower[-_LONGEST_END:])
     # "checks" stands where "makes" does, not where "charts" does.
-    return _VERB if ending == "-s" and _VERB in classes and is_finite(words, place) else ending
+    return _VERB if ending == "-s" and _VERB in classes and is_finite(words, index) else ending
 
 
 _LONGEST_END: Final = 8

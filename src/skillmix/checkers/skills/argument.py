@@ -69,11 +69,11 @@ def _premises(passage: Passage, cue: str) -> Iterator[_Premises]:
     if cue not in passage.lower or all(word.lower not in _THEREFORE for word in words):
         return
     starts = {piece[0].start for piece in passage.pieces}
-    cues = [place for place, word in enumerate(words) if word.lower == cue]
-    for place in cues[:_MOST_RULES]:
-        for mark in range(place + 4, min(place + _REACH, len(words) - 1)):
+    cues = [index for index, word in enumerate(words) if word.lower == cue]
+    for index in cues[:_MOST_RULES]:
+        for mark in range(index + 4, min(index + _REACH, len(words) - 1)):
             if words[mark].lower in _THEREFORE and _concludes(words, mark, starts):
-                yield from _readings(words, place, mark, starts)
+                yield from _readings(words, index, mark, starts)
 
 
 def _concludes(words: Words, mark: int, starts: set[int]) -> bool:
@@ -84,11 +84,11 @@ def _concludes(words: Words, mark: int, starts: set[int]) -> bool:
     return words[mark + 1].lower not in _NO_CONCLUSION and not degree
 
 
-def _readings(words: Words, place: int, mark: int, starts: set[int]) -> Iterator[_Premises]:
-    opening = place
-    while opening > max(place - _REACH, 0) and words[opening].start not in starts:
+def _readings(words: Words, index: int, mark: int, starts: set[int]) -> Iterator[_Premises]:
+    opening = index
+    while opening > max(index - _REACH, 0) and words[opening].start not in starts:
         opening -= 1
-    inside = words[place + 1 : mark]
+    inside = words[index + 1 : mark]
     cuts = [
         cut
         for cut in range(1, len(inside))
@@ -97,10 +97,10 @@ def _readings(words: Words, place: int, mark: int, starts: set[int]) -> Iterator
     unmarked = range(2, cuts[0] - 1) if cuts else ()
     guesses = [cut for cut in unmarked if inside[cut].lower in _CLAUSE_OPENERS]
     after = _until_mark(words, mark + 1, starts)
-    yield _Premises(words[opening:place], inside, cuts, guesses[:_MOST_CUTS], after)
+    yield _Premises(words[opening:index], inside, cuts, guesses[:_MOST_CUTS], after)
     if words[mark].start not in starts and cuts:  # "the match is therefore off"
-        head = words[place + 1 + cuts[-1] : mark]
-        yield _Premises(words[opening:place], inside[: cuts[-1]], cuts[:-1], [], head + after)
+        head = words[index + 1 + cuts[-1] : mark]
+        yield _Premises(words[opening:index], inside[: cuts[-1]], cuts[:-1], [], head + after)
 
 
 def _until_mark(words: Words, first: int, starts: set[int]) -> Words:
@@ -126,15 +126,15 @@ def _divisions(premises: _Premises) -> Iterator[tuple[Words, Words, Words]]:
             yield words[:first], premises.before, words[first:]
 
 
-def _opens_rule(words: Words, place: int) -> bool:
-    return "if" in (words[place].lower, words[min(place + 1, len(words) - 1)].lower)
+def _opens_rule(words: Words, index: int) -> bool:
+    return "if" in (words[index].lower, words[min(index + 1, len(words) - 1)].lower)
 
 
 def disjunctive_syllogism(passage: Passage) -> Span | None:
     """Either A or B; not A; so B."""
     for premises in _premises(passage, "either"):
         words = premises.words
-        choice = next((place for place, word in enumerate(words) if word.lower == "or"), 0)
+        choice = next((index for index, word in enumerate(words) if word.lower == "or"), 0)
         for cut in premises.cuts:
             if not 0 < choice < cut - 1:
                 continue
@@ -169,21 +169,21 @@ def _conditions(passage: Passage) -> list[_Condition]:
     if passage.lower.count("if") < 2:
         return []
     words, starts = _without_asides(passage)
-    places = [place for place, word in enumerate(words) if word.lower == "if"][: 2 * _MOST_RULES]
-    if len(places) < 2:
+    indices = [index for index, word in enumerate(words) if word.lower == "if"][: 2 * _MOST_RULES]
+    if len(indices) < 2:
         return []
     ends = {sentence.start for sentence in passage.sentences}
     conditions = []
-    for place, following in pairwise([*places, min(places[-1] + _REACH, len(words))]):
-        opening = place
-        while opening > 0 and words[opening].start not in starts and place - opening < _REACH:
+    for index, following in pairwise([*indices, min(indices[-1] + _REACH, len(words))]):
+        opening = index
+        while opening > 0 and words[opening].start not in starts and index - opening < _REACH:
             opening -= 1
-        last = place + 1
-        while last < min(following, place + _REACH) and words[last].start not in ends:
+        last = index + 1
+        while last < min(following, index + _REACH) and words[last].start not in ends:
             last += 1
-        inside = words[place + 1 : last]
+        inside = words[index + 1 : last]
         cut = _end_of_condition(inside, starts)
-        conditions.append(_Condition(words[opening:place], inside[:cut], inside[cut:]))
+        conditions.append(_Condition(words[opening:index], inside[:cut], inside[cut:]))
     return conditions
 
 
@@ -198,25 +198,25 @@ def _without_asides(passage: Passage) -> tuple[Words, set[int]]:
     words, text = passage.words, passage.text
     starts = {piece[0].start for piece in passage.pieces}
     kept: list[Word] = []
-    place = 0
+    index = 0
     for aside in _ASIDE.finditer(text):
-        place = _words_before(words, place, aside.start(), kept)
-        resumes = _words_before(words, place, aside.end(), [])
+        index = _words_before(words, index, aside.start(), kept)
+        resumes = _words_before(words, index, aside.end(), [])
         if kept and resumes < len(words) and not _RULE.search(aside[0]):
             after = words[resumes]
             unmarked = not (text[kept[-1].end : aside.start()] + text[aside.end() : after.start]).strip()
             if unmarked and after.lower not in _ENDING_A_CONDITION:
                 starts.discard(after.start)
-                place = resumes
-    return (*kept, *words[place:]), starts
+                index = resumes
+    return (*kept, *words[index:]), starts
 
 
-def _words_before(words: Words, place: int, end: int, kept: list[Word]) -> int:
+def _words_before(words: Words, index: int, end: int, kept: list[Word]) -> int:
     """Keep the words from a place on that start before an end; the next place."""
-    while place < len(words) and words[place].start < end:
-        kept.append(words[place])
-        place += 1
-    return place
+    while index < len(words) and words[index].start < end:
+        kept.append(words[index])
+        index += 1
+    return index
 
 
 def _end_of_condition(words: Words, starts: set[int]) -> int:
@@ -228,9 +228,9 @@ def _end_of_condition(words: Words, starts: set[int]) -> int:
     if unmarked or words[cut].lower in ("and", "but", "because"):
         last = len(words) - 1 if unmarked else cut - 1
         for openers in (SUBJECT_PRONOUNS, DETERMINERS) if unmarked else (SUBJECT_PRONOUNS,):
-            for place in range(2, last):
-                if words[place].lower in openers:
-                    return place
+            for index in range(2, last):
+                if words[index].lower in openers:
+                    return index
     return len(words) if unmarked else cut
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.plain_words import ARTICLES, LITTLE, PERSONS, span_between, word_set
-from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.english.words import ARTICLES, LITTLE, PERSONS, word_set
+from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words, span_between
 
 _BRACKET = re.compile(r"\(([^()]{5,300})\)")
 _DASH = re.compile(r"[—–]|--+| - ")
@@ -217,9 +217,9 @@ def apostrophe(passage: Passage) -> Span | None:
     for sentence in passage.sentences:
         if not any(word.lower in _CALLS for word in sentence.words):
             continue
-        for place, piece in enumerate(sentence.pieces):
+        for index, piece in enumerate(sentence.pieces):
             if _is_call(piece) and any(
-                word.lower in _YOU for other in sentence.pieces[:place] + sentence.pieces[place + 1 :] for word in other
+                word.lower in _YOU for other in sentence.pieces[:index] + sentence.pieces[index + 1 :] for word in other
             ):
                 return span_between(piece[0], piece[-1])
     return None

@@ -40,18 +40,18 @@ def multiplied_comparison(passage: Passage) -> Span | None:
 
 
 def _multiples(words: Words) -> Iterator[tuple[int, int]]:
-    for place, word in enumerate(words[:-2]):
+    for index, word in enumerate(words[:-2]):
         if word.lower in _MULTIPLES:
-            yield place, place + 1
+            yield index, index + 1
     if any(word.lower == "times" for word in words):
         for number in numbers_in(words):
             if number.after + 1 < len(words) and words[number.after].lower == "times":
                 yield number.first, number.after + 1
 
 
-def _compared(words: Words, place: int, part: bool) -> int | None:
+def _compared(words: Words, index: int, part: bool) -> int | None:
     """The last word of a comparison after a multiple: "as many as any", "bigger than it", "the size of it"."""
-    following = [word.lower for word in words[place : place + _REACH + 3]]
+    following = [word.lower for word in words[index : index + _REACH + 3]]
     if len(following) < 3:
         return None
     closing = ""
@@ -64,7 +64,7 @@ def _compared(words: Words, place: int, part: bool) -> int | None:
     if not closing or closing not in following[1:-1]:
         return None
     end = following.index(closing, 1)
-    return place + end + 1 if end > 1 or closing == "than" else None
+    return index + end + 1 if end > 1 or closing == "than" else None
 
 
 def _is_comparative(lower: str) -> bool:
@@ -94,7 +94,7 @@ def counted_difference(passage: Passage) -> Span | None:
         return None
     for sentence in passage.sentences:
         words = sentence.words
-        thans = [place for place, word in enumerate(words[:-1]) if word.lower == "than"]
+        thans = [index for index, word in enumerate(words[:-1]) if word.lower == "than"]
         ends = (
             {number.after: number.first for number in numbers_in(words) if _is_amount(words, number)} if thans else {}
         )
@@ -114,18 +114,18 @@ def _is_amount(words: Words, number: Number) -> bool:
 
 def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | None:
     """Where the number of a difference stands that leads to a "than"."""
-    for place in range(than - 1, max(than - _REACH, 0), -1):
-        lower = words[place].lower
+    for index in range(than - 1, max(than - _REACH, 0), -1):
+        lower = words[index].lower
         amount = lower in ("more", "fewer", "less")
-        if not amount and (than - place > _NEAR or not _is_comparative(lower)):
+        if not amount and (than - index > _NEAR or not _is_comparative(lower)):
             continue
-        if place in ends and (amount or (place + 1 == than and words[place - 1].lower != "one")):
-            return ends[place]
-        unit = words[place - 1].lower
-        if place - 1 in ends and (_is_unit(unit) or (amount and _is_counted(unit))):
-            return ends[place - 1]
-        if place - 2 in ends and _is_unit(unit) and not words[place - 2].lower.endswith("s"):
-            return ends[place - 2]
+        if index in ends and (amount or (index + 1 == than and words[index - 1].lower != "one")):
+            return ends[index]
+        unit = words[index - 1].lower
+        if index - 1 in ends and (_is_unit(unit) or (amount and _is_counted(unit))):
+            return ends[index - 1]
+        if index - 2 in ends and _is_unit(unit) and not words[index - 2].lower.endswith("s"):
+            return ends[index - 2]
     return None
 
 
@@ -190,10 +190,10 @@ def sum_that_adds_up(passage: Passage) -> Span | None:
         words = sentence.words
         totals = _total_words(sentence)
         numbers = numbers_in(words) if totals else []
-        for place, total in enumerate(numbers):
+        for index, total in enumerate(numbers):
             if total.first and words[total.first - 1].lower in _NO_TOTAL_BEFORE:
                 continue
-            before, after = numbers[max(place - _MOST_PARTS, 0) : place], numbers[place + 1 : place + 1 + _MOST_PARTS]
+            before, after = numbers[max(index - _MOST_PARTS, 0) : index], numbers[index + 1 : index + 1 + _MOST_PARTS]
             used = _adding_up(total, before[::-1]) or _adding_up(total, after)
             first = min((number.first for number in used), default=0)
             last = max((number.after for number in (total, *used)), default=0)
@@ -207,14 +207,14 @@ def _total_words(sentence: Sentence) -> list[int]:
     words = sentence.words
     if len(words) < 3:
         return []
-    places = [place for place, word in enumerate(words) if word.lower in _TOTAL_WORDS]
-    for place, (word, after) in enumerate(pairwise(words)):
+    indices = [index for index, word in enumerate(words) if word.lower in _TOTAL_WORDS]
+    for index, (word, after) in enumerate(pairwise(words)):
         if word.lower in _TOTAL_OPENERS and (word.lower, after.lower) in _TOTAL_PAIRS:
-            places.append(place)
+            indices.append(index)
     sign = sentence.text.find("=")
     if sign >= 0:
-        places.append(sum(word.start - sentence.start < sign for word in words))
-    return places[:_MOST_TOTALS]
+        indices.append(sum(word.start - sentence.start < sign for word in words))
+    return indices[:_MOST_TOTALS]
 
 
 def _adding_up(total: Number, parts: list[Number]) -> list[Number]:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from itertools import combinations, pairwise
 from typing import Final
 
-from skillmix.checkers.english.plain_words import ARTICLES, GRAMMAR, LITTLE, bare, can_echo, span_between, word_set
-from skillmix.checkers.passage import Checker, Passage, Span, Word, Words, span_of
+from skillmix.checkers.english.words import ARTICLES, GRAMMAR, LITTLE, bare, can_echo, word_set
+from skillmix.checkers.passage import Checker, Passage, Span, Word, Words, span_between, span_of
 
 _SHORTEST: Final = 3
 """Words of a part that can end or begin alike and still say something of its own."""
@@ -17,13 +17,13 @@ def anaphora(passage: Passage) -> Span | None:
     for parts in passage.divisions:
         run = 1
         before = ""
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             core = bare(part)
             word = core[0].lower if len(core) > 1 else ""
             run = run + 1 if word and word == before else 1
             before = "" if word in ARTICLES else word
             if run == _SHORTEST:
-                return span_between(parts[place - 2][0], part[-1])
+                return span_between(parts[index - 2][0], part[-1])
     return None
 
 
@@ -66,18 +66,18 @@ def _alike_but_not_same(first: Words, second: Words) -> bool:
 def epizeuxis(passage: Passage) -> Span | None:
     """The same word three times in a row, with at most an "and" between."""
     words = passage.words
-    start = place = 0
+    start = index = 0
     run = 1
-    while place < len(words) - 1:
-        step = 2 if words[place + 1].lower == "and" and place + 2 < len(words) else 1
-        if words[place].lower == words[place + step].lower and words[place].lower[0].isalpha():
+    while index < len(words) - 1:
+        step = 2 if words[index + 1].lower == "and" and index + 2 < len(words) else 1
+        if words[index].lower == words[index + step].lower and words[index].lower[0].isalpha():
             run += 1
-            place += step
+            index += step
             if run == _SHORTEST:
-                return span_between(words[start], words[place])
+                return span_between(words[start], words[index])
         else:
-            place += 1
-            start, run = place, 1
+            index += 1
+            start, run = index, 1
     return None
 
 
@@ -120,11 +120,11 @@ def antimetabole(passage: Passage) -> Span | None:
         if len(sentence.repeated - _CROSS_BY_CHANCE) < 2:
             continue
         words = sentence.words[:_NATURAL_LENGTH]
-        places: dict[str, list[int]] = {}
-        for place, word in enumerate(words):
+        indices: dict[str, list[int]] = {}
+        for index, word in enumerate(words):
             if word.lower not in _CROSS_BY_CHANCE and not word.lower[0].isdigit():
-                places.setdefault(word.lower, []).append(place)
-        repeated = [found for found in places.values() if len(found) > 1]
+                indices.setdefault(word.lower, []).append(index)
+        repeated = [found for found in indices.values() if len(found) > 1]
         if len(repeated) > 1:
             crossed = _crossing(repeated)
             if crossed:
@@ -138,8 +138,8 @@ _ARM: Final = 5
 
 def _crossing(repeated: list[list[int]]) -> tuple[int, int] | None:
     """The first and last place of an A ... B ... B ... A."""
-    inner = [pair for places in repeated for pair in pairwise(places)]
-    for first, last in (pair for places in repeated for pair in combinations(places[:_ARM], 2)):
+    inner = [pair for indices in repeated for pair in pairwise(indices)]
+    for first, last in (pair for indices in repeated for pair in combinations(indices[:_ARM], 2)):
         if any(0 < start - first <= _ARM and 0 < last - end <= _ARM for start, end in inner):
             return first, last
     return None
@@ -154,16 +154,16 @@ def diacope(passage: Passage) -> Span | None:
         if sentence.repeated <= GRAMMAR:
             continue
         last: dict[str, tuple[int, Word]] = {}
-        for place, word in enumerate(sentence.words):
+        for index, word in enumerate(sentence.words):
             before = last.get(word.lower)
             if (
                 before
-                and 1 < place - before[0] <= _INTERRUPTION
+                and 1 < index - before[0] <= _INTERRUPTION
                 and _PAUSE.search(passage.text, before[1].end, word.start)
             ):
                 return span_between(before[1], word)
             if len(word.lower) > 1 and can_echo(word.lower):
-                last[word.lower] = place, word
+                last[word.lower] = index, word
     return None
 
 

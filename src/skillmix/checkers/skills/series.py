@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.plain_words import (
+from skillmix.checkers.english.words import (
     ARTICLES,
     CONJUNCTIONS,
     LITTLE,
@@ -12,12 +12,9 @@ from skillmix.checkers.english.plain_words import (
     PREPOSITIONS,
     SUBJECTS,
     bare,
-    has_mark,
-    only_comma,
-    span_between,
     word_set,
 )
-from skillmix.checkers.passage import Checker, Passage, Span, Words
+from skillmix.checkers.passage import Checker, Passage, Span, Words, has_mark, only_comma, span_between
 
 _THREE: Final = 3
 _FAR: Final = 6
@@ -30,8 +27,8 @@ def polysyndeton(passage: Passage) -> Span | None:
         if passage.lower.count(conjunction) < _THREE:
             continue
         for sentence in passage.sentences:
-            places = [place for place, word in enumerate(sentence.words) if word.lower == conjunction]
-            for first, second, third in zip(places, places[1:], places[2:], strict=False):
+            indices = [index for index, word in enumerate(sentence.words) if word.lower == conjunction]
+            for first, second, third in zip(indices, indices[1:], indices[2:], strict=False):
                 if 1 < second - first <= _FAR and 1 < third - second <= _FAR and third + 1 < len(sentence.words):
                     return span_between(sentence.words[max(first - 1, 0)], sentence.words[third + 1])
     return None
@@ -47,9 +44,9 @@ def asyndeton(passage: Passage) -> Span | None:
         if sentence.text.count(",") < 2:
             continue
         pieces = sentence.pieces
-        for place in range(2, len(pieces)):
-            first, second, third = pieces[place - 2 : place + 1]
-            closes = place + 1 == len(pieces) or not only_comma(passage.text, third, pieces[place + 1])
+        for index in range(2, len(pieces)):
+            first, second, third = pieces[index - 2 : index + 1]
+            closes = index + 1 == len(pieces) or not only_comma(passage.text, third, pieces[index + 1])
             if closes and _is_bare_series(first, second, third) and _commas(passage.text, first, second, third):
                 return span_between(first[-min(len(first), len(second))], third[-1])
     return None
@@ -144,26 +141,26 @@ def correlative_pair(passage: Passage) -> Span | None:
     """A matched pair of words, each directly before its member."""
     for sentence in passage.sentences:
         words = sentence.words
-        for place, word in enumerate(words[:-1]):
+        for index, word in enumerate(words[:-1]):
             closing = _PAIRS.get(word.lower)
-            if closing and _opens_pair(passage.text, words, place):
-                end = _after(words, place + 2, closing)
+            if closing and _opens_pair(passage.text, words, index):
+                end = _after(words, index + 2, closing)
                 if end:
                     return span_between(word, words[end])
     return None
 
 
-def _opens_pair(text: str, words: Words, place: int) -> bool:
-    if words[place].lower == "only" and (place == 0 or words[place - 1].lower != "not"):
+def _opens_pair(text: str, words: Words, index: int) -> bool:
+    if words[index].lower == "only" and (index == 0 or words[index - 1].lower != "not"):
         return False
-    return words[place + 1].lower not in _NO_MEMBER and not has_mark(text, words[place], words[place + 1])
+    return words[index + 1].lower not in _NO_MEMBER and not has_mark(text, words[index], words[index + 1])
 
 
 def _after(words: Words, start: int, closing: str) -> int:
     """The place of the word after a closing one; 0: there is none near enough."""
-    for place in range(start, min(start + _REACH, len(words) - 1)):
-        if words[place].lower == closing:
-            return place + 1
+    for index in range(start, min(start + _REACH, len(words) - 1)):
+        if words[index].lower == closing:
+            return index + 1
     return 0
 
 
@@ -176,7 +173,7 @@ def antithesis(passage: Passage) -> Span | None:
     """What "not" denies and what "but" puts in its place begin alike or have equally many words."""
     for sentence in passage.sentences:
         words = sentence.words
-        buts = [place for place, word in enumerate(words) if word.lower == "but"]
+        buts = [index for index, word in enumerate(words) if word.lower == "but"]
         for but in buts:
             denial = _denial_before(words, but)
             end = _matching_end(passage.text, words, denial, but) if denial >= 0 else 0
@@ -187,9 +184,9 @@ def antithesis(passage: Passage) -> Span | None:
 
 def _denial_before(words: Words, but: int) -> int:
     """The place of the nearest "not" that denies what stands between it and "but"; -1: there is none."""
-    for place in range(but - 2, max(-1, but - 2 - _LONGEST_DENIED), -1):
-        if words[place].lower == "not" or words[place].lower.endswith("n't"):
-            return -1 if words[place + 1].lower in _NOT_A_DENIAL else place
+    for index in range(but - 2, max(-1, but - 2 - _LONGEST_DENIED), -1):
+        if words[index].lower == "not" or words[index].lower.endswith("n't"):
+            return -1 if words[index + 1].lower in _NOT_A_DENIAL else index
     return -1
 
 

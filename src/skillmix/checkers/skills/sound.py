@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.plain_words import GRAMMAR, LITTLE, span_between
-from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Word
+from skillmix.checkers.english.words import GRAMMAR, LITTLE
+from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Word, span_between
 
 _CONSONANTS: Final = frozenset("bcdfghjklmnpqrstvwxyz")
 _VOWEL = re.compile(r"[aeiouy]")
@@ -20,8 +20,8 @@ def alliteration(passage: Passage) -> Span | None:
     """Three different words of content with the same first consonant, at most one word apart."""
     for sentence in passage.sentences:
         initials = [
-            (place, word.lower[0])
-            for place, word in enumerate(sentence.words)
+            (index, word.lower[0])
+            for index, word in enumerate(sentence.words)
             if word.lower[0] in _CONSONANTS and word.lower not in GRAMMAR
         ]
         found = _chain(sentence, initials, 2)
@@ -34,8 +34,8 @@ def homoioteleuton(passage: Passage) -> Span | None:
     """Three different words of five or more letters with the same last three, at most two words apart."""
     for sentence in passage.sentences:
         endings = [
-            (place, word.lower[-3:])
-            for place, word in enumerate(sentence.words)
+            (index, word.lower[-3:])
+            for index, word in enumerate(sentence.words)
             if word.end - word.start >= _LONG and word.lower not in LITTLE and word.lower[-3:].isalpha()
         ]
         found = _chain(sentence, endings, 3)
@@ -51,16 +51,16 @@ def _chain(sentence: Sentence, keyed: list[tuple[int, str]], step: int) -> Span 
     """Three different words with the same key, each at most so many places after the one before."""
     chains: dict[str, list[Word]] = {}
     last: dict[str, int] = {}
-    for place, key in keyed:
-        word = sentence.words[place]
-        if key in chains and place - last[key] <= step:
+    for index, key in keyed:
+        word = sentence.words[index]
+        if key in chains and index - last[key] <= step:
             if all(word.lower != other.lower for other in chains[key]):
                 chains[key].append(word)
             if len(chains[key]) == _ENOUGH:
                 return span_between(chains[key][0], word)
         else:
             chains[key] = [word]
-        last[key] = place
+        last[key] = index
     return None
 
 
@@ -93,12 +93,12 @@ def abecedarian_run(passage: Passage) -> Span | None:
         words = sentence.words
         run = 1
         before = 0
-        for place, word in enumerate(words):
+        for index, word in enumerate(words):
             initial = ord(word.lower[0])
             run = run + 1 if initial == before + 1 and word.lower[0] in _LETTERS else 1
             before = initial
             if run == _RUN:
-                return span_between(words[place - _RUN + 1], word)
+                return span_between(words[index - _RUN + 1], word)
     return None
 
 

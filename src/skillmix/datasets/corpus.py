@@ -53,8 +53,8 @@ class Corpus:
             return np.empty(0, np.uint64), np.empty(0, np.int64)
         hashes = np.zeros(count, np.uint64)
         with np.errstate(over="ignore"):
-            for place in range(length):
-                hashes = (hashes ^ (words[place : place + count] + np.uint64(1))) * _MULTIPLIER
+            for index in range(length):
+                hashes = (hashes ^ (words[index : index + count] + np.uint64(1))) * _MULTIPLIER
                 hashes ^= hashes >> np.uint64(29)
         texts = np.repeat(np.arange(first, end), np.diff(bounds))
         inside = texts[:count] == texts[length - 1 : length - 1 + count]
@@ -62,13 +62,13 @@ class Corpus:
 
     def part(self, numbers: Sequence[int]) -> "Corpus":
         """Some of the texts, in the order given."""
-        if len(numbers) == len(self) and all(place == number for place, number in enumerate(numbers)):
+        if len(numbers) == len(self) and all(index == number for index, number in enumerate(numbers)):
             return self
         chosen = np.asarray(numbers, np.int64)
         sizes = np.diff(self.starts)[chosen]
         starts = np.concatenate(([0], np.cumsum(sizes)))
-        places = np.arange(starts[-1]) + np.repeat(self.starts[:-1][chosen] - starts[:-1], sizes)
-        return Corpus(self.words[places], starts, self.vocabulary)
+        indices = np.arange(starts[-1]) + np.repeat(self.starts[:-1][chosen] - starts[:-1], sizes)
+        return Corpus(self.words[indices], starts, self.vocabulary)
 
     def text(self, number: int) -> NDArray[np.uint32]:
         """The word numbers of one text."""
@@ -108,14 +108,14 @@ def _chunks(corpus: Corpus, length: int) -> Iterator[tuple[NDArray[np.uint64], N
 
 
 def _sorted_runs(corpus: Corpus, length: int) -> NDArray[np.uint64]:
-    found = np.empty(len(corpus.words), np.uint64)
+    runs = np.empty(len(corpus.words), np.uint64)
     size = 0
     for hashes, _ in _chunks(corpus, length):
-        found[size : size + len(hashes)] = hashes
+        runs[size : size + len(hashes)] = hashes
         size += len(hashes)
-    found = found[:size]
-    found.sort()
-    return found
+    runs = runs[:size]
+    runs.sort()
+    return runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,23 +157,23 @@ def _frame(
     corpus: Corpus, names: dict[int, str], run: np.uint64, text: int, length: int, count: int
 ) -> Frame:  # the words are looked up in the first text that holds the run
     hashes, _ = corpus.runs(length, first=text, last=text + 1)
-    place = int(np.flatnonzero(hashes == run)[0])
-    return Frame(" ".join(names[int(word)] for word in corpus.text(text)[place : place + length]), count)
+    index = int(np.flatnonzero(hashes == run)[0])
+    return Frame(" ".join(names[int(word)] for word in corpus.text(text)[index : index + length]), count)
 
 
 def holds_run_of(corpus: Corpus, sources: Sequence[str], *, length: int) -> NDArray[np.bool_]:
     """Which texts repeat so many words in a row of a source, or all of a source that is shorter than that."""
-    found = np.zeros(len(corpus), np.bool_)
+    is_copy = np.zeros(len(corpus), np.bool_)
     by_length: dict[int, list[str]] = {}
     for source in sources:
         count = len(words_of(source))
         if count >= _SHORTEST_SOURCE:
             by_length.setdefault(min(count, length), []).append(source)
     for size, texts in sorted(by_length.items()):
-        told, _ = corpus_of(texts, vocabulary=corpus.vocabulary).runs(size)
+        source_hashes, _ = corpus_of(texts, vocabulary=corpus.vocabulary).runs(size)
         for hashes, owners in _chunks(corpus, size):
-            found[owners[np.isin(hashes, told)]] = True
-    return found
+            is_copy[owners[np.isin(hashes, source_hashes)]] = True
+    return is_copy
 
 
 _SHORTEST_SOURCE = 4

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.datasets.texts import KeptText, is_for_validation, place_of
+from skillmix.datasets.kept_texts import KeptText, is_for_validation, span_of
 from skillmix.errors import UserError
 from skillmix.prompts.prompt_set import PromptSet
 
@@ -44,7 +44,7 @@ class Prompting:
         self._last: tuple[str, tuple[str, str]] | None = None
 
     def messages(self, kept: KeptText) -> list[str]:
-        """What is said, turn by turn."""
+        """The four messages of a conversation, in order."""
         if self._last is None or self._last[0] != kept.combination.id:
             self._last = kept.combination.id, self.prompts.student_prompts(self._catalog, kept.combination)
         (first, second), (answer, better) = self._last[1], kept.replies
@@ -80,11 +80,13 @@ def write_rows(folder: Path, texts: Sequence[KeptText], *, prompting: Prompting,
             with (folder / f"{split}.jsonl").open("wb") as lines:
                 for start in range(0, len(part), _ROWS_AT_ONCE):
                     chunk = part[start : start + _ROWS_AT_ONCE]
-                    said = [prompting.messages(kept) for kept in chunk]
-                    block = "".join([line_of(*messages) for messages in said]).encode()
+                    conversations = [prompting.messages(kept) for kept in chunk]
+                    block = "".join([line_of(*messages) for messages in conversations]).encode()
                     lines.write(block)
                     packing.submit(content.update, block)
-                    table = pyarrow.Table.from_pydict(_columns(chunk, said, split, prompting.prompts), schema=schema)
+                    table = pyarrow.Table.from_pydict(
+                        _columns(chunk, conversations, split, prompting.prompts), schema=schema
+                    )
                     if packed is not None:
                         packed.result()
                     packed = packing.submit(rows.write_table, table)
@@ -147,11 +149,11 @@ def _schema() -> Any:
 
 
 def _columns(
-    texts: Sequence[KeptText], said: Sequence[Sequence[str]], split: str, prompts: PromptSet
+    texts: Sequence[KeptText], conversations: Sequence[Sequence[str]], split: str, prompts: PromptSet
 ) -> dict[str, Any]:
     import pyarrow as pa
 
-    flat = [content for messages in said for content in messages]
+    flat = [content for messages in conversations for content in messages]
     roles = pa.array(list(_ROLES) * len(texts))
     messages = pa.StructArray.from_arrays([roles, pa.array(flat, pa.string())], ["role", "content"])
     offsets = pa.array(range(0, 4 * len(texts) + 1, 4), pa.int32())
@@ -203,7 +205,7 @@ def _kept_of(row: Mapping[str, Any]) -> KeptText:
         writer=row["writer"],
         combination=Combination(row["combination"], tuple(row["skills"]), row["topic"]),
         generation=row["generation"],
-        place=place_of(row["text"], row["messages"][3]["content"]),
+        answer_span=span_of(row["text"], row["messages"][3]["content"]),
         text_id=row["text_id"],
         replies=(row["messages"][1]["content"], row["messages"][3]["content"]),
         first_status=row["first_answer"],

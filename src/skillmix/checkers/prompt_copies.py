@@ -44,8 +44,8 @@ class PromptTexts:
         for run in runs:
             # A run that follows the one before it in the same source makes that copy one word longer.
             lengths = {
-                (source, place): before.get((source, place - 1), COPIED_RUN - 1) + 1
-                for source, place in self._places.get(run, ())
+                (source, index): before.get((source, index - 1), COPIED_RUN - 1) + 1
+                for source, index in self._positions.get(run, ())
             }
             for (source, _), words in lengths.items():
                 if words > longest.words:
@@ -54,13 +54,13 @@ class PromptTexts:
         return longest
 
     @cached_property
-    def _places(self) -> Mapping[str, list[tuple[str, int]]]:
+    def _positions(self) -> Mapping[str, list[tuple[str, int]]]:
         """Where each run stands; only texts with a copy need it."""
-        places: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        positions: dict[str, list[tuple[str, int]]] = defaultdict(list)
         for source, text in self._texts.items():
-            for place, run in enumerate(_runs(passage_of(text).words)):
-                places[run].append((source, place))
-        return dict(places)
+            for index, run in enumerate(_runs(passage_of(text).words)):
+                positions[run].append((source, index))
+        return dict(positions)
 
 
 def prompt_texts(skills: Iterable[Skill]) -> PromptTexts:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from skillmix.catalog.combinations import Combination
 from skillmix.datasets.copies import earlier_copies
-from skillmix.datasets.words import Corpus, holds_run_of
+from skillmix.datasets.corpus import Corpus, holds_run_of
 from skillmix.hashing import digest
 
 COPIED_WORDS: Final = 8
@@ -22,7 +22,7 @@ class KeptText:
     writer: str
     combination: Combination
     generation: int
-    place: tuple[int, int]
+    answer_span: tuple[int, int]
     """Where the graded text stands in the second reply; a second copy would be a fifth of a large set's memory."""
     text_id: str
     replies: tuple[str, str]
@@ -44,7 +44,7 @@ class KeptText:
     @property
     def text(self) -> str:
         """The graded text."""
-        return self.replies[1][self.place[0] : self.place[1]]
+        return self.replies[1][self.answer_span[0] : self.answer_span[1]]
 
     @property
     def key(self) -> str:
@@ -69,29 +69,29 @@ _fields: Final = attrgetter(*[f.name for f in fields(KeptText)])
 class Removal:
     """A text that is left out for its own sake."""
 
-    place: int
+    text_index: int
     why: Literal["repeats an example", "exact copy", "near copy"]
-    of: int | None = None
-    """The place of the text that it repeats."""
+    copy_of: int | None = None
+    """Index of the earlier text that it repeats; None for an example."""
 
 
 def removals(corpus: Corpus, *, examples: Sequence[str], threshold: float | None) -> list[Removal]:
     """The texts to leave out, in order: each is compared with earlier ones only, so a longer list changes nothing."""
     copied = holds_run_of(corpus, examples, length=COPIED_WORDS)
-    own = [place for place in range(len(corpus)) if not copied[place]]
-    found = {place: Removal(place, "repeats an example") for place in range(len(corpus)) if copied[place]}
-    for place, earlier in zip(own, earlier_copies(corpus.part(own), threshold=threshold), strict=True):
+    own = [index for index in range(len(corpus)) if not copied[index]]
+    by_index = {index: Removal(index, "repeats an example") for index in range(len(corpus)) if copied[index]}
+    for index, earlier in zip(own, earlier_copies(corpus.part(own), threshold=threshold), strict=True):
         if earlier is not None:
-            is_exact = _same_words(corpus, place, own[earlier])
-            found[place] = Removal(place, "exact copy" if is_exact else "near copy", own[earlier])
-    return [found[place] for place in sorted(found)]
+            is_exact = _same_words(corpus, index, own[earlier])
+            by_index[index] = Removal(index, "exact copy" if is_exact else "near copy", own[earlier])
+    return [by_index[index] for index in sorted(by_index)]
 
 
 def _same_words(corpus: Corpus, one: int, other: int) -> bool:
     return corpus.text(one).tobytes() == corpus.text(other).tobytes()
 
 
-def place_of(text: str, reply: str) -> tuple[int, int]:
+def span_of(text: str, reply: str) -> tuple[int, int]:
     """Where an answer stands in the reply that it was taken from."""
     start = reply.rfind(text)
     return start, start + len(text)
