@@ -1,4 +1,4 @@
-"""Catalogue folders: three YAML files, validated as a whole."""
+"""Load a catalog folder: three YAML files and an optional fourth, validated together."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
@@ -13,10 +13,10 @@ from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError, faults_error
 
 SHIPPED = Path(str(files("skillmix"))) / "data"
-"""Where the package's own catalogues and prompt sets lie."""
+"""The folder of the package's own catalogs and prompt sets."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\x1f\x7f])?$")]
-"""One line without outer blanks, without ';' (it separates names on the command line) and without '|'."""
+"""A name is one line without outer blanks, without ';' (it separates names on the command line) and without '|'."""
 Prose = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
 
 
@@ -42,55 +42,56 @@ class SideEntry(_Strict):
     categories: list[str] = []
     skills: list[str] = []
     topics: list[str] | None = None
-    """Without it, the side of that name under `topics:`."""
+    """Default: the topics of the same side under `topics:`."""
 
 
 class TopicSides(_Strict):
-    """The topics of the two sides, for partitions that name none of their own."""
+    """The topics of both sides, for partitions without topics of their own."""
 
     train: list[str]
     held_out: list[str] = Field(alias="held-out")
 
 
 class PartitionEntry(_Strict):
-    """Two sides."""
+    """The two sides of a partition."""
 
     train: SideEntry
     held_out: SideEntry = Field(alias="held-out")
 
 
 class VocabularyEntry(_Strict):
-    """The words of one topic."""
+    """The words that put a text on one topic."""
 
     alone: list[str] = []
     together: list[str] = []
 
 
 class PartitionsFile(_Strict):
-    """The whole of partitions.yaml."""
+    """The content of partitions.yaml."""
 
     default: str
     partitions: dict[Name, PartitionEntry]
     topics: TopicSides
     exclude: dict[Name, list[str]] = {}
     impossible: list[Annotated[list[str], Field(min_length=2)]] = []
-    """Skills that no text can show together."""
+    """Groups of skills that no text can show together."""
 
 
 def shipped_catalogs() -> list[str]:
-    """Names of the catalogues in the package."""
+    """Names of the catalogs in the package."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/skills.yaml"))
 
 
 def load_catalog(name: str) -> Catalog:
-    """A shipped catalogue by name, or any folder by path."""
+    """Load a shipped catalog by name, or any folder by path."""
     shipped = SHIPPED / name
     is_shipped = name in shipped_catalogs()
     folder = shipped if is_shipped else Path(name)
     if not folder.is_dir():
         raise UserError(
             f"There is no catalogue {name!r}.",
-            hint=f"Shipped: {', '.join(shipped_catalogs())}. Or give a folder with skills.yaml and its two companions.",
+            hint=f"Shipped: {', '.join(shipped_catalogs())}. "
+            "Or give a folder with skills.yaml, topics.yaml and partitions.yaml.",
         )
     return _build(name if is_shipped else folder.resolve().name, folder)
 
@@ -110,7 +111,7 @@ def _build(name: str, folder: Path) -> Catalog:
     elif skills and topics and partitions:
         faults += _partition_faults(partitions, skills, topics)
     if faults or not skills or not topics or not partitions:
-        raise faults_error(f"Catalogue {folder}", faults, hint="Mend the files; nothing was loaded.")
+        raise faults_error(f"Catalogue {folder}", faults, hint="Correct the files; nothing was loaded.")
     return Catalog(
         name=name,
         skills=tuple(Skill(s.name, s.category, s.definition, s.example) for s in skills),
@@ -134,7 +135,7 @@ def _validated(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
 
 
 def _location(location: Sequence[int | str]) -> str:
-    """Where in a file: entries are counted from 1, as people do."""
+    """The location of a fault in a file; entries count from 1."""
     return "".join(f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in location)
 
 

@@ -1,4 +1,4 @@
-"""A conversation with full marks, and which of many go into a data set."""
+"""The record of a kept text, and the choice of which texts are copies or for validation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,34 +11,34 @@ from skillmix.datasets.corpus import Corpus, holds_run_of
 from skillmix.hashing import digest
 
 COPIED_WORDS: Final = 8
-"""So many words in a row of an example make a copy of it."""
+"""The number of consecutive words of an example that make a copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptText:
-    """A conversation whose final text every chosen grader gave full marks, with all that is known of it."""
+    """A conversation whose final text got full marks from every chosen grader, with its provenance."""
 
     run: str
     writer: str
     combination: Combination
     generation: int
     answer_span: tuple[int, int]
-    """Where the graded text stands in the second reply; a second copy would be a fifth of a large set's memory."""
+    """The start and end of the graded text in the second reply; a copy would take a fifth more memory."""
     text_id: str
     replies: tuple[str, str]
     first_status: str
-    """What the first reply's answer is like: 'fine', or why a reader could not use it."""
+    """The status of the first reply's answer: 'fine', or why it cannot be read."""
     model: str
     requests: tuple[str, str]
     """Hashes of the two requests."""
     written_with: str
-    """The prompt set of the writer, and its hash."""
+    """The writer's prompt set and its hash."""
     graders: tuple[str, ...]
     votes: tuple[str, ...]
-    """For each grader, JSON: the points of each round."""
+    """For each grader, the points of each round as JSON."""
 
     def __reduce__(self) -> tuple[type["KeptText"], tuple[object, ...]]:
-        """They go between processes by the hundred thousand, for which what dataclasses do by themselves is slow."""
+        """Pickle as a plain tuple: hundreds of thousands cross process borders, and the dataclass default is slow."""
         return KeptText, _fields(self)
 
     @property
@@ -48,17 +48,17 @@ class KeptText:
 
     @property
     def key(self) -> str:
-        """The journal's name for the conversation."""
+        """The key of the conversation in its journal."""
         return f"generate/{self.writer}/{self.combination.id}/{self.generation}"
 
     @property
     def provenance(self) -> str:
-        """Where it is from, among all runs."""
+        """The run and the key of the conversation."""
         return f"{self.run}#{self.key}"
 
     @property
     def identity(self) -> str:
-        """What it is, wherever its run lies."""
+        """An identity that does not depend on the run's path."""
         return f"{self.writer}/{self.combination.id}/{self.generation}/{self.text_id}"
 
 
@@ -67,7 +67,7 @@ _fields: Final = attrgetter(*[f.name for f in fields(KeptText)])
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A text that is left out for its own sake."""
+    """A text left out because it is a copy."""
 
     text_index: int
     why: Literal["repeats an example", "exact copy", "near copy"]
@@ -76,7 +76,7 @@ class Removal:
 
 
 def removals(corpus: Corpus, *, examples: Sequence[str], threshold: float | None) -> list[Removal]:
-    """The texts to leave out, in order: each is compared with earlier ones only, so a longer list changes nothing."""
+    """The copies among texts, in order; each text is compared with earlier ones only, so later texts change nothing."""
     copied = holds_run_of(corpus, examples, length=COPIED_WORDS)
     own = [index for index in range(len(corpus)) if not copied[index]]
     by_index = {index: Removal(index, "repeats an example") for index in range(len(corpus)) if copied[index]}
@@ -92,11 +92,11 @@ def _same_words(corpus: Corpus, one: int, other: int) -> bool:
 
 
 def span_of(text: str, reply: str) -> tuple[int, int]:
-    """Where an answer stands in the reply that it was taken from."""
+    """The start and end of an answer in the reply that it was taken from."""
     start = reply.rfind(text)
     return start, start + len(text)
 
 
 def is_for_validation(combination: str, share: float) -> bool:
-    """Whether the texts of a combination are for validation; the same in every data set."""
+    """Whether a combination belongs to the validation split, which is the same in every data set."""
     return int.from_bytes(digest("validation", combination, size=6)) < share * 2**48

@@ -1,4 +1,4 @@
-"""Sampling to a target: a writer writes in waves, graders vote, until enough texts are kept."""
+"""Run a dataset step: a writer writes in waves and graders vote until enough texts are kept."""
 
 import time
 from collections import Counter
@@ -31,7 +31,7 @@ from skillmix.runs.scheduler import CallCounts
 
 @dataclass
 class Waves:
-    """The waves of one dataset step."""
+    """Writes the conversations of one dataset step, wave by wave."""
 
     step: DatasetStep
     context: StepContext
@@ -39,13 +39,13 @@ class Waves:
     writers: Writers
     counts: CallCounts
     texts: list[KeptText] = field(default_factory=list)
-    """Taken, k by k, in draw order."""
+    """The texts taken so far, by k and in draw order."""
     yields: list[SamplingYield] = field(default_factory=list)
     left: LeftOut = field(default_factory=LeftOut)
     is_broken: bool = False
-    """Whether calls of a wave failed, so that the next one cannot be planned."""
+    """Whether calls of a wave failed, so that the next wave cannot be planned."""
     _open: tuple[int, Sampler] | None = None
-    """What is being sampled."""
+    """The k in progress and its sampler."""
     _started: float = field(default_factory=time.monotonic)
     _waves: int = 0
 
@@ -54,10 +54,10 @@ class Waves:
         return student_name(str(self.step.writer))
 
     async def run(self) -> None:
-        """Write until the targets are met, no more may be written, or the run must stop."""
+        """Write until the targets are met, the limit is reached or the run must stop."""
         await self._write()
         if self.counts.stopped and self._open is not None:
-            # What there is when the budget is spent: as far as it goes, in draw order.
+            # When the budget is spent, take the texts written so far, in draw order.
             k, sampler = self._open
             sampler.is_exhausted = True
             self._close(k, sampler, self._learn(sampler))
@@ -65,13 +65,13 @@ class Waves:
 
     @property
     def calls(self) -> Calls:
-        """Whose calls the step makes."""
+        """The writer and the graders whose calls the step makes."""
         return Calls(self.step.name, (self._writer,), tuple(self.step.graders))
 
     def first_cells(self) -> Iterator[PlannedCell]:
         """The first conversation of each k."""
         for k in self.plan.recipe.ks:
-            with suppress(IndexError):  # nothing that may be in the set can be drawn
+            with suppress(IndexError):  # no combination of this k may be in the set
                 yield from self._cells(k, [self._candidates(k)[0]])
 
     async def _write(self) -> None:
@@ -80,7 +80,7 @@ class Waves:
         if len(passes(used)) > 1:
             await self._wave_by_wave(calls)
             return
-        # One model in memory at most: it stays there from wave to wave.
+        # With at most one local model, the model stays in memory from wave to wave.
         conversations = conversations_of(calls, self.context)
         async with watched(self.context.progress, self.step.name, self.counts):
             await serve(used, self._tasks(conversations), conversations, self.context, self.counts)
@@ -97,7 +97,7 @@ class Waves:
                 return
 
     def _planned(self) -> Iterator[list[PlannedCell]]:
-        """The cells of wave after wave; each is planned when all calls of the one before are over."""
+        """The cells of each wave; a wave is planned after all calls of the one before."""
         for k in self.plan.recipe.ks:
             sampler = Sampler(self._candidates(k), self._target(k))
             self._open = k, sampler
@@ -125,7 +125,7 @@ class Waves:
         return Candidates(allowed, generations=self.step.generations)
 
     def _side(self, k: int) -> Side:
-        """The train topics, with the skills of the train side or, for k = 1 where the recipe says so, with all."""
+        """The train topics with the skills of the train side, or with all skills if the recipe says so for k = 1."""
         experiment, catalog = self.context.experiment, self.context.catalog
         train = catalog.pool("train", partition=experiment.partition, exclude=experiment.exclude)
         if k > 1 or self.plan.recipe.skills == "train":
@@ -143,7 +143,7 @@ class Waves:
         )
 
     def _cells(self, k: int, wave: Sequence[Candidate]) -> list[PlannedCell]:
-        """A wave as cells, one for each number of a generation."""
+        """Group a wave into cells by generation."""
         by_number: dict[int, list[Candidate]] = {}
         for candidate in wave:
             by_number.setdefault(candidate.generation, []).append(candidate)
@@ -162,7 +162,7 @@ class Waves:
         ]
 
     def _learn(self, sampler: Sampler) -> "_Outcome":
-        """What became of every candidate so far, in draw order, never in the order of arrival."""
+        """Collect the outcome of every candidate so far, in draw order, never in order of arrival."""
         deciding = deciding_for(self.context.run, graders=self.step.graders)
         wanted = {(c.combination.id, c.generation): index for index, c in enumerate(sampler.tried)}
         conversations: list[Graded | None] = [None] * len(wanted)
@@ -171,7 +171,7 @@ class Waves:
             if index is not None:
                 conversations[index] = graded
         outcome = _Outcome(unfinished=sum(g is None or not g.is_over for g in conversations))
-        # A request that a server refuses for good is one conversation less; everything else is waited for.
+        # A conversation that a server refuses for good is lost; every other unfinished one is awaited.
         refused = sum(
             g is not None and not g.is_over and g.outline.turns[-1].problem == "failed" for g in conversations
         )
@@ -183,7 +183,7 @@ class Waves:
         outcome.indices = [index for index, _ in full]
         outcome.undecided = sum(g is not None and g.is_ungraded for g in conversations)
         outcome.less = len(conversations) - len(full) - outcome.undecided - outcome.unfinished
-        # Compared with what was taken of smaller k as well, which comes first.
+        # Texts are also compared with those taken for smaller k, which come first.
         texts = [kept.text for kept in (*self.texts, *outcome.full)]
         gone = removals(corpus_of(texts), examples=self.plan.examples, threshold=self.plan.near_duplicates)
         outcome.removed = {r.text_index - len(self.texts): r.why for r in gone if r.text_index >= len(self.texts)}
@@ -228,7 +228,7 @@ class Waves:
         )
 
     def _expect(self, k: int, sampler: Sampler) -> None:
-        """Tell how many calls there will be, by what was kept so far; a k that has not begun is known only at least."""
+        """Estimate the total number of calls from the yield so far; a later k gives only a lower bound."""
         missing = sampler.target.kept - len(sampler.taken)
         room = max(0, sampler.target.most - len(sampler.tried))
         more = min(room, ceil(missing / sampler.yielded) if sampler.yielded else room) if missing > 0 else 0
@@ -237,12 +237,12 @@ class Waves:
         conversations = sum(y.written for y in self.yields) + len(sampler.tried) + more
         conversations += sum(self.step.target_of(one) for one in later)
         calls = conversations * calls_a_conversation(self.context.experiment, self.step.graders)
-        # Before the first text is kept, only the most that may be written is known.
+        # Before the first text is kept, only the upper limit is known.
         bound: Bound = "about" if sampler.yielded or missing <= 0 else "at most"
         self.context.progress.expect(self.step.name, calls, bound="at least" if later else bound)
 
     def _tell(self, k: int, sampler: Sampler) -> None:
-        """How far it is, what it takes, and what is still to come."""
+        """Print the progress, the yield, and the expected rest."""
         kept, wanted = len(sampler.taken), sampler.target.kept
         rate = sampler.yielded or 0.0
         message = f"{self.step.name}, k = {k}, wave {self._waves}: {kept} of {wanted} kept, yield {rate:.3f}"
@@ -259,13 +259,13 @@ class Waves:
 
 @dataclass
 class _Outcome:
-    """What came of the conversations of one k so far."""
+    """The outcome of the conversations of one k so far."""
 
     full: list[KeptText] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)
-    """Of the full ones, among all tried."""
+    """Indices of the texts with full marks among all tried."""
     removed: dict[int, str] = field(default_factory=dict)
-    """By number among the full ones."""
+    """Reasons by index among the texts with full marks."""
     examples: tuple[tuple[str, str, str], ...] = ()
     undecided: int = 0
     unfinished: int = 0

@@ -1,7 +1,7 @@
-"""Reading a grader's reply: points for every criterion, or the reason why there are none.
+"""Read a grader's reply: points for every criterion, or the reason why the reply cannot be read.
 
-A reply that cannot be read is a value with a reason, never a zero. Rows belong to criteria by equality of
-names; totals decide nothing; what merely repeats the student's text is not a grade.
+A reply that cannot be read is a value with a reason, never a zero. A row belongs to a criterion if the names are equal.
+Totals decide nothing. A grade that only repeats the student's text does not count.
 """
 
 import re
@@ -26,14 +26,14 @@ _SPECIAL: Final = (">", "```", "~~~", "\r", "\\|")
 
 
 class PlainTable(NamedTuple):
-    """Points by place, and the total where there is one."""
+    """Points by index of the criterion, and the total if the table has one."""
 
     points: dict[int, float]
     total: float | None
 
 
 def read_plain_table(rubric: Rubric, reply: str) -> PlainTable | None:
-    """The points of a reply in the plain form that grades every criterion but length once; None for any other."""
+    """Read a reply that is one plain table with every criterion once (length is optional); None for any other form."""
     rows = _ROW.findall(reply)
     if len(rows) < rubric.k + 4 or any(mark in reply for mark in _SPECIAL):
         return None
@@ -69,14 +69,14 @@ def _points(rubric: Rubric, rows: list[tuple[str, str]]) -> PlainTable | None:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Points in the rubric's order (the last, length, may be unknown), or a problem."""
+    """Points in the rubric's order (the last one, length, may be unknown), or the problem."""
 
     points: tuple[float | None, ...] | None
     problem: str | None
     notes: tuple[str, ...] = ()
 
     def by_name(self, rubric: Rubric) -> dict[str, float | None] | None:
-        """Points by criterion name, as every output shows them."""
+        """Points by name of the criterion, as outputs show them."""
         if self.points is None:
             return None
         return {c.name: point for c, point in zip(rubric.criteria, self.points, strict=True)}
@@ -99,11 +99,11 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
 
 
 def read_any_form(rubric: Rubric, reply: str, student: Quotable) -> Reading:
-    """Read a reply of whatever form, the plain one included."""
+    """Read a reply of any form, including the plain one."""
     blocks, notes = _blocks(rubric, reply, student)
     own = _without_quotations(blocks, student)
     if len(own) < len(blocks):
-        notes.append("a grading that stands in the student's own text was not counted")
+        notes.append("a grading that is part of the student's own text was not counted")
     if not own:
         return Reading(None, _why_nothing(blocks, notes), tuple(notes))
     points, problem = _settle(rubric, own)
@@ -121,8 +121,8 @@ def _whole_reading(
     reply: str, points: tuple[float | None, ...], notes: list[str], totals: list[float | None]
 ) -> Reading:
     if 0 not in points and _declines(reply):
-        # A list of criteria with their worth looks like full marks; the sentence after it says that it is none.
-        problem = "the reply says that it does not grade, beside points that are all earned"
+        # A list of what each criterion is worth looks like full marks; the refusal shows that it is no grading.
+        problem = "the reply says that it does not grade, although it gives every point"
         return Reading(None, problem, tuple(notes))
     earned = sum(point for point in points if point is not None)
     for total in totals:
@@ -139,7 +139,7 @@ def _why_nothing(blocks: "list[_Block]", notes: list[str]) -> str:
 
 def _declines(reply: str) -> bool:
     lowered = reply.lower().replace("’", "'")
-    # Plain searches first: an alternation over a long reply would take as long as reading it.
+    # Plain searches first: the regular expression alone would take as long as the rest of the reader.
     for words in _UNWILLING:
         if words in lowered:
             return _DECLINES.search(lowered) is not None
@@ -160,7 +160,7 @@ _DECLINES = re.compile(
 
 @dataclass(slots=True)
 class _Block:
-    """Marks that stand together: one table, or lines with no other text between them."""
+    """Marks of one table, or of lines with no other text between them."""
 
     is_table: bool
     marks: list[Mark]
@@ -172,7 +172,7 @@ def _blocks(rubric: Rubric, reply: str, student: Quotable) -> tuple[list[_Block]
     blocks: list[_Block] = []
     notes: list[str] = []
     lines: list[Mark] = []
-    # Where a student's text holds a grade, a quotation of it may touch the grader's own table.
+    # If the student's text holds a grade, a quotation of it may be adjacent to the grader's own table.
     parts = list(parts_of(reply, blank_lines_end_tables=bool(student.words)))
     reader = LineReader(rubric, [part for part in parts if isinstance(part, str)], student=student)
     for part in parts:
@@ -218,7 +218,7 @@ def _table_block(rubric: Rubric, table: Table, notes: list[str]) -> _Block | Non
 
 
 def _labelled_rows(rubric: Rubric, table: Table) -> Iterator[tuple[int, int, int]]:
-    """Row number, label column and criterion of the rows about a criterion."""
+    """For each row about a criterion: row number, label column and index of the criterion."""
     by_header = label_column(table)
     for number, row in enumerate(table.rows):
         columns = range(min(len(row), _MOST_LABEL_COLUMNS)) if by_header is None else range(by_header, by_header + 1)
@@ -241,12 +241,12 @@ def _total_of(table: Table, column: int | str, labelled: set[int], notes: list[s
         if "total" in row[0].casefold():
             total = read_value(row[column].partition("/")[0])
         elif read_value(row[column]) is not None:
-            notes.append(f"a row is about no criterion: {row[0][:60]!r}")
+            notes.append(f"a row matches no criterion: {row[0][:60]!r}")
     return total
 
 
 def _without_quotations(blocks: list[_Block], student: Quotable) -> list[_Block]:
-    """The blocks without what merely repeats the student's text, line for line."""
+    """The blocks without marks that only repeat the student's text."""
     if not student.words:
         return blocks
     own = []
@@ -258,7 +258,7 @@ def _without_quotations(blocks: list[_Block], student: Quotable) -> list[_Block]
 
 
 def _without_run(marks: list[Mark], student: Quotable) -> list[Mark]:
-    """Marks without a whole quotation that stands in one block with the grader's own grading of the same."""
+    """The marks without a complete quotation of the student's grades, if a quoted criterion also has another mark."""
     count = len(student.pairs)
     if not 0 < count < len(marks):
         return marks
@@ -271,7 +271,7 @@ def _without_run(marks: list[Mark], student: Quotable) -> list[Mark]:
 
 
 def run_starts(items: Sequence[object], run: Sequence[object]) -> Iterator[int]:
-    """Where a run of items starts among others, in time linear in both (Knuth, Morris and Pratt).
+    """Every index at which `run` starts in `items`, in linear time (Knuth, Morris and Pratt).
 
     >>> list(run_starts("abababa", "aba"))
     [0, 2, 4]
@@ -287,7 +287,7 @@ def run_starts(items: Sequence[object], run: Sequence[object]) -> Iterator[int]:
 
 
 def _fallbacks(run: Sequence[object]) -> list[int]:
-    """For each start of a run, the length of the longest shorter start that it ends with."""
+    """For each prefix of a run, the length of its longest proper prefix that is also its suffix."""
     back = [0] * len(run)
     length = 0
     for number in range(1, len(run)):
@@ -300,7 +300,7 @@ def _fallbacks(run: Sequence[object]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """What a set of marks says, and what is wrong with it."""
+    """The points that a set of marks gives, and the faults in it."""
 
     points: dict[int, float]
     faults: tuple[str, ...]
@@ -315,7 +315,7 @@ def _settle(rubric: Rubric, blocks: list[_Block]) -> tuple[tuple[float | None, .
     candidates += [_candidate(rubric, marks) for marks in _line_gradings(line_marks, needed)]
     covering = [c for c in candidates if needed <= c.seen]
     if not covering:
-        # Two half tables, or a table of skills and lines for the rest, may make one whole.
+        # Two partial tables, or a table of skills and lines for the rest, may make one grading.
         for blocks_together in (tables, blocks):
             together = _candidate(rubric, [mark for b in blocks_together for mark in b.marks])
             if needed <= together.seen:
@@ -326,7 +326,7 @@ def _settle(rubric: Rubric, blocks: list[_Block]) -> tuple[tuple[float | None, .
     for candidate in covering:
         if candidate.faults:
             return None, candidate.faults[0]
-    # What lines say cannot stand against the start of a table, though a remark may stand beside a whole one.
+    # Lines must agree with a partial table; remarks next to a complete table are ignored.
     partial_tables = [c for c in candidates[: len(tables)] if not needed <= c.seen]
     if covering[0] in candidates[len(tables) :]:
         covering = [*covering, *partial_tables]
@@ -334,9 +334,9 @@ def _settle(rubric: Rubric, blocks: list[_Block]) -> tuple[tuple[float | None, .
 
 
 def _line_gradings(marks: list[Mark], needed: frozenset[int]) -> Iterator[list[Mark]]:
-    """Point lines cut into gradings: a new one starts when a criterion returns after all have been met.
+    """Cut point lines into gradings; a new grading starts when a criterion returns after every criterion has a mark.
 
-    Lines after a whole grading that change a point of it, without being a whole one themselves, double it.
+    A last, partial grading is added to the one before where the two differ, which makes that one ambiguous.
     """
     gradings: list[list[Mark]] = []
     seen: set[int] = set()

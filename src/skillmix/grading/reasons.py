@@ -1,4 +1,4 @@
-"""Why code denied a point of a text, in plain words."""
+"""Explain in plain words why code denied a point."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -40,7 +40,7 @@ def reasons_of(
 
 _WHY_NOTHING: Final[Mapping[AnswerStatus, str]] = {
     "empty": "the student wrote no text",
-    "refused": "the student refused, or a filter held its reply back",
+    "refused": "the student refused to answer, or a filter blocked the reply",
     "no marker": 'the reply has no "Answer:"',
 }
 

@@ -1,4 +1,4 @@
-"""Whether words hold a finite verb of a main clause, by lists of common verbs and by what stands beside a word."""
+"""Find the finite verb of a main clause, by lists of common verbs and by the neighbours of a word."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ _PAST: Final = word_set(
     "awoke mistook overtook outgrew outran oversaw overheard undid undertook upheld withheld withstood rewrote rebuilt "
     "retold repaid unwound dwelt foretold forbade learnt leant"
 )
-# Rarely anything but verbs in their plain form; a form in -s counts too.
+# Base forms that are nearly always verbs; their form in -s counts too.
 _SURE: Final = word_set(
     "abandon absorb accelerate accept accompany accomplish achieve acquire act add address admire admit adopt adore "
     "affirm afford agree allow amuse anchor announce annoy answer anticipate apologize appear apply appreciate "
@@ -109,7 +109,7 @@ _ADVERB: Final = word_set(
     "almost really all both ever"
 )
 _OFTEN: Final = word_set("never always often rarely seldom sometimes")
-"""Adverbs that no noun follows."""
+"""Adverbs that do not come before a noun."""
 _AFTER_VERB: Final = _DETERMINER | word_set(
     "in on at for with from by under over into onto about between through to up down away back out off and as like "
     "so too again more very when until because if that alone still here there home well not than better slowly "
@@ -136,7 +136,7 @@ _OPENER: Final = word_set("please never always just then first now so and but or
 
 
 def has_main_clause(pieces: tuple[Words, ...], question: bool) -> bool:
-    """Whether a piece of a sentence has more finite verbs than it has words that open a subordinate clause."""
+    """Whether the pieces of a sentence have more finite verbs than words that open a subordinate clause."""
     opened = 0
     for number, piece in enumerate(pieces):
         if number and not question and piece[0].lower in _RELATIVE and not _points(piece):
@@ -152,7 +152,7 @@ def has_main_clause(pieces: tuple[Words, ...], question: bool) -> bool:
 
 
 def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
-    """Whether a piece goes on with a subject that another name for it set off: "Roses, wild roses, bloom"."""
+    """Whether a piece continues a subject after an apposition: "Roses, wild roses, bloom"."""
     if aside[-1].lower != subject[-1].lower and aside[0].lower not in _ARTICLE:
         return False
     if piece[0].lower.endswith("ed") and piece[1:2] and piece[1].lower in ("by", "with", "in", "as"):
@@ -161,7 +161,7 @@ def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
 
 
 def _is_short_order(pieces: tuple[Words, ...]) -> bool:
-    """Whether the first word alone is an order, and a later piece tells why or when: "Run, Tom, because it rains"."""
+    """Whether the first word is an order, and a later piece says why or when: "Run, Tom, because it rains"."""
     if not pieces or len(pieces[0]) > 1 or pieces[0][0].lower not in _SURE:
         return False
     return any(
@@ -183,7 +183,7 @@ def _has_main_verb(piece: Words, question: bool, opened: int) -> bool:
 
 
 def _opens(piece: Words, index: int, question: bool) -> bool:
-    """Not where a question begins with it, and not where "that" only points or "until" only gives a time."""
+    """Whether a word opens a subordinate clause, unlike a question word, "that house" or "until noon"."""
     word = piece[index].lower
     if word == "until" and _gives_time(piece, index):
         return False
@@ -195,7 +195,7 @@ def _opens(piece: Words, index: int, question: bool) -> bool:
 
 
 def _gives_time(piece: Words, index: int) -> bool:
-    """As in "until noon" and "from Monday morning until the last bell"."""
+    """Whether "until" only gives a time: "until noon", "from Monday morning until the last bell"."""
     after = piece[index + 1].lower if index + 1 < len(piece) else ""
     return after in _TIME or any(word.lower == "from" for word in piece[max(index - 5, 0) : index])
 
@@ -208,7 +208,7 @@ def _points(piece: Words) -> bool:
 
 
 def is_finite(piece: Words, index: int) -> bool:
-    """Whether the word at a place is, as far as its neighbours tell, a finite verb."""
+    """Whether the word at an index is a finite verb, as far as its neighbours tell."""
     word = piece[index].lower
     if word in _AUXILIARY:
         return True
@@ -238,12 +238,12 @@ def _is_past(piece: Words, index: int, before: str) -> bool:
 
 
 def _follows_relative(piece: Words, index: int) -> bool:
-    """Whether "that" stands right before a place and after a noun: "the cart that carried wool"."""
+    """Whether "that" comes right before the index and after a noun: "the cart that carried wool"."""
     return index > 1 and piece[index - 1].lower == "that" and piece[index - 2].lower not in _NOT_BEFORE_VERB
 
 
 def _is_plain_form(piece: Words, index: int, before: str, after: str) -> bool:
-    """An order, which comes first, or what several do, which comes after them."""
+    """Whether a base form is an order at the start of a clause, or the verb of a plural subject."""
     word = piece[index].lower
     if before in ("that", "which"):
         return True
@@ -273,7 +273,7 @@ def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:
         return before not in _NOT_BEFORE_VERB or before in _OPENER or before in ("this", "that", "it")
     if before in _NOT_BEFORE_VERB or before.endswith(_ADJECTIVE_ENDINGS) or _is_plural(before):
         return False
-    # "The baker kneads the dough": a noun in the singular before, an object or the like after.
+    # "The baker kneads the dough": a singular noun before, an object or the like after.
     if stem not in _SURE:
         return after in _DETERMINER and _follows(piece, index, _SINGLE | {"the"})
     if index == 1:
@@ -283,7 +283,7 @@ def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:
 
 
 def _follows(piece: Words, index: int, articles: frozenset[str]) -> bool:
-    """Whether a noun with its article, and perhaps an adjective or two, stands right before a place."""
+    """Whether an article, up to two adjectives and a noun come right before the index."""
     for distance, word in enumerate(reversed(piece[max(index - 4, 0) : index - 1])):
         if word.lower in (articles if distance < 2 else _SINGLE):
             return True
@@ -293,7 +293,7 @@ def _follows(piece: Words, index: int, articles: frozenset[str]) -> bool:
 
 
 def _takes_object(piece: Words, after: str) -> bool:
-    """Whether the first word of a piece, in -ed, goes on as a verb: "..., cried Tom", "..., decided that ..."."""
+    """Whether the first word of a piece, in -ed, is a verb: "..., cried Tom", "..., decided that ..."."""
     if after in _DETERMINER or after in ("when", "that", "to", "not"):
         return True
     return len(piece) > 1 and piece[1].text[0].isupper()

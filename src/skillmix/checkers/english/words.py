@@ -12,7 +12,7 @@ from skillmix.checkers.passage import Word, Words
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a text, as a set."""
+    """The set of words in a text."""
     return frozenset(text.split())
 
 
@@ -53,7 +53,7 @@ OPENS_AN_ASIDE: Final = word_set(
     " yeah oh ah now not once therefore thus moreover furthermore finally especially particularly including namely"
     " both either neither mr mrs there here respectively"
 )
-"""First words of what stands between commas without being a member of a list."""
+"""First words of insertions between commas that are not list members."""
 
 DETERMINERS: Final = word_set(
     """
@@ -67,7 +67,7 @@ LEADS: Final = word_set(
     still plus say says said think know knows hope always just
     """
 )
-"""Words that may stand before the first word of a clause."""
+"""Words that may come before the first word of a clause."""
 
 _MINOR: Final = (
     DETERMINERS
@@ -117,7 +117,7 @@ _VOWELS: Final = frozenset("aeiouy")
 
 @lru_cache(maxsize=4096)
 def stem(lower: str) -> str:
-    """Cut a word's ending, so that forms of one word look the same.
+    """Cut the ending of a word, so that its forms become equal.
 
     >>> [stem(word) for word in ("cries", "crying", "stopped", "bakes", "ran", "dog's")]
     ['cri', 'cri', 'stop', 'bak', 'run', 'dog']
@@ -145,13 +145,13 @@ def _may_lose(base: str, ending: str) -> bool:
 
 
 def main_words(words: Iterable[Word]) -> frozenset[str]:
-    """Stems of the words that carry the meaning: no pronouns, articles, helping verbs or small words."""
+    """Stems of the content words: no pronouns, articles, auxiliary verbs or other function words."""
     return frozenset([_meaning(word.lower[:_LONGEST]) for word in words]) - _NO_MEANING
 
 
 _NO_MEANING: Final = frozenset({""})
 _LONGEST: Final = 64
-"""Letters of a word that count; what is kept for the next text stays small."""
+"""Only this many letters count, which keeps the cache of stems small."""
 
 
 @lru_cache(maxsize=4096)
@@ -160,25 +160,25 @@ def _meaning(lower: str) -> str:
 
 
 def is_minor(lower: str) -> bool:
-    """Whether a word carries no meaning of its own."""
+    """Whether a lower-case word is a function word."""
     return lower in _MINOR or lower.endswith("n't")
 
 
 def denies(words: Words) -> bool:
-    """Whether a clause says that something is not so: an odd number of denials."""
+    """Whether a clause is negative: it has an odd number of negations."""
     return sum(word.lower in _DENIALS or word.lower.endswith("n't") for word in words) % 2 == 1
 
 
 def opens_clause(piece: Words, index: int) -> bool:
-    """Whether the word at a place starts its piece, or follows a word that may lead a clause."""
+    """Whether the word at an index starts its piece, or follows a word that may lead a clause."""
     return index == 0 or piece[index - 1].lower in LEADS
 
 
 def can_echo(word: str) -> bool:
-    """Whether a word in small letters is heard again when it comes again: no word of grammar, no number."""
+    """Whether repeating a lower-case word can have an effect: it is neither grammar nor a number."""
     return word not in GRAMMAR and not word[0].isdigit()
 
 
 def bare(part: Words) -> Words:
-    """A part without the conjunction at its head, unless it is nothing else."""
+    """A part without its first conjunction, unless the part is only a conjunction."""
     return part[1:] if len(part) > 1 and part[0].lower in CONJUNCTIONS else part

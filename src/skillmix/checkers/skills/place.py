@@ -1,4 +1,4 @@
-"""Places: routes, positions, directions."""
+"""Checkers of places: routes, positions, directions."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -26,7 +26,7 @@ _LONGEST_LEG: Final = 12
 
 
 def route_with_a_stop(passage: Passage) -> Span | None:
-    """From A through B to C."""
+    """Find "from A through B to C"."""
     if "from " not in passage.lower:
         return None
     for sentence in passage.sentences:
@@ -46,7 +46,7 @@ def _route_end(words: Words, start: int) -> int | None:
                 if words[goal].lower in _GOALS and (words[goal].lower != "to" or _is_place(words, goal + 1)):
                     return goal + 1
         elif words[way].lower in _GOALS and _is_place(words, way + 1) and words[way - 1].lower not in ("next", "close"):
-            return None  # the goal comes before the way
+            return None  # the destination comes before the stop
     return None
 
 
@@ -60,7 +60,7 @@ def _is_way(words: Words, index: int) -> bool:
 
 
 def _is_place(words: Words, index: int) -> bool:
-    """Whether a name of a place may start here: an article, a capital letter, or a word like "home"."""
+    """Whether the name of a place may start at an index: an article, a capital letter, or a word like "home"."""
     if index >= len(words):
         return False
     lower = words[index].lower
@@ -103,29 +103,29 @@ _NO_OBJECTS: Final = word_set(
 
 
 def double_placement(passage: Passage) -> Span | None:
-    """Behind the sofa and next to the window."""
+    """Find two positions, as in "behind the sofa and next to the window"."""
     if sum(passage.lower.count(sign) for sign in _POSITION_SIGNS) < 2:
         return None
     for sentence in passage.sentences:
-        found: dict[str, int] = {}
+        positions: dict[str, int] = {}
         for piece in sentence.pieces:
-            found |= _positions(piece)
-        if len(found) >= 2:
-            return Span(min(found.values()), sentence.words[-1].end)
+            positions |= _positions(piece)
+        if len(positions) >= 2:
+            return Span(min(positions.values()), sentence.words[-1].end)
     return None
 
 
 def _positions(piece: Words) -> dict[str, int]:
-    """Position words with an object in the same piece, and where they stand."""
-    found = {}
+    """Position words with an object in the same piece, and their indices."""
+    positions = {}
     for index, word in enumerate(piece):
         phrase = _POSITION_STARTS.get(word.lower)
         if phrase is None or tuple(part.lower for part in piece[index : index + len(phrase)]) != phrase:
             continue
         after = index + len(phrase)
         if after < len(piece) and _is_object(piece[after].lower, phrase[0], piece[index - 1].lower if index else ""):
-            found[word.lower] = word.start
-    return found
+            positions[word.lower] = word.start
+    return positions
 
 
 def _is_object(lower: str, position: str, before: str) -> bool:
@@ -156,7 +156,7 @@ _BEFORE_DIRECTION: Final = word_set(
 
 
 def measured_direction(passage: Passage) -> Span | None:
-    """Two miles north of the bridge."""
+    """Find a distance and a direction, as in "two miles north of the bridge"."""
     lower = passage.lower
     if not ("north" in lower or "south" in lower or "east" in lower or "west" in lower):
         return None
@@ -199,7 +199,7 @@ _LONGEST_TURN: Final = 4
 
 
 def turn_by_turn_directions(passage: Passage) -> Span | None:
-    """Turn left at A, then right at B."""
+    """Find two turns and a landmark, as in "turn left at A, then right at B"."""
     if "left" not in passage.lower and "right" not in passage.lower:
         return None
     for sentence in passage.sentences:
@@ -238,7 +238,7 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "turn-by-turn directions": turn_by_turn_directions,
 }
 LOOKS_FOR: Final[Mapping[str, str]] = {
-    "route with a stop": 'a way "from" one place "through" or "past" another "to" a third',
+    "route with a stop": 'a route "from" one place "through" or "past" another "to" a third',
     "double placement": "two different position words in one sentence, each with its own object",
     "measured direction": 'a distance and a compass direction with "of" or "from" and a place',
     "turn-by-turn directions": "two turns to the left or right and a landmark in one sentence",

@@ -1,4 +1,4 @@
-"""Quantities: comparisons in numbers, parts of a whole, sums, counts."""
+"""Checkers of quantities: comparisons with numbers, parts of a whole, sums, counts."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ _REACH: Final = 9  # words between the two halves of a comparison
 
 
 def multiplied_comparison(passage: Passage) -> Span | None:
-    """Twice as much as, three times the size of."""
+    """Find a comparison such as "twice as much as" or "three times the size of"."""
     lower = passage.lower
     if not (" as " in lower or " than " in lower or " of " in lower):
         return None
@@ -50,7 +50,7 @@ def _multiples(words: Words) -> Iterator[tuple[int, int]]:
 
 
 def _compared(words: Words, index: int, part: bool) -> int | None:
-    """The last word of a comparison after a multiple: "as many as any", "bigger than it", "the size of it"."""
+    """The end of a comparison after a multiple: "as many as any", "bigger than it", "the size of it"."""
     following = [word.lower for word in words[index : index + _REACH + 3]]
     if len(following) < 3:
         return None
@@ -89,7 +89,7 @@ def _is_unit(lower: str) -> bool:
 
 
 def counted_difference(passage: Passage) -> Span | None:
-    """Two inches taller than, three more than."""
+    """Find a difference such as "two inches taller than" or "three more than"."""
     if " than " not in passage.lower:
         return None
     for sentence in passage.sentences:
@@ -106,14 +106,14 @@ def counted_difference(passage: Passage) -> Span | None:
 
 
 def _is_amount(words: Words, number: Number) -> bool:
-    """Whether a number counts something: no "no one", no "the one"."""
+    """Whether a number is an amount, unlike "no one" and "the one"."""
     if words[number.first].lower != "one" or not number.first:
         return True
     return words[number.first - 1].lower not in ("no", "any", "every", "some", "each", "this", "that", "the", "which")
 
 
 def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | None:
-    """Where the number of a difference stands that leads to a "than"."""
+    """The index of the number whose difference leads to this "than"."""
     for index in range(than - 1, max(than - _REACH, 0), -1):
         lower = words[index].lower
         amount = lower in ("more", "fewer", "less")
@@ -142,7 +142,7 @@ _PLACES_IN_ORDER: Final = word_set("page part chapter volume book number step se
 
 
 def part_of_a_whole(passage: Passage) -> Span | None:
-    """Two out of five."""
+    """Find a part of a whole, as in "two out of five"."""
     if " of " not in passage.lower and " in " not in passage.lower:
         return None
     for sentence in passage.sentences:
@@ -185,7 +185,7 @@ _MOST_TOTALS: Final = 8
 
 
 def sum_that_adds_up(passage: Passage) -> Span | None:
-    """Three and two make five."""
+    """Find a correct sum, as in "three and two make five"."""
     for sentence in passage.sentences:
         words = sentence.words
         totals = _total_words(sentence)
@@ -203,7 +203,7 @@ def sum_that_adds_up(passage: Passage) -> Span | None:
 
 
 def _total_words(sentence: Sentence) -> list[int]:
-    """Where words stand that announce a total: "make", "in all"."""
+    """The indices of words that announce a total: "make", "in all"."""
     words = sentence.words
     if len(words) < 3:
         return []
@@ -218,7 +218,7 @@ def _total_words(sentence: Sentence) -> list[int]:
 
 
 def _adding_up(total: Number, parts: list[Number]) -> list[Number]:
-    """The nearest two or more numbers on one side that make the total."""
+    """The nearest two or more numbers on one side that add up to the total."""
     amount = 0.0
     for count, part in enumerate(parts, start=1):
         amount += part.value
@@ -234,7 +234,7 @@ _LONGEST_GAP: Final = 20
 
 
 def steady_count(passage: Passage) -> Span | None:
-    """One, two, three."""
+    """Find three numbers with a steady step, as in "one, two, three"."""
     words = passage.words
     row: list[Number] = []
     for number in numbers_in(words):
@@ -251,7 +251,7 @@ def steady_count(passage: Passage) -> Span | None:
 
 
 def _is_next(words: Words, last: Number, number: Number, text: str) -> bool:
-    if last.after > number.first:  # both in one word: "three-two-one"
+    if last.after > number.first:  # both numbers in one word: "three-two-one"
         return True
     start, end = words[last.after - 1].end, words[number.first].start
     return end - start <= _LONGEST_GAP and _BETWEEN_COUNTS.fullmatch(text, start, end) is not None

@@ -1,4 +1,4 @@
-"""Statements and what stands against or beside them: concessions, exceptions, analogies."""
+"""Checkers of relations between statements: concessions, exceptions, analogies."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -15,13 +15,13 @@ _MOTIONLESS: Final = word_set("stood stand stands sat sit sits lay lie kept keep
 
 
 def marked_concession(passage: Passage) -> Span | None:
-    """Although A, still B."""
+    """Find "although A, still B"."""
     if "though" not in passage.lower and "even if" not in passage.lower and "granted" not in passage.lower:
         return None
     for sentence in passage.sentences:
         pieces = sentence.pieces
         for number, piece in enumerate(pieces[:-1]):
-            # "Granted, the car is old, but it still runs": the comma stands after the first word already
+            # "Granted, the car is old, but it still runs": the comma comes right after the first word
             later = pieces[number + 2 : number + 10] if len(piece) <= 2 and piece[-1].lower == "granted" else ()
             if _concedes(piece):
                 later = pieces[number + 1 : number + 9]
@@ -52,7 +52,7 @@ def _goes_against(piece: Words) -> bool:
 
 
 def _is_motionless(piece: Words, index: int, before: str) -> bool:
-    """Whether "still" tells that nothing moves: "stood still", "the lake was still"."""
+    """Whether "still" means "without motion": "stood still", "the lake was still"."""
     if before in _MOTIONLESS or before in DETERMINERS:
         return True
     return index == len(piece) - 1 and before in _BE | {"remained", "remains", "seemed", "were", "be", "very"}
@@ -76,7 +76,7 @@ _LEAVING_OUT: Final = {("apart", "from"), ("other", "than"), ("save", "for"), ("
 
 
 def exception_to_a_rule(passage: Passage) -> Span | None:
-    """All X except Y."""
+    """Find "all X except Y"."""
     text = passage.lower
     if not any(sign in text for sign in ("except", "apart from", "aside from", "other than", "save for")):
         return None
@@ -90,21 +90,21 @@ def exception_to_a_rule(passage: Passage) -> Span | None:
 
 
 def _left_out(sentence: Sentence) -> list[tuple[int, int]]:
-    """Where each phrase with an exception starts and its piece ends, as places in the sentence's words."""
-    found = []
+    """For each phrase with an exception: the word indices of its start and of the end of its piece."""
+    exceptions = []
     first = 0
     for piece in sentence.pieces:
         for index, word in enumerate(piece[:-1]):
             pair = (word.lower, piece[index + 1].lower)
             named = pair in _LEAVING_OUT and index + 2 < len(piece) and not _is_literal(piece, index)
             if named or word.lower in ("except", "excepting"):
-                found.append((first + index, first + len(piece)))
+                exceptions.append((first + index, first + len(piece)))
         first += len(piece)
-    return found
+    return exceptions
 
 
 def _is_literal(piece: Words, index: int) -> bool:
-    """Whether the words leave nothing out: "they stood apart from us", "we save for a bike"."""
+    """Whether the words name no exception: "they stood apart from us", "we save for a bike"."""
     return any(word.lower in _NO_EXCEPTION_BEFORE for word in piece[max(index - 2, 0) : index])
 
 
@@ -126,7 +126,7 @@ _VERB_PHRASE: Final = word_set("at in on by before after with for to again out u
 
 
 def proportional_analogy(passage: Passage) -> Span | None:
-    """A is to B as C is to D."""
+    """Find "A is to B as C is to D"."""
     if " to " not in passage.lower or (" as " not in f" {passage.lower}" and "what " not in passage.lower):
         return None
     for sentence in passage.sentences:
@@ -141,7 +141,7 @@ def proportional_analogy(passage: Passage) -> Span | None:
 
 
 def _terms(words: Words, first: int, second: int, starts: set[int]) -> list[Words] | None:
-    """The four things around two "to"s, or nothing where they are not compared."""
+    """The four terms around two "to"s; None if they are not compared."""
     last = second + 1
     while last < len(words) and words[last].start not in starts and last - second < _LONGEST_TERM:
         last += 1
@@ -167,7 +167,7 @@ def _four_things(terms: list[Words]) -> bool:
 
 
 def _is_deed(term: Words) -> bool:
-    """Whether a term is rather what somebody is to do: "leave at noon"."""
+    """Whether a term is an action that somebody is to do: "leave at noon"."""
     first = term[0].lower
     thing = first in DETERMINERS or first.endswith("s") or term[0].text[0].isupper()
     return not thing and any(word.lower in _VERB_PHRASE for word in term[1:])

@@ -1,4 +1,4 @@
-"""Checkers of series and pairs: how members are joined, and whether they match."""
+"""Checkers of series and pairs: how members are joined, and whether they match in form."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -18,11 +18,11 @@ from skillmix.checkers.passage import Checker, Passage, Span, Words, has_mark, o
 
 _THREE: Final = 3
 _FAR: Final = 6
-"""Places from one conjunction to the next: five words between."""
+"""The largest distance from one conjunction to the next: five words between."""
 
 
 def polysyndeton(passage: Passage) -> Span | None:
-    """The same conjunction three times in a sentence, with one to five words between."""
+    """Find the same conjunction three times in a sentence, with one to five words between."""
     for conjunction in ("and", "or", "nor"):
         if passage.lower.count(conjunction) < _THREE:
             continue
@@ -39,7 +39,7 @@ _LONGEST_MEMBER: Final = 5
 
 
 def asyndeton(passage: Passage) -> Span | None:
-    """Three short members of nearly equal length at a clause's end, with commas alone between."""
+    """Find three short members of nearly equal length at the end of a clause, with only commas between."""
     for sentence in passage.sentences:
         if sentence.text.count(",") < 2:
             continue
@@ -61,7 +61,7 @@ def _is_bare_series(first: Words, second: Words, third: Words) -> bool:
     members = (*first[-longest:], *second, *third)
     if any(word.lower in _JOINS or word.lower[0].isdigit() for word in members):
         return False
-    # "by bus, by boat, by bike" is a series; "he came, by then, by bike" is none.
+    # "by bus, by boat, by bike" is a series; "he came, by then, by bike" is not.
     heads = {second[0].lower, third[0].lower}
     if len(heads) == 1 or heads <= PREPOSITIONS:
         like = heads if len(heads) == 1 else PREPOSITIONS
@@ -77,7 +77,7 @@ _STEPS: Final = frozenset(("then", "next", "finally", "lastly", "last"))
 
 
 def _without_step(member: Words) -> Words:
-    """A member without the mark of a step at its head: "then the anvil" is a member, "then" alone an aside."""
+    """A member without a first word such as "then": "then the anvil" is a member, "then" alone is an aside."""
     return member[1:] if len(member) > 1 and member[0].lower in _STEPS else member
 
 
@@ -85,7 +85,7 @@ _DETERMINERS: Final = ARTICLES | word_set("my your his her its our their")
 
 
 def _is_insertion(first: Words, second: Words, third: Words) -> bool:
-    """Whether the second is a name or a call that breaks into a clause: "My brother, a baker, sings"."""
+    """Whether the second part is an insertion in a clause: "My brother, a baker, sings"."""
     if len(second) == 1:
         return third[0].lower in SUBJECTS or third[0].lower == "you"
     is_name = len(first) == 1 or (first[0].lower in _DETERMINERS and len(first) <= _THREE)
@@ -100,7 +100,7 @@ _LONGEST_OF_THREE: Final = 10
 
 
 def tricolon(passage: Passage) -> Span | None:
-    """Three members of equally many words before a mark, with commas and a conjunction before the third."""
+    """Find three members with the same number of words before a mark, with a conjunction before the third."""
     for sentence in passage.sentences:
         if sentence.text.count(",") < 2:
             continue
@@ -118,7 +118,7 @@ def tricolon(passage: Passage) -> Span | None:
 
 
 def _could_match(first: Words, second: Words, third: Words) -> bool:
-    """Whether the end of a clause, as long as the two members after it, can be a member like them."""
+    """Whether the last words of a clause can be a member like the two members after it."""
     heads = first[0].lower, second[0].lower, third[0].lower
     if heads[1] == heads[2]:
         return heads[0] == heads[1]
@@ -138,7 +138,7 @@ _REACH: Final = 20
 
 
 def correlative_pair(passage: Passage) -> Span | None:
-    """A matched pair of words, each directly before its member."""
+    """Find a pair such as "either ... or", each word directly before its member."""
     for sentence in passage.sentences:
         words = sentence.words
         for index, word in enumerate(words[:-1]):
@@ -157,7 +157,7 @@ def _opens_pair(text: str, words: Words, index: int) -> bool:
 
 
 def _after(words: Words, start: int, closing: str) -> int:
-    """The place of the word after a closing one; 0: there is none near enough."""
+    """The index of the word after the closing word; 0 if none is near enough."""
     for index in range(start, min(start + _REACH, len(words) - 1)):
         if words[index].lower == closing:
             return index + 1
@@ -170,7 +170,7 @@ _LONGEST_DENIED: Final = 10
 
 
 def antithesis(passage: Passage) -> Span | None:
-    """What "not" denies and what "but" puts in its place begin alike or have equally many words."""
+    """Find "not A but B" where A and B begin alike or have the same number of words."""
     for sentence in passage.sentences:
         words = sentence.words
         buts = [index for index, word in enumerate(words) if word.lower == "but"]
@@ -183,7 +183,7 @@ def antithesis(passage: Passage) -> Span | None:
 
 
 def _denial_before(words: Words, but: int) -> int:
-    """The place of the nearest "not" that denies what stands between it and "but"; -1: there is none."""
+    """The index of the nearest "not" that negates the words up to "but"; -1 if there is none."""
     for index in range(but - 2, max(-1, but - 2 - _LONGEST_DENIED), -1):
         if words[index].lower == "not" or words[index].lower.endswith("n't"):
             return -1 if words[index + 1].lower in _NOT_A_DENIAL else index
@@ -191,7 +191,7 @@ def _denial_before(words: Words, but: int) -> int:
 
 
 def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
-    """The last place of the member after "but" if it matches the one after "not"; 0: it does not."""
+    """The last index of the member after "but" if it matches the member after "not"; 0 if it does not."""
     start = but + 2 if but + 1 < len(words) and words[but + 1].lower in _INSTEAD else but + 1
     if start >= len(words):
         return 0
@@ -200,7 +200,7 @@ def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
         end += 1
     denied, instead = words[denial + 1], words[start]
     same_size = end - start + 1 == but - denial - 1
-    # "not sad but angry about the bill": what belongs to both may follow a single word.
+    # "not sad but angry about the bill": words that belong to both may follow a single word.
     single = but - denial == 2 and instead.lower not in LITTLE and not has_mark(text, denied, words[but])
     same_start = denied.lower == instead.lower or PREPOSITIONS.issuperset((denied.lower, instead.lower))
     return end if same_size or single or same_start else 0
@@ -211,16 +211,16 @@ _SHARED: Final = 2
 
 
 def isocolon(passage: Passage) -> Span | None:
-    """Two neighboring pieces of equally many words, four or more, that share two words at the same places."""
+    """Find two neighbouring pieces with the same number of words, four or more, that share two words by position."""
     for first, second in pairwise(passage.pieces):
         two = bare(second)
         one = bare(first) if len(first) > len(two) else first
-        if len(one) == len(two) >= _LONG_MEMBER and _shared_places(one, two) >= _SHARED:
+        if len(one) == len(two) >= _LONG_MEMBER and _shared_indices(one, two) >= _SHARED:
             return span_between(first[0], second[-1])
     return None
 
 
-def _shared_places(first: Words, second: Words) -> int:
+def _shared_indices(first: Words, second: Words) -> int:
     return sum(one.lower == two.lower for one, two in zip(first, second, strict=True))
 
 
@@ -234,9 +234,9 @@ CHECKERS: Final[Mapping[str, Checker]] = {
 }
 LOOKS_FOR: Final[Mapping[str, str]] = {
     "polysyndeton": 'the same "and", "or" or "nor" three times in one sentence, a few words apart',
-    "asyndeton": "a list of three short members that are separated by commas alone",
-    "tricolon": "a list that ends with three members of equally many words",
+    "asyndeton": "a list of three short members with only commas between",
+    "tricolon": "a list that ends with three members of the same number of words",
     "correlative pair": 'a pair such as "either ... or" with a member right after each half',
     "antithesis (not this but that)": '"not" one thing "but" another one of the same form',
-    "isocolon": "two neighboring parts of equally many words that share two words at the same places",
+    "isocolon": "two neighbouring parts with the same number of words that share two words in the same positions",
 }

@@ -1,4 +1,4 @@
-"""Social acts: thanks, apologies, promises, warnings, polite requests."""
+"""Checkers of social acts: thanks, apologies, promises, warnings, polite requests."""
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -23,7 +23,7 @@ _BEFORE_THANKS: Final = word_set(
 
 
 def giving_thanks_with_a_reason(passage: Passage) -> Span | None:
-    """Thank you for A."""
+    """Find thanks with a reason, as in "thank you for A"."""
     lower = passage.lower
     if not ("thank" in lower or "grateful" in lower or "appreciate" in lower):
         return None
@@ -37,7 +37,7 @@ def giving_thanks_with_a_reason(passage: Passage) -> Span | None:
 
 
 def _reason_after(words: Words, index: int) -> bool:
-    """Whether a reason of at least two words follows, before another clause starts."""
+    """Whether a reason of two or more words follows before another clause starts."""
     for word in words[index + 1 : min(index + 20, len(words) - 2)]:
         if word.lower in _REASONS:
             return True
@@ -47,14 +47,14 @@ def _reason_after(words: Words, index: int) -> bool:
 
 
 def _thank(sentence: Sentence, index: int) -> bool:
-    """Whether the speaker thanks, not someone else: no "they thank you", no "thank goodness"."""
+    """Whether the speaker thanks someone, unlike "they thank you" and "thank goodness"."""
     if sentence.words[index + 1].lower in _NOT_THANKED:
         return False
     return _opens_piece(sentence, index) or _speaker_before(sentence, index)
 
 
 def _thanks(sentence: Sentence, index: int) -> bool:
-    """Whether this is a word of thanks: no "he thanks her", no "thanks to the rain"."""
+    """Whether "thanks" is the speaker's thanks, unlike "he thanks her" and "thanks to the rain"."""
     words = sentence.words
     if words[index + 1].lower in _NOT_THANKED:
         return False
@@ -70,7 +70,7 @@ _THANKED: Final = frozenset({"you", "all", "everyone", "everybody", "each", "bot
 
 
 def _speaker_before(sentence: Sentence, index: int) -> bool:
-    """Whether the nearest pronoun before a word is the speaker's, and nothing denies it."""
+    """Whether the nearest pronoun before a word is the speaker's, without a negation."""
     for word in reversed(sentence.words[max(index - 6, 0) : index]):
         if _denied(word.lower) or word.lower in _OTHERS:
             return False
@@ -80,7 +80,7 @@ def _speaker_before(sentence: Sentence, index: int) -> bool:
 
 
 def _feels(sentence: Sentence, index: int) -> bool:
-    """Whether the speaker is what the word says: "I am grateful", not "I met a grateful man"."""
+    """Whether an adjective describes the speaker: "I am grateful", not "I met a grateful man"."""
     return sentence.words[index - 1].lower in _BEFORE_FEELING and _speaker_before(sentence, index)
 
 
@@ -89,14 +89,14 @@ def _denied(lower: str) -> bool:
 
 
 def _opens_piece(sentence: Sentence, index: int) -> bool:
-    """Whether a word starts its piece or follows "and" or the like: no reported speech."""
+    """Whether a word starts its piece or follows "and" or the like, which excludes reported speech."""
     if index and sentence.words[index - 1].lower in _AND:
         return True
     return _after_mark(sentence, index)
 
 
 def _after_mark(sentence: Sentence, index: int) -> bool:
-    """Whether a word is the first of its sentence, or a mark stands before it."""
+    """Whether a word is the first of its sentence or comes right after a mark."""
     words = sentence.words
     gap = slice(words[index - 1].end - sentence.start, words[index].start - sentence.start) if index else slice(0)
     return index == 0 or bool(sentence.text[gap].strip())
@@ -120,7 +120,7 @@ _NO_FAULTS: Final = word_set("morning evening thing everything something anythin
 
 
 def offering_an_apology(passage: Passage) -> Span | None:
-    """Sorry for breaking A."""
+    """Find an apology for a deed, as in "sorry for breaking A"."""
     lower = passage.lower
     if not ("sorry" in lower or "apolog" in lower or "forgive" in lower):
         return None
@@ -138,7 +138,7 @@ def offering_an_apology(passage: Passage) -> Span | None:
 
 
 def _is_confession(words: Words) -> bool:
-    """Whether the sentence after an apology tells what the speaker did: "I broke it"."""
+    """Whether the sentence after an apology says what the speaker did: "I broke it"."""
     return len(words) > 2 and words[0].lower in _CONFESSING
 
 
@@ -166,7 +166,7 @@ def _is_order(sentence: Sentence, index: int) -> bool:
 
 
 def _own_fault(sentence: Sentence, index: int) -> bool:
-    """Whether what follows is the speaker's own deed: "for being late", "that I forgot"."""
+    """Whether the next words are the speaker's own deed: "for being late", "that I forgot"."""
     following = [word.lower for word in sentence.words[index : index + 15]]
     if following[:1] == ["to"]:  # "sorry to hear that"
         return False
@@ -182,7 +182,7 @@ def _own_fault(sentence: Sentence, index: int) -> bool:
 
 
 def _clause_from(sentence: Sentence, index: int) -> list[str]:
-    """The words up to the next mark that has at least two words before it, or up to the next "and I"."""
+    """The words up to the next mark after two or more words, or up to the next "and I"."""
     words = sentence.words
     clause: list[str] = []
     for number, word in enumerate(words[index : index + 15], start=index):
@@ -207,7 +207,7 @@ _WILLS: Final = frozenset({"will", "shall", "won't", "i'll", "we'll"})
 
 
 def giving_a_promise(passage: Passage) -> Span | None:
-    """I promise that I will do A."""
+    """Find a promise, as in "I promise that I will do A"."""
     lower = passage.lower
     if not ("promise" in lower or "swear" in lower or "vow" in lower or "my word" in lower or "pledge" in lower):
         return None
@@ -252,7 +252,7 @@ def _own_future(words: Words, index: int) -> bool:
 
 
 def _is_speakers(lowers: list[str], will: int) -> bool:
-    """Whether the one who will do it is the speaker: "I will", "we never will", "never will I"."""
+    """Whether the speaker will do it: "I will", "we never will", "never will I"."""
     if not {"i", "we"}.isdisjoint(lowers[max(will - 1, 0) : will + 2]):
         return True
     return will > 1 and lowers[will - 2] in ("i", "we") and lowers[will - 1] in _BETWEEN_I_AND_WILL
@@ -265,7 +265,7 @@ _LINKS: Final = frozenset({"or", "otherwise", "because", "since", "as", "for", "
 
 
 def warning_with_a_consequence(passage: Passage) -> Span | None:
-    """Don't do A, or B will happen."""
+    """Find a warning, as in "don't do A, or B will happen"."""
     for sentence, following in _with_next(passage):
         pieces = sentence.pieces
         for number, piece in enumerate(pieces):
@@ -279,7 +279,7 @@ def warning_with_a_consequence(passage: Passage) -> Span | None:
 
 
 def _with_next(passage: Passage) -> Iterator[tuple[Sentence, tuple[Words, ...]]]:
-    """Each sentence that may forbid something, and the pieces of the one after it if that goes on about it."""
+    """Each sentence that may forbid something, and the pieces of the next sentence if it continues the warning."""
     lower = passage.lower
     if not any(
         word in lower for word in ("don't", "do not", "never", "careful", "watch", "beware", "stop", "look out")
@@ -307,13 +307,13 @@ def _forbids(piece: Words, index: int) -> bool:
 
 
 def _comforts(piece: Words, index: int) -> bool:
-    """Whether it is fear that is forbidden: "don't worry", "do not be afraid"."""
+    """Whether the order only comforts: "don't worry", "do not be afraid"."""
     feelings = [word.lower for word in piece[index : index + 2]]
     return not _FEARS.isdisjoint(feelings if feelings[:1] == ["be"] else feelings[:1])
 
 
 def _is_inverted(after: str) -> bool:
-    """Whether this is no order, as in "never have I seen" and "never again"."""
+    """Whether "never" gives no order: "never have I seen", "never again"."""
     return after in _INVERTED or (after.endswith("ed") and not after.endswith("eed"))
 
 
@@ -328,7 +328,7 @@ _INVERTED: Final = word_set(
 
 
 def _harm_after(rest: Words, later: list[Words]) -> int | None:
-    """Where the clause with the harm ends: in a later piece, or in this one after a linking word."""
+    """The end of the clause with the harm: in a later piece, or in this one after a linking word."""
     for piece in (_after_link(rest), *later):
         if piece and piece[0].lower in ("and", "so"):  # "and you will be safe"
             continue
@@ -350,7 +350,7 @@ _COURTESY: Final = frozenset({"please", "kindly", "mind"})
 
 
 def asking_politely(passage: Passage) -> Span | None:
-    """Could you please do A?"""
+    """Find a polite question, as in "could you please do A?"."""
     if "?" not in passage.text or not any(word in passage.lower for word in _COURTESY):
         return None
     for sentence in passage.sentences:
@@ -371,7 +371,7 @@ def _asks(piece: Words, index: int) -> bool:
 
 
 def _courteous_question(passage: Passage, sentence: Sentence, start: int) -> bool:
-    """Whether the question that starts here has a courteous word before its question mark (or right in front)."""
+    """Whether the question at an index has a courteous word before its question mark or right before the question."""
     mark = passage.text.find("?", start, sentence.end)
     return mark > 0 and any(word.lower in _COURTESY and (start - 12 < word.start < mark) for word in sentence.words)
 
@@ -384,9 +384,9 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "asking politely": asking_politely,
 }
 LOOKS_FOR: Final[Mapping[str, str]] = {
-    "giving thanks with a reason": 'the speaker\'s thanks and after it a reason with "for", "that" or "because"',
-    "offering an apology": "the speaker's apology and after it the speaker's own fault",
-    "giving a promise": 'a promise by "I" or "we" that tells what they will do',
+    "giving thanks with a reason": 'the speaker\'s thanks and then a reason with "for", "that" or "because"',
+    "offering an apology": "the speaker's apology and then the speaker's own fault",
+    "giving a promise": 'a promise by "I" or "we" that says what they will do',
     "warning with a consequence": "an order to be careful or to avoid something and the harm that could follow",
     "asking politely": 'a question that opens with "could you" or the like and has "please", "kindly" or "mind"',
 }

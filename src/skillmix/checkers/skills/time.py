@@ -1,4 +1,4 @@
-"""Time: steps in order, deadlines, spans of time, actions at the same time."""
+"""Checkers of time: steps in order, deadlines, time spans, simultaneous actions."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -16,7 +16,7 @@ _LASTS: Final = frozenset({"finally", "lastly", "last"})
 
 
 def sequence_of_steps(passage: Passage) -> Span | None:
-    """First A, then B, finally C."""
+    """Find "first A, then B, finally C"."""
     lower = passage.lower
     if not ("first" in lower or "to begin" in lower or "to start" in lower):
         return None
@@ -100,7 +100,7 @@ _MOST_BEFORE: Final = 5
 
 
 def _time_at(words: Words, index: int, ends: frozenset[int]) -> int | None:
-    """Where a time that starts at a place ends: "the end of May", "five o'clock", "Monday morning"."""
+    """The index after a time that starts here: "the end of May", "five o'clock", "Monday morning"."""
     limit = min(index + _MOST_BEFORE, len(words))
     while index < limit:
         word = words[index]
@@ -139,7 +139,7 @@ _LIMITS: Final = frozenset({"by", "before", "than"})
 
 
 def duty_with_a_deadline(passage: Passage) -> Span | None:
-    """You must do it by Friday."""
+    """Find a duty with a deadline, as in "you must do it by Friday"."""
     if "by " not in passage.lower and "before " not in passage.lower and "later than" not in passage.lower:
         return None
     for sentence in passage.sentences:
@@ -166,7 +166,7 @@ def _limits(words: Words, index: int) -> bool:
 
 
 def _is_duty(words: Words, index: int) -> bool:
-    """Whether a duty is laid on someone here, not lifted: no "need not", no "don't have to"."""
+    """Whether the words state a duty, unlike "need not" and "don't have to"."""
     lower, after = words[index].lower, words[index + 1].lower
     before = words[index - 1].lower if index else ""
     if before in ("not", "no", "never", "without", "cannot") or before.endswith("n't") or after in ("not", "never"):
@@ -188,7 +188,7 @@ _CHANGES: Final = word_set(
 
 
 def start_and_end_time(passage: Passage) -> Span | None:
-    """From nine until five."""
+    """Find a time span, as in "from nine until five"."""
     if "from " not in passage.lower:
         return None
     for sentence in passage.sentences:
@@ -215,7 +215,7 @@ def _time_span(words: Words, index: int, ends: frozenset[int]) -> int | None:
 
 
 def _is_change(words: Words, index: int, end: int, ends: frozenset[int]) -> bool:
-    """Whether two bare numbers are amounts: "it grew from five to ten"."""
+    """Whether two bare numbers are amounts and no times: "it grew from five to ten"."""
     opening = index
     while opening > max(index - 30, 0) and words[opening - 1].end not in ends:
         opening -= 1
@@ -228,7 +228,7 @@ _BEING: Final = word_set(
 )
 _NOT_BETWEEN: Final = DETERMINERS - {"all", "both"} | word_set("in of on at to for with from by one two three")
 _NOUNS_TOO: Final = word_set("building painting drawing meeting clothing recording wedding")
-"""After "'s" they belong to someone: "the baker's painting"."""
+"""Words in -ing that are nouns after "'s": "the baker's painting"."""
 _NO_ACTIONS: Final = word_set(
     """
     thing something nothing anything everything morning evening king ring spring string wing ceiling sibling
@@ -241,7 +241,7 @@ _JOINING: Final = frozenset({"while", "as", "meanwhile", "whilst"})
 
 
 def two_actions_at_once(passage: Passage) -> Span | None:
-    """While A was cooking, B was reading."""
+    """Find two simultaneous actions, as in "while A was cooking, B was reading"."""
     if passage.lower.count("ing") < 2:
         return None
     for sentence in passage.sentences:
@@ -275,7 +275,7 @@ def _is_action(words: Words, index: int) -> bool:
 
 
 def _joins(sentence: Sentence, joint: int, actions: list[int]) -> bool:
-    """Whether one action stands in the clause of the joining word and one outside it."""
+    """Whether one action is in the clause of the joining word and another outside it."""
     words = sentence.words
     if actions[0] < joint < actions[-1]:
         return True
@@ -283,7 +283,7 @@ def _joins(sentence: Sentence, joint: int, actions: list[int]) -> bool:
     close = next((index for index in range(joint, len(words)) if words[index].end in ends and index > joint + 1), 0)
     if joint < actions[0] <= close < actions[-1]:
         return True
-    # a second "be" shows a second clause where the comma was left out: "as she was sewing he was reading"
+    # without a comma, a second "be" shows the second clause: "as she was sewing he was reading"
     between = {word.lower for word in words[actions[0] : actions[-1]]}
     apart = actions[-1] - actions[0] >= 3 and between.isdisjoint(("and", "or", "but", "nor", "that"))
     return joint < actions[0] and apart and close >= actions[-1]
