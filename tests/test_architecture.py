@@ -66,12 +66,14 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
 OPENS_LATER = ("models/specs.py",)
 """The table of providers: its functions import the modules that it opens, and these modules may import the table."""
 MODULES_NAMED_TWICE = {  # a module's name and why its folder makes it plain
-    "catalog": "commands/pages/catalog.py prints what catalog/catalog.py holds",
+    "calls": "calls.py is one call of a model, steps/calls.py the steps that make calls",
+    "catalog": "catalog/catalog.py is the catalog, commands/catalog.py the commands about it",
     "checkpoints": "models/ reads finished checkpoints, training/ writes unfinished ones",
-    "files": "the files that users write: of a catalog, of a prompt set, on the command line",
+    "dataset": "steps/dataset.py does the step, commands/dataset.py is the command",
+    "files": "the files that users write: of a catalog, of a prompt set",
     "graders": "scores/ compares graders, report/tables/ shows the comparison",
-    "novelty": "commands/pages/novelty.py prints what catalog/novelty.py computes",
     "passage": "verify/passage.py is the old name of checkers/passage.py",
+    "report": "steps/report.py does the step, commands/report.py is the command",
     "run": "runs/run.py is the run, steps/run.py does its steps, commands/run.py is the command",
     "scores": "report/tables/ and report/figures/ show the same scores",
     "skills": "scores/ computes the outcomes of skills, report/figures/ draws them",

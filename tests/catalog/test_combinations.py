@@ -113,7 +113,7 @@ def test_a_ladder_that_runs_out_says_how_long_it_can_be(tiny_catalog: Catalog) -
         draw_ladder(draw_from(tiny_catalog, 6), 5)
     with pytest.raises(UserError, match="at most one chain for each pair of a skill and a topic: 24"):
         draw_ladder(draw_from(tiny_catalog, 2), 25)
-    with pytest.raises(UserError, match="only 10 chains that stay different"):
+    with pytest.raises(UserError, match="Only 10 chains of the ladder stay different"):
         draw_ladder(draw_from(tiny_catalog, 5), 12)
 
 
