@@ -73,6 +73,7 @@ MODULES_NAMED_TWICE = {  # a module's name and why its folder makes it plain
     "files": "the files that users write: of a catalog, of a prompt set",
     "graders": "scores/ compares graders, report/tables/ shows the comparison",
     "passage": "verify/passage.py is the old name of checkers/passage.py",
+    "registry": "checkers/registry.py is the table of checkers, report/registry.py that of tables and figures",
     "report": "steps/report.py does the step, commands/report.py is the command",
     "run": "runs/run.py is the run, steps/run.py does its steps, commands/run.py is the command",
     "scores": "report/tables/ and report/figures/ show the same scores",
