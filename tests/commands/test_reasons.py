@@ -100,7 +100,7 @@ def test_under_rules_exactly_the_denied_points_have_a_reason(in_folder: Path) ->
 
     texts = run_texts("coded")
 
-    nothing = {"the student wrote no text", "the student refused, or a filter held its reply back"}
+    nothing = {"the student wrote no text", "the student refused to answer, or a filter blocked the reply"}
     assert nothing < {reason for text in texts for reason in text.reasons.values()}
     for text in texts:
         assert set(text.reasons) == {name for name, point in text.points.items() if not point}
@@ -214,7 +214,7 @@ def test_a_reason_is_data_and_goes_into_the_page_as_text(in_folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "module", ["checkers/copies.py", "checkers/sense.py", "checkers/skills/sound.py", "grading/answers.py"]
+    "module", ["checkers/prompt_copies.py", "checkers/sense.py", "checkers/skills/sound.py", "grading/answers.py"]
 )
 def test_kept_decisions_depend_on_the_code_behind_the_reasons(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, module: str

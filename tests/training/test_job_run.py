@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from skillmix.commands import main
-from skillmix.datasets.files import content_hash
+from skillmix.datasets.row_files import content_hash
 from skillmix.errors import UserError
 from skillmix.models.checkpoints import checkpoint_of, weights_hash
 from skillmix.models.local.loading import read_checkpoint

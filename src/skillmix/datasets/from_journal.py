@@ -1,4 +1,4 @@
-"""The conversations with full marks of a run; of a large run, a second process reads one half."""
+"""Collect the conversations with full marks of a run; a second process reads half of a large run."""
 
 import gc
 from collections import Counter
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from skillmix.datasets.build import Writers, has_two_turns, kept_texts
-from skillmix.datasets.texts import KeptText
+from skillmix.datasets.kept_texts import KeptText
 from skillmix.runs.helper_process import LostHelper, beside, is_there_a_second_core
 from skillmix.runs.reading.decisions import Graded, deciding_for, graded_conversations
 from skillmix.runs.reading.outlines import HALVES, Ids
@@ -17,12 +17,12 @@ from skillmix.runs.run import RunFolder
 
 _AT_ONCE: Final = 10_000
 WORTH_IT: Final = 100_000
-"""Calls in a journal from which on another process, which takes a second to come up, saves time."""
+"""The number of calls above which a second process saves time, although it takes a second to start."""
 
 
 @dataclass(frozen=True)
 class RunSource:
-    """A run, whose votes count in it and whose texts are wanted; None for everybody's."""
+    """A run, with the graders whose votes count and the students whose texts are wanted; None for all."""
 
     run: Path
     graders: Sequence[str] | None
@@ -32,16 +32,16 @@ class RunSource:
 
 @dataclass
 class KeptOfRun:
-    """Texts with full marks in the order of their keys, and the count of everything else."""
+    """Texts with full marks in key order, and the counts of all conversations."""
 
     kept: list[KeptText] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
-    """Conversations: 'full', 'less', 'undecided', 'unfinished' and 'no turns'."""
+    """The number of conversations of each kind: 'full', 'less', 'undecided', 'unfinished' and 'no turns'."""
     decided: Counter[str] = field(default_factory=Counter)
-    """Texts by the grader who decided about them."""
+    """The number of texts that each grader decided."""
 
     def add(self, other: "KeptOfRun") -> None:
-        """Put what another process or an earlier part found with it."""
+        """Add the texts and counts of another part."""
         self.kept.extend(other.kept)
         self.kinds.update(other.kinds)
         self.decided.update(other.decided)
@@ -83,7 +83,7 @@ def _parts_there(source: RunSource, ids: Ids) -> Iterator[KeptOfRun]:
 
 
 def _parts(source: RunSource, ids: Ids | None) -> Iterator[KeptOfRun]:
-    """Some conversations after the other: words are fetched only of what is kept, and for some at a time."""
+    """The conversations in blocks; the texts are loaded only for kept conversations, one block at a time."""
     run = RunFolder(source.run)
     deciding = deciding_for(run, graders=source.graders)
     graders = list(deciding.graders)

@@ -1,4 +1,4 @@
-"""From stored calls to students' texts, and from grading calls to the points of each text."""
+"""Turn stored calls into students' texts, and grading calls into ballots on each text."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from skillmix.prompts.rubric import Phrases, Rubric, rubric_of
 
 @dataclass(frozen=True, slots=True)
 class StudentText:
-    """What a student finally wrote for one generation of one combination."""
+    """The final text of a student for one generation of one combination."""
 
     student: str
     combination: Combination
@@ -30,7 +30,7 @@ class StudentText:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """One grader's view of one text: a reading for each round, None where no readable attempt is there yet."""
+    """One grader's readings of one text, by round; None where no attempt has been readable yet."""
 
     text: StudentText
     grader: str
@@ -42,16 +42,16 @@ class Ballot:
         return rubric_of(self.text.combination.skills, self.text.combination.topic, phrases=phrases)
 
     def points(self, rules: Rules, phrases: Phrases) -> Points:
-        """Votes and code together."""
+        """The points of the text, from the votes and from code."""
         return decide_points(self.rubric(phrases), self.text.answer, self.readings, rounds=self.rounds, rules=rules)
 
 
 def student_texts(
     calls: Iterable[Call], combinations: Mapping[str, Combination], *, turns: int | None
 ) -> list[StudentText]:
-    """The texts of finished conversations; `turns` is how many a conversation has, None for imported ones.
+    """The texts of finished conversations; `turns` is the length of a conversation, None for imported ones.
 
-    A refusal or a filter on the student's side is the student's outcome; a call that failed is not.
+    A refusal or a filtered reply is the student's outcome; a failed call is not.
     """
     last: dict[tuple[str, str, int], Call] = {}
     for call in calls:
@@ -65,7 +65,7 @@ def student_texts(
         if answer is not None:
             if combination not in combinations:
                 raise UserError(
-                    f"The journal does not say what combination {combination} is.",
+                    f"The journal has no combination {combination}.",
                     hint="It is damaged. Restore it from a copy.",
                 )
             texts.append(StudentText(student, combinations[combination], generation, answer))
@@ -88,22 +88,22 @@ def _answer_of(call: Call, *, is_last: bool) -> Answer | None:
 
 @dataclass(frozen=True, slots=True)
 class ReadCall:
-    """A grading call with what was read from it."""
+    """A grading call with its text and its reading."""
 
     call: Call
     text: StudentText
     reading: Reading | None
-    """None if there is no reply to read."""
+    """None if the call has no reply."""
 
 
 Rounds = Mapping[str, int]
-"""How many votes on a text each grader has; votes of later rounds, from when it had more, do not count."""
+"""The number of rounds of each grader; votes of later rounds, left from a larger setting, do not count."""
 
 
 def read_calls(
     texts: Iterable[StudentText], calls: Iterable[Call], *, phrases: Phrases, rounds: Rounds | None
 ) -> Iterator[ReadCall]:
-    """Read every grading of these texts; gradings of other texts (of an older extraction, say) are passed over."""
+    """Read every grading of these texts, and skip gradings of other texts, such as those of an older extraction."""
     for call, text in gradings_of(texts, calls, rounds=rounds):
         reply = call.outcome.text if isinstance(call.outcome, Reply) else None
         yield ReadCall(call, text, None if reply is None else read_reply(text, reply, phrases=phrases))
@@ -112,7 +112,7 @@ def read_calls(
 def gradings_of(
     texts: Iterable[StudentText], calls: Iterable[Call], *, rounds: Rounds | None
 ) -> Iterator[tuple[Call, StudentText]]:
-    """The gradings of these texts in the rounds that count, each with its text; `rounds` is None for all rounds."""
+    """Pair the gradings of these texts in the rounds that count with their text; None counts all rounds."""
     by_key = {(t.student, t.combination.id, t.generation, t.id): t for t in texts}
     for call in calls:
         if isinstance(call.key, GradeKey) and counts(call.key.round, call.key.grader, rounds):
@@ -122,45 +122,45 @@ def gradings_of(
 
 
 def counts(number: int, grader: str, rounds: Rounds | None) -> bool:
-    """Whether a round, numbered from 0, is among those that its grader has now.
+    """Whether a round, numbered from 0, is one of its grader's present rounds.
 
-    >>> counts(0, "judge", {"judge": 1}), counts(1, "judge", {"judge": 1}), counts(1, "judge", None)
+    >>> counts(0, "gpt", {"gpt": 1}), counts(1, "gpt", {"gpt": 1}), counts(1, "gpt", None)
     (True, False, True)
     """
     return rounds is None or grader not in rounds or number < rounds[grader]
 
 
 def read_reply(text: StudentText, reply: str, *, phrases: Phrases) -> Reading:
-    """What a reply says about a text."""
+    """Read a grader's reply about a text."""
     rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=phrases)
     return read_grades(rubric, reply, text=text.answer.text)
 
 
 def ballots(texts: Sequence[StudentText], read: Iterable[ReadCall], *, rounds: Rounds | None) -> list[Ballot]:
-    """Every text under every grader of its student; `rounds` by grader, None for as many as there are.
+    """One ballot for each text and each grader of its student; `rounds` by grader, None for as many as the run has.
 
-    A student who earned nothing with every text was never given to a grader, and stands under each of them.
+    No grader saw a student whose texts all earn nothing without one; such a student gets a ballot from every grader.
     """
     readings: dict[tuple[str, str, str, int], dict[int, Reading | None]] = defaultdict(dict)
     graders: dict[str, set[str]] = defaultdict(set)
     for item in read:
         key = item.call.key
-        assert isinstance(key, GradeKey)  # read_calls keeps no other
+        assert isinstance(key, GradeKey)  # read_calls yields only gradings
         if not counts(key.round, key.grader, rounds):
             continue
-        place = (key.grader, key.student, key.combination, key.generation)
+        text_key = (key.grader, key.student, key.combination, key.generation)
         graders[key.student].add(key.grader)
         # Attempts come in order: the first readable one is the round's vote.
-        earlier = readings[place].get(key.round)
+        earlier = readings[text_key].get(key.round)
         if earlier is None or earlier.points is None:
-            readings[place][key.round] = item.reading or earlier
-    everyone = set(rounds) if rounds is not None else set[str]().union(*graders.values())
+            readings[text_key][key.round] = item.reading or earlier
+    all_graders = set(rounds) if rounds is not None else set[str]().union(*graders.values())
     gradeable = {text.student for text in texts if text.answer.text}
     result = []
     for text in texts:
-        judges = everyone if rounds is not None or text.student not in gradeable else graders[text.student]
-        for grader in sorted(judges):
-            found = readings.get((grader, text.student, text.combination.id, text.generation), {})
-            count = max(1, len(found)) if rounds is None else rounds[grader]
-            result.append(Ballot(text, grader, count, tuple(found.get(r) for r in sorted(found))))
+        its_graders = all_graders if rounds is not None or text.student not in gradeable else graders[text.student]
+        for grader in sorted(its_graders):
+            votes = readings.get((grader, text.student, text.combination.id, text.generation), {})
+            count = max(1, len(votes)) if rounds is None else rounds[grader]
+            result.append(Ballot(text, grader, count, tuple(votes[r] for r in sorted(votes))))
     return result

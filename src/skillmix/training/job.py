@@ -10,7 +10,7 @@ from hashlib import file_digest
 from pathlib import Path
 
 from skillmix.catalog.files import load_catalog
-from skillmix.datasets.files import content_hash
+from skillmix.datasets.row_files import content_hash
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.train_step import TrainStep
