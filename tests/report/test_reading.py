@@ -10,12 +10,12 @@ import pytest
 from skillmix.grading.ballots import read_calls, student_texts
 from skillmix.prompts.rubric import Phrases
 from skillmix.runs.reading.gradings import read_gradings
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from tests.report.worlds import World
 
 
 def test_a_second_process_changes_nothing(world: World) -> None:
-    with RunFolder(world.run).read() as journal:
+    with Run(world.run).read() as journal:
         texts = student_texts(journal.calls("generate"), journal.combinations(), turns=2)
         alone = list(read_calls(texts, journal.calls("grade"), phrases=Phrases(), rounds=None))
 
@@ -41,7 +41,7 @@ def test_a_second_process_that_dies_changes_nothing(world: World, monkeypatch: p
         killed = False
 
     monkeypatch.setattr("skillmix.runs.reading.gradings.ProcessPoolExecutor", Dying)
-    with RunFolder(world.run).read() as journal:
+    with Run(world.run).read() as journal:
         texts = student_texts(journal.calls("generate"), journal.combinations(), turns=2)
         alone = list(read_calls(texts, journal.calls("grade"), phrases=Phrases(), rounds=None))
 

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         made = {name: made.as_json() for name, made in result.datasets.items()}
         _print_datasets(made, as_json=options.json)
     else:
-        scored = scored_run(str(result.run.path))
+        scored = scored_run(result.run)
         _print_scores(scored, run=run_name(result.run), as_json=options.json)
     ungraded = result.ungraded(scored.scores)
     if ungraded and result.is_complete:

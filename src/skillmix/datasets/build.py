@@ -17,12 +17,11 @@ from skillmix.datasets.words import Corpus, corpus_of
 from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe, draw_set
 from skillmix.prompts.files import load_prompts
-from skillmix.runs.conversations import TURNS
 from skillmix.runs.folders import DATASET, replacing
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.decisions import Graded, answer_of
 from skillmix.runs.reading.outlines import ConversationIndex, combinations_of, contents
-from skillmix.runs.run import write_whole
+from skillmix.runs.run import TURNS, write_whole
 
 _MOST_EXAMPLES = 5
 

@@ -13,7 +13,7 @@ from skillmix.datasets.texts import KeptText
 from skillmix.runs.helper_process import LostHelper, beside, is_there_a_second_core
 from skillmix.runs.reading.decisions import Graded, deciding_for, graded_conversations
 from skillmix.runs.reading.outlines import HALVES, Ids
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 
 _AT_ONCE: Final = 10_000
 WORTH_IT: Final = 100_000
@@ -66,7 +66,7 @@ def found_in(source: RunSource) -> KeptOfRun:
 
 
 def _is_large(source: RunSource) -> bool:
-    with RunFolder(source.run).read() as journal:
+    with Run(source.run).read() as journal:
         return journal.size() >= WORTH_IT
 
 
@@ -84,7 +84,7 @@ def _parts_there(source: RunSource, ids: Ids) -> Iterator[KeptOfRun]:
 
 def _parts(source: RunSource, ids: Ids | None) -> Iterator[KeptOfRun]:
     """Some conversations after the other: words are fetched only of what is kept, and for some at a time."""
-    run = RunFolder(source.run)
+    run = Run(source.run)
     deciding = deciding_for(run, graders=source.graders)
     graders = list(deciding.graders)
     graded = graded_conversations(run, deciding, students=source.students, ids=ids)

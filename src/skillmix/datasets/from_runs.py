@@ -2,14 +2,13 @@
 
 import gc
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.catalog.files import load_catalog
 from skillmix.datasets.build import DatasetPlan, Writers, WrittenDataset, make_dataset, without_copies
 from skillmix.datasets.counts import LeftOut
 from skillmix.datasets.evaluations import bars_for, combinations_in, evaluated
@@ -25,16 +24,15 @@ from skillmix.experiment.recipes import DataRecipe
 from skillmix.experiment.sections import student_name
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import StepContext
-from skillmix.runs.experiment_copy import experiment_of_run, read_experiment
 from skillmix.runs.folders import DATASET, require_replaceable
 from skillmix.runs.progress.stopping import signal_of
 from skillmix.runs.reading.decisions import deciding_for
-from skillmix.runs.run import RunFolder, find_run
+from skillmix.runs.run import Run, open_run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.runs.students import settings_for
 
 
-def dataset_folder(run: RunFolder, step: str) -> Path:
+def dataset_folder(run: Run, step: str) -> Path:
     """Where a dataset step puts its files."""
     return run.step(step) / "dataset"
 
@@ -47,7 +45,7 @@ async def work_on_dataset(step: DatasetStep, place: StepContext, tally: CallCoun
     require_replaceable(folder, DATASET)
     if step.writer is None:
         return _joined(step, plan, place.run, folder)
-    waves = Waves(step, place, plan, writers_of(place.run, place.experiment), tally)
+    waves = Waves(step, place, plan, writers_of(place.run.name, place.experiment), tally)
     await waves.run()
     if signal_of(tally.stopped) is not None or waves.is_broken:
         return None
@@ -79,21 +77,19 @@ def _decoding(settings: StudentSettings) -> str:
     return f"temperature {settings.temperature:g}, at most {settings.max_tokens} tokens{top}"
 
 
-def writers_of(run: RunFolder, experiment: Experiment | None) -> Writers:
-    """Which prompts and decoding the students of a run had."""
-    if experiment is None:
-        return Writers(run.name, {}, {})
+def writers_of(run: str, experiment: Experiment) -> Writers:
+    """Which prompts and decoding the students of a run had; of an imported run nothing is known."""
     trained = [step.name for step in experiment.steps if step.stage == "train"]
     settings = {name: settings_for(experiment, name) for name in (*experiment.students, *trained)}
     shown = {n: prompts_shown(load_prompts(n)) for n in {s.prompts or experiment.prompts for s in settings.values()}}
     return Writers(
-        run.name,
+        run,
         {name: shown[s.prompts or experiment.prompts] for name, s in settings.items()},
         {name: _decoding(s) for name, s in settings.items()},
     )
 
 
-def _joined(step: DatasetStep, plan: DatasetPlan, run: RunFolder, folder: Path) -> WrittenDataset:
+def _joined(step: DatasetStep, plan: DatasetPlan, run: Run, folder: Path) -> WrittenDataset:
     """Texts of earlier steps together, each once."""
     texts = {text.provenance: text for name in step.of for text in read_rows(dataset_folder(run, name))}
     return _made(list(texts.values()), plan, folder, LeftOut())
@@ -160,24 +156,23 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
 
 
 def _of_runs(wanted: FromRuns) -> WrittenDataset:
-    runs = list({run.path.resolve(): run for run in map(find_run, wanted.runs)}.values())
+    runs = list({run.path.resolve(): run for run in map(open_run, wanted.runs)}.values())
     output = wanted.output or runs[0].path / "dataset"
     _refuse_step_folder(output)
     require_replaceable(output, DATASET)
-    documents = [read_experiment(run) for run in runs]
-    experiments = [experiment_of_run(document) for document in documents]
-    catalog = _common_catalog(runs, documents)
-    partition = wanted.partition or next((e.partition for e in experiments if e), None)
-    ids = {i: place for e in experiments if e for i, place in evaluated(e, catalog).items()}
-    files = [*wanted.evaluations, *(name for e in experiments if e for name in e.leakage.evaluations)]
+    catalog = _common_catalog(runs)
+    experiments = [run.experiment for run in runs if not run.is_imported]
+    partition = wanted.partition or next((e.partition for e in experiments), None)
+    ids = {i: step for e in experiments for i, step in evaluated(e, catalog).items()}
+    files = [*wanted.evaluations, *(name for e in experiments for name in e.leakage.evaluations)]
     ids |= {i: name for name in files for i in combinations_in(Path(name))}
-    reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments if e)])
-    prompts = wanted.prompts or next((e.prompts for e in experiments if e), "standard")
+    reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments)])
+    prompts = wanted.prompts or next((e.prompts for e in experiments), "standard")
     texts: list[KeptText] = []
     left = LeftOut()
-    for run, experiment in zip(runs, experiments, strict=True):
-        found, left = _kept_of_run(run, experiment, wanted, left)
-        texts += found
+    for run in runs:
+        kept, left = _kept_of_run(run, wanted, left)
+        texts += kept
     plan = DatasetPlan(
         name="-".join(run.name for run in runs),
         recipe=wanted.recipe,
@@ -188,7 +183,7 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
         prompts=prompts,
         near_duplicates=wanted.near_duplicates,
         validation=wanted.validation,
-        copied=tuple(sorted({p for e in experiments if e for p in _prompts_used(e)})),
+        copied=tuple(sorted({p for e in experiments for p in _prompts_used(e)})),
     )
     return _made(texts, plan, output, left)
 
@@ -196,7 +191,7 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
 def _refuse_step_folder(output: Path) -> None:
     """A data set that a step of a run made is replaced by that step alone: later steps stand on it."""
     step = output.resolve().parent
-    if output.name == "dataset" and RunFolder(step.parent).experiment_file.is_file():
+    if output.name == "dataset" and Run(step.parent).experiment_file.is_file():
         raise UserError(
             f"{output} is where the step {step.name} of the run {step.parent.name} keeps its data set.",
             hint="Choose another --output.",
@@ -207,22 +202,17 @@ def _prompts_used(experiment: Experiment) -> set[str]:
     return {settings.prompts or experiment.prompts for settings in experiment.students.values()}
 
 
-def _common_catalog(runs: Sequence[RunFolder], documents: Sequence[Mapping[str, object]]) -> Catalog:
-    hashes = {str(document.get("catalog_hash")) for document in documents}
+def _common_catalog(runs: Sequence[Run]) -> Catalog:
+    hashes = {str(run.document.get("catalog_hash")) for run in runs}
     if len(hashes) > 1:
         raise UserError(
             f"The runs {', '.join(run.name for run in runs)} are of different catalogues.",
             hint="Make a data set from each.",
         )
-    name = documents[0].get("catalog")
-    if not isinstance(name, str):
-        raise UserError(f"The run {runs[0].name} does not say what its catalogue is.", hint="Import it with --catalog.")
-    return load_catalog(name)
+    return runs[0].catalog
 
 
-def _kept_of_run(
-    run: RunFolder, experiment: Experiment | None, wanted: FromRuns, left: LeftOut
-) -> tuple[list[KeptText], LeftOut]:
+def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[list[KeptText], LeftOut]:
     """Full marks of a run in the order of their keys, and the count of everything else."""
     deciding = deciding_for(run, graders=wanted.graders)
     unknown = sorted(set(wanted.graders or ()) - set(deciding.graders))
@@ -231,7 +221,7 @@ def _kept_of_run(
             f"The run {run.name} has no grader {unknown[0]!r}." if unknown else f"The run {run.name} has no grades.",
             hint="`skillmix grade` grades what is written; `skillmix export RUN --what votes` shows who voted.",
         )
-    found = found_in(RunSource(run.path, wanted.graders, wanted.students, writers_of(run, experiment)))
+    found = found_in(RunSource(run.path, wanted.graders, wanted.students, writers_of(run.name, run.experiment)))
     counts = found.kinds
     total = counts.total()
     if counts["undecided"] == total - counts["unfinished"] - counts["no turns"] > 0:

@@ -15,7 +15,7 @@ from skillmix.experiment.dataset_step import DatasetStep, LeakageSettings
 from skillmix.experiment.report_step import ReportStep
 from skillmix.experiment.sections import ModelRef, Name, NamedStep, Positive, Section, Share
 from skillmix.experiment.train_step import TrainStep
-from skillmix.models.specs import SERVED, asked_model, parse_spec
+from skillmix.models.specs import SERVED, asked_model, parse_spec, uses_code
 from skillmix.prompts.prompt_set import GraderVariant
 
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
@@ -64,7 +64,7 @@ class StudentSettings(AskedModel):
     @model_validator(mode="after")
     def _known_model(self) -> "StudentSettings":
         _check_spec(self.model)
-        if self.model.startswith("rules:"):
+        if uses_code(self.model):
             raise ValueError("rules: is a grader and writes nothing")
         self._check_access(self.model)
         return self
@@ -114,6 +114,11 @@ class GraderSettings(AskedModel):
     def asked(self) -> str | None:
         """The model that is asked; None if code decides alone."""
         return asked_model(self.model)
+
+    @property
+    def has_code(self) -> bool:
+        """Whether code decides the skills that have a checker."""
+        return uses_code(self.model)
 
 
 class BudgetSettings(Section):

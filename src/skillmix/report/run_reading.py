@@ -7,22 +7,17 @@ from dataclasses import dataclass, field, replace
 from skillmix.calls import Call, Reply
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.catalog.files import load_catalog
-from skillmix.errors import UserError
 from skillmix.experiment.experiment import EvaluateStep, Experiment, GenerateStep
 from skillmix.experiment.sections import student_name
 from skillmix.grading.ballots import Ballot, ReadCall, ballots, student_texts
 from skillmix.grading.points import METRICS, Points
 from skillmix.models.lineage import DatasetFacts, Lineage, TrainingCurve
-from skillmix.prompts.files import load_prompts
 from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, Conversation, RunArchive
 from skillmix.report.records import RunFacts, Shown
-from skillmix.runs.conversations import TURNS
-from skillmix.runs.experiment_copy import criteria_of, experiment_of_run, read_experiment
 from skillmix.runs.reading.gradings import read_gradings
-from skillmix.runs.reading.run_records import RunRecords, run_rules
+from skillmix.runs.reading.run_records import RunRecords
 from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, graders_with_code, reading_of
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from skillmix.scores.cells import Cell, largest_cells
 from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.graders import Readability
@@ -95,66 +90,47 @@ class _Tally:
         ]
 
 
-def read_run(run: RunFolder, *, rules: str | None, archive: Archive) -> RunReading:
+def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
     """Read a run's journal once; `rules` is a name, `both`, or None for the run's own."""
-    document = read_experiment(run)
-    experiment = experiment_of_run(document)
-    catalog = _catalog(document)
-    phrases = load_prompts(experiment.prompts).phrases if experiment else criteria_of(document)
-    rounds = {name: settings.votes for name, settings in experiment.graders.items()} if experiment else None
+    experiment, phrases = run.experiment, run.phrases
+    rounds = None if run.is_imported else {name: grader.votes or 0 for name, grader in run.graders.items()}
     tally, place = _Tally(), RunArchive(run.name)
-    if experiment:
-        evaluated = [student_name(s) for step in experiment.steps for s in getattr(step, "students", [])]
-        archive.introduce(run.name, evaluated, experiment.graders)
+    evaluated = [student_name(s) for step in experiment.steps for s in getattr(step, "students", [])]
+    archive.introduce(run.name, evaluated, experiment.graders)
     with run.read() as journal:
         combinations = journal.combinations()
         calls = archive.watch_talks(tally.watch_calls(journal.calls("generate")), journal, place)
-        texts = student_texts(calls, combinations, turns=TURNS if experiment else None)
+        texts = student_texts(calls, combinations, turns=run.turns)
         read = tally.watch(read_gradings(texts, journal.calls("grade"), phrases=phrases, rounds=rounds))
         found = ballots(texts, archive.watch_votes(read, journal, place), rounds=rounds)
     records = RunRecords(texts, found, phrases, rounds)
     seen_by_code: dict[Conversation, CodeEvidence] = {}
-    if experiment and catalog and any(s.model.startswith("rules:") for s in experiment.graders.values()):
-        records, seen_by_code = _with_code(records, experiment, catalog)
-    own = run_rules(run).name
+    if run.unchanged_catalog and run.graders_with_code:
+        records, seen_by_code = _with_code(records, experiment, run.unchanged_catalog)
+    own = run.rules().name
     names = ["default", "paper"] if rules == "both" else [rules or own]
-    by_rules = {name: _cells(run, name, experiment, records) for name in names}
+    by_rules = {name: _cells(run, name, records) for name in names}
     main = names[0] if own not in by_rules else own
     cells, points = by_rules[main]
     students = list(dict.fromkeys(t.student for t in texts))
     datasets = run_datasets(run)
     lineages = run_lineages(run, experiment, students, datasets)
     return RunReading(
-        facts=replace(
-            _facts(run, document, experiment, records, cells), rules=main, not_sent=tuple(sorted(tally.not_sent))
-        ),
+        facts=replace(_facts(run, records, cells), rules=main, not_sent=tuple(sorted(tally.not_sent))),
         cells=cells,
         by_rules={name: made[0] for name, made in by_rules.items()},
         decided=points,
         readability=tally.readability(run.name),
         shown=_shown(run.name, records, seen_by_code),
-        archived=ArchivedRun(place, texts, points, seen_by_code, run_rules(run, main)),
+        archived=ArchivedRun(place, texts, points, seen_by_code, run.rules(main)),
         combinations=combinations,
         lineages=lineages,
         contenders=run_contenders(run, experiment, dict.fromkeys(c.place.student for c in cells), lineages),
-        reserved=_reserved(experiment) if experiment else None,
+        reserved=(experiment.leakage.reserved or None) if run.makes_data else None,
         datasets=datasets,
         curves=run_curves(run),
-        catalog=catalog,
+        catalog=run.unchanged_catalog,
     )
-
-
-def _catalog(document: Mapping[str, object]) -> Catalog | None:
-    """The catalogue that a run names, if it is still the one it had."""
-    name = document.get("catalog")
-    if not isinstance(name, str):
-        return None
-    try:
-        catalog = load_catalog(name)
-    except UserError:
-        return None
-    known = document.get("catalog_hash")
-    return catalog if known in (None, catalog.content_hash()) else None
 
 
 def _with_code(
@@ -178,25 +154,22 @@ def _with_code(
     return replace(records, ballots=made), found
 
 
-def _cells(
-    run: RunFolder, rules_name: str, experiment: Experiment | None, records: RunRecords
-) -> tuple[tuple[Cell, ...], list[tuple[Ballot, Points]]]:
-    rules = run_rules(run, rules_name)
-    decided = [(ballot, ballot.points(rules, records.phrases)) for ballot in records.ballots]
+def _cells(run: Run, rules_name: str, records: RunRecords) -> tuple[tuple[Cell, ...], list[tuple[Ballot, Points]]]:
+    rules = run.rules(rules_name)
+    decided = [(ballot, ballot.points(rules, run.phrases)) for ballot in records.ballots]
     points = {id(ballot): p for ballot, p in decided}
     cells = largest_cells(
         group.cell(run.name, [[points[id(b)] if b else None for b in texts] for texts in group.texts])
-        for group in groups_of(experiment, records)
+        for group in groups_of(run, records)
     )
-    kept = _without_skipped(list(cells.values()), experiment) if experiment else list(cells.values())
-    return tuple(kept), decided
+    return tuple(_without_skipped(list(cells.values()), run)), decided
 
 
-def _without_skipped(cells: list[Cell], experiment: Experiment) -> list[Cell]:
-    """An early stop's cells are not missing, they are not there."""
-    if not any(isinstance(s, EvaluateStep) and s.stop_below is not None for s in experiment.steps):
+def _without_skipped(cells: list[Cell], run: Run) -> list[Cell]:
+    """Drop the cells that `stop_below` skipped, unless some of their texts are scored."""
+    if not any(isinstance(s, EvaluateStep) and s.stop_below is not None for s in run.experiment.steps):
         return cells
-    skipped = {cell[1:] for cell in skipped_cells(experiment, [score_of(cell, METRICS[0], {}) for cell in cells])}
+    skipped = {cell[1:] for cell in skipped_cells(run.experiment, [score_of(cell, METRICS[0], run) for cell in cells])}
     return [
         c
         for c in cells
@@ -204,41 +177,27 @@ def _without_skipped(cells: list[Cell], experiment: Experiment) -> list[Cell]:
     ]
 
 
-def _facts(
-    run: RunFolder,
-    document: Mapping[str, object],
-    experiment: Experiment | None,
-    records: RunRecords,
-    cells: tuple[Cell, ...],
-) -> RunFacts:
-    def text(name: str) -> str | None:
-        value = document.get(name)
-        return value if isinstance(value, str) else None
-
-    seed = document.get("seed")
-    steps = [s for s in experiment.steps if isinstance(s, EvaluateStep | GenerateStep)] if experiment else []
-    graders = {name: s.model for name, s in experiment.graders.items()} if experiment else {}
+def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
+    experiment = run.experiment
+    graders = {name: s.model for name, s in experiment.graders.items()}
     return RunFacts(
         name=run.name,
-        catalog=text("catalog"),
-        partition=text("partition"),
-        seed=seed if isinstance(seed, int) else None,
-        prompts=text("prompts"),
+        catalog=run.fact("catalog"),
+        partition=run.fact("partition"),
+        seed=run.seed,
+        prompts=run.fact("prompts"),
         rules="default",
-        exclude=tuple(experiment.exclude) if experiment else (),
-        students=student_specs(experiment) if experiment else {},
+        exclude=tuple(experiment.exclude),
+        students=student_specs(experiment),
         graders=graders or dict.fromkeys(sorted({b.grader for b in records.ballots}), "imported"),
-        rounds={name: s.votes for name, s in experiment.graders.items()} if experiment else {},
-        generations=max((step.generations for step in steps), default=0),
+        rounds={name: s.votes for name, s in experiment.graders.items()},
+        generations=max(
+            (s.generations for s in experiment.steps if isinstance(s, EvaluateStep | GenerateStep)), default=0
+        ),
         texts=len(records.texts),
         graded=len({id(b.text) for b in records.ballots}),
         missing=sum(points is None for cell in cells for texts in cell.points for points in texts),
     )
-
-
-def _reserved(experiment: Experiment) -> float | None:
-    makes_data = any(step.stage in ("dataset", "train") for step in experiment.steps)
-    return experiment.leakage.reserved if makes_data and experiment.leakage.reserved else None
 
 
 def _shown(run: str, records: RunRecords, found: Mapping[Conversation, CodeEvidence]) -> list[Shown]:

@@ -17,12 +17,12 @@ from skillmix.models.servers.keys import Access
 from skillmix.models.specs import IN_PROCESS, parse_spec
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.budget import Budget, Task
-from skillmix.runs.conversations import TURNS, Conversations
+from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress, watched
 from skillmix.runs.progress.stopping import stopping_on_interrupt
 from skillmix.runs.progress.terminal import say
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import TURNS, Run
 from skillmix.runs.scheduler import CallCounts, Scheduler
 from skillmix.runs.students import require_trained
 
@@ -37,7 +37,7 @@ class StepContext:
 
     experiment: Experiment
     catalog: Catalog
-    run: RunFolder
+    run: Run
     journal: JournalWriter
     purse: Budget
     progress: RunProgress = NO_PROGRESS

@@ -27,9 +27,8 @@ from skillmix.models.specs import parse_spec
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.budget import Task
+from skillmix.runs.run import TURNS
 from skillmix.runs.students import lineage_of
-
-TURNS = 2
 
 
 class Conversations:

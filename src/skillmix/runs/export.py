@@ -12,8 +12,8 @@ from skillmix.checkers.judge import Verdict
 from skillmix.errors import UserError
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import METRICS, text_score
-from skillmix.runs.reading.run_records import RunRecords, rules_named, run_gradings, run_records
-from skillmix.runs.run import RunFolder, find_run
+from skillmix.runs.reading.run_records import RunRecords, run_gradings, run_records
+from skillmix.runs.run import Run, open_run, rules_named
 
 What = Literal["texts", "votes", "calls"]
 Format = Literal["jsonl", "parquet"]
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 def export(run_name: str, *, what: What, file_format: Format, rules: str, output: Path | None) -> Path:
     """Write one kind of record; the file may be deleted and made again at any time."""
-    run = find_run(run_name)
+    run = open_run(run_name)
     rules_named(rules)
     if output is not None and output.suffix != f".{file_format}":
         raise UserError(f"{str(output)!r} does not end in .{file_format}.", hint="Name the output by its format.")
@@ -81,14 +81,14 @@ def _columns_of_parquet(path: Path) -> frozenset[str]:
 _COLUMNS = {"jsonl": _columns_of_jsonl, "parquet": _columns_of_parquet}
 
 
-def _rows(run: RunFolder, what: What, rules: str) -> Iterator[Row]:
+def _rows(run: Run, what: What, rules: str) -> Iterator[Row]:
     if what == "calls":
         return _calls(run)
     records = run_records(run)
     return _texts(run, records, rules) if what == "texts" else _votes(run, records)
 
 
-def _about(run: RunFolder, text: StudentText) -> Row:
+def _about(run: Run, text: StudentText) -> Row:
     return {
         "run": run.name,
         "student": text.student,
@@ -100,7 +100,7 @@ def _about(run: RunFolder, text: StudentText) -> Row:
     }
 
 
-def _texts(run: RunFolder, records: RunRecords, rules: str) -> Iterator[Row]:
+def _texts(run: Run, records: RunRecords, rules: str) -> Iterator[Row]:
     """One row for each text under each grader; a text that nobody graded has one row without a grader."""
     by_text: dict[int, list[Ballot]] = {}
     for ballot in records.ballots:
@@ -147,7 +147,7 @@ def _found_by_code(verdict: Verdict | None) -> Row:
     return {"evidence": found, "unrequested": list(verdict.unrequested)}
 
 
-def _votes(run: RunFolder, records: RunRecords) -> Iterator[Row]:
+def _votes(run: Run, records: RunRecords) -> Iterator[Row]:
     """One row for each grading call, with its reply and what was read from it."""
     for item in run_gradings(run, records):
         key, reading = item.call.key, item.reading
@@ -170,7 +170,7 @@ def _problem_of(call: Call) -> str | None:
     return call.outcome.reason if isinstance(call.outcome, CallProblem) else None
 
 
-def _calls(run: RunFolder) -> Iterator[Row]:
+def _calls(run: Run) -> Iterator[Row]:
     """One row for each call, messages in full."""
     with run.read() as journal:
         messages = journal.messages()

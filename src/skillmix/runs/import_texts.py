@@ -28,8 +28,7 @@ from skillmix.catalog.yaml import read_text
 from skillmix.errors import UserError, faults_error
 from skillmix.grading.answers import extract_answer, plain_answer
 from skillmix.prompts.files import load_prompts
-from skillmix.runs.experiment_copy import begin_run, imported_experiment, refuse_other_import
-from skillmix.runs.run import new_run
+from skillmix.runs.run import imported_document, new_run
 
 _MOST_FAULTS = 20
 
@@ -80,8 +79,8 @@ def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "sta
     run = new_run(run_name)
     source = load_catalog(catalog)
     lines = _validated_lines(file, source)
-    experiment = imported_experiment(run, stage="import-texts", catalog=source, prompts=load_prompts(prompts))
-    refuse_other_import(run, experiment)
+    document = imported_document(run, stage="import-texts", catalog=source, prompts=load_prompts(prompts))
+    run.require_same_import(document)
     seen: Counter[tuple[str, str]] = Counter()
     gradings = new = 0
     with run.write() as journal, journal.transaction():
@@ -94,7 +93,7 @@ def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "sta
             graded = list(_gradings(line, combination, generation, outcomes[-1][1].text))
             gradings += len(graded)
             new += journal.record_all(graded, origin="imported")
-        begin_run(run, experiment)
+        run.begin_import(document)
     run.note_invocation(
         {"command": "import-texts", "file": file.name, "catalog": catalog, "catalog_hash": source.content_hash()}
     )

@@ -12,16 +12,15 @@ from skillmix.experiment.plan import CALL_STEPS, CallStep, written_by
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.lineage_files import LINEAGE
 from skillmix.models.specs import IN_PROCESS, parse_spec
-from skillmix.runs.conversations import TURNS
 from skillmix.runs.progress.time_left import Bound, Work
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import TURNS, Run
 from skillmix.runs.students import model_folder, settings_for
 
 _REPORT_SHARE = 0.02
 """Part of the bar that a report gets, whose time nobody knows before."""
 
 
-def planned_work(experiment: Experiment, steps: Sequence[Step], run: RunFolder) -> list[Work]:
+def planned_work(experiment: Experiment, steps: Sequence[Step], run: Run) -> list[Work]:
     """The steps that take time, as large as the experiment says; steps correct it once they know better."""
     found = []
     for step in steps:
@@ -74,7 +73,7 @@ def _kind(step: Step, experiment: Experiment) -> str:
     return f"calls: {', '.join(sorted(places))}"
 
 
-def _training(step: TrainStep, experiment: Experiment, run: RunFolder) -> Work:
+def _training(step: TrainStep, experiment: Experiment, run: Run) -> Work:
     is_over = (model_folder(run, step.name) / LINEAGE).is_file()
     total: int | None = step.steps or DEFAULT_STEPS
     if step.epochs is not None:

@@ -63,7 +63,7 @@ def reading_of(verdict: Verdict, skills: Iterable[str]) -> Reading:
 
 def graders_with_code(graders: Mapping[str, GraderSettings]) -> dict[str, bool]:
     """The graders of the form `rules:…`, and whether code decides alone or a model is asked about the rest."""
-    return {name: s.asked is None for name, s in graders.items() if s.model.startswith("rules:")}
+    return {name: s.asked is None for name, s in graders.items() if s.has_code}
 
 
 def applicable_reasons(verdict: Verdict, *, is_alone: bool) -> Mapping[str, str]:
@@ -83,7 +83,7 @@ def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> No
 
 
 def _is_mixed(settings: GraderSettings | None) -> bool:
-    return settings is not None and settings.model.startswith("rules:") and settings.asked is not None
+    return settings is not None and settings.has_code and settings.asked is not None
 
 
 def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict) -> Reading:

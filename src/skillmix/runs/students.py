@@ -11,7 +11,7 @@ from skillmix.hashing import short_id
 from skillmix.models.checkpoints import named_folders
 from skillmix.models.lineage_files import LINEAGE, read_lineage
 from skillmix.models.specs import parse_spec
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ def settings_for(experiment: Experiment, name: str) -> StudentSettings:
     return experiment.students[name]
 
 
-def model_folder(run: RunFolder, step: str) -> Path:
+def model_folder(run: Run, step: str) -> Path:
     """Where a train step puts its checkpoint."""
     return run.step(step) / "model"
 
 
-def with_trained(experiment: Experiment, run: RunFolder) -> Experiment:
+def with_trained(experiment: Experiment, run: Run) -> Experiment:
     """The experiment with a student for every train step whose checkpoint is there."""
     made = {
         step.name: settings_for(experiment, step.name).model_copy(
@@ -62,7 +62,7 @@ def require_trained(experiment: Experiment, name: str) -> None:
         )
 
 
-def trained_combinations(run: RunFolder, experiment: Experiment) -> dict[str, frozenset[str]]:
+def trained_combinations(run: Run, experiment: Experiment) -> dict[str, frozenset[str]]:
     """What each student of an experiment was trained on, as far as checkpoints say."""
     found = {name: lineage_of(settings.model) for name, settings in with_trained(experiment, run).students.items()}
     return {name: lineage.combinations for name, lineage in found.items() if lineage is not None}

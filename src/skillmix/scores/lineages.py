@@ -8,12 +8,12 @@ from skillmix.models.checkpoints import named_folders
 from skillmix.models.lineage import DatasetFacts, Lineage, continued, dataset_facts, lineage_of
 from skillmix.models.lineage_files import LINEAGE, read_lineage
 from skillmix.models.specs import parse_spec
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from skillmix.runs.students import settings_for
 from skillmix.scores.compare import ComparableStudent
 
 
-def run_datasets(run: RunFolder) -> list[DatasetFacts]:
+def run_datasets(run: Run) -> list[DatasetFacts]:
     """The data sets that a run made, by step."""
     found = []
     for file in sorted(run.path.glob(f"*/dataset/{LINEAGE}")):
@@ -24,7 +24,7 @@ def run_datasets(run: RunFolder) -> list[DatasetFacts]:
 
 
 def run_lineages(
-    run: RunFolder, experiment: Experiment | None, students: Iterable[str], datasets: Iterable[DatasetFacts]
+    run: Run, experiment: Experiment | None, students: Iterable[str], datasets: Iterable[DatasetFacts]
 ) -> dict[str, Lineage]:
     """Of every student whose weights lie where they can be asked; the others are bases."""
     by_hash = {facts.hash: facts for facts in datasets if facts.hash}
@@ -45,7 +45,7 @@ def student_specs(experiment: Experiment) -> dict[str, str]:
 
 
 def run_contenders(
-    run: RunFolder, experiment: Experiment | None, students: Iterable[str], lineages: Mapping[str, Lineage]
+    run: Run, experiment: Experiment | None, students: Iterable[str], lineages: Mapping[str, Lineage]
 ) -> list[ComparableStudent]:
     """Students with what decides whom they may be compared with."""
     specs = student_specs(experiment) if experiment else {}
@@ -54,7 +54,7 @@ def run_contenders(
         lineage = lineages.get(student)
         seed = lineage.seed if lineage and lineage.seed is not None else experiment.seed if experiment else 0
         partition = (lineage.partition if lineage else None) or (experiment.partition if experiment else None)
-        prompts, decoding = _asked_with(experiment, student) if experiment else ("", "")
+        prompts, decoding = _asked_with(experiment, student) if experiment and specs else ("", "")
         spec = specs.get(student, student)
         found.append(
             ComparableStudent(run.name, student, spec, prompts, lineage, partition or "default", seed, decoding)

@@ -21,12 +21,12 @@ from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import StepContext, calls_of, conversations_of
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.folders import DATASET, MODEL, REPORT, require_replaceable
-from skillmix.runs.run import RunFolder, find_run
+from skillmix.runs.run import Run, open_run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.runs.students import model_folder, require_trained, with_trained
 
 
-def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: RunFolder) -> None:
+def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:
     """Find whatever is wrong with an experiment that can be known without its journal and without a call.
 
     Prompts and draws are checked for all steps, since whoever reads the run needs them; files and folders for those
@@ -44,7 +44,7 @@ def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], 
         elif isinstance(step, ReportStep):
             require_replaceable(run.path / "report", REPORT)
             for name in step.runs:
-                find_run(name)
+                open_run(name)
 
 
 def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
@@ -59,7 +59,7 @@ def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
             graded.grader_prompt(catalog, any_combination, answer="", variant=settings.prompts)
 
 
-def _check_training(step: TrainStep, experiment: Experiment, run: RunFolder) -> None:
+def _check_training(step: TrainStep, experiment: Experiment, run: Run) -> None:
     from skillmix.training.sources import check_data
 
     check_data(step)
@@ -129,7 +129,7 @@ def _first_of_dataset(step: DatasetStep, place: StepContext) -> Iterable[tuple[C
     from skillmix.datasets.from_runs import plan_of, writers_of
     from skillmix.datasets.waves import Waves
 
-    waves = Waves(step, place, plan_of(step, place), writers_of(place.run, place.experiment), CallCounts())
+    waves = Waves(step, place, plan_of(step, place), writers_of(place.run.name, place.experiment), CallCounts())
     conversations = conversations_of(waves.calls, place)
     return [(conversations, cell) for cell in waves.first_cells()]
 

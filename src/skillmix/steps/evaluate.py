@@ -18,7 +18,7 @@ async def work_on(step: CallStep, place: StepContext, tally: CallCounts) -> None
         await make_calls(calls_of(step), cells, place, tally)
         return
     for k in sorted(set(step.k)):
-        skipped = skipped_cells(place.experiment, run_scores(str(place.run.path))) if k > min(step.k) else set()
+        skipped = skipped_cells(place.experiment, run_scores(place.run)) if k > min(step.k) else set()
         cells = [c for c in cells if (step.name, c.student, c.setting, c.k) not in skipped]
         _expect(step, cells, place)
         await make_calls(calls_of(step), [c for c in cells if c.k == k], place, tally)

@@ -22,13 +22,12 @@ from skillmix.experiment.report_step import ReportStep
 from skillmix.models.specs import parse_spec
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext, opened_models
-from skillmix.runs.experiment_copy import checked_document, continued
 from skillmix.runs.planned_work import planned_work
 from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.progress.stopping import signal_of
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.rules_grader import require_checkers
-from skillmix.runs.run import RunFolder, new_run
+from skillmix.runs.run import Run, new_run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.runs.students import with_trained
 from skillmix.scores.cells import Score
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 class RunResult:
     """How an experiment went."""
 
-    run: RunFolder
+    run: Run
     tallies: dict[str, CallCounts]
     """By step."""
     datasets: "dict[str, WrittenDataset]" = field(default_factory=dict)
@@ -177,10 +176,10 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: W
             budget = experiment.budget
             purse = LimitedBudget(known, spent=journal.spent(), max_calls=budget.max_calls, max_usd=budget.max_usd)
             place = StepContext(experiment, catalog, run, journal, purse, progress)
-            checked_document(run, experiment, catalog)
+            run.checked_document(experiment, catalog)
             check_journal(place, steps)
             try:
-                with continued(run, experiment, catalog, has_made=lambda: bool(result.called or result.datasets)):
+                with run.continued(experiment, catalog, has_made=lambda: bool(result.called or result.datasets)):
                     _work(steps, place, result)
             except asyncio.CancelledError:
                 raise Interrupted(result.signal or SIGINT) from None

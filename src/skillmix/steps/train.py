@@ -17,11 +17,10 @@ from skillmix.models.lineage_files import read_model_lineage
 from skillmix.models.local.model import calm_threads
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
-from skillmix.runs.experiment_copy import checked_document, continued
 from skillmix.runs.folders import MODEL, require_replaceable
 from skillmix.runs.planned_work import planned_work
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
-from skillmix.runs.run import RunFolder, new_run, write_whole
+from skillmix.runs.run import Run, new_run, write_whole
 from skillmix.steps.before_run import check_journal, check_plan, was_other
 from skillmix.training.data.replay import state_of
 from skillmix.training.job import Job, chosen_steps, is_first_rank, job_of
@@ -52,7 +51,7 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
     with (
         RunProgress(planned_work(experiment, chosen, run)) as progress,
         _locked(run, experiment, catalog, chosen),
-        continued(run, experiment, catalog, has_made=lambda: bool(trained)),
+        run.continued(experiment, catalog, has_made=lambda: bool(trained)),
     ):
         for step in chosen:
             trained.append(train_step(experiment, step, run, progress))
@@ -60,17 +59,17 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
 
 
 @contextmanager
-def _locked(run: RunFolder, experiment: Experiment, catalog: Catalog, steps: Sequence[TrainStep]) -> Iterator[None]:
+def _locked(run: Run, experiment: Experiment, catalog: Catalog, steps: Sequence[TrainStep]) -> Iterator[None]:
     """Keep other writers out, and find what contradicts the journal of the run, if it has one."""
     with run.write() if run.has_journal else run.locked() as journal:
-        checked_document(run, experiment, catalog)
+        run.checked_document(experiment, catalog)
         if journal is not None:
             purse = LimitedBudget({}, spent=(0, 0.0), max_calls=None, max_usd=None)
             check_journal(StepContext(experiment, catalog, run, journal, purse, NO_PROGRESS), steps)
         yield
 
 
-def train_step(experiment: Experiment, step: TrainStep, run: RunFolder, progress: RunProgress = NO_PROGRESS) -> Trained:
+def train_step(experiment: Experiment, step: TrainStep, run: Run, progress: RunProgress = NO_PROGRESS) -> Trained:
     """Train, or find that it is done; killed in the middle, the next call goes on from the last checkpoint."""
     job = job_of(experiment, step, run)
     identity = job.identity()

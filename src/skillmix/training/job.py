@@ -14,7 +14,7 @@ from skillmix.hashing import digest
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
 from skillmix.models.lineage_files import LINEAGE, check_model_about, read_lineage, read_model_lineage
 from skillmix.models.specs import IN_PROCESS, parse_spec
-from skillmix.runs.run import RunFolder, write_whole
+from skillmix.runs.run import Run, write_whole
 from skillmix.training.sources import Lessons, TrainingSource, read_lessons, sources_of, united
 
 DEFAULT_STEPS: Final = 4000
@@ -80,7 +80,7 @@ def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
     return chosen
 
 
-def job_of(experiment: Experiment, step: TrainStep, run: RunFolder) -> Job:
+def job_of(experiment: Experiment, step: TrainStep, run: Run) -> Job:
     """Look up what a step names."""
     base = base_spec(experiment, step, run)
     checkpoint = checkpoint_of(parse_spec(base))
@@ -102,7 +102,7 @@ def _last_folder(checkpoint: Checkpoint) -> Path:
     return (checkpoint.adapters or (checkpoint.base,))[-1]
 
 
-def base_spec(experiment: Experiment, step: TrainStep, run: RunFolder) -> str:
+def base_spec(experiment: Experiment, step: TrainStep, run: Run) -> str:
     """The model that is trained."""
     if step.base.startswith("step:"):
         folder = run.path / step.base.removeprefix("step:") / "model"
@@ -118,7 +118,7 @@ def base_spec(experiment: Experiment, step: TrainStep, run: RunFolder) -> str:
     return spec
 
 
-def lessons_of(experiment: Experiment, step: TrainStep, run: RunFolder) -> Lessons:
+def lessons_of(experiment: Experiment, step: TrainStep, run: Run) -> Lessons:
     """The conversations of a step."""
     return read_lessons(sources_of(step, run.path), validation_share=step.validation_share)
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from skillmix.models.lineage import LOSSES, TrainingCurve
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 
 Point = tuple[int, float]
 TRAINING_LOG: Final = "training.jsonl"
 MOST_POINTS: Final = 600
 
 
-def run_curves(run: RunFolder) -> list[TrainingCurve]:
+def run_curves(run: Run) -> list[TrainingCurve]:
     """The losses of every training of a run."""
     files = sorted(run.path.glob(f"*/{TRAINING_LOG}"))
     curves = [TrainingCurve(file.parent.name, logged_losses(file)) for file in files]

@@ -13,12 +13,12 @@ from skillmix.grading.points import METRICS, Points, decide_points, text_score
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.grading.reasons import reasons_of
 from skillmix.models.opening import open_model
-from skillmix.models.specs import asked_model, parse_spec
+from skillmix.models.specs import asked_model, parse_spec, uses_code
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import GraderVariant
 from skillmix.prompts.rubric import Rubric, rubric_of
-from skillmix.runs.reading.run_records import rules_named
 from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, reading_of, require_checkers, with_verdict
+from skillmix.runs.run import rules_named
 
 _GRADING = Decoding(max_tokens=1024)
 
@@ -65,7 +65,7 @@ def grade_text(named: Named, text: str, *, grader: str, variant: GraderVariant, 
     prompts = load_prompts(named.prompts)
     rubric = rubric_of(combination.skills, combination.topic, phrases=prompts.phrases)
     verdict = None
-    if grader.startswith("rules:"):
+    if uses_code(grader):
         verdict = RulesGrader(catalog).verdict(answer.text, skills=combination.skills, topic=combination.topic)
     asked = asked_model(grader)
     if asked is None:

@@ -4,15 +4,15 @@ from skillmix.commands.pages.text import TextRow
 from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import text_score
-from skillmix.runs.reading.run_records import RunRecords, run_records, run_rules
-from skillmix.runs.run import find_run
+from skillmix.runs.reading.run_records import RunRecords, run_records
+from skillmix.runs.run import open_run
 
 
 def run_texts(run_name: str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
     """Graded texts of a run: full marks first, then by how many skills they show, then the harder ones."""
-    run = find_run(run_name)
+    run = open_run(run_name)
     records = run_records(run)
-    rules = run_rules(run)
+    rules = run.rules()
     found = [
         _graded(ballot, records, rules)
         for ballot in records.ballots

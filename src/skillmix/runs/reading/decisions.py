@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 import skillmix
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.catalog.files import load_catalog
 from skillmix.checkers.registry import ENTRY_POINTS
 from skillmix.experiment.experiment import GraderSettings
 from skillmix.grading.answers import Answer, Rules, extract_answer, plain_answer
@@ -25,16 +24,12 @@ from skillmix.grading.ballots import Ballot, StudentText, counts
 from skillmix.grading.points import text_score
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.hashing import digest
-from skillmix.prompts.files import load_prompts
 from skillmix.prompts.rubric import Phrases, rubric_of
-from skillmix.runs.conversations import TURNS
-from skillmix.runs.experiment_copy import criteria_of, experiment_of_run, read_experiment
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.decision_cache import Decision, DecisionCache
 from skillmix.runs.reading.outlines import ConversationIndex, Ids, IndexedVote, combinations_of, contents, outlines
-from skillmix.runs.reading.run_records import run_rules
 from skillmix.runs.rules_grader import RulesGrader, reading_of, with_verdict
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import TURNS, Run
 
 _AT_ONCE: Final = 10_000
 
@@ -85,7 +80,7 @@ class DecisionRules:
             [told.content_hash(), {t: list(map(list, w)) for t, w in told.vocabulary.items()}] if told else None,
             [phrases.skill, phrases.topic, phrases.sense, phrases.length],
             [self.rules.counter, self.rules.name_rule, self.rules.missing_marker],
-            None if settings is None else [settings.votes, settings.model.startswith("rules:"), settings.asked is None],
+            None if settings is None else [settings.votes, settings.has_code, settings.asked is None],
         )
 
     def decide(
@@ -98,7 +93,7 @@ class DecisionRules:
         rounds = {grader: settings.votes} if settings else None
         mine = [(v, reply) for v, reply in votes if v.text == address and counts(v.round, grader, rounds)]
         readings = self._readings(text, mine)
-        is_code = settings is not None and settings.model.startswith("rules:")
+        is_code = settings is not None and settings.has_code
         if is_code and self.code is not None and settings is not None:
             skills = combination.skills
             verdict = self.code.verdict(answer.text, skills=skills, topic=combination.topic)
@@ -142,35 +137,18 @@ def code_version() -> str:
     return digest(skillmix.__version__, content.hexdigest(), brought).hex()
 
 
-def deciding_for(run: RunFolder, *, graders: Sequence[str] | None = None, rules: str | None = None) -> DecisionRules:
+def deciding_for(run: Run, *, graders: Sequence[str] | None = None, rules: str | None = None) -> DecisionRules:
     """What decides in a run: its own graders, or some of them, under its own rules or others."""
-    document = read_experiment(run)
-    experiment = experiment_of_run(document)
-    if experiment is None:
-        with run.read() as journal:
-            known: dict[str, GraderSettings | None] = dict.fromkeys(_graders_found(journal))
-        chosen = {name: None for name in known if graders is None or name in graders}
-        return DecisionRules(chosen, criteria_of(document), run_rules(run, rules), None, None)
-    wanted = list(experiment.graders) if graders is None else [g for g in graders if g in experiment.graders]
-    catalog = load_catalog(experiment.catalog)
-    settings: dict[str, GraderSettings | None] = {name: experiment.graders[name] for name in wanted}
-    with_code = any(s is not None and s.model.startswith("rules:") for s in settings.values())
-    return DecisionRules(
-        settings,
-        load_prompts(experiment.prompts).phrases,
-        run_rules(run, rules),
-        catalog,
-        RulesGrader(catalog) if with_code else None,
-    )
-
-
-def _graders_found(journal: JournalReader) -> list[str]:
-    query = "SELECT DISTINCT grader FROM calls WHERE stage = 'grade' ORDER BY grader"
-    return sorted({row[0] for row in journal.rows(query)})
+    wanted = list(run.graders) if graders is None else [g for g in graders if g in run.graders]
+    settings = None if run.is_imported else run.experiment.graders
+    chosen = {name: settings[name] if settings else None for name in wanted}
+    catalog = None if run.is_imported else run.catalog
+    code = run.code if any(run.graders[name].has_code for name in wanted) else None
+    return DecisionRules(chosen, run.phrases, run.rules(rules), catalog, code)
 
 
 def graded_conversations(
-    run: RunFolder, deciding: DecisionRules, *, students: Iterable[str] | None = None, ids: Ids | None = None
+    run: Run, deciding: DecisionRules, *, students: Iterable[str] | None = None, ids: Ids | None = None
 ) -> Iterator[Graded]:
     """Every conversation of a run, decided; in the order of its key; of these students and ids if any are named."""
     versions = {grader: deciding.version(grader) for grader in deciding.graders}

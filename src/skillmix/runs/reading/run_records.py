@@ -1,21 +1,16 @@
 """A run's journal, read into texts and ballots."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from skillmix.catalog.files import load_catalog
 from skillmix.checkers.judge import Verdict
-from skillmix.errors import UserError
-from skillmix.grading.answers import RULES, Rules
+from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot, ReadCall, Rounds, StudentText, ballots, read_calls, student_texts
 from skillmix.grading.points import Points
 from skillmix.grading.reasons import reasons_of
-from skillmix.prompts.files import load_prompts
 from skillmix.prompts.rubric import Phrases, Rubric, rubric_of
-from skillmix.runs.conversations import TURNS
-from skillmix.runs.experiment_copy import criteria_of, experiment_of_run, read_experiment
-from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, graders_with_code
-from skillmix.runs.run import RunFolder
+from skillmix.runs.rules_grader import RulesGrader, applicable_reasons
+from skillmix.runs.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,40 +44,22 @@ class RunRecords:
         return reasons_of(points, ballot.text.combination.skills, ballot.text.answer, rules, found)
 
 
-def rules_named(name: str) -> Rules:
-    """The rules that decide numbers, by name."""
-    if name not in RULES:
-        raise UserError(f"There are no rules {name!r}.", hint=f"Known: {', '.join(RULES)}.")
-    return RULES[name]
-
-
-def run_rules(run: RunFolder, name: str | None = None) -> Rules:
-    """The rules of that name, or the run's own."""
-    experiment = experiment_of_run(read_experiment(run))
-    chosen = rules_named(name or (experiment.rules if experiment else "default"))
-    return replace(chosen, missing_marker=experiment.answer.missing_marker) if experiment else chosen
-
-
-def run_records(run: RunFolder) -> RunRecords:
+def run_records(run: Run) -> RunRecords:
     """Read a run; replies are dropped once they are read, so that memory does not grow with their length."""
-    document = read_experiment(run)
-    experiment = experiment_of_run(document)
-    phrases = load_prompts(experiment.prompts).phrases if experiment else criteria_of(document)
-    rounds = {name: settings.votes for name, settings in experiment.graders.items()} if experiment else None
+    rounds = None if run.is_imported else {name: grader.votes or 0 for name, grader in run.graders.items()}
     with run.read() as journal:
         calls = journal.calls("generate")
-        texts = student_texts(calls, journal.combinations(), turns=TURNS if experiment else None)
-        read = read_calls(texts, journal.calls("grade"), phrases=phrases, rounds=rounds)
+        texts = student_texts(calls, journal.combinations(), turns=run.turns)
+        read = read_calls(texts, journal.calls("grade"), phrases=run.phrases, rounds=rounds)
         found = ballots(texts, read, rounds=rounds)
-    with_code = graders_with_code(experiment.graders) if experiment else {}
-    if not experiment or not with_code:
-        return RunRecords(texts, found, phrases, rounds)
-    code = RulesGrader(load_catalog(experiment.catalog))
-    judged = code.ballots(found, experiment.graders, texts)
-    return RunRecords(texts, judged, phrases, rounds, code, with_code)
+    if run.code is None:
+        return RunRecords(texts, found, run.phrases, rounds)
+    judged = run.code.ballots(found, run.experiment.graders, texts)
+    with_code = {grader.name: grader.is_code_alone for grader in run.graders_with_code}
+    return RunRecords(texts, judged, run.phrases, rounds, run.code, with_code)
 
 
-def run_gradings(run: RunFolder, records: RunRecords) -> Iterator[ReadCall]:
+def run_gradings(run: Run, records: RunRecords) -> Iterator[ReadCall]:
     """Every grading of a run that counts, with its reply and its reading, one at a time."""
     with run.read() as journal:
         yield from read_calls(records.texts, journal.calls("grade"), phrases=records.phrases, rounds=records.rounds)
