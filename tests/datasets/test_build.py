@@ -24,7 +24,7 @@ from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.grading.answers import RULES
 from skillmix.grading.points import text_score
 from skillmix.grading.sentences import count_sentences
-from skillmix.runs.reading.run_records import run_records
+from skillmix.runs.reading.records import run_records
 from skillmix.runs.run import open_run
 from skillmix.steps.run import RunResult, run_experiment
 
@@ -90,7 +90,7 @@ def expected(ks: set[int], *, skills: str = "all") -> set[str]:
     found = set()
     for ballot in records.ballots:
         c = ballot.text.combination
-        is_full = text_score(ballot.points(RULES["default"], records.phrases), "full_marks") == 1.0
+        is_full = text_score(ballot.points(RULES["default"], records.run.phrases), "full_marks") == 1.0
         sides = c.topic in train.topics and (
             set(c.skills) <= set(train.skills) or (c.k == 1 and skills == "all" and c.skills[0] in held_out.skills)
         )

@@ -26,7 +26,7 @@ from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folders import DATASET, require_replaceable
 from skillmix.runs.progress.stopping import signal_of
-from skillmix.runs.reading.decisions import deciding_for
+from skillmix.runs.reading.decisions import decision_rules
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.runs.students import settings_for
@@ -214,18 +214,18 @@ def _common_catalog(runs: Sequence[Run]) -> Catalog:
 
 def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[list[KeptText], LeftOut]:
     """Full marks of a run in the order of their keys, and the count of everything else."""
-    deciding = deciding_for(run, graders=wanted.graders)
-    unknown = sorted(set(wanted.graders or ()) - set(deciding.graders))
-    if unknown or not deciding.graders:
+    rules = decision_rules(run, graders=wanted.graders)
+    unknown = sorted(set(wanted.graders or ()) - set(rules.names))
+    if unknown or not rules.graders:
         raise UserError(
             f"The run {run.name} has no grader {unknown[0]!r}." if unknown else f"The run {run.name} has no grades.",
             hint="`skillmix grade` grades what is written; `skillmix export RUN --what votes` shows who voted.",
         )
-    found = found_in(RunSource(run.path, wanted.graders, wanted.students, writers_of(run.name, run.experiment)))
+    found = found_in(RunSource(run, wanted.graders, wanted.students, writers_of(run.name, run.experiment)))
     counts = found.kinds
     total = counts.total()
     if counts["undecided"] == total - counts["unfinished"] - counts["no turns"] > 0:
-        told = ", ".join(f"{name} decided {found.decided[name]} of {total} texts" for name in deciding.graders)
+        told = ", ".join(f"{name} decided {found.decided[name]} of {total} texts" for name in rules.names)
         raise UserError(f"The run {run.name} has no grades: {told}.", hint="Grade it first: skillmix grade.")
     left = replace(
         left,

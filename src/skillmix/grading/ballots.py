@@ -23,6 +23,11 @@ class StudentText:
     answer: Answer
 
     @property
+    def conversation(self) -> tuple[str, str, int]:
+        """The key of its conversation: student, combination and generation."""
+        return self.student, self.combination.id, self.generation
+
+    @property
     def id(self) -> str:
         """The hash under which the text is graded."""
         return text_id(self.answer.text)

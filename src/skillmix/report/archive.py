@@ -1,19 +1,20 @@
 """The drill-down of a report: every text with its votes, raw replies and prompts, in files that a page can load."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final
 
-from skillmix.calls import Call, CallProblem, GenerateKey, GradeKey, Reply
+from skillmix.calls import Call, CallProblem, GradeKey, Reply
 from skillmix.catalog.catalog import RESERVED_NAMES
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import Rules
-from skillmix.grading.ballots import Ballot, ReadCall, StudentText
+from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import Points
 from skillmix.grading.reasons import reasons_of
 from skillmix.runs.journal.journal import JournalReader
+from skillmix.runs.reading.conversations import ConversationKey, WrittenConversation
+from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.scores.cells import Cell
 
 LARGEST: Final = 1_000_000
@@ -88,8 +89,6 @@ def _cut(item: object, most: int) -> object:
     return [_cut(part, most) for part in item] if isinstance(item, list | tuple) else item
 
 
-Conversation = tuple[str, str, int]
-"""Student, combination and generation."""
 _MOST_KNOWN: Final = 1000
 """Prompts kept in memory."""
 _MOST_REASONS: Final = 1000
@@ -128,8 +127,8 @@ class RunArchive:
     """Where the conversations of one run lie."""
 
     run: str
-    talks: dict[Conversation, int] = field(default_factory=dict)
-    votes: dict[Conversation, int] = field(default_factory=dict)
+    talks: dict[ConversationKey, int] = field(default_factory=dict)
+    votes: dict[ConversationKey, int] = field(default_factory=dict)
 
 
 class Archive:
@@ -156,12 +155,9 @@ class Archive:
         for grader in graders:
             self._grader(run, grader)
 
-    def watch_talks(self, calls: Iterable[Call], journal: JournalReader, place: RunArchive) -> Iterator[Call]:
-        """Students' calls, passed through; each conversation is written when its last call has gone by."""
-        for conversation, group in groupby(calls, key=_conversation):
-            found = list(group)
-            place.talks[conversation] = self._talks.add(self._talk(found, journal))
-            yield from found
+    def add_talk(self, written: WrittenConversation, journal: JournalReader, numbers: RunArchive) -> None:
+        """Write a student's side of a conversation."""
+        numbers.talks[written.key] = self._talks.add(self._talk(written.turns, journal))
 
     def _talk(self, calls: Sequence[Call], journal: JournalReader) -> list[object]:
         last = calls[-1]
@@ -187,24 +183,21 @@ class Archive:
             known = self._prompts[address] = [message.role, self._numbered(message.content)]
         return known
 
-    def watch_votes(self, read: Iterable[ReadCall], journal: JournalReader, place: RunArchive) -> Iterator[ReadCall]:
-        """Gradings, passed through in the same way."""
-        for conversation, group in groupby(read, key=lambda item: _conversation(item.call)):
-            found = list(group)
-            place.votes[conversation] = self._votes.add(self._ballot(found, journal, place.run))
-            yield from found
+    def add_votes(self, graded: GradedConversation, journal: JournalReader, numbers: RunArchive) -> None:
+        """Write the gradings of a text, if there are any."""
+        if graded.calls:
+            numbers.votes[graded.text.conversation] = self._votes.add(self._ballot(graded, journal, numbers.run))
 
-    def _ballot(self, found: Sequence[ReadCall], journal: JournalReader, run: str) -> list[object]:
+    def _ballot(self, graded: GradedConversation, journal: JournalReader, run: str) -> list[object]:
         prompts: dict[tuple[str, ...], int] = {}
         shown: list[object] = []
         votes: list[object] = []
-        for item in found:
-            key, outcome = item.call.key, item.call.outcome
-            assert isinstance(key, GradeKey)  # read_calls keeps no other
-            if item.call.messages not in prompts:
-                prompts[item.call.messages] = len(prompts)
-                shown.append([self._prompt(a, item.text.answer.text, journal) for a in item.call.messages])
-            reading = item.reading
+        for call, reading in zip(graded.calls, graded.readings, strict=True):
+            key, outcome = call.key, call.outcome
+            assert isinstance(key, GradeKey)  # conversations join grading calls only
+            if call.messages not in prompts:
+                prompts[call.messages] = len(prompts)
+                shown.append([self._prompt(a, graded.text.answer.text, journal) for a in call.messages])
             points = None if reading is None or reading.points is None else list(reading.points)
             problem = reading.problem if reading else (outcome.reason if isinstance(outcome, CallProblem) else None)
             votes.append(
@@ -212,7 +205,7 @@ class Archive:
                     self._grader(run, key.grader),
                     key.round,
                     key.attempt,
-                    prompts[item.call.messages],
+                    prompts[call.messages],
                     outcome.text if isinstance(outcome, Reply) else None,
                     points,
                     problem,
@@ -286,7 +279,7 @@ class Archive:
         return [self._student(run, student), self._grader(run, grader), setting, k, ranges]
 
     def _text(self, run: "ArchivedRun", text: StudentText, ballots: Sequence[tuple[Ballot, Points]]) -> list[object]:
-        conversation = (text.student, text.combination.id, text.generation)
+        conversation = text.conversation
         found = run.found.get(conversation)
         return [
             self._student(run.place.run, text.student),
@@ -323,22 +316,16 @@ class ArchivedRun:
     place: RunArchive
     texts: Sequence[StudentText]
     decided: Sequence[tuple[Ballot, Points]]
-    found: Mapping[Conversation, CodeEvidence]
+    found: Mapping[ConversationKey, CodeEvidence]
     rules: Rules
     """Under which the points were decided."""
 
     def reasons(self, ballot: Ballot, points: Points) -> dict[str, str]:
         """Why code denied points of a text, by criterion."""
         text = ballot.text
-        found = self.found.get((text.student, text.combination.id, text.generation))
+        found = self.found.get(text.conversation)
         by_checkers = found.reasons.get(ballot.grader, {}) if found else {}
         return reasons_of(points, text.combination.skills, text.answer, self.rules, by_checkers)
-
-
-def _conversation(call: Call) -> Conversation:
-    key = call.key
-    assert isinstance(key, GenerateKey | GradeKey)
-    return key.student, key.combination, key.generation
 
 
 def _combination_order(cells: Sequence[Cell], runs: Sequence[ArchivedRun]) -> list[Combination]:

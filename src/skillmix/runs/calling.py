@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, field
+from itertools import count, product
 from typing import Final
 
 from skillmix.calls import Model
 from skillmix.catalog.catalog import Catalog
-from skillmix.catalog.combinations import Combination
+from skillmix.catalog.combinations import Combination, Draw, all_combinations
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import CallStep, PlannedCell, Settings, entries
 from skillmix.experiment.sections import student_name
@@ -31,6 +31,26 @@ _MOST_OPEN_LOCALLY: Final = 8192
 """Conversations under way at once; a model on a GPU takes in thousands."""
 
 
+class SharedDraws:
+    """Endless draws of a run's steps, each made once: the check before a step and the step itself share them."""
+
+    def __init__(self) -> None:
+        self._draws: dict[Draw, tuple[list[Combination], Iterator[Combination]]] = {}
+
+    def combinations(self, draw: Draw) -> Iterator[Combination]:
+        """Every combination of a draw, in its order, drawn when it is first asked for."""
+        if draw not in self._draws:
+            self._draws[draw] = [], all_combinations(draw)
+        drawn, source = self._draws[draw]
+        for index in count():
+            if index == len(drawn):
+                combination = next(source, None)
+                if combination is None:
+                    return
+                drawn.append(combination)
+            yield drawn[index]
+
+
 @dataclass(frozen=True, slots=True)
 class StepContext:
     """What every step of a run works with."""
@@ -41,6 +61,7 @@ class StepContext:
     journal: JournalWriter
     purse: Budget
     progress: RunProgress = NO_PROGRESS
+    draws: SharedDraws = field(default_factory=SharedDraws)
 
 
 @dataclass(frozen=True, slots=True)

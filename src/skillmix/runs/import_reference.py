@@ -20,7 +20,7 @@ from skillmix.catalog.names import fold
 from skillmix.errors import UserError
 from skillmix.grading.answers import extract_answer, plain_answer
 from skillmix.runs.journal.journal import JournalWriter
-from skillmix.runs.reading.run_records import run_gradings, run_records
+from skillmix.runs.reading.conversations import conversations
 from skillmix.runs.run import imported_document, new_run
 
 _GENERATION_FOLDER = re.compile(r"k(?P<k>\d+)_s(?P<seed>-?\d+)_v(?P<version>.+)_r(?P<round>\d+)")
@@ -86,8 +86,9 @@ def import_reference(folder: Path, run_name: str) -> ImportedReference:
             _import_student(progress, student, path)
         run.begin_import(document)
     run.note_invocation({"command": "import-reference", "folder": folder.resolve().name})
-    gradings = run_gradings(run, run_records(run))
-    problems = Counter(item.reading.problem for item in gradings if item.reading and item.reading.problem)
+    with run.read() as stored:
+        readings = [reading for conversation in conversations(run, stored) for reading in conversation.readings]
+    problems = Counter(reading.problem for reading in readings if reading and reading.problem)
     return ImportedReference(
         run=run.path,
         conversations=progress.conversations,

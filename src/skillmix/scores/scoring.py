@@ -10,7 +10,7 @@ from skillmix.experiment.plan import data_writers
 from skillmix.experiment.sections import student_name
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import METRICS, Metric, Points
-from skillmix.runs.reading.run_records import RunRecords, run_records
+from skillmix.runs.reading.records import RunRecords, run_records
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import trained_combinations
 from skillmix.scores.cells import Cell, Place, Score, largest_cells

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from skillmix.calls import CallProblem, Reply
 from skillmix.experiment.experiment import EvaluateStep, Experiment
 from skillmix.grading.points import earns_nothing
-from skillmix.runs.reading.run_records import RunRecords, run_gradings, run_records
+from skillmix.runs.reading.conversations import conversations
+from skillmix.runs.reading.records import RecordsBuilder, RunRecords
 from skillmix.runs.run import TURNS, Run, open_run
 from skillmix.scores.scoring import SkippedCell, run_scores, skipped_cells
 
@@ -40,8 +41,12 @@ def run_status(run_name: str) -> Status:
             done += isinstance(call.outcome, Reply) or is_own
             cost += (call.outcome.cost_usd or 0.0) if isinstance(call.outcome, Reply) else 0.0
         cost += journal.cost_without_reply()
-    records = run_records(run)
-    unreadable = sum(item.reading is not None and item.reading.points is None for item in run_gradings(run, records))
+        builder = RecordsBuilder(run, run.code)
+        unreadable = 0
+        for conversation in conversations(run, journal):
+            builder.add(conversation)
+            unreadable += sum(reading is not None and reading.points is None for reading in conversation.readings)
+    records = run.remember("records", builder.records)
     return Status(done, _missing(run, records), failed, unreadable, cost)
 
 

@@ -4,7 +4,7 @@ from skillmix.commands.pages.text import TextRow
 from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import text_score
-from skillmix.runs.reading.run_records import RunRecords, run_records
+from skillmix.runs.reading.records import RunRecords, run_records
 from skillmix.runs.run import open_run
 
 
@@ -22,8 +22,8 @@ def run_texts(run_name: str, *, student: str | None = None, k: int | None = None
 
 
 def _graded(ballot: Ballot, records: RunRecords, rules: Rules) -> TextRow:
-    text, points = ballot.text, ballot.points(rules, records.phrases)
-    names = [criterion.name for criterion in ballot.rubric(records.phrases).criteria]
+    text, points = ballot.text, ballot.points(rules, records.run.phrases)
+    names = [criterion.name for criterion in ballot.rubric(records.run.phrases).criteria]
     verdict = records.verdict(ballot)
     quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()} if verdict else {}
     return TextRow(

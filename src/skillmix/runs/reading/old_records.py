@@ -14,7 +14,7 @@ from skillmix.runs.run import Run
 
 
 @dataclass(frozen=True, slots=True)
-class RunRecords:
+class OldRecords:
     """What a run's journal says, read anew: texts, and every grader's ballot on each."""
 
     texts: list[StudentText]
@@ -44,7 +44,7 @@ class RunRecords:
         return reasons_of(points, ballot.text.combination.skills, ballot.text.answer, rules, found)
 
 
-def run_records(run: Run) -> RunRecords:
+def run_records(run: Run) -> OldRecords:
     """Read a run; replies are dropped once they are read, so that memory does not grow with their length."""
     rounds = None if run.is_imported else {name: grader.votes or 0 for name, grader in run.graders.items()}
     with run.read() as journal:
@@ -53,13 +53,13 @@ def run_records(run: Run) -> RunRecords:
         read = read_calls(texts, journal.calls("grade"), phrases=run.phrases, rounds=rounds)
         found = ballots(texts, read, rounds=rounds)
     if run.code is None:
-        return RunRecords(texts, found, run.phrases, rounds)
+        return OldRecords(texts, found, run.phrases, rounds)
     judged = run.code.ballots(found, run.experiment.graders, texts)
     with_code = {grader.name: grader.is_code_alone for grader in run.graders_with_code}
-    return RunRecords(texts, judged, run.phrases, rounds, run.code, with_code)
+    return OldRecords(texts, judged, run.phrases, rounds, run.code, with_code)
 
 
-def run_gradings(run: Run, records: RunRecords) -> Iterator[ReadCall]:
+def run_gradings(run: Run, records: OldRecords) -> Iterator[ReadCall]:
     """Every grading of a run that counts, with its reply and its reading, one at a time."""
     with run.read() as journal:
         yield from read_calls(records.texts, journal.calls("grade"), phrases=records.phrases, rounds=records.rounds)

@@ -1,0 +1,168 @@
+"""One read path: records and decisions agree on scripted, imported, refused, unfinished and re-asked conversations."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from skillmix.grading.points import text_score
+from skillmix.runs.import_texts import import_texts
+from skillmix.runs.reading.decisions import decided_conversations, decision_rules
+from skillmix.runs.reading.old_records import run_records as old_records
+from skillmix.runs.reading.records import RunRecords, run_records
+from skillmix.runs.run import Run, open_run
+from skillmix.steps.run import run_experiment
+from tests.runs.old_decisions import deciding_for
+from tests.runs.old_decisions import graded_conversations as old_decisions
+
+GRADERS = {
+    "judge": {"model": "scripted:grader?unreadable=0.4", "rounds": 3, "attempts": 2},
+    "code": {"model": "rules:"},
+    "mixed": {"model": "rules:scripted:grader?noise=0.3&unreadable=0.3", "rounds": 1},
+    "absent": {"model": "scripted:grader", "rounds": 5},
+}
+
+
+def scripted(folder: Path, *, marker: str = "whole") -> Run:
+    """Conversations with refusals, unreadable votes and votes that were asked for again; one grader never voted."""
+    document: dict[str, Any] = {
+        "name": "scripted",
+        "catalog": "verifiable",
+        "answer": {"missing_marker": marker},
+        "students": {
+            "zoe": {"model": "scripted:student?skill=0.9&refusal=0.2"},
+            "ann": {"model": "scripted:student?skill=0.7&marker=0.3"},
+        },
+        "graders": GRADERS,
+        "steps": [
+            {
+                "name": "eval",
+                "stage": "evaluate",
+                "students": ["zoe", "ann"],
+                "graders": ["judge", "code", "mixed"],
+                "settings": ["all"],
+                "k": [1, 3],
+                "combinations": 12,
+                "generations": 2,
+            }
+        ],
+    }
+    path = folder / "scripted.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    run_experiment(path)
+    return open_run("scripted")
+
+
+def without_a_marker(folder: Path) -> Run:
+    return scripted(folder, marker="zero")
+
+
+def unfinished(folder: Path) -> Run:
+    """The same run, with calls missing at every stage and gradings of texts that are no longer extracted."""
+    run = scripted(folder)
+    with sqlite3.connect(run.journal / "calls.sqlite") as journal:
+        journal.execute("DELETE FROM calls WHERE stage = 'generate' AND turn = 2 AND id % 3 = 0")
+        journal.execute("DELETE FROM calls WHERE stage = 'grade' AND id % 5 = 0")
+        journal.execute("UPDATE calls SET text = 'another' WHERE stage = 'grade' AND id % 7 = 0")
+        journal.execute(
+            "UPDATE calls SET reply = NULL, status = 'problem', problem_kind = 'failed', problem = 'lost' "
+            "WHERE stage = 'grade' AND id % 11 = 0"
+        )
+    return run
+
+
+def with_fewer_rounds(folder: Path) -> Run:
+    """A run whose grader had three rounds and now has one, and whose second grader was taken out."""
+    run = scripted(folder)
+    document = yaml.safe_load(run.experiment_file.read_text("utf-8"))
+    document["graders"]["judge"]["rounds"] = 1
+    document["graders"].pop("mixed")
+    document["steps"][0]["graders"].remove("mixed")
+    run.experiment_file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return open_run("scripted")
+
+
+def imported(folder: Path) -> Run:
+    """Texts and conversations with different graders, even numbers of votes, and a student who earned nothing."""
+
+    def line(number: int, student: str, *grades: str, **more: object) -> str:
+        reply = "| metaphor | {0} |\n| Sewing | 1 |\n| makes sense | 1 |\n| at most 0 sentences | 1 |"
+        gradings = {name: [reply.format(number % 2), "no idea", reply.format(1)][: 1 + number % 3] for name in grades}
+        text = {"text": f"The loom, number {number}, is a river of thread."}
+        return json.dumps(
+            {"skills": ["metaphor"], "topic": "Sewing", "student": student, "gradings": gradings, **(more or text)}
+        )
+
+    turns = [
+        {"role": "user", "content": "Write"},
+        {"role": "assistant", "content": "Answer: The seam is a road.\n\nExplanation: as one travels it"},
+    ]
+    lines = [line(number, "ann", "gpt", *(["llama"] if number % 2 else [])) for number in range(6)]
+    lines += [line(number, "bob", "llama") for number in range(3)]
+    lines += [line(7, "cyd", "gpt", messages=turns), line(8, "cyd", "gpt", messages=[*turns, *turns])]
+    lines += [line(9, "dan", text="!"), line(10, "dan", text="?")]
+    file = folder / "texts.jsonl"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    import_texts(file, "imported", catalog="paper")
+    return open_run("imported")
+
+
+WORLDS = [scripted, without_a_marker, unfinished, with_fewer_rounds, imported]
+
+
+@pytest.fixture(params=WORLDS, ids=lambda world: str(world.__name__))
+def run(request: pytest.FixtureRequest, in_folder: Path) -> Run:
+    world: Callable[[Path], Run] = request.param
+    return world(in_folder)
+
+
+def test_old_and_new_records_are_equal(run: Run) -> None:
+    old, new = old_records(run), run_records(run)
+
+    assert len(new.texts) > 10
+    assert new.texts == old.texts
+    assert new.ballots == old.ballots
+
+
+@pytest.mark.parametrize("rules", ["default", "paper"])
+def test_old_and_new_decisions_are_equal(run: Run, rules: str) -> None:
+    old_rules, new_rules = deciding_for(run, rules=rules), decision_rules(run, rules=rules)
+    old = [(one.outline, one.decisions) for one in old_decisions(run, old_rules)]
+    run.derived.unlink()
+
+    new = [(one.conversation, one.decisions) for one in decided_conversations(new_rules)]
+
+    assert list(old_rules.graders) == new_rules.names
+    assert new == old
+
+
+@pytest.mark.parametrize("rules", ["default", "paper"])
+def test_records_and_decisions_agree(run: Run, rules: str) -> None:
+    by_records = expected(run_records(run), rules)
+    chosen = decision_rules(run, rules=rules)
+
+    by_decisions = {
+        (found.student, found.combination, found.generation, name): decision
+        for found, decisions in decided_conversations(chosen)
+        for name, decision in zip(chosen.names, decisions, strict=False)
+    }
+
+    assert by_records.keys() <= by_decisions.keys()
+    assert {key[:3] for key in by_decisions} == {text.conversation for text in run_records(run).texts}
+    for key, (earned, status, votes) in by_records.items():
+        decision = by_decisions[key]
+        assert (decision.earned, decision.status, json.loads(decision.votes)) == (earned, status, votes), key
+
+
+def expected(records: RunRecords, rules: str) -> dict[tuple[str, str, int, str], tuple[object, ...]]:
+    found: dict[tuple[str, str, int, str], tuple[object, ...]] = {}
+    for ballot in records.ballots:
+        points = ballot.points(records.run.rules(rules), records.run.phrases)
+        votes = [list(reading.points) if reading and reading.points else None for reading in ballot.readings]
+        key = (*ballot.text.conversation, ballot.grader)
+        found[key] = (text_score(points, "full_marks"), ballot.text.answer.status, votes)
+    return found
