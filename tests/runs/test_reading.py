@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,18 @@ from typing import Any
 import pytest
 import yaml
 
+from skillmix.calls import GradeKey
+from skillmix.errors import UserError
 from skillmix.grading.points import text_score
+from skillmix.grading.reader import Reading
 from skillmix.runs.import_texts import import_texts
+from skillmix.runs.journal.journal import JournalReader
+from skillmix.runs.reading.conversations import conversations, written_conversations
 from skillmix.runs.reading.decisions import decided_conversations, decision_rules
-from skillmix.runs.reading.old_records import run_records as old_records
+from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.reading.records import RunRecords, run_records
 from skillmix.runs.run import Run, open_run
 from skillmix.steps.run import run_experiment
-from tests.runs.old_decisions import deciding_for
-from tests.runs.old_decisions import graded_conversations as old_decisions
 
 GRADERS = {
     "judge": {"model": "scripted:grader?unreadable=0.4", "rounds": 3, "attempts": 2},
@@ -120,24 +124,68 @@ def run(request: pytest.FixtureRequest, in_folder: Path) -> Run:
     return world(in_folder)
 
 
-def test_old_and_new_records_are_equal(run: Run) -> None:
-    old, new = old_records(run), run_records(run)
+def test_every_kind_of_conversation_is_among_them(in_folder: Path) -> None:
+    run = unfinished(in_folder)
+    with run.read() as journal:
+        written = list(written_conversations(run, journal, journal.combinations()))
+        graded = list(conversations(run, journal))
 
-    assert len(new.texts) > 10
-    assert new.texts == old.texts
-    assert new.ballots == old.ballots
+    statuses = {conversation.text.answer.status for conversation in written if conversation.text}
+    assert statuses >= {"fine", "refused"}
+    assert any(conversation.text is None for conversation in written)
+    assert any(call.key.attempt for one in graded for call in one.calls if isinstance(call.key, GradeKey))
+    assert any(None in one.readings for one in graded)
+    assert any(reading and reading.problem for one in graded for reading in one.readings)
 
 
-@pytest.mark.parametrize("rules", ["default", "paper"])
-def test_old_and_new_decisions_are_equal(run: Run, rules: str) -> None:
-    old_rules, new_rules = deciding_for(run, rules=rules), decision_rules(run, rules=rules)
-    old = [(one.outline, one.decisions) for one in old_decisions(run, old_rules)]
-    run.derived.unlink()
+def test_a_run_has_a_ballot_of_each_of_its_graders_on_each_text(run: Run) -> None:
+    records = run_records(run)
+    by_student: dict[str, set[str]] = defaultdict(set)
+    for ballot in records.ballots:
+        by_student[ballot.text.student].add(ballot.grader)
 
-    new = [(one.conversation, one.decisions) for one in decided_conversations(new_rules)]
+    assert len(records.texts) > 10
+    if run.is_imported:
+        assert by_student == {"ann": {"gpt", "llama"}, "bob": {"llama"}, "cyd": {"gpt"}, "dan": {"gpt", "llama"}}
+    else:
+        assert by_student == {"ann": set(run.experiment.graders), "zoe": set(run.experiment.graders)}
+    assert len(records.ballots) == sum(len(by_student[text.student]) for text in records.texts)
 
-    assert list(old_rules.graders) == new_rules.names
-    assert new == old
+
+def test_a_vote_is_the_first_readable_attempt_of_its_round(run: Run) -> None:
+    with run.read() as journal:
+        votes = {one.text.conversation: raw_votes(run, one) for one in conversations(run, journal)}
+
+    for ballot in run_records(run).ballots:
+        if not run.graders[ballot.grader].has_code:
+            assert list(ballot.readings) == votes[ballot.text.conversation].get(ballot.grader, [])
+
+
+def raw_votes(run: Run, conversation: GradedConversation) -> dict[str, list[Reading | None]]:
+    """The votes, worked out in another way: readable attempts before unreadable ones before none, then the earliest."""
+    attempts: dict[tuple[str, int], list[tuple[int, int, Reading | None]]] = defaultdict(list)
+    for call, reading in zip(conversation.calls, conversation.readings, strict=True):
+        assert isinstance(call.key, GradeKey)
+        if reading is None:
+            rank, order = 2, 0
+        elif reading.points is None:
+            rank, order = 1, -call.key.attempt
+        else:
+            rank, order = 0, call.key.attempt
+        attempts[call.key.grader, call.key.round].append((rank, order, reading))
+    votes: dict[str, list[Reading | None]] = defaultdict(list)
+    for (grader, _), tried in sorted(attempts.items()):
+        votes[grader].append(min(tried, key=lambda attempt: attempt[:2])[2])
+    return votes
+
+
+def test_calls_out_of_order_are_an_error_and_no_lost_votes(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = imported(in_folder)
+    in_order = JournalReader.calls
+    monkeypatch.setattr(JournalReader, "calls", lambda self, stage: reversed(list(in_order(self, stage))))
+
+    with pytest.raises(UserError, match="out of order"):
+        run_records(run)
 
 
 @pytest.mark.parametrize("rules", ["default", "paper"])
