@@ -8,9 +8,8 @@ import pytest
 
 from skillmix.catalog.combinations import combination_of
 from skillmix.catalog.files import load_catalog
-from skillmix.commands.actions.catalogs import CombinationsWanted, combination_json, draw
+from skillmix.commands.catalog import CombinationsWanted, combination_json, draw
 from skillmix.prompts.files import load_prompts
-from skillmix.prompts.prompt_set import GRADER_VARIANTS
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -38,7 +37,7 @@ def test_prompts_as_sent(k: int) -> None:
     turns = prompts.student_prompts(catalog, combination)
     grading = [
         prompts.grader_prompt(catalog, combination, answer="The wind keeps its own counsel.", variant=variant)
-        for variant in GRADER_VARIANTS
+        for variant in prompts.grader_variants
     ]
 
     compare(f"prompts-k{k}.txt", "\n\n════════\n\n".join([*turns, *grading]) + "\n")

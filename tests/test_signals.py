@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.commands.actions.status import run_status
 from skillmix.errors import UserError
 from skillmix.runs.run import open_run
+from skillmix.scores.status import run_status
 from skillmix.steps.run import run_experiment
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]

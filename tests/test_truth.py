@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 
 from skillmix.experiment.experiment import experiment_of
 from skillmix.grading.points import METRICS, text_score
-from skillmix.scores.cells import Score
+from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_checked
 
@@ -42,7 +42,7 @@ def distribution(student: str, k: int, metric: str) -> dict[float, float]:
             chance = comb(k, shown) * skill**shown * (1 - skill) ** (k - shown)
             for is_met, rate in zip(met, others, strict=True):
                 chance *= rate if is_met else 1 - rate
-            score = text_score((*[True] * shown, *[False] * (k - shown), *met), metric)  # type: ignore[arg-type]
+            score = text_score((*[True] * shown, *[False] * (k - shown), *met), metric)
             assert score is not None
             chances[score] = chances.get(score, 0.0) + chance
     return chances
@@ -59,7 +59,7 @@ def truth(student: str, k: int, metric: str) -> tuple[float, float]:
     return best, one_try
 
 
-def scores_of(seed: int) -> list[Score]:
+def scores_of(seed: int) -> list[CellScore]:
     run_checked(experiment_of(SMOKE | {"seed": seed, "name": f"smoke-{seed}"}, source="smoke"))
     return run_scores(f"smoke-{seed}")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from skillmix.report.figures.style import as_svg, house_style, laid_out
 from skillmix.report.headline import headline_figure, headline_table
-from skillmix.scores.cells import Score
+from skillmix.scores.cells import CellScore
 
 ROOT = Path(__file__).parents[1]
 FIGURE = Path("docs/figures/headline.svg")
@@ -22,7 +22,7 @@ START, END = "<!-- headline: written by `make readme` from {0} -->", "<!-- end o
 def headline(result: Path) -> str:
     """The part of the README between its two marks."""
     document = json.loads(result.read_text(encoding="utf-8"))
-    scores = [Score(**score) for score in document["scores"]]
+    scores = [CellScore(**score) for score in document["scores"]]
     note = f"{document['about']} Full marks, best of the generations, 95 % intervals: `{document['command']}`."
     picture = f"![Full marks against k, from {result.name}]({FIGURE.as_posix()})"
     start = START.format(result.relative_to(ROOT).as_posix())
@@ -31,7 +31,7 @@ def headline(result: Path) -> str:
 
 def figure(result: Path) -> bytes:
     """The figure, with the hash of what it shows."""
-    scores = [Score(**score) for score in json.loads(result.read_text(encoding="utf-8"))["scores"]]
+    scores = [CellScore(**score) for score in json.loads(result.read_text(encoding="utf-8"))["scores"]]
     with house_style():
         return as_svg(laid_out(headline_figure(scores)), about=f"drawn from {digest(result)}")
 

@@ -1,4 +1,4 @@
-"""What a model is asked and what it answers: the vocabulary that engine, models and stages share."""
+"""Requests to models and the outcomes of calls: the vocabulary that models, runs and steps share."""
 
 import re
 from collections.abc import AsyncIterator
@@ -27,26 +27,29 @@ class Message:
 
     @cached_property
     def content_hash(self) -> str:
-        """The address under which a journal keeps the message."""
+        """The hash under which a journal stores the message."""
         return content_address(self.role, self.content)
 
 
 def content_address(role: Role, content: str) -> str:
-    """The hash of a message, of its words as they are."""
-    # Not `digest`: every message is hashed again whenever a journal is read, and JSON would take most of it.
+    """The hash of a message, without any normalisation."""
+    # Not `digest`: reading a journal hashes every message again, and JSON encoding would take most of that time.
     return blake2b(f"{role}\0{content}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How a reply is sampled; nothing else about sampling is ever sent. None is: not sent, or not known."""
+    """How a reply is sampled; these are the only sampling parameters that are sent.
+
+    None means that a parameter is not sent, or not known.
+    """
 
     temperature: float | None = 0.7
     max_tokens: int | None = 512
     top_p: float | None = None
 
     def settings(self) -> dict[str, float | int | None]:
-        """As hashed and stored: a temperature of 1 is one of 1.0."""
+        """The form that is hashed and stored, in which a temperature of 1 equals 1.0."""
         return {
             "temperature": None if self.temperature is None else float(self.temperature),
             "max_tokens": self.max_tokens,
@@ -55,12 +58,12 @@ class Decoding:
 
 
 UNKNOWN_DECODING: Final = Decoding(temperature=None, max_tokens=None)
-"""Of replies that were made elsewhere."""
+"""The decoding of replies that other programs made."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateKey:
-    """What a student's call is for."""
+    """Identifies a student's call within a run."""
 
     student: str
     combination: str
@@ -73,7 +76,7 @@ class GenerateKey:
 
 @dataclass(frozen=True, slots=True)
 class GradeKey:
-    """What a grader's call is for; `text` is a short hash of the graded text."""
+    """Identifies a grader's call within a run; `text` is a short hash of the graded text."""
 
     student: str
     combination: str
@@ -95,13 +98,13 @@ CallKey = GenerateKey | GradeKey
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a request is about, as records; it is neither sent nor hashed nor stored."""
+    """The task behind a request, as records; it is not sent, hashed or stored."""
 
     combination: Combination
     criteria: tuple[str, ...] = ()
-    """What a grader is asked to give points for, in the words of its prompt."""
+    """The criteria that a grader gives points for, in the words of its prompt."""
     text: str = ""
-    """The text that a grader is asked about."""
+    """The text that a grader grades."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +117,10 @@ class Request:
     decoding: Decoding
     seed: int | None
     subject: Subject | None = field(default=None, compare=False, repr=False)
-    """For models that do not read their prompt; None if only the messages are known."""
+    """For models that do not read their prompt, such as scripted ones; None if only the messages are known."""
 
     def settings(self) -> dict[str, object]:
-        """What the request hash covers, by name; not address, key, timeouts, concurrency or prices."""
+        """The parts that the request hash covers; address, key, timeout, concurrency and prices are not among them."""
         return {
             "model": self.model,
             "messages": [message.content_hash for message in self.messages],
@@ -127,22 +130,22 @@ class Request:
 
     @cached_property
     def content_hash(self) -> str:
-        """Changes when the same key would be asked something else."""
+        """A hash that changes when a request with the same key has other content."""
         return digest("request", self.settings()).hex()
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back, also when it is empty."""
+    """The reply of a model; its text may be empty."""
 
     text: str
     finish: str | None = None
-    """Why the model stopped, in its provider's words; None if unknown."""
+    """Why the model stopped, in the provider's words; None if unknown."""
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
     not_sent: tuple[str, ...] = ()
-    """Parameters that the provider could not take."""
+    """Parameters of the request that the provider does not support."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", clean_text(self.text))
@@ -156,26 +159,26 @@ class Reply:
 ProblemKind = Literal["fatal", "final", "failed", "passing"]
 """What a problem means for its run.
 
-- fatal: the model cannot be used, and the run stops.
-- final: the student's own outcome, such as a refusal. It is never asked again.
-- failed: this request cannot be answered now. It is not tried again in this run, and the next run asks it again.
-- passing: the same request may be answered soon. It is tried again.
+- fatal: the model cannot be used. The run stops.
+- final: the problem is the student's own outcome, such as a refusal. No run makes this call again.
+- failed: the model cannot answer this request now. This run does not try again, the next run does.
+- passing: the model may answer the same request soon. This run tries again.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CallProblem:
-    """Why there is no reply."""
+    """Why a call has no reply."""
 
     kind: ProblemKind
     reason: str
     detail: str = ""
     retry_after: float | None = None
-    """Seconds that the provider asks to wait; not stored."""
+    """Seconds that the provider wants us to wait; not stored."""
     is_free: bool = False
-    """Whether it is known that nobody bills this try; not stored."""
+    """Whether the provider certainly does not bill this try; not stored."""
     tokens: tuple[int | None, int | None] = (None, None)
-    """Input and output tokens that the provider counted, if it did; not stored."""
+    """Input and output tokens as the provider counted them; not stored."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", clean_text(self.reason))
@@ -184,16 +187,16 @@ class CallProblem:
 
 Outcome = Reply | CallProblem
 Origin = Literal["call", "imported", "imported-text"]
-"""A call of ours; a reply made elsewhere; a text made elsewhere, which is the answer itself."""
+"""A call that we made, an imported reply, or an imported text that is the answer itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call as a journal keeps it."""
+    """A call as a journal stores it."""
 
     key: CallKey
     outcome: Outcome | None
-    """None while it is submitted to a provider's batch."""
+    """None while the call is part of a provider's batch that is not finished."""
     model: str
     messages: tuple[str, ...]
     """Hashes of the request's messages."""
@@ -205,18 +208,18 @@ class Call:
 
 
 class Model(Protocol):
-    """Anything that answers: it pulls requests when it has room and yields outcomes as they finish."""
+    """A model: it pulls requests when it has room, and yields each outcome when it is ready."""
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests, in any order."""
+        """Yield every request with its outcome, in any order."""
         ...
 
     async def probe(self) -> CallProblem | None:
-        """What is wrong with its address, its name or the key, found out without a paid call; None if nothing is."""
+        """Check address, name and key without a paid call; None if there is no problem."""
         ...
 
     async def close(self) -> None:
-        """Give back what it holds."""
+        """Release connections and memory."""
         ...
 
 
@@ -233,7 +236,7 @@ def is_count(value: object) -> bool:
 
 
 def clean_text(text: str) -> str:
-    """Text from outside without the half characters that no file can hold."""
+    """Replace lone surrogates, which no file can hold."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -248,17 +251,17 @@ def seed_for(experiment_seed: int, key: CallKey) -> int:
 
 
 def checked_name(name: str, what: str) -> str:
-    """A name that can stand in a key."""
+    """The name itself if it can be part of a key; otherwise an error."""
     if not _NAME.fullmatch(name):
         raise UserError(
             f"{name!r} is not a name for a {what}.",
-            hint="Use small letters, digits, '.', '_' and '-' only.",
+            hint="Use only small letters, digits, '.', '_' and '-'.",
         )
     return name
 
 
 def as_name(label: str) -> str:
-    """The nearest name to a label from elsewhere.
+    """The nearest valid name to a label of another program.
 
     >>> as_name("meta-llama/Llama-2 7B")
     'meta-llama-llama-2-7b'

@@ -1,10 +1,10 @@
-"""The one exception that means: the user must change something; and the one for signals."""
+"""Exceptions that commands show to the user without a traceback."""
 
 from collections.abc import Sequence
 
 
 class UserError(Exception):
-    """A mistake that its user can mend; shown as one line and a hint, without a traceback."""
+    """A mistake that the user can mend; commands show its message and its hint."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -13,7 +13,7 @@ class UserError(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked for the end; what is done is kept."""
+    """A signal ended the command; finished work is kept."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -21,7 +21,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def visible(text: str) -> str:
-    r"""A text from a stranger's file as a terminal may show it: signs that would steer the terminal are spelled out.
+    r"""An untrusted text that is safe to print: control characters are spelled out.
 
     >>> visible("a\x1b[2Jb")
     'a\\x1b[2Jb'
@@ -30,7 +30,7 @@ def visible(text: str) -> str:
 
 
 def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError:
-    """All faults of one file or folder in a single error, so that one round of edits mends them all."""
+    """One error for all faults of a file or folder, so that the user can mend them in one round of edits."""
     if len(faults) == 1:
         return UserError(f"{subject}: {faults[0]}", hint=hint)
     return UserError(f"{subject} has {len(faults)} faults:\n" + "\n".join(f"  {f}" for f in faults), hint=hint)

@@ -1,24 +1,27 @@
-"""Content hashes and hash-driven draws; the only source of randomness for what a run contains."""
+"""Content hashes, and draws that depend on hashes alone.
+
+Nothing that a run contains depends on any other source of randomness.
+"""
 
 import json
 from hashlib import blake2b
 from typing import Final
 
 HEX_ID: Final = 16
-"""Hex digits of a printed id: 64 bits, so a million ids collide with a chance of 3e-8."""
+"""Hex digits of a printed id; with 64 bits, two of a million ids are equal with a chance of 3e-8."""
 
 
-# `json.dumps` with settings of its own makes an encoder for each call, which takes longer than the encoding.
+# One encoder for all calls: `json.dumps` with settings builds an encoder each time, which takes longer than encoding.
 _canonical: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False).encode
 
 
 def digest(*parts: object, size: int = 16) -> bytes:
-    """Hash of JSON-able parts; their boundaries count, so ("ab", "c") and ("a", "bc") differ."""
+    """Hash of JSON-serialisable parts; boundaries count, so ("ab", "c") and ("a", "bc") have different hashes."""
     return blake2b(_canonical(parts).encode("utf-8", "surrogatepass"), digest_size=size).digest()
 
 
 def short_id(*parts: object) -> str:
-    """Printable id of JSON-able parts.
+    """Printable id of JSON-serialisable parts.
 
     >>> len(short_id("a", 1))
     16
@@ -27,7 +30,7 @@ def short_id(*parts: object) -> str:
 
 
 def ranked(items: list[str], *purpose: object) -> list[str]:
-    """The items in an order that depends on the purpose and on each item alone.
+    """Sort items by a hash of the purpose and the item, so that adding an item leaves the order of the others.
 
     >>> sorted(ranked(["a", "b", "c"], "demo")) == ["a", "b", "c"]
     True
@@ -36,15 +39,15 @@ def ranked(items: list[str], *purpose: object) -> list[str]:
 
 
 def seed_of(experiment_seed: int, *key: object) -> int:
-    """The 31-bit seed of one call: a function of the experiment's seed and the call's key."""
+    """The 31-bit seed of one call, derived from the experiment's seed and the call's key."""
     return int.from_bytes(digest(experiment_seed, *key, size=4)) >> 1
 
 
 def permuted(index: int, total: int, key: bytes) -> int:
-    """Where a keyed permutation of range(total) sends an index.
+    """Map an index to its image under a keyed permutation of range(total).
 
-    A Feistel network over the next even number of bits, walked until it lands inside: a draw without
-    replacement whose n-th item is known without the others, for totals of any size.
+    This draws without replacement: the n-th item needs none of the items before it, and `total` may be of any size.
+    The permutation is a Feistel network over an even number of bits, repeated until the result is below `total`.
 
     >>> sorted(permuted(i, 10, b"key") for i in range(10)) == list(range(10))
     True

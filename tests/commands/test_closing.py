@@ -1,24 +1,14 @@
-"""The last lines of a run: what was shown, what it cost, and three commands that work."""
+"""The sentences about the differences between tuned students and their bases."""
 
-import json
-import os
-import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-import yaml
-
-from skillmix.commands import main
-from skillmix.commands.pages.closing import shown_lines
-from skillmix.experiment.prices import Price
-from skillmix.scores.cells import Score
+from skillmix.commands.closing import shown_lines
+from skillmix.scores.cells import CellScore
 from skillmix.scores.compare import Change, clearest_first
 from skillmix.scores.scoring import scored_run
-from skillmix.scores.statistics.gains import Gain
+from skillmix.scores.statistics.differences import Gain
 from tests.report.worlds import make_world
 
 
@@ -27,11 +17,11 @@ def change(student: str, k: int, mean: float, low: float, high: float, **more: A
     return Change("r", student, "base", (1,), more.get("grader", "rules"), more.get("setting", "all"), k, gain)
 
 
-def score(student: str, k: int, value: float, **more: Any) -> Score:
-    facts: dict[str, Any] = dict.fromkeys(Score.__dataclass_fields__)
+def score(student: str, k: int, value: float, **more: Any) -> CellScore:
+    facts: dict[str, Any] = dict.fromkeys(CellScore.__dataclass_fields__)
     facts |= {"student": student, "grader": "rules", "setting": "all", "k": k, "metric": "full_marks", "sets": "all"}
     facts |= {"value": value, "low": value / 2, "high": (1 + value) / 2, "combinations": 40, "complete": 40}
-    return Score(**{**facts, **more})
+    return CellScore(**{**facts, **more})
 
 
 SCORES = [score("base", 1, 0.05), score("self-taught", 1, 0.81), score("base", 2, 0.0), score("self-taught", 2, 0.05)]
@@ -103,88 +93,3 @@ def test_lineage_decides_who_is_tuned(in_folder: Path) -> None:
     assert lines[0].endswith(", outside noise.")
     assert len(lines) == 2
     assert "other" not in "\n".join(lines)
-
-
-def experiment(folder: Path, *, grader: str, has_report: bool = False, stage: str = "evaluate") -> Path:
-    evaluate = {"students": ["base"], "settings": ["all"], "k": [1, 2], "combinations": 3, "generations": 1}
-    step: dict[str, Any] = {"name": "eval", "stage": "evaluate", "graders": ["judge"], **evaluate}
-    if stage == "dataset":
-        step = {"name": "d", "stage": "dataset", "writer": "base", "graders": ["judge"], "k": [1], "target": 2}
-    document = {
-        "name": "tiny",
-        "catalog": "verifiable",
-        "students": {"base": {"model": "scripted:student"}},
-        "graders": {"judge": {"model": grader}},
-        "steps": [step, *([{"name": "report", "stage": "report"}] if has_report else [])],
-    }
-    path = folder / "tiny file.yaml"
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return path
-
-
-@pytest.mark.parametrize(
-    ("facts", "wanted"),
-    [
-        ({"grader": "rules:", "has_report": True}, ["texts", "grade-text", "scores"]),
-        ({"grader": "scripted:grader"}, ["texts", "report", "scores"]),
-        ({"grader": "scripted:grader", "stage": "dataset"}, ["run", "status", "export"]),
-    ],
-)
-def test_a_run_ends_with_its_cost_and_three_commands_that_work(
-    in_folder: Path, capsys: pytest.CaptureFixture[str], facts: dict[str, Any], wanted: list[str]
-) -> None:
-    path = experiment(in_folder, **facts)
-    assert main(["run", str(path), "--set", "seed=5"]) == 0
-
-    said = capsys.readouterr()
-    lines = said.err.splitlines()
-    [cost] = [line for line in lines if line.startswith("cost: ")]
-    assert " calls made, 0 found, " in cost and "of CPU time" in cost and "dollars" not in cost
-    assert any("report: open" in line for line in lines) == facts.get("has_report", False)
-    commands = lines[lines.index("try next:") + 1 :]
-    assert len(commands) == 3
-    assert [command.split(" -m skillmix ")[1].split()[0] for command in commands] == wanted
-    assert "noise" not in said.out
-    for command in commands:
-        done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, env=dict(os.environ))
-        assert done.returncode == 0, (command, done.stderr)
-        assert done.stdout.strip()
-
-
-@pytest.mark.parametrize(("price", "wanted"), [(Price(1000.0, 1000.0), r"\d+\.\d\d US"), (None, "US dollars unknown")])
-def test_a_priced_run_says_what_it_cost_and_an_unpriced_one_that_nobody_knows(
-    in_folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    price: Price | None,
-    wanted: str,
-) -> None:
-    monkeypatch.setattr("skillmix.steps.run.price_of", lambda spec, prices: price)
-
-    assert main(["run", str(experiment(in_folder, grader="rules:")), "--json"]) == 0
-
-    assert re.search(rf"cost: .* of CPU time, {wanted}", capsys.readouterr().err)
-
-
-def test_with_json_standard_output_is_json_alone(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", str(experiment(in_folder, grader="rules:")), "--json"]) == 0
-
-    said = capsys.readouterr()
-    assert {row["student"] for row in json.loads(said.out)} == {"base"}
-    assert "cost: " in said.err
-    assert "try next" not in said.err
-
-
-def test_a_command_that_the_shell_does_not_find_is_named_by_its_path(
-    in_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from skillmix.commands.streams import program
-
-    folder = in_folder / "bin"
-    folder.mkdir()
-    (folder / "skillmix").touch(mode=0o755)
-    monkeypatch.setattr(sys, "argv", [str(folder / "skillmix"), "run"])
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert program() == "bin/skillmix"
-    monkeypatch.setenv("PATH", str(folder))
-    assert program() == "skillmix"

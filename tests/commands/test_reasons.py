@@ -10,10 +10,10 @@ import yaml
 
 from skillmix.checkers.registry import LOOKS_FOR, why_not_shown
 from skillmix.commands import main
-from skillmix.commands.actions.texts import run_texts
+from skillmix.runs.reading.texts import run_texts
 from skillmix.steps.run import run_experiment
+from tests.commands.command_line import give_input, run
 from tests.report.test_pages import EVIL, chunk
-from tests.test_cli import give_input, run
 
 ANAPHORA = "code found no passage that shows it; the check looks for " + LOOKS_FOR["anaphora"]
 NAMED = ("grade-text", "verifiable", "--skills", "anaphora", "--topic", "Sourdough bread")

@@ -26,7 +26,9 @@ from skillmix.grading.points import text_score
 from skillmix.grading.sentences import count_sentences
 from skillmix.runs.reading.records import run_records
 from skillmix.runs.run import open_run
-from skillmix.steps.run import RunResult, run_experiment
+from skillmix.runs.scheduler import StopReason
+from skillmix.steps.run import run_experiment
+from skillmix.steps.step_kind import RunResult
 
 FILES = ("train.jsonl", "validation.jsonl", "dataset_info.json", "rows.parquet", "README.md", "skillmix.json")
 WRITER = "scripted:student?skill=0.8&marker=0.9"
@@ -305,7 +307,7 @@ def test_no_text_at_all_may_be_enough(in_folder: Path, capsys: pytest.CaptureFix
 def test_a_spent_budget_leaves_what_there_is_and_goes_on_later(in_folder: Path) -> None:
     short = run(in_folder, step("d", k=[1], target=40), budget={"max_calls": 100})
 
-    assert short.stopped == "the budget is spent"
+    assert short.stopped == StopReason.BUDGET
     assert 0 < short.datasets["d"].texts < 40
     whole = run(in_folder, step("d", k=[1], target=40), budget={"max_calls": 10_000})
     assert whole.is_complete

@@ -1,4 +1,4 @@
-"""The experiment file: the design's examples parse, and every fault is told."""
+"""The experiment file: the examples of the design parse, every fault is reported, and `--set` changes one key."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import EvaluateStep, experiment_of, load_experiment
+from skillmix.experiment.experiment import experiment_of, load_experiment, with_changes
+from skillmix.experiment.steps import EvaluateStep
 
 EVALUATION = """
 name: held-out-check
@@ -80,9 +81,70 @@ def test_rounds_of_data_and_training_parse() -> None:
         ({"budget": {"max_usd": -1}}, "budget.max_usd"),
     ],
 )
-def test_a_faulty_experiment_is_refused_with_its_place(changes: dict[str, Any], message: str) -> None:
+def test_a_faulty_experiment_is_refused_with_the_location(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         parsed(EVALUATION, **changes)
+
+
+GENERATE = {"name": "write", "stage": "generate", "students": ["base"], "k": [1]}
+GRADE = {"name": "again", "stage": "grade", "of": ["eval"], "graders": ["gpt"]}
+
+
+@pytest.mark.parametrize(
+    ("step", "key"),
+    [
+        *((0, key) for key in ("students", "graders", "settings", "k")),
+        *((2, key) for key in ("students", "settings", "k")),
+        *((3, key) for key in ("of", "graders")),
+    ],
+)
+def test_an_empty_list_in_a_step_is_refused_with_its_keys(step: int, key: str) -> None:
+    document = yaml.safe_load(EVALUATION)
+    document["steps"] += [dict(GENERATE), dict(GRADE)]
+    experiment_of(document, source="test.yaml")
+
+    document["steps"][step][key] = []
+
+    stage = document["steps"][step]["stage"]
+    with pytest.raises(UserError, match=rf"steps\.{step + 1}\.{stage}\.{key}: the list is empty") as caught:
+        experiment_of(document, source="test.yaml")
+    assert f"{stage} step: name, stage, " in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        (["steps", 0], "Keys of an evaluate step: name, stage, students, graders, settings, k, combinations,"),
+        (["steps", 1], "Keys of a report step: name, stage, rules, published, tokens, runs."),
+        (["students", "base"], "Keys of a student: key, insecure, model,"),
+        (["graders", "gpt"], "Keys of a grader: key, insecure, model, rounds,"),
+        (["budget"], "Keys of budget: max_usd, max_calls."),
+    ],
+)
+def test_the_hint_for_a_wrong_key_names_the_keys_of_its_section(path: list[str | int], hint: str) -> None:
+    document = yaml.safe_load(EVALUATION)
+    section = document
+    for part in path:
+        section = section[part]
+    section["colour"] = "red"
+
+    with pytest.raises(UserError, match="colour: Extra inputs") as caught:
+        experiment_of(document, source="test.yaml")
+
+    assert str(caught.value.hint).startswith(hint)
+    assert "Keys of an experiment" not in str(caught.value.hint)
+
+
+def test_the_hint_for_wrong_keys_in_several_sections_names_the_keys_of_each() -> None:
+    document = yaml.safe_load(ROUNDS) | {"colour": "red"}
+    document["steps"][0]["per_skill"] = {"middle": 3}
+    document["steps"][1]["lora"] = {"size": 3}
+
+    with pytest.raises(UserError) as caught:
+        experiment_of(document, source="test.yaml")
+
+    titles = [sentence.split(":")[0] for sentence in str(caught.value.hint).split(". ")]
+    assert titles[:3] == ["Keys of per_skill", "Keys of lora", "Keys of an experiment"]
 
 
 def test_steps_may_only_use_what_came_before() -> None:
@@ -107,32 +169,38 @@ def test_every_experiment_that_ships_can_be_read(path: Path) -> None:
     assert load_experiment(path).name == path.stem
 
 
+CHANGED_DOCUMENT = {"seed": 0, "budget": None, "steps": [{"name": "eval", "k": [1, 2]}, {"name": "report"}]}
+
+
 @pytest.mark.parametrize(
-    ("step", "fault"),
+    ("change", "path", "value"),
     [
-        ({"writer": "base", "of": ["d0"]}, "give one of them"),
-        ({}, "give one of them"),
-        ({"writer": "base", "k": [1]}, "needs graders, a target"),
-        ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(x)"}, "no recipe"),
-        ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(1)", "k": [1]}, "says which k"),
-        ({"writer": "base", "graders": ["judge"], "target": {1: 5}, "k": [1, 2]}, "target names k"),
-        ({"of": ["d0"], "target": 3}, "do not apply"),
-        ({"of": ["d0"], "shares": {1: 1}}, "need a size"),
-        ({"of": ["nowhere"]}, "no earlier dataset step"),
-        (
-            {"writer": "base", "graders": ["judge"], "target": 5, "k": [1], "per_skill": {"floor": 3, "ceiling": 2}},
-            "above",
-        ),
+        ("seed=7", ["seed"], 7),
+        ("budget.max_usd=2.5", ["budget", "max_usd"], 2.5),
+        ("steps.eval.k=[3]", ["steps", 0, "k"], [3]),
+        ("steps.2.name=end", ["steps", 1, "name"], "end"),
+        ("students.a.model=openai:m@http://h/v1?x=1", ["students", "a", "model"], "openai:m@http://h/v1?x=1"),
+        ("seed=", ["seed"], None),
     ],
 )
-def test_a_dataset_step_that_makes_no_sense_is_refused(step: dict[str, Any], fault: str) -> None:
-    first = {"name": "d0", "stage": "dataset", "writer": "base", "graders": ["judge"], "target": 5, "k": [1]}
-    document = {
-        "name": "x",
-        "students": {"base": {"model": "scripted:student"}},
-        "graders": {"judge": {"model": "scripted:grader"}},
-        "steps": [first, {"name": "d", "stage": "dataset"} | step],
-    }
+def test_a_change_reaches_its_key_and_nothing_else(change: str, path: list[str | int], value: object) -> None:
+    document: object = with_changes(CHANGED_DOCUMENT, [change])
 
-    with pytest.raises(UserError, match=fault):
-        experiment_of(document, source="test")
+    found: object = document
+    for part in path:
+        found = found[part]  # type: ignore[index]
+    assert found == value
+    assert CHANGED_DOCUMENT["steps"] == [{"name": "eval", "k": [1, 2]}, {"name": "report"}]
+
+
+@pytest.mark.parametrize("change", ["seed", "=3", "steps.nobody.k=1", "steps.9.k=1", "seed.deeper=1", "seed=[1"])
+def test_a_faulty_change_is_refused_with_a_hint(change: str) -> None:
+    with pytest.raises(UserError) as caught:
+        with_changes(CHANGED_DOCUMENT, [change])
+
+    assert caught.value.hint
+
+
+def test_yaml_that_makes_objects_is_refused() -> None:
+    with pytest.raises(UserError, match="not valid YAML"):
+        with_changes(CHANGED_DOCUMENT, ["seed=!!python/object/apply:os.system [ls]"])

@@ -12,10 +12,9 @@ import pytest
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models import checkpoints
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
+from skillmix.models.lineage import lineage_of
 from skillmix.models.specs import parse_spec
-from skillmix.runs.students import lineage_of
-from skillmix.scores.lineages import _lineage_of_spec
-from skillmix.training.sources import read_lessons, sources_of, united
+from skillmix.training.sources import read_lessons, sources_of
 from tests.fuzz.common import cases, damaged_bytes, mutated, nothing_changes_in, refused
 from tests.models.tiny_checkpoint import torch, write_adapter, write_checkpoint
 
@@ -31,7 +30,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data.mkdir()
     row = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a b"}]}
     (data / "train.jsonl").write_text(f"{json.dumps(row)}\n" * 3, encoding="utf-8")
-    about = {"hash": "abc", "k": [1, 2], "combinations": ["c1"], "skill_sets": [["a", "b"]], "counts": {"train": 3}}
+    facts = {"hash": "abc", "k": [1, 2], "combinations": ["c1"], "skill_sets": [["a", "b"]], "counts": {"train": 3}}
+    about = {"kind": "dataset", **facts}
     (data / "skillmix.json").write_text(json.dumps(about), encoding="utf-8")
     return folder
 
@@ -54,7 +54,8 @@ def pointed_elsewhere(file: Path, draw: Random) -> None:
     """A lineage that names a folder of the world, its own included, as its base."""
     folder = file.parents[1] / draw.choice(("base", "first", "second", "data", "nowhere"))
     spec = draw.choice((f"local:{folder}", f"local:{folder}+{folder}", f"bundled:none+{folder}", f"openai:{folder}"))
-    file.write_text(json.dumps({"kind": "model", "base": {"spec": spec, "hash": draw.choice((None, 1, "x"))}}), "utf-8")
+    about = {"kind": "model", "base": {"spec": spec, "hash": draw.choice((None, 1, "x"))}, "k": [1], "combinations": []}
+    file.write_text(json.dumps(about), "utf-8")
 
 
 def worlds(kind: str, world: Path, there: Path, *, few: int, many: int) -> Iterator[tuple[int, Random]]:
@@ -70,7 +71,7 @@ def worlds(kind: str, world: Path, there: Path, *, few: int, many: int) -> Itera
 def read_lineage(spec: str) -> None:
     refused(lambda: checkpoint_of(parse_spec(spec)).check_adapters())
     refused(lambda: lineage_of(spec))
-    refused(lambda: _lineage_of_spec(spec, {}))
+    refused(lambda: lineage_of(spec, {}))
 
 
 def read_lineages(there: Path) -> None:
@@ -81,7 +82,6 @@ def read_lineages(there: Path) -> None:
     def data() -> None:
         sources = sources_of(step, there)
         read_lessons(sources, validation_share=0.2)
-        united([source.about for source in sources], "k")
 
     refused(data)
 

@@ -111,7 +111,7 @@ def assert_sound(rubric: Rubric, reply: str, reading: Reading) -> None:
             assert fold(before_parenthesis(criterion.name)) in said
         elif criterion.kind == "topic":
             assert point is not None
-            assert rubric.topic in said or any(word in said for word in TOPIC_WORDS)
+            assert rubric.folded_topic in said or any(word in said for word in TOPIC_WORDS)
         elif criterion.kind == "sense":
             assert point is not None
             assert any(word in said for word in SENSE_WORDS)

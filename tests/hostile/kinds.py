@@ -228,7 +228,7 @@ def _statuses() -> Iterator[Kind]:
         target = f"http://127.0.0.1:9/{status}?k=1"
         yield Kind(f"status {status}", "fatal", target, _fixed(Web(status, headers={"Location": target})))
     yield Kind("status 304", "fatal", "HTTP 304", _fixed(Web(304)))
-    yield Kind("a redirect to nowhere", "fatal", "does not name", _fixed(Web(302)))
+    yield Kind("a redirect to nowhere", "fatal", "redirects to an unknown address", _fixed(Web(302)))
     yield Kind("a redirect to a path", "fatal", "/elsewhere", _fixed(Web(307, headers={"Location": "/elsewhere"})))
     key = f"http://127.0.0.1:9/{SECRET}"
     yield Kind("a redirect with a key", "fatal", "http://127.0.0.1:9/", _fixed(Web(302, headers={"Location": key})))

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from skillmix import commands
-from skillmix.commands.parser import parser_of_all
+from skillmix.commands import parser_of_all
 from skillmix.runs import scheduler
-from skillmix.steps import run
+from skillmix.steps import before_run
 from tests.hostile.kinds import KINDS, more_shapes_of_the_key
 from tests.hostile.replies import SECRET
 
@@ -34,7 +34,7 @@ def shorten_waits() -> None:
     defaults = scheduler.Scheduler.__init__.__kwdefaults__
     assert defaults is not None
     defaults["tries"] = 3
-    commands.parser_of_all = cache(parser_of_all)  # type: ignore[attr-defined]
+    commands.parser_of_all = cache(parser_of_all)
 
 
 def write_catalog() -> None:
@@ -102,14 +102,14 @@ def visit(address: str, protocol: str, name: str) -> dict[str, Any]:
     )
     for file, kind in (("hostile.yaml", name), ("good.yaml", "good")):
         Path(file).write_text(json.dumps(experiment(address, protocol, kind)), encoding="utf-8")
-    run._LONGEST_PROBE = 0.2 if KINDS[name].is_slow else 8.0  # type: ignore[misc]
+    before_run._LONGEST_PROBE = 0.2 if KINDS[name].is_slow else 8.0  # type: ignore[misc]
     forget_peak()
     started = time.monotonic()
     status, out, err = commanded("run", "hostile.yaml", "--prices", "prices.yaml", "--json")
     seconds = time.monotonic() - started
     peak = peak_mb()
     left = _left()
-    run._LONGEST_PROBE = 8.0  # type: ignore[misc]
+    before_run._LONGEST_PROBE = 8.0  # type: ignore[misc]
     again, scores, _ = commanded("run", "good.yaml", "--prices", "prices.yaml", "--json")
     leaks = [str(path) for path in Path().rglob("*") if path.is_file() and holds_key(path.read_bytes())]
     os.chdir("..")

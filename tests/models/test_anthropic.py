@@ -8,8 +8,7 @@ from aiohttp import web
 from skillmix.calls import CallProblem, Outcome, Reply
 from skillmix.errors import UserError
 from skillmix.models.servers.anthropic import AnthropicModel
-from skillmix.models.servers.keys import Access
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import Access, ModelOptions, ModelSpec
 from tests.models.stub import Handler, Stub, ask, request, serving
 
 SECRET = "sk-ant-very-secret-123456"
@@ -23,7 +22,9 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 def answer(handler: Handler) -> tuple[Outcome, Stub]:
     async def main() -> tuple[Outcome, Stub]:
         async with serving(handler) as stub:
-            model = AnthropicModel(ModelSpec("anthropic", "claude-x", stub.address), access=Access("STUDENT_KEY"))
+            model = AnthropicModel(
+                ModelSpec("anthropic", "claude-x", stub.address), ModelOptions(access=Access("STUDENT_KEY"))
+            )
             return (await ask(model, request()))[0][1], stub
 
     return asyncio.run(main())
@@ -95,4 +96,4 @@ def test_it_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
 
     with pytest.raises(UserError, match="ANTHROPIC_API_KEY is not set"):
-        AnthropicModel(ModelSpec("anthropic", "claude-x"))
+        AnthropicModel(ModelSpec("anthropic", "claude-x"), ModelOptions())

@@ -105,7 +105,7 @@ def test_a_processor_that_treats_some_rows_differently_gets_smaller_products(mon
 
     monkeypatch.setattr(Decoder, "rows_agree", agree_up_to_two)
 
-    assert independent_width(loaded().model, most=7) == 2
+    assert independent_width(loaded().model, limit=7) == 2
     assert asked == [7, 4, 2]
     requests = [request(number) for number in range(9)]
     assert written(requests, slots=5) == written(requests[::-1], slots=5) == written(requests, slots=2)

@@ -124,7 +124,7 @@ def test_tokenizer_that_splits_otherwise_than_known_is_refused(
     written(tmp_path / "tiny.gguf")
     monkeypatch.setattr(gguf_checkpoint, "_KNOWN_TOKENS", {"ab": [3, 4]})
 
-    with pytest.raises(UserError, match="splits 'ab' in another way"):
+    with pytest.raises(UserError, match="splits 'ab' differently"):
         write_checkpoint(tmp_path / "tiny.gguf", folder)
 
 

@@ -12,9 +12,9 @@ from skillmix.calls import CallProblem, Outcome
 from skillmix.commands import main as command
 from skillmix.errors import UserError
 from skillmix.models.servers.anthropic import AnthropicModel
-from skillmix.models.servers.keys import Access, door_of
+from skillmix.models.servers.keys import server_of
 from skillmix.models.servers.openai import OpenAIModel
-from skillmix.models.specs import ModelSpec, parse_spec
+from skillmix.models.specs import Access, ModelOptions, ModelSpec, parse_spec
 from skillmix.steps.run import run_experiment
 from tests.hostile.replies import ANSWER, grades
 from tests.models.stub import ask, chat, request, serving
@@ -30,7 +30,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def model_of(provider: str, address: str, access: Access | None = None) -> OpenAIModel | AnthropicModel:
     spec = ModelSpec(provider, "m", address)
-    return (OpenAIModel if provider == "openai" else AnthropicModel)(spec, access=access or Access())
+    return (OpenAIModel if provider == "openai" else AnthropicModel)(spec, ModelOptions(access=access or Access()))
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
@@ -56,16 +56,16 @@ def test_another_address_gets_the_key_that_its_model_names_or_none(provider: str
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
 def test_the_providers_own_address_gets_its_key(provider: str) -> None:
     doors = [
-        door_of(ModelSpec(provider, "m"), Access()),
-        door_of(parse_spec(f"{provider}:m@https://api.{provider}.com/v1"), Access()),
+        server_of(ModelSpec(provider, "m"), Access()),
+        server_of(parse_spec(f"{provider}:m@https://api.{provider}.com/v1"), Access()),
     ]
 
-    assert [door.variable for door in doors] == [OWN[provider]] * 2
+    assert [server.variable for server in doors] == [OWN[provider]] * 2
 
 
 def test_a_student_elsewhere_and_a_grader_of_openai_have_a_key_each() -> None:
-    student = door_of(parse_spec("openai:m@https://api.together.xyz/v1"), Access("TOGETHER_API_KEY"))
-    grader = door_of(parse_spec("openai:gpt-4o"), Access())
+    student = server_of(parse_spec("openai:m@https://api.together.xyz/v1"), Access("TOGETHER_API_KEY"))
+    grader = server_of(parse_spec("openai:gpt-4o"), Access())
 
     assert (student.variable, grader.variable) == ("TOGETHER_API_KEY", "OPENAI_API_KEY")
     assert student.secret != grader.secret
@@ -79,23 +79,23 @@ def test_a_student_elsewhere_and_a_grader_of_openai_have_a_key_each() -> None:
         ("openai:m@https://api.openai.com:8443/v1", Access("OPENAI_API_KEY"), "goes to https://api.openai.com"),
         ("openai:m@http://api.openai.com/v1", Access("OPENAI_API_KEY"), "goes to https://api.openai.com"),
         ("openai:m@http://127.0.0.1:1/v1", Access("ANTHROPIC_API_KEY"), "goes to https://api.anthropic.com"),
-        ("openai:m@http://models.example/v1", Access("VLLM_KEY"), "everybody on the way could read it"),
-        ("openai:m@http://127.0.0.1.example/v1", Access("VLLM_KEY"), "everybody on the way could read it"),
-        ("anthropic:m@http://10.0.0.7:8000/v1", Access("VLLM_KEY"), "everybody on the way could read it"),
+        ("openai:m@http://models.example/v1", Access("VLLM_KEY"), "anyone on the network could read it"),
+        ("openai:m@http://127.0.0.1.example/v1", Access("VLLM_KEY"), "anyone on the network could read it"),
+        ("anthropic:m@http://10.0.0.7:8000/v1", Access("VLLM_KEY"), "anyone on the network could read it"),
         ("openai:m@https://models.example/v1", Access("MISSING_KEY"), "MISSING_KEY is not set"),
     ],
 )
 def test_a_key_that_must_not_go_there_is_refused(spec: str, access: Access, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        door_of(parse_spec(spec), access)
+        server_of(parse_spec(spec), access)
 
     assert "0123456789" not in f"{caught.value.message} {caught.value.hint}"
 
 
 def test_plain_http_with_a_key_is_allowed_where_the_file_says_so() -> None:
-    door = door_of(parse_spec("openai:m@http://10.0.0.7:8000/v1"), Access("VLLM_KEY", insecure=True))
+    server = server_of(parse_spec("openai:m@http://10.0.0.7:8000/v1"), Access("VLLM_KEY", insecure=True))
 
-    assert door.variable == "VLLM_KEY"
+    assert server.variable == "VLLM_KEY"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_key_that_no_header_can_hold_is_refused_without_repeating_it(
         monkeypatch.setenv("VLLM_KEY", value)
 
     with pytest.raises(UserError, match="VLLM_KEY is not a key") as caught:
-        door_of(parse_spec("openai:m@https://models.example/v1"), Access("VLLM_KEY"))
+        server_of(parse_spec("openai:m@https://models.example/v1"), Access("VLLM_KEY"))
 
     assert "123" not in f"{caught.value.message} {caught.value.hint}"
 
@@ -177,12 +177,12 @@ def experiment(folder: Path, **student: Any) -> Path:
         ({"key": "HOME"}, "students.s.key"),
         ({"key": "OPENAI_API_KEY"}, "it goes to https://api.openai.com"),
         ({"model": "scripted:student", "key": "VLLM_KEY"}, "over the network"),
-        ({"model": "openai:m@http://"}, "no address"),
+        ({"model": "openai:m@http://"}, "not an address"),
         ({"model": "openai:m@http://localhost:99999/v1"}, "cannot be read"),
         ({"model": "openai:m@http://[::1"}, "cannot be read"),
         ({"model": "openai:m@http://user:hunter2@localhost/v1"}, "user name or a password"),
-        ({"model": "openai:m@http://a..b/v1"}, "no address"),
-        ({"model": "openai:m@"}, "no address"),
+        ({"model": "openai:m@http://a..b/v1"}, "not an address"),
+        ({"model": "openai:m@"}, "not an address"),
         ({"temperature": float("inf")}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
         ({"timeout": float("inf")}, "timeout"),

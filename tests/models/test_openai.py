@@ -9,9 +9,8 @@ from aiohttp import web
 
 from skillmix.calls import CallProblem, Decoding, Outcome, Reply
 from skillmix.errors import UserError
-from skillmix.models.servers.keys import Access
 from skillmix.models.servers.openai import OpenAIModel
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import Access, ModelOptions, ModelSpec
 from tests.models.stub import Handler, Stub, ask, chat, error, request, serving
 
 SECRET = "sk-very-secret-key-123456"
@@ -28,7 +27,7 @@ def answers(
     async def main() -> tuple[list[Outcome], Stub]:
         async with serving(handler) as stub:
             spec = ModelSpec("openai", "gpt-x", stub.address)
-            model = OpenAIModel(spec, access=Access("STUDENT_KEY"), concurrency=concurrency, timeout=timeout)
+            model = OpenAIModel(spec, ModelOptions(concurrency, timeout, Access("STUDENT_KEY")))
             results = await ask(model, *(request(number) for number in range(count)))
             return [outcome for _, outcome in results], stub
 
@@ -60,7 +59,7 @@ def test_the_official_address_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
     with pytest.raises(UserError, match="OPENAI_API_KEY is not set"):
-        OpenAIModel(ModelSpec("openai", "gpt-x"))
+        OpenAIModel(ModelSpec("openai", "gpt-x"), ModelOptions())
 
 
 @pytest.mark.parametrize(
@@ -159,7 +158,7 @@ def test_silence_is_a_timeout() -> None:
 
 def test_nobody_at_the_address_is_fatal_for_a_probe_and_may_pass_for_a_call() -> None:
     async def main() -> list[Outcome | None]:
-        model = OpenAIModel(ModelSpec("openai", "x", "http://127.0.0.1:9/v1"))
+        model = OpenAIModel(ModelSpec("openai", "x", "http://127.0.0.1:9/v1"), ModelOptions())
         return [await model.probe(), (await ask(model, request()))[0][1]]
 
     problems = asyncio.run(main())
@@ -178,7 +177,7 @@ def test_a_dropped_connection_after_a_good_reply_may_pass() -> None:
             raise ConnectionResetError
 
         async with serving(handler) as stub:
-            model = OpenAIModel(ModelSpec("openai", "x", stub.address), concurrency=1)
+            model = OpenAIModel(ModelSpec("openai", "x", stub.address), ModelOptions(concurrency=1))
             return [outcome for _, outcome in await ask(model, request(0), request(1))]
 
     first, second = asyncio.run(main())
@@ -208,7 +207,7 @@ def test_a_server_that_complains_gets_fewer_calls_at_once() -> None:
 
     async def main() -> int:
         async with serving(handler) as stub:
-            model = OpenAIModel(ModelSpec("openai", "x", stub.address), concurrency=16)
+            model = OpenAIModel(ModelSpec("openai", "x", stub.address), ModelOptions(concurrency=16))
             await ask(model, *(request(number) for number in range(10)))
             return model._pool.room
 
@@ -218,7 +217,7 @@ def test_a_server_that_complains_gets_fewer_calls_at_once() -> None:
 def test_decoding_comes_from_the_request_alone() -> None:
     async def main() -> dict[str, Any]:
         async with serving(lambda body: chat("hi")) as stub:
-            model = OpenAIModel(ModelSpec("openai", "x", stub.address))
+            model = OpenAIModel(ModelSpec("openai", "x", stub.address), ModelOptions())
             await ask(model, request(0, Decoding(temperature=0.0, max_tokens=9, top_p=0.5)))
             return stub.bodies[0]
 

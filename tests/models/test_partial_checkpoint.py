@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from skillmix.errors import UserError
-from skillmix.models.checkpoints import Checkpoint, checkpoint_of
-from skillmix.models.specs import parse_spec
+from skillmix.models.checkpoints import Checkpoint
 from tests.models.tiny_checkpoint import Tensors, change_weights, torch, write_adapter, write_checkpoint
 
 QUERY = "model.layers.1.self_attn.q_proj.weight"
@@ -105,7 +104,7 @@ PREFIX = "base_model.model."
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (without(f"{PREFIX}{QUERY.removesuffix('weight')}lora_B.weight"), "no LoRA factors"),
+        (without(f"{PREFIX}{QUERY.removesuffix('weight')}lora_B.weight"), "not LoRA factors"),
         (
             lambda tensors: {name: tensor for name, tensor in tensors.items() if ".layers.1." not in name},
             r"has no weights for model\.layers\.1\.self_attn\.q_proj\.",
@@ -151,25 +150,5 @@ def test_a_truncated_file_is_refused(folder: Path) -> None:
 
     with pytest.raises(UserError):
         load(folder)
-    with pytest.raises(UserError, match="makes no sense"):
+    with pytest.raises(UserError, match="is not valid"):
         Checkpoint(folder).weights_hash()
-
-
-def name_as_base(adapter: Path, base: Path) -> None:
-    about = {"kind": "model", "base": {"spec": f"local:{base}"}}
-    (adapter / "skillmix.json").write_text(json.dumps(about), encoding="utf-8")
-
-
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_adapters_that_name_each_other_in_a_circle_are_refused(folder: Path, tmp_path: Path, count: int) -> None:
-    from skillmix.runs.students import lineage_of
-
-    adapters = [write_adapter(tmp_path / f"adapter-{number}", folder) for number in range(count)]
-    for number, adapter in enumerate(adapters):
-        name_as_base(adapter, adapters[(number + 1) % count])
-
-    with pytest.raises(UserError, match="names itself"):
-        checkpoint_of(parse_spec(f"local:{adapters[0]}"))
-    if count > 1:
-        with pytest.raises(UserError, match="made from itself"):
-            lineage_of(f"local:{adapters[0]}")

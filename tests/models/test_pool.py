@@ -10,7 +10,7 @@ from skillmix.models.servers.pool import Pool
 from tests.models.stub import request
 
 
-def room_after(outcomes: list[Outcome], *, most: int = 64) -> int:
+def room_after(outcomes: list[Outcome], *, limit: int = 64) -> int:
     answers = iter(outcomes)
 
     async def answer(_: Request) -> Outcome:
@@ -22,7 +22,7 @@ def room_after(outcomes: list[Outcome], *, most: int = 64) -> int:
             yield request(number)
 
     async def main() -> int:
-        pool = Pool(answer, most=most)
+        pool = Pool(answer, limit=limit)
         assert len([result async for result in pool.serve(stream())]) == len(outcomes)
         return pool.room
 

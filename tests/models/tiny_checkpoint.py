@@ -52,7 +52,7 @@ def write_adapter(folder: Path, base: Path) -> Path:
     save_file(factors, folder / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "lora_alpha": 4, "r": 2, "bias": "none", "target_modules": ["q_proj"]}
     (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    lineage = {"kind": "model", "base": {"spec": f"local:{base}"}, "adapter": True, "combinations": ["c1"]}
+    lineage = {"kind": "model", "base": {"spec": f"local:{base}"}, "adapter": True, "combinations": ["c1"], "k": [1]}
     (folder / "skillmix.json").write_text(json.dumps(lineage), encoding="utf-8")
     return folder
 

@@ -13,7 +13,7 @@ from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.grading.reader import read_grades
 from skillmix.prompts.files import load_prompts
-from skillmix.prompts.prompt_set import GRADER_VARIANTS
+from skillmix.prompts.prompt_set import prompt_set
 from skillmix.prompts.rubric import rubric_of
 
 PAPER_PHRASES = {
@@ -38,12 +38,12 @@ def test_our_prompts_say_everything() -> None:
         assert "'Answer:'" in text and "'Explanation:'" in text
 
 
-@pytest.mark.parametrize("variant", GRADER_VARIANTS)
+@pytest.mark.parametrize("variant", ["gpt", "claude", "llama2"])
 def test_every_grader_prompt_has_its_whole_rubric(variant: str) -> None:
     catalog, prompts = load_catalog("paper"), load_prompts("standard")
     combination = combination_of(["metaphor", "red herring"], "Sewing")
 
-    prompt = prompts.grader_prompt(catalog, combination, answer="A {topic} text", variant=variant)  # type: ignore[arg-type]
+    prompt = prompts.grader_prompt(catalog, combination, answer="A {topic} text", variant=variant)
 
     rubric = rubric_of(combination.skills, "Sewing", phrases=prompts.phrases)
     assert all(f"- {criterion.phrase}\n" in prompt for criterion in rubric.criteria)
@@ -115,7 +115,9 @@ GOOD = {"generate-1.txt": "{topic} {skills} {definitions}", "generate-2.txt": "{
         ({**GOOD, "grade-gpt.txt": "{topic} {skills} {definitions} {limit} {answer}"}, "missing slot: criteria"),
         ({**GOOD, "criteria.yaml": "skill: 'no slot'"}, "criteria.yaml: skill must have the slots"),
         ({**GOOD, "criteria.yaml": "skil: '{skill}'"}, "skil is not a known key"),
-        ({**GOOD, "grade-mine.txt": "x"}, "not known: grade-mine.txt"),
+        ({**GOOD, "grade-mine.txt": "x"}, "grade-mine.txt: missing slot: topic"),
+        ({**GOOD, "grade_mine.txt": "x"}, "unknown names: grade_mine.txt"),
+        ({**GOOD, "grade-.txt": "x", "grade-Mine.txt": "x"}, "unknown names: grade-.txt, grade-Mine.txt"),
         ({**GOOD, "generate-0.txt": "{definitions}"}, "generate-0.txt: missing slot: skills"),
         ({**GOOD, "generate-0.txt": "{skills}", "generate-1.txt": "{skills}"}, "generate-1.txt: missing slot: topic"),
         ({**GOOD, "criteria.yaml": "sense: '{sense}'"}, "criteria.yaml: sense must have the slots none"),
@@ -158,13 +160,27 @@ def test_a_turn_before_the_first_shows_the_catalogues_examples(tmp_path: Path) -
     assert load_prompts("standard").lead_turns(catalog, combination) == []
 
 
-def test_a_missing_variant_is_named() -> None:
-    from skillmix.prompts.prompt_set import prompt_set
+def test_every_grader_file_is_a_variant(tmp_path: Path) -> None:
+    own = "{topic} {skills} {definitions} {limit} {criteria}: {answer}"
+    for name, content in {**GOOD, "grade-gpt.txt": own, "grade-a.txt": own, "grade-0.2-b.txt": f"Mine: {own}"}.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    prompts, combination = load_prompts(str(tmp_path)), combination_of(["metaphor"], "Golf")
 
-    prompts = prompt_set("mine", GOOD)
+    assert load_prompts("standard").grader_variants == ["gpt", "claude", "llama2"]
+    assert prompts.grader_variants == ["gpt", "0.2-b", "a"]
+    prompt = prompts.grader_prompt(load_catalog("paper"), combination, answer="a text", variant="0.2-b")
+    assert prompt.startswith("Mine: Golf metaphor") and prompt.endswith(": a text")
 
-    with pytest.raises(UserError, match=r"no grade-gpt\.txt"):
-        prompts.grader_prompt(load_catalog("paper"), combination_of(["metaphor"], "Golf"), answer="a", variant="gpt")
+
+@pytest.mark.parametrize(("name", "variants"), [("mine", "none"), ("standard", "gpt, claude, llama2")])
+def test_an_unknown_variant_is_an_error_that_lists_those_of_the_set(name: str, variants: str) -> None:
+    prompts = prompt_set("mine", GOOD) if name == "mine" else load_prompts(name)
+    combination = combination_of(["metaphor"], "Golf")
+
+    with pytest.raises(UserError, match=f"Prompt set '{name}' has no grader prompt 'other'") as caught:
+        prompts.grader_prompt(load_catalog("paper"), combination, answer="a", variant="other")
+
+    assert caught.value.hint == f"Its grader prompts: {variants}. To add one, write grade-other.txt."
 
 
 def test_an_unknown_prompt_set_names_the_shipped_ones() -> None:

@@ -15,7 +15,7 @@ from skillmix.checkers.judge import Judge
 from skillmix.commands import main
 from skillmix.grading.sentences import count_sentences
 from skillmix.models.scripted import ScriptedModel
-from skillmix.report.figures import drawing as figures
+from skillmix.report import contents
 from skillmix.report.write import Wishes, WrittenReport, report
 from tests.report.expected_scores import Case
 from tests.report.second_run import SecondRun
@@ -42,16 +42,16 @@ class Reported:
 def reported(case: Case, wishes: Wishes) -> Reported:
     """Make the report of a case, and keep the drawings."""
     drawn: dict[str, Figure] = {}
-    drawings = figures.drawings
+    drawings = contents.drawings
 
     def watched(of: Any) -> Any:
-        for plan, figure in drawings(of):
+        for drawing, figure in drawings(of):
             if figure is not None:
-                drawn[plan.name] = figure
-            yield plan, figure
+                drawn[drawing.name] = figure
+            yield drawing, figure
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "drawings", watched)
+        patch.setattr(contents, "drawings", watched)
         made = report([str(case.run.path)], output=case.run.path / "report", wishes=wishes)
     return Reported(made, drawn, case)
 
@@ -125,7 +125,7 @@ def code_case(folder: Path) -> Case:
         "steps": [{**step, "k": [1, 2, 3], "combinations": 6, "generations": 2}],
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("skillmix.runs.calling.open_model", lambda spec, **_: SkilledWriter(spec))
+        patch.setattr("skillmix.runs.calling.open_model", lambda spec, _: SkilledWriter(spec))
         run = run_document(folder, document)
     catalog = load_catalog("verifiable")
     judge = Judge(catalog.vocabulary, prompt_texts(catalog.skills))

@@ -183,7 +183,7 @@ class SecondRun:
         step = next((step for step in self.document["steps"] if step["name"] == name), None)
         if step is None:
             counts = told["counts"]
-            (writer,) = (writer["student"] for writer in told["writers"])
+            (writer,) = told["writers"]
             return [(writer, int(k), n, counts["full_marks"][k]) for k, n in counts["generated"].items()]
         rows = self.graded
         mine = rows[rows["student"].eq(step["writer"]) & rows["grader"].isin(step["graders"])]

@@ -12,12 +12,12 @@ from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import experiment_of
 from skillmix.experiment.plan import cells_of
 from skillmix.models.lineage import Lineage
-from skillmix.report.finding_sentences import finding_sentence
+from skillmix.report.page import finding_sentence
 from skillmix.report.write import Wishes, report
-from skillmix.scores.cells import Cell, Place
+from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.findings import Finding, findings
-from skillmix.scores.statistics.gains import gain, more_to_exclude, more_to_find
+from skillmix.scores.statistics.differences import gain, more_to_exclude, more_to_find
 from tests.report.worlds import make_world
 
 CLAIMS = ("held-out", "larger k", "efficiency", "control")
@@ -25,7 +25,7 @@ CLAIMS = ("held-out", "larger k", "efficiency", "control")
 
 def lineage(*k: int, rows: int | None = 1000, base: str = "b", seed: int = 0, partition: str = "p") -> Lineage:
     none: frozenset[str] = frozenset()
-    return Lineage(base, k, seed, partition, (), none, None, rows, 100, False)
+    return Lineage(base, k, seed, partition, (), none, None, rows, 100, is_adapter=False, identity="i")
 
 
 def contender(
@@ -38,11 +38,11 @@ def cell(student: str, successes: int, n: int, *, k: int = 4, setting: str = "he
     """The first `successes` of n combinations have full marks."""
     combinations = tuple(combination_of([f"s{i}" for i in range(k)], f"t{number}") for number in range(n))
     points = tuple((tuple([number < successes] * (k + 3)),) for number in range(n))
-    return Cell(Place(run, student, "g", setting, k), combinations, points, (("fine",),) * n)
+    return Cell(CellKey(run, student, "g", setting, k), combinations, points, (("fine",),) * n)
 
 
 def judged(students: Mapping[str, Lineage | None], cells: list[Cell]) -> dict[str, Finding]:
-    found = findings([contender(name, told) for name, told in students.items()], {c.place: c for c in cells})
+    found = findings([contender(name, told) for name, told in students.items()], {c.key: c for c in cells})
     return {f.claim: f for f in found}
 
 
@@ -117,7 +117,7 @@ def test_tests_are_corrected_over_all_k_and_settings_of_a_claim() -> None:
         for setting in ("train", "held-out"):
             cells += [cell("base", 10, 100, k=k, setting=setting), cell("m123", 18, 100, k=k, setting=setting)]
 
-    found = findings([contender("base"), contender("m123", lineage(1, 2, 3))], {c.place: c for c in cells})
+    found = findings([contender("base"), contender("m123", lineage(1, 2, 3))], {c.key: c for c in cells})
 
     compared = [c for f in found if f.claim == "larger k" for c in f.compared]
     assert [c.gain.p for c in compared] == [pytest.approx(2 / 2**8)] * 4
@@ -132,7 +132,7 @@ def test_several_seeds_are_pooled_and_more_seeds_are_asked_for() -> None:
         contenders += [contender("base", run=run, seed=seed), contender("m123", told, run=run, seed=seed)]
         cells += [cell("base", 5, 100, run=run), cell("m123", successes, 100, run=run)]
 
-    (finding,) = (f for f in findings(contenders, {c.place: c for c in cells}) if f.claim == "held-out")
+    (finding,) = (f for f in findings(contenders, {c.key: c for c in cells}) if f.claim == "held-out")
 
     compared = finding.compared[0]
     assert (compared.gain.seeds, compared.gain.partitions, compared.gain.unit) == (3, 1, "seeds")

@@ -9,6 +9,7 @@ import pytest
 
 from skillmix.report.tables.latex import as_latex, escaped
 from skillmix.report.tables.table import Count, Estimate, ReportTable, ScoreEntry
+from skillmix.scores.cells import Score
 from tests.report.cases import Reported
 
 INSTALL = "to run it: apt-get install --no-install-recommends texlive-latex-recommended"
@@ -52,7 +53,7 @@ def test_every_table_of_every_report_compiles_and_fits(any_report: Reported, pdf
 
 
 def test_whatever_stands_in_a_name_is_printed_and_not_acted_on(pdflatex: str, tmp_path: Path) -> None:
-    score = ScoreEntry(0.5, 0.1, 0.9, 0.4, 0.1, 0.8, 3, 4, 1, 2)
+    score = ScoreEntry(Score(0.5, 0.1, 0.9, 0.4, 0.6, 4, 3, 1, 2, 0.4, 0.1, 0.8))
     rows = ((NASTY, Estimate(-0.05, -0.1, 0.0, is_signed=True), Count(1234), score), ("[a]", Estimate(None), "–", "–"))
     table = ReportTable("nasty", SIGNS, NASTY, (SIGNS, "gain of it", "n", "full marks"), rows)
     text = as_latex(table)

@@ -12,8 +12,6 @@ import pytest
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.report.archive import LARGEST, Chunks
-from skillmix.report.contents import sections_of
-from skillmix.report.figures.drawing import ReportFigure
 from skillmix.report.tables.formats import as_csv, as_markdown
 from skillmix.report.tables.latex import as_latex
 from skillmix.report.tables.table import Count, Estimate, ReportTable
@@ -56,14 +54,12 @@ def test_every_table_has_three_forms_and_every_figure_two(folder: Path) -> None:
         assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_table_or_figure_without_a_place_on_the_page_is_an_error() -> None:
-    listed = ReportTable("lineage", "Lineage", "Note.", ("name",), (("m1",),))
-    table = ReportTable("nobody-lists-me", "New", "Note.", ("name",), (("m1",),))
-    figure = ReportFigure("nor-me", "New", "Caption.", b"", b"")
+def test_every_table_and_figure_that_is_written_is_on_the_page_once(folder: Path) -> None:
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    tables = [file.stem for file in (folder / "tables").glob("*.csv")]
+    figures = [f"figure-{file.stem}" for file in (folder / "figures").glob("*.svg")]
 
-    assert [section.items for section in sections_of([listed], [])] == [(listed,)]
-    with pytest.raises(AssertionError, match=r"lists nobody-lists-me, nor-me$"):
-        sections_of([listed, table], [figure])
+    assert sorted(re.findall(r'class="block[^"]*" id="([^"]+)"', page)) == sorted([*tables, *figures])
 
 
 def test_pages_have_a_strict_policy_and_nothing_inline(folder: Path) -> None:

@@ -85,7 +85,7 @@ def test_remarks_follow_the_interval() -> None:
     for k, after in ((1, 60), (2, 3), (3, 32)):
         cells += [cell("base", 30, 100, k=k), cell("m12", after, 100, k=k)]
 
-    changes = before_and_after([contender("base"), contender("m12", lineage(1, 2))], {c.place: c for c in cells})
+    changes = before_and_after([contender("base"), contender("m12", lineage(1, 2))], {c.key: c for c in cells})
 
     assert [c.remark for c in changes] == ["a gain", "a loss", "within noise"]
     assert all((c.gain.low <= 0 <= c.gain.high) == (c.remark == "within noise") for c in changes)
@@ -98,7 +98,7 @@ def test_remarks_follow_the_interval() -> None:
 
 def test_without_a_base_or_shared_combinations_nothing_is_said() -> None:
     tuned = [contender("m1", lineage(1)), contender("m12", lineage(1, 2))]
-    cells = {c.place: c for c in (cell("m1", 3, 10), cell("m12", 5, 10))}
+    cells = {c.key: c for c in (cell("m1", 3, 10), cell("m12", 5, 10))}
 
     assert before_and_after(tuned, cells) == []
     assert before_and_after([contender("base"), *tuned], cells) == []
@@ -144,7 +144,7 @@ def test_files_of_the_run_are_not_touched(trained: Reported, tmp_path: Path) -> 
 def test_a_base_that_draws_otherwise_is_not_the_base() -> None:
     hot = replace(contender("hot"), decoding="temperature 1.5")
     base, tuned = (replace(c, decoding="temperature 0.2") for c in (contender("base"), contender("m1", lineage(1))))
-    cells = {c.place: c for c in (cell("hot", 0, 50), cell("base", 20, 50), cell("m1", 20, 50))}
+    cells = {c.key: c for c in (cell("hot", 0, 50), cell("base", 20, 50), cell("m1", 20, 50))}
 
     assert {c.base for c in before_and_after([hot, base, tuned], cells)} == {"base"}
     assert before_and_after([hot, tuned], cells) == []

@@ -74,7 +74,8 @@ def write_dataset(folder: Path, name: str, rows: int, skill_sets: Sequence[Seque
         "k": ks,
         "combinations": [],
         "skill_sets": [list(s) for s in skill_sets],
-        "writers": [{"run": "r", "student": "writer", "model": "scripted:student", "texts": rows}],
+        "writers": ["writer"],
+        "written_by": [{"run": "r", "student": "writer", "model": "scripted:student", "texts": rows}],
         "counts": {
             "train": rows,
             "validation": 0,

@@ -11,7 +11,7 @@ from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome,
 from skillmix.experiment.prices import Price
 from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.scheduler import CallCounts, Scheduler
+from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
 
 PRICE = Price(input=0.0, output=1e5)
 """A full reply of ten tokens costs one dollar."""
@@ -79,7 +79,7 @@ def test_usage_that_cannot_be_true_costs_the_worst_case(tmp_path: Path, counts: 
 
     assert model.asked == 5
     assert spent == pytest.approx(5 * WORST)
-    assert tally.stopped == "the budget is spent"
+    assert tally.stopped == StopReason.BUDGET
     assert tally.cost_usd == pytest.approx(5 * WORST)
 
 
@@ -126,7 +126,7 @@ def test_calls_in_flight_when_a_process_dies_count_as_billed(tmp_path: Path) -> 
     assert spent == pytest.approx(5 * WORST)
     with JournalReader(tmp_path) as reader:
         assert [reason for _, _, reason in reader.tries()].count("lost with its process") == 2
-    assert tally.stopped == "the budget is spent"
+    assert tally.stopped == StopReason.BUDGET
 
 
 def test_calls_that_are_left_count_as_billed(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from skillmix.commands import main
-from skillmix.commands.actions.status import run_status
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.experiment.recipes import plain_recipe
 from skillmix.runs.export import export
 from skillmix.scores.scoring import run_scores
+from skillmix.scores.status import run_status
 from skillmix.steps.run import run_experiment
 
 JUDGES = {"judge": "scripted:grader?noise=0.2", "mixed": "rules:scripted:grader?noise=0.2&unreadable=0.2"}

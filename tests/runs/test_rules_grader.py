@@ -9,18 +9,17 @@ import yaml
 
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
-from skillmix.commands.actions.catalogs import CatalogView, show_catalog
-from skillmix.commands.actions.grade_text import grade_text
-from skillmix.commands.actions.parse_reply import Named
-from skillmix.commands.actions.status import run_status
-from skillmix.commands.actions.texts import run_texts
+from skillmix.commands.catalog import CatalogView, show_catalog
+from skillmix.commands.one_text import NamedCombination, graded_text
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
-from skillmix.experiment.plan import entries
+from skillmix.experiment.plan import settings_by_model
 from skillmix.grading.answers import names_skill
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import passes
+from skillmix.runs.reading.texts import run_texts
 from skillmix.scores.scoring import run_scores
+from skillmix.scores.status import run_status
 from skillmix.steps.run import run_experiment
 
 TEXT = "Every loaf must rest, every crust must crack, every baker must wait for the bread."
@@ -51,8 +50,8 @@ def experiment(folder: Path, grader: str, *, catalog: str = "verifiable") -> Pat
 
 
 def graded(skills: str, text: str, grader: str = "rules:") -> Any:
-    named = Named("verifiable", skills, "Sourdough bread")
-    return grade_text(named, text, grader=grader, variant="gpt", seed=0, rules="default")
+    named = NamedCombination("verifiable", skills, "Sourdough bread")
+    return graded_text(named, text, grader=grader, variant="gpt", seed=0, rules="default")
 
 
 def test_rules_grade_without_a_call_and_show_the_words() -> None:
@@ -135,7 +134,7 @@ def test_each_local_model_is_open_alone() -> None:
         "graders": {"g": {"model": "local:/g"}, "h": {"model": "openai:h@http://h/v1"}, "r": {"model": "rules:"}},
         "steps": [{"name": "e", "stage": "evaluate", "students": ["a", "b", "c", "warm"], "graders": ["g", "h", "r"]}],
     }
-    used = entries(experiment_of(document, source="x"), ["a", "b", "c", "warm"], ["g", "h", "r"])
+    used = settings_by_model(experiment_of(document, source="x"), ["a", "b", "c", "warm"], ["g", "h", "r"])
 
     groups = [(group.models, group.students) for group in passes(used)]
 

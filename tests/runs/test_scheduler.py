@@ -11,7 +11,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.prices import Price
 from skillmix.runs.budget import Budget, LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.scheduler import CallCounts, Scheduler
+from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
 
 
 class Fake:
@@ -167,7 +167,7 @@ def test_a_limit_of_calls_holds_over_resumes(tmp_path: Path) -> None:
     second = run(tmp_path, Fake(echo), 10, purse=purse(spent))
 
     assert first.called == spent[0] == 7
-    assert (second.called, second.stopped) == (0, "the budget is spent")
+    assert (second.called, second.stopped) == (0, StopReason.BUDGET)
 
 
 def test_tries_count_towards_the_limit_of_calls(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_tries_count_towards_the_limit_of_calls(tmp_path: Path) -> None:
 
     tally = run(tmp_path, Fake(lambda r: CallProblem("passing", "HTTP 500")), 10, purse=purse, tries=12)
 
-    assert (tally.called, tally.stopped) == (7, "the budget is spent")
+    assert (tally.called, tally.stopped) == (7, StopReason.BUDGET)
 
 
 def test_a_limit_in_dollars_counts_the_worst_of_what_is_in_flight(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_limit_in_dollars_counts_the_worst_of_what_is_in_flight(tmp_path: Path
 
     tally = run(tmp_path, model, 100, purse=purse)
 
-    assert tally.stopped == "the budget is spent"
+    assert tally.stopped == StopReason.BUDGET
     assert 2.0 < purse.usd <= 3.0
     with JournalWriter(tmp_path) as journal:
         assert journal.spent()[1] == pytest.approx(purse.usd)

@@ -1,9 +1,7 @@
 """Steps in order, and models that steps make: `step:NAME`, and what they may not be tested on."""
 
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,11 +10,11 @@ import yaml
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
-from skillmix.models import opening
+from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.run import Run, new_run
-from skillmix.runs.students import lineage_of, settings_for, with_trained
+from skillmix.runs.students import settings_for, with_trained
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_experiment
 
@@ -41,19 +39,14 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         told = [combination for document in data for combination in document["combinations"]]
         checkpoint(folder, told, dataset=[{"hash": document["hash"]} for document in data])
 
-    module = ModuleType("skillmix.steps.train")
-    module.train_step = train_step  # type: ignore[attr-defined]
-    module.__spec__ = type("Spec", (), {})()
-    monkeypatch.setitem(sys.modules, "skillmix.steps.train", module)
-    plain = opening.open_model
+    monkeypatch.setattr("skillmix.steps.train.train_step", train_step)
+    plain = specs.open_model
 
-    def opened(spec: Any, **more: Any) -> Any:
+    def opened(spec: Any, options: Any) -> Any:
         if spec.provider == "local":
-            from skillmix.models.specs import parse_spec
-
             assert (Path(spec.name) / "skillmix.json").is_file()
-            return ScriptedModel(parse_spec("scripted:student?skill=0.95"))
-        return plain(spec, **more)
+            return ScriptedModel(specs.parse_spec("scripted:student?skill=0.95"))
+        return plain(spec, options)
 
     monkeypatch.setattr("skillmix.runs.calling.open_model", opened)
     return done
@@ -113,7 +106,7 @@ def test_a_step_alone_needs_the_model_it_names(
 
     assert main(["dataset", str(path), "--step", "d2"]) == 2
 
-    assert "The model of step 'm1' is not there yet" in capsys.readouterr().err
+    assert "The model of step 'm1' is not trained yet" in capsys.readouterr().err
 
 
 def test_a_model_that_was_trained_anew_is_not_taken_for_the_old_one(in_folder: Path, trainer: list[str]) -> None:
@@ -182,18 +175,6 @@ def test_a_student_is_not_tested_on_what_it_was_trained_on_unless_told(
     capsys.readouterr()
     assert main(["scores", "check"]) == 0
     assert "tuned was trained on 3 of the 10 combinations of train, k = 1." in capsys.readouterr().out
-
-
-def test_what_a_model_before_it_was_trained_on_counts_too(in_folder: Path) -> None:
-    checkpoint(in_folder / "first", ["a"])
-    checkpoint(in_folder / "second", ["b"], base={"spec": "local:first", "hash": "1"}, adapter=True)
-
-    for spec in ("local:second", "local:first+second"):
-        lineage = lineage_of(spec)
-        assert lineage is not None
-        assert lineage.combinations == {"a", "b"}
-    assert lineage_of("openai:gpt-4o") is None
-    assert lineage_of("local:nowhere") is None
 
 
 def test_scores_tell_reserved_and_seen_sets_apart(

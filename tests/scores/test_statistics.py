@@ -8,7 +8,6 @@ from scipy import stats
 
 from skillmix.scores.statistics.agreement import cohen_kappa, flip_rate, krippendorff_alpha
 from skillmix.scores.statistics.differences import combinations_needed, holm, paired_difference, permutation_p
-from skillmix.scores.statistics.independence import TextOutcome, independence
 from skillmix.scores.statistics.intervals import (
     bootstrap_interval,
     bootstrap_means,
@@ -189,35 +188,3 @@ def test_agreement_without_anything_to_compare_is_unknown() -> None:
 
 def test_the_flip_rate_counts_differing_pairs() -> None:
     assert flip_rate([[1.0, 1.0, 0.0], [0.0, 0.0, None]]) == 0.5
-
-
-def outcome(others: bool, **skills: bool) -> TextOutcome:
-    return TextOutcome(skills, others)
-
-
-def test_independence_by_hand() -> None:
-    texts = [
-        outcome(True, a=True, b=True),
-        outcome(True, a=False, b=True),
-        outcome(False, a=True, b=False),
-        outcome(True, a=True, b=True),
-    ]
-    alone = [outcome(True, a=True), outcome(True, a=True), outcome(True, b=True), outcome(True, b=False)]
-
-    result = independence(texts, alone)
-
-    assert result.observed == 0.5
-    assert result.expected_same_k == pytest.approx(0.75 * 0.75 * 0.75)
-    assert result.expected_k1 == pytest.approx(0.75 * 1.0 * 0.5)
-    assert result.without_k1_rate == 0
-
-
-def test_independence_leaves_out_texts_whose_skills_were_never_tried_alone() -> None:
-    result = independence([outcome(True, a=True), outcome(True, c=True)], [outcome(True, a=True)])
-
-    assert result.expected_k1 == 1.0
-    assert result.without_k1_rate == 1
-
-
-def test_independence_of_nothing_is_unknown() -> None:
-    assert independence([], []).observed is None

@@ -17,12 +17,14 @@ import pytest
 import yaml
 
 from skillmix.calls import GradeKey, Reply
-from skillmix.commands.actions.status import run_status
 from skillmix.errors import UserError
 from skillmix.runs.run import open_run
-from skillmix.scores.cells import Score
+from skillmix.runs.scheduler import StopReason
+from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import run_scores
-from skillmix.steps.run import RunResult, Wanted, run_experiment
+from skillmix.scores.status import run_status
+from skillmix.steps.run import StepFilter, dry_run, run_experiment
+from skillmix.steps.step_kind import RunResult
 
 SMOKE = Path(__file__).parents[2] / "experiments/smoke.yaml"
 
@@ -57,7 +59,7 @@ def run(folder: Path, **step: Any) -> RunResult:
     return run_experiment(experiment(folder, **step))
 
 
-def full_marks(scores: list[Score]) -> dict[tuple[str, int], float | None]:
+def full_marks(scores: list[CellScore]) -> dict[tuple[str, int], float | None]:
     return {(s.setting, s.k): s.value for s in scores if s.metric == "full_marks"}
 
 
@@ -144,7 +146,7 @@ def test_another_seed_is_another_run(in_folder: Path) -> None:
 
 def test_a_budget_stops_the_run_and_raising_it_goes_on(in_folder: Path) -> None:
     stopped = run(in_folder, budget={"max_calls": 20})
-    assert (stopped.called, stopped.stopped) == (20, "the budget is spent")
+    assert (stopped.called, stopped.stopped) == (20, StopReason.BUDGET)
     assert run_status("tiny").missing > 0
 
     assert run(in_folder, budget={"max_calls": 10_000}).is_complete
@@ -245,11 +247,11 @@ def test_generate_then_grade_is_evaluate(in_folder: Path) -> None:
     path = in_folder / "apart.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
 
-    early = run_experiment(path, wanted=Wanted(stage="grade"))
+    early = run_experiment(path, wanted=StepFilter(stage="grade"))
     assert early.called == 0
     assert (early.left_out, early.is_complete) == (2 * 6 * 2 * 2, False)
-    written = run_experiment(path, wanted=Wanted(stage="generate"))
-    judged = run_experiment(path, wanted=Wanted(step="judge"))
+    written = run_experiment(path, wanted=StepFilter(stage="generate"))
+    judged = run_experiment(path, wanted=StepFilter(step="judge"))
 
     assert written.is_complete
     assert judged.is_complete
@@ -267,14 +269,14 @@ def test_a_second_grader_grades_what_the_first_did(in_folder: Path) -> None:
 
     result = run_experiment(in_folder / "tiny.yaml")
 
-    assert result.tallies["eval"].called == 0
-    assert 0 < result.tallies["again"].called <= first.called / 3
+    assert result.counts["eval"].called == 0
+    assert 0 < result.counts["again"].called <= first.called / 3
     assert {s.grader for s in run_scores("tiny")} == {"judge", "second"}
 
 
 def test_a_step_that_is_not_there_is_said(in_folder: Path) -> None:
     with pytest.raises(UserError, match="no grade step") as caught:
-        run_experiment(experiment(in_folder), wanted=Wanted(stage="grade"))
+        run_experiment(experiment(in_folder), wanted=StepFilter(stage="grade"))
 
     assert "eval (evaluate)" in str(caught.value.hint)
 
@@ -437,12 +439,10 @@ def test_a_limit_in_dollars_needs_prices(in_folder: Path) -> None:
 
 
 def test_prices_of_the_user_count(in_folder: Path) -> None:
-    from skillmix.steps.dry_run import estimates
-
     prices = in_folder / "prices.yaml"
     prices.write_text("'scripted:grader?noise=0.1&unreadable=0.2': {input: 0, output: 1000000}", encoding="utf-8")
 
-    student, grader = estimates(experiment(in_folder), prices=prices)
+    student, grader = dry_run(experiment(in_folder), prices=prices)
 
     assert (student.calls, grader.calls) == (2 * 48, 3 * 48)
     assert (student.cost_usd, grader.cost_usd) == (0.0, 3 * 48 * 1024.0)

@@ -56,6 +56,7 @@ def state() -> dict[str, bytes]:
         "prompts=nosuch",
         "students.base.prompts=nosuch",
         "steps.d1.prompts=nosuch",
+        "graders.judge.prompts=nosuch",
         "steps.eval.k=[99999]",
         "steps.eval.combinations=10000000",
         "leakage.evaluations=[nosuch.yaml]",

@@ -20,9 +20,9 @@ from aiohttp import web
 
 from skillmix.calls import Reply
 from skillmix.commands import main as command
-from skillmix.commands.actions.status import run_status
 from skillmix.runs import scheduler
 from skillmix.runs.run import open_run
+from skillmix.scores.status import run_status
 from tests.hostile.replies import ANSWER, grades
 from tests.models.stub import Handler, Stub, chat, error, serving
 
@@ -172,7 +172,7 @@ def test_a_server_that_is_down_after_the_probe_is_waited_for(
     async def probe(*_: Any) -> None:
         probed.set()
 
-    monkeypatch.setattr(run, "_probe", probe)
+    monkeypatch.setattr(run, "probe_models", probe)
     monkeypatch.setattr(scheduler, "_LONGEST_WAIT", 0.2)
     path = written(in_folder, f"http://127.0.0.1:{port}/v1", combinations=3)
 

@@ -87,7 +87,7 @@ def test_a_reply_is_read_once_for_the_numbers_and_a_cell_is_drawn_once(
     import skillmix.report.write
     import skillmix.steps.run  # noqa: F401
 
-    monkeypatch.setattr("skillmix.report.figures.drawing.figures", lambda report: ([], []))  # they take seconds
+    monkeypatch.setattr("skillmix.report.contents.FIGURES", ())  # they take seconds
     plan._drawn.cache_clear()
     reads = wrapped(reader.read_grades, lambda rubric, reply, *, text=None: "numbers" if text else "ask again")
     drawn = wrapped(combinations.draw_combinations, lambda draw, count: (draw.purpose, draw.setting, draw.k))

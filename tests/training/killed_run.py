@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from skillmix.steps.train import train_steps
+from skillmix.steps.run import train_steps
 from skillmix.training.data.examples import Example
 from skillmix.training.data.order import TrainingOrder
 

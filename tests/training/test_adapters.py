@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from skillmix.commands.actions.merge import merge_adapters
 from skillmix.errors import UserError
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of, weights_hash
 from skillmix.models.local.loading import load, read_checkpoint
 from skillmix.models.specs import parse_spec
 from skillmix.training.lora import Lora, with_adapter
+from skillmix.training.merging import merge_adapters
 from skillmix.training.saving import write_model
 
 pytestmark = pytest.mark.machine
@@ -32,7 +32,9 @@ def adapted(small_model: Path, folder: Path, *, base: str | None = None) -> Any:
                 parameter.normal_(std=0.3)
     write_model(found, tokenizer, folder)
     about = {"kind": "model", "base": {"spec": f"local:{small_model}", "hash": base or weights_hash(small_model)}}
-    (folder / "skillmix.json").write_text(json.dumps({**about, "adapter": True}), encoding="utf-8")
+    (folder / "skillmix.json").write_text(
+        json.dumps({**about, "k": [1], "combinations": [], "adapter": True}), encoding="utf-8"
+    )
     return found
 
 

@@ -16,7 +16,8 @@ from skillmix.models.checkpoints import checkpoint_of, weights_hash
 from skillmix.models.local.loading import read_checkpoint
 from skillmix.models.specs import parse_spec
 from skillmix.scores.scoring import run_scores
-from skillmix.steps.train import Trained, train_steps
+from skillmix.steps.run import train_steps
+from skillmix.steps.train import Trained
 
 WORDS = ["bread", "rope", "tide", "lamp", "chess", "snow"]
 ROLES = ["user", "assistant"]

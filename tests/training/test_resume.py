@@ -15,7 +15,7 @@ import yaml
 from safetensors.torch import load_file
 
 from skillmix.errors import UserError
-from skillmix.steps.train import train_steps
+from skillmix.steps.run import train_steps
 from skillmix.training.checkpoints import Checkpoints, Progress
 from skillmix.training.ranks import Ranks
 from skillmix.training.recipe import Precision, TrainingRecipe

@@ -29,18 +29,19 @@ def made(folder: Path, about: object) -> Path:
 def test_the_hash_of_an_untouched_set_is_the_one_it_was_written_with(capsys: pytest.CaptureFixture[str]) -> None:
     [source] = sources_of(step(SHIPPED), Path("runs/none"))
 
-    assert source.about["hash"] == json.loads((SHIPPED / "skillmix.json").read_text(encoding="utf-8"))["hash"]
-    assert source.about["combinations"]
+    assert source.hash == json.loads((SHIPPED / "skillmix.json").read_text(encoding="utf-8"))["hash"]
+    assert source.about is not None
+    assert source.about.combinations
     assert capsys.readouterr().err == ""
 
 
 def test_the_hash_is_of_what_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = made(tmp_path / "data", ABOUT)
-    found = [sources_of(step(folder), tmp_path)[0].about["hash"]]
+    found = [sources_of(step(folder), tmp_path)[0].hash]
     for name in ("train.jsonl", "validation.jsonl"):
         with (folder / name).open("a", encoding="utf-8") as lines:
             lines.write(f"{LINE}\n")
-        found.append(sources_of(step(folder), tmp_path)[0].about["hash"])
+        found.append(sources_of(step(folder), tmp_path)[0].hash)
 
     assert len({*found, ABOUT["hash"]}) == 4
     assert "not those that its skillmix.json was written for" in capsys.readouterr().err

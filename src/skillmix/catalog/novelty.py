@@ -50,14 +50,17 @@ def novelty(k: int, tokens: float, inputs: NoveltyInputs | None = None) -> Novel
     """
     inputs = inputs or NoveltyInputs()
     if not 1 <= k <= _MOST_SKILLS:
-        raise UserError("k is not a possible number of skills.", hint=f"Choose k from 1 to {_MOST_SKILLS}.")
+        raise UserError(f"k = {k} is not a possible number of skills.", hint=f"Choose k from 1 to {_MOST_SKILLS}.")
     if not 0 < tokens < float("inf"):
         raise UserError(f"{tokens:g} is not a number of tokens.", hint="Give a positive number such as 2e12.")
     for name in ("skill_frequency", "topic_frequency"):
         if not 0 < getattr(inputs, name) <= 1:
             raise UserError(f"{name} = {getattr(inputs, name):g} is not a share.", hint="Choose it above 0, at most 1.")
     if not 0 < inputs.sentences_per_token * tokens < float("inf"):
-        raise UserError("The corpus has no possible number of sentences.", hint="5e10 in 1.2e12 tokens is the default.")
+        raise UserError(
+            f"{tokens:g} tokens with {inputs.sentences_per_token:g} sentences each do not make a corpus.",
+            hint="The default is 5e10 sentences in 1.2e12 tokens; choose a rate above 0.",
+        )
     sentences = tokens * inputs.sentences_per_token
     expected = inputs.skill_frequency**k * inputs.topic_frequency * sentences
     return Novelty(

@@ -1,21 +1,39 @@
-"""The `skillmix` command: words in, results out; no logic.
+"""The command line. Each module has the commands of one noun, with their parsers.
+
+`skillmix --help` loads every module of this folder, so they import what takes time inside their functions.
 
 Standard output is for data, standard error for everything else. Exit status 0: done; 1: finished with missing or
 unreadable items; 2: the user must change something; 128 + n: ended by signal n (130: Ctrl-C).
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
 from signal import SIGINT
 
-from skillmix.commands.parser import Command, parser_of_all
+from skillmix import __version__
+from skillmix.commands import catalog, dataset, models, one_text, report, run, runs, train
+from skillmix.commands.parser import Command
 from skillmix.commands.signals import ending_like_ctrl_c
 from skillmix.errors import UserError, visible
 
 
+def parser_of_all() -> argparse.ArgumentParser:
+    """The parser of the command line, with every command."""
+    parser = argparse.ArgumentParser(
+        prog="skillmix",
+        description="Measure whether a chat model can combine language skills, and teach it to.",
+    )
+    parser.add_argument("--version", action="version", version=f"skillmix {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in (run, dataset, train, runs, report, catalog, one_text, models):
+        module.add_parsers(commands)
+    return parser
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and say how it went."""
+    """Run one command, print its errors and return its exit status."""
     _prepare_streams()
     options = parser_of_all().parse_args(arguments)
     command: Command = options.command
@@ -30,12 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"hint: {visible(error.hint)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader of our output is gone, as with `| head`; nothing is left to say to it.
+        # The reader of our output is gone, as with `| head`, so no message could reach it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        place = f": {error.filename}" if error.filename else ""
-        print(f"error: {error.strerror or error}{place}", file=sys.stderr)
+        path = f": {error.filename}" if error.filename else ""
+        print(f"error: {error.strerror or error}{path}", file=sys.stderr)
         print("hint: Check the path, its permissions and the space on the disk.", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:

@@ -1,12 +1,12 @@
-"""`skillmix dataset`: the dataset steps of an experiment, or a data set from runs."""
+"""`skillmix dataset`: run the dataset steps of an experiment, or make one data set from runs."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmix.commands.arguments import positive
-from skillmix.commands.run import run
+from skillmix.commands.parser import Commands, add_command, positive
+from skillmix.commands.run import add_change_options, add_step_option, run
 from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
 
@@ -15,55 +15,75 @@ if TYPE_CHECKING:
     from skillmix.experiment.recipes import DataRecipe
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Everything that the command takes."""
+def add_parsers(commands: Commands) -> None:
+    """Add the command `dataset`."""
+    parser = add_command(commands, "dataset", dataset)
     parser.set_defaults(stage="dataset")
     parser.add_argument("sources", nargs="+", metavar="EXPERIMENT.yaml | RUN …", help="an experiment, or runs")
     steps = parser.add_argument_group("with an experiment")
-    steps.add_argument("--step", metavar="NAME", help="only the step of that name")
-    steps.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change a value; may be repeated")
-    steps.add_argument("--dry-run", action="store_true", help="print calls, tokens and cost, and call nothing")
-    steps.add_argument("--prices", type=Path, metavar="FILE", help="your own price file")
-    runs = parser.add_argument_group("with runs")
-    runs.add_argument("--recipe", help="D(1), D(1,2), … or ablation; takes only what may be in it")
-    runs.add_argument("--k", type=positive, nargs="+", help="every text of these k; a leak is an error")
-    runs.add_argument("--skills", choices=("train", "all"), help="of k = 1 (default: all in recipes, else train)")
-    runs.add_argument("--size", type=positive, help="so many texts; a smaller set is part of a larger one")
-    runs.add_argument("--shares", metavar="K=PART,…", default="", help="parts of each k in it, such as 1=1,2=3")
+    add_step_option(steps)
+    add_change_options(steps)
+    _add_run_options(parser.add_argument_group("with runs"))
+
+
+def _add_run_options(runs: "argparse._ArgumentGroup") -> None:
+    runs.add_argument("--recipe", help="D(1), D(1,2), … or ablation; leaves out every text that the recipe forbids")
     runs.add_argument(
-        "--graders", nargs="+", metavar="NAME", help="full marks from all of these (default: all there are)"
+        "--k", type=positive, nargs="+", help="every text with these numbers of skills; a leak is an error"
+    )
+    runs.add_argument(
+        "--skills", choices=("train", "all"), help="skills of texts with k = 1 (default: all in a recipe, else train)"
+    )
+    runs.add_argument("--size", type=positive, help="number of texts; a smaller set is part of a larger one")
+    runs.add_argument("--shares", metavar="K=PART,…", default="", help="parts of each k in the set, such as 1=1,2=3")
+    runs.add_argument(
+        "--graders", nargs="+", metavar="NAME", help="graders that must all give full marks (default: every grader)"
     )
     runs.add_argument("--writers", nargs="+", metavar="NAME", help="only texts of these students")
-    runs.add_argument("--prompts", metavar="DIR", help="prompt set in the data (default: the first run's)")
-    runs.add_argument("--partition", help="what is held out (default: the first run's)")
+    runs.add_argument("--prompts", metavar="DIR", help="prompt set of the training prompts (default: the first run's)")
+    runs.add_argument("--partition", help="partition that decides what is held out (default: the first run's)")
     runs.add_argument("--evaluations", nargs="+", default=[], metavar="FILE", help="combinations to keep out")
     runs.add_argument(
-        "--names", choices=("list", "strict"), default="list", help="names of held-out skills inside texts"
+        "--names",
+        choices=("list", "strict"),
+        default="list",
+        help="list texts that name held-out skills on the data card, or refuse them (default: list)",
     )
-    runs.add_argument("--reserved", type=float, default=0.2, help="share of the skill sets kept out (default 0.2)")
-    runs.add_argument("--near-duplicates", type=float, default=0.7, help="overlap that makes a copy; 0 keeps near ones")
-    runs.add_argument("--validation", type=float, default=0.05, help="share of the combinations (default 0.05)")
+    runs.add_argument("--reserved", type=float, default=0.2, help="share of the skill sets to keep out (default 0.2)")
+    runs.add_argument(
+        "--near-duplicates",
+        type=float,
+        default=0.7,
+        help="overlap from which a text counts as a copy (default 0.7); 0 removes only exact copies",
+    )
+    runs.add_argument(
+        "--validation", type=float, default=0.05, help="share of the combinations for validation (default 0.05)"
+    )
     runs.add_argument("--output", type=Path, metavar="DIR", help="default: dataset/ in the first run's folder")
 
 
 def dataset(options: argparse.Namespace) -> int:
-    """Make data sets."""
+    """Collect conversations with full marks as training data, from an experiment's dataset steps or from runs."""
     if any(source.endswith((".yaml", ".yml")) for source in options.sources):
         if len(options.sources) > 1:
-            raise UserError("One experiment at a time.", hint="Or name runs, without .yaml.")
+            raise UserError(
+                f"{len(options.sources)} sources are given, one of them an experiment file.",
+                hint="Give one experiment file, or only runs.",
+            )
         options.experiment = Path(options.sources[0])
         return run(options)
-    return _of_runs(options)
+    return _dataset_of_runs(options)
 
 
-def _of_runs(options: argparse.Namespace) -> int:
+def _dataset_of_runs(options: argparse.Namespace) -> int:
     from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 
     recipe = _recipe(options)
     for name in ("reserved", "near_duplicates", "validation"):
         if not 0 <= getattr(options, name) <= 1:
-            raise UserError(f"--{name.replace('_', '-')} is a share.", hint="Give a number from 0 to 1.")
-    made = dataset_of_runs(
+            option = f"--{name.replace('_', '-')} {getattr(options, name):g}"
+            raise UserError(f"{option} is not a share.", hint="Give a number from 0 to 1.")
+    written = dataset_of_runs(
         FromRuns(
             runs=options.sources,
             recipe=recipe,
@@ -79,30 +99,36 @@ def _of_runs(options: argparse.Namespace) -> int:
             output=options.output,
         )
     )
-    _tell(made.left, recipe.name)
+    _print_left_out(written.left, recipe.name)
     if options.json:
-        print_json(made.as_json())
+        print_json(written.as_json())
     else:
-        print(made.folder)
-    return 1 if made.left.undecided or made.left.unfinished else 0
+        print(written.folder)
+    return 1 if written.left.undecided or written.left.unfinished else 0
 
 
 def _recipe(options: argparse.Namespace) -> "DataRecipe":
     from skillmix.experiment.recipes import plain_recipe, recipe_named
 
     if options.recipe and (options.k or options.shares):
-        raise UserError("A recipe says which k.", hint="Give --recipe, or --k with --shares, not both.")
+        raise UserError(
+            f"The recipe {options.recipe} already decides which k the data set has.",
+            hint="Give --recipe, or --k with --shares, not both.",
+        )
     if options.recipe:
         return recipe_named(options.recipe, size=options.size, skills=options.skills)
     shares = _shares(options.shares)
     ks = options.k or sorted(shares)
     if shares and (options.size is None or set(ks) != set(shares)):
-        raise UserError("Shares need a size, and one part for each k.", hint="--size 1000 --shares 1=1,2=3")
+        raise UserError(
+            f"--shares {options.shares!r} needs --size, and one part for each k.",
+            hint="Write for example --size 1000 --shares 1=1,2=3.",
+        )
     return plain_recipe(ks, size=options.size, skills=options.skills, shares=shares)
 
 
-def _tell(left: "LeftOut", recipe: str) -> None:
-    told = {
+def _print_left_out(left: "LeftOut", recipe: str) -> None:
+    counts = {
         "with less than full marks": left.less,
         "undecided: votes are missing or cannot be read": left.undecided,
         "of conversations that are not over": left.unfinished,
@@ -110,17 +136,20 @@ def _tell(left: "LeftOut", recipe: str) -> None:
         **{f"outside of {recipe}: {why}": count for why, count in left.outside.items()},
         **{f"left out: {why}": count for why, count in left.removed.items()},
     }
-    for why, count in told.items():
+    for why, count in counts.items():
         if count:
             print(f"{count} texts {why}", file=sys.stderr)
 
 
-def _shares(told: str) -> dict[int, float]:
+def _shares(text: str) -> dict[int, float]:
     try:
-        pairs = [part.split("=") for part in told.split(",") if part.strip()]
+        pairs = [part.split("=") for part in text.split(",") if part.strip()]
         shares = {int(k): float(part) for k, part in pairs}
     except ValueError:
-        raise UserError(f"--shares {told!r} cannot be read.", hint="Write K=PART,K=PART, such as 1=1,2=3.") from None
+        raise UserError(f"--shares {text!r} cannot be read.", hint="Write K=PART,K=PART, such as 1=1,2=3.") from None
     if any(k < 1 or not 0 < part < float("inf") for k, part in shares.items()):
-        raise UserError(f"--shares {told!r} has a part that is none.", hint="Parts are above 0.")
+        raise UserError(
+            f"--shares {text!r} has a k below 1, or a part that is not above 0.",
+            hint="Write K=PART,K=PART, such as 1=1,2=3.",
+        )
     return shares

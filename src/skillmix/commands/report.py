@@ -1,16 +1,27 @@
-"""The command that writes a report."""
+"""`skillmix report`: pages, tables and figures of runs."""
 
 import argparse
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 
-from skillmix.commands.arguments import above_zero
+from skillmix.commands.parser import Commands, above_zero, add_command
 from skillmix.commands.streams import print_json
 
 
+def add_parsers(commands: Commands) -> None:
+    """Add the command `report`."""
+    parser = add_command(commands, "report", report)
+    parser.add_argument("targets", nargs="+", metavar="RUN|EXPERIMENT.yaml", help="runs, or an experiment file")
+    parser.add_argument("--rules", choices=("default", "paper", "both"), help="default: each run's own")
+    parser.add_argument("--published", action="store_true", help="show the paper's published figures beside the run's")
+    parser.add_argument(
+        "--tokens", type=above_zero, metavar="N", help="corpus size for the novelty bound (default 2e12)"
+    )
+    parser.add_argument("--no-figures", action="store_true", help="write only pages and tables")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="default: report/ in the run's folder")
+
+
 def report(options: argparse.Namespace) -> int:
-    """A folder of pages, tables and figures."""
+    """Write pages, tables and figures about an experiment or about runs."""
     from skillmix.report.write import Wishes, report
 
     wishes = Wishes(
@@ -19,27 +30,9 @@ def report(options: argparse.Namespace) -> int:
         tokens=options.tokens,
         figures=not options.no_figures,
     )
-    made = report(options.targets, output=options.output, wishes=wishes)
+    written = report(options.targets, output=options.output, wishes=wishes)
     if options.json:
-        facts = {"page": str(made.page), "texts": made.texts, "files": made.files, "bytes": made.bytes}
-        return print_json({**facts, "missing": list(made.gaps)})
-    print(made.page)
+        facts = {"page": str(written.page), "texts": written.texts, "files": written.files, "bytes": written.bytes}
+        return print_json({**facts, "missing": list(written.gaps)})
+    print(written.page)
     return 0
-
-
-def tell_pages(pages: Iterable[Path]) -> None:
-    """Say what can be opened now."""
-    for page in pages:
-        print(f"report: open {page} in a browser", file=sys.stderr)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What it takes."""
-    parser.add_argument("targets", nargs="+", metavar="RUN|EXPERIMENT.yaml", help="runs, or an experiment file")
-    parser.add_argument("--rules", choices=("default", "paper", "both"), help="each run's own if not given")
-    parser.add_argument("--published", action="store_true", help="set the paper's published figures beside")
-    parser.add_argument(
-        "--tokens", type=above_zero, metavar="N", help="corpus size for the novelty bound (default 2e12)"
-    )
-    parser.add_argument("--no-figures", action="store_true", help="only pages and tables")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="default: report/ in the run's folder")

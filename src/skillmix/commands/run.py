@@ -1,27 +1,75 @@
-"""Commands that make an experiment's calls."""
+"""Commands that run an experiment: `run`, and `generate`, `grade` and `evaluate` for the steps of one stage."""
 
 import argparse
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmix.commands.report import tell_pages
+from skillmix.commands.parser import Commands, add_command
 from skillmix.commands.streams import print_json, program, score_rows
 
 if TYPE_CHECKING:
     from skillmix.scores.scoring import ScoredRun
-    from skillmix.steps.run import RunResult
+    from skillmix.steps.step_kind import RunResult
+
+
+def add_parsers(commands: Commands) -> None:
+    """Add the commands `run`, `generate`, `grade` and `evaluate`."""
+    parser = add_command(commands, "run", run)
+    add_experiment_options(parser)
+    parser.set_defaults(stage=None, step=None)
+    for stage, command in (("generate", generate), ("grade", grade), ("evaluate", evaluate)):
+        parser = add_command(commands, stage, command)
+        add_experiment_options(parser)
+        add_step_option(parser)
+        parser.set_defaults(stage=stage)
+
+
+def add_experiment_options(parser: argparse.ArgumentParser) -> None:
+    """Add an experiment file, and the options of every command that runs one."""
+    parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml")
+    add_change_options(parser)
+
+
+def add_change_options(parser: "argparse._ActionsContainer") -> None:
+    """Add the options that change an experiment, estimate it, or price it."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="A.B=C", help="change a value of the experiment; may be repeated"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print calls, tokens and cost without calling a model")
+    parser.add_argument("--prices", type=Path, metavar="FILE", help="your own price file")
+
+
+def add_step_option(parser: "argparse._ActionsContainer") -> None:
+    """Add the option that chooses one step."""
+    parser.add_argument("--step", metavar="NAME", help="only the step with this name")
+
+
+def generate(options: argparse.Namespace) -> int:
+    """Run the generate steps of an experiment: students write texts."""
+    return run(options)
+
+
+def grade(options: argparse.Namespace) -> int:
+    """Run the grade steps of an experiment: graders vote on existing texts."""
+    return run(options)
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Run the evaluate steps of an experiment: students write texts, and graders vote on them."""
+    return run(options)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Every step of an experiment, or those of one stage."""
-    from skillmix.commands.actions.next_commands import run_name
+    """Run every step of an experiment; run the same command again to continue."""
+    from skillmix.commands.next_commands import run_name
     from skillmix.scores.scoring import ScoredRun, scored_run
-    from skillmix.steps.run import Wanted, run_experiment
+    from skillmix.steps.run import StepFilter, run_experiment
 
     if options.dry_run:
         return dry_run(options)
-    wanted = Wanted(stage=options.stage, step=options.step)
+    wanted = StepFilter(stage=options.stage, step=options.step)
     result = run_experiment(options.experiment, prices=options.prices, changes=options.set, wanted=wanted)
     for line in result.failure_lines():
         print(f"failed: {line}", file=sys.stderr)
@@ -29,11 +77,11 @@ def run(options: argparse.Namespace) -> int:
         print(f"interrupted; all answers are in {result.run.path}: run the same command to go on", file=sys.stderr)
         return 128 + (result.signal or 0)
     if result.stopped:
-        print(f"stopped: {result.stopped}; raise it and run again to go on", file=sys.stderr)
+        print(f"stopped: {result.stopped.value}; raise it and run again to go on", file=sys.stderr)
     scored = ScoredRun([], [])
     if options.stage == "dataset":
-        made = {name: made.as_json() for name, made in result.datasets.items()}
-        _print_datasets(made, as_json=options.json)
+        written = {name: dataset.as_json() for name, dataset in result.datasets.items()}
+        _print_datasets(written, as_json=options.json)
     else:
         scored = scored_run(result.run)
         _print_scores(scored, run=run_name(result.run), as_json=options.json)
@@ -48,7 +96,7 @@ def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:
     if as_json:
         print_json(score_rows(scored.scores))
     elif scored.scores:
-        from skillmix.commands.pages.closing import shown_lines
+        from skillmix.commands.closing import shown_lines
         from skillmix.scores.table import NOTE, score_table
 
         print(score_table(scored.scores))
@@ -59,9 +107,9 @@ def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:
 
 
 def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun") -> None:
-    """What it cost, what to open and, for people, what to try next."""
-    from skillmix.commands.actions.next_commands import Ended, next_commands
-    from skillmix.commands.pages.closing import command_lines, cost_line
+    """Print what the run cost, the report to open and, without `--json`, commands to try next."""
+    from skillmix.commands.closing import command_lines, cost_line
+    from skillmix.commands.next_commands import Ended, next_commands
 
     sys.stdout.flush()
     cost = cost_line(
@@ -72,30 +120,31 @@ def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun"
         cost_usd=result.cost_usd,
     )
     print(f"{cost}; all in {result.run.path}", file=sys.stderr)
-    tell_pages(result.reports)
+    for page in result.reports:
+        print(f"report: open {page} in a browser", file=sys.stderr)
     if not options.json:
         ended = Ended(result.run, options.experiment, options.set, scored, has_report=bool(result.reports))
         for line in command_lines(next_commands(ended, program=program())):
             print(line, file=sys.stderr)
 
 
-def _print_datasets(made: dict[str, dict[str, object]], *, as_json: bool) -> None:
+def _print_datasets(written: dict[str, dict[str, object]], *, as_json: bool) -> None:
     if as_json:
-        print_json(made)
+        print_json(written)
     else:
-        print("\n".join(str(told["folder"]) for told in made.values()))
+        print("\n".join(str(dataset["folder"]) for dataset in written.values()))
 
 
 def dry_run(options: argparse.Namespace) -> int:
-    """What it would ask for."""
+    """Print the calls, tokens and cost of an experiment without running it."""
     from skillmix.experiment.gpu_hours import NOTE
-    from skillmix.steps.dry_run import estimate_table, estimates
+    from skillmix.steps import run as steps
+    from skillmix.steps.estimates import estimate_table
 
-    found = estimates(options.experiment, prices=options.prices, changes=options.set)
+    estimates = steps.dry_run(options.experiment, prices=options.prices, changes=options.set)
     if options.json:
-        return print_json([asdict(estimate) for estimate in found])
-    rows = [(e.step, e.model, e.calls, e.input_tokens, e.output_tokens, e.cost_usd, e.gpu_hours) for e in found]
-    print(estimate_table(rows))
-    if any(e.gpu_hours != 0 for e in found):
+        return print_json([asdict(estimate) for estimate in estimates])
+    print(estimate_table(estimates))
+    if any(estimate.gpu_hours != 0 for estimate in estimates):
         print(f"\n{NOTE}")
     return 0

@@ -1,15 +1,58 @@
-"""Commands that only read, or ask one question."""
+"""Commands about a run: `status`, `scores`, `texts`, `export`, `import-texts` and `import-reference`."""
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from skillmix.commands.streams import catalog_name, print_json, score_rows, standard_input
+from skillmix.commands.parser import Commands, add_command, positive
+from skillmix.commands.streams import grounds, print_json, score_rows
+from skillmix.render.untrusted import one_line
+
+if TYPE_CHECKING:
+    from skillmix.runs.reading.texts import TextRow
+
+
+def add_parsers(commands: Commands) -> None:
+    """Add the commands that read a run, and those that import one."""
+    add_command(commands, "status", status).add_argument("run", metavar="RUN")
+
+    parser = add_command(commands, "scores", scores)
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--rules", help="default or paper (default: the run's own)")
+    parser.add_argument(
+        "--sets", action="store_true", help="add rows for reserved and for seen skill sets of train skills"
+    )
+
+    parser = add_command(commands, "texts", texts)
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--n", type=positive, default=10, help="number of texts (default 10)")
+    parser.add_argument("--student", help="only texts of this student")
+    parser.add_argument("--k", type=positive, help="only texts with this number of skills")
+
+    parser = add_command(commands, "export", export, has_json=False)
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--what", choices=("texts", "votes", "calls"), required=True)
+    parser.add_argument("--format", choices=("jsonl", "parquet"), default="jsonl")
+    parser.add_argument("--rules", default="default", help="default or paper")
+    parser.add_argument("--output", type=Path, help="default: a file in the run's folder")
+
+    parser = add_command(commands, "import-texts", import_texts, has_json=False)
+    parser.add_argument("file", type=Path, metavar="FILE.jsonl")
+    parser.add_argument("--run", required=True, help="name of the run, or a path to it")
+    parser.add_argument("--catalog", default="paper", help="catalogue of the skills and topics")
+    parser.add_argument("--prompts", default="standard", metavar="DIR", help="prompt set whose words the graders used")
+
+    parser = add_command(commands, "import-reference", import_reference, has_json=False)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--run", required=True, help="name of the run, or a path to it")
 
 
 def status(options: argparse.Namespace) -> int:
-    """What of a run is done and missing."""
-    from skillmix.commands.actions.status import run_status
+    """Count the calls of a run that are done, missing, failed or unreadable."""
+    from skillmix.scores.status import run_status
 
     status = run_status(options.run)
     if options.json:
@@ -20,150 +63,8 @@ def status(options: argparse.Namespace) -> int:
     return 0
 
 
-def catalog(options: argparse.Namespace) -> int:
-    """A catalogue."""
-    from skillmix.commands.actions.catalogs import show_catalog
-
-    view = show_catalog(catalog_name(options))
-    if options.json:
-        return print_json(view.as_json())
-    from skillmix.commands.pages.catalog import catalog_page
-
-    print(catalog_page(view.catalog, shipped=view.shipped))
-    return 0
-
-
-def combinations(options: argparse.Namespace) -> int:
-    """A draw."""
-    from skillmix.commands.actions.catalogs import CombinationsWanted, combination_json, draw
-
-    drawn = draw(
-        CombinationsWanted(
-            catalog=catalog_name(options),
-            setting=options.setting,
-            k=options.k,
-            count=options.n,
-            seed=options.seed,
-            partition=options.partition,
-            exclude=tuple(name.strip() for name in options.exclude.split(";") if name.strip()),
-            purpose=options.purpose,
-            ladder=options.ladder,
-        )
-    )
-    if options.json:
-        return print_json([combination_json(combination) for combination in drawn])
-    for combination in drawn:
-        print(f"{combination.id}  {combination.topic}: {'; '.join(combination.skills)}")
-    return 0
-
-
-def prompts(options: argparse.Namespace) -> int:
-    """Prompts as sent."""
-    from skillmix.commands.actions.parse_reply import Named, rendered_prompts
-
-    named = Named(catalog_name(options), options.skills, options.topic, options.prompts)
-    rendered = rendered_prompts(named, answer=options.answer)
-    if options.json:
-        return print_json(rendered)
-    print("\n\n".join(f"──── {file}\n{prompt}" for file, prompt in rendered.items()))
-    return 0
-
-
-def parse_reply(options: argparse.Namespace) -> int:
-    """A grader's reply, read."""
-    from skillmix.catalog.yaml import read_text
-    from skillmix.commands.actions.parse_reply import Named, parse_reply
-
-    named = Named(catalog_name(options), options.skills, options.topic, options.prompts)
-    text = read_text(options.text) if options.text else None
-    parsed = parse_reply(named, standard_input(), text=text)
-    if options.json:
-        return print_json(parsed.as_json())
-    for name, point in (parsed.reading.by_name(parsed.rubric) or {}).items():
-        print(f"{name}: {'not given' if point is None else f'{point:g}'}")
-    if parsed.reading.problem:
-        print(f"unreadable: {parsed.reading.problem}")
-    for note in parsed.reading.notes:
-        print(f"note: {note}")
-    return 0
-
-
-def grade_text(options: argparse.Namespace) -> int:
-    """One text, graded."""
-    from skillmix.commands.actions.grade_text import grade_text
-    from skillmix.commands.actions.parse_reply import Named
-    from skillmix.commands.pages.text import grounds
-
-    named = Named(catalog_name(options), options.skills, options.topic, options.prompts)
-    graded = grade_text(
-        named,
-        standard_input(),
-        grader=options.grader,
-        variant=options.variant,
-        seed=options.seed,
-        rules=options.rules,
-    )
-    if options.json:
-        return print_json(graded.as_json())
-    if graded.reading.problem:
-        print(f"unreadable: {graded.reading.problem}")
-    evidence = graded.evidence()
-    for criterion, point in zip(graded.rubric.criteria, graded.points, strict=True):
-        shown = grounds(evidence.get(criterion.name), graded.reasons.get(criterion.name))
-        print(f"{criterion.name}: {'undecided' if point is None else int(point)}" + (f"  {shown}" if shown else ""))
-    for note in graded.reading.notes:
-        if note not in graded.reasons.values():
-            print(f"note: {note}")
-    if graded.verdict and graded.verdict.unrequested:
-        print(f"shown without being asked for: {', '.join(graded.verdict.unrequested)}")
-    return 0
-
-
-def models(options: argparse.Namespace) -> int:
-    """Forms of model specs, and the bundled models."""
-    from skillmix.commands.actions.models import list_models
-
-    found = list_models(fetch=options.fetch)
-    if options.json:
-        return print_json(found.as_json())
-    for provider, about in found.providers.items():
-        print(f"{provider:<10} {about}")
-    for model in found.bundled:
-        place = f"in {model.folder}" if model.folder else f"fetched at first use ({model.download_mb} MB)"
-        print(f"\n{model.spec}: {model.about}, {model.licence}, from {model.package}; {place}")
-    return 0
-
-
-def texts(options: argparse.Namespace) -> int:
-    """Texts with what they earned."""
-    from skillmix.commands.actions.texts import run_texts
-    from skillmix.commands.pages.text import text_page
-
-    found = run_texts(options.run, student=options.student, k=options.k)[: options.n]
-    if options.json:
-        return print_json([asdict(text) for text in found])
-    print(text_page(found))
-    return 0
-
-
-def novelty(options: argparse.Namespace) -> int:
-    """The novelty bound."""
-    from skillmix.catalog.novelty import ASSUMPTIONS, NoveltyInputs, novelty
-
-    names = ("skill_frequency", "topic_frequency", "sentences_per_token")
-    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    inputs = NoveltyInputs(**given)
-    bound = novelty(options.k, options.tokens, inputs)
-    if options.json:
-        return print_json({**asdict(bound), "inputs": asdict(inputs), "assumptions": list(ASSUMPTIONS)})
-    from skillmix.commands.pages.novelty import novelty_page
-
-    print(novelty_page(bound, inputs, ASSUMPTIONS))
-    return 0
-
-
 def scores(options: argparse.Namespace) -> int:
-    """A run's table."""
+    """Print the score table of a run."""
     from skillmix.runs.run import open_run
     from skillmix.scores.scoring import scored_run, students_without_scores
 
@@ -184,3 +85,69 @@ def scores(options: argparse.Namespace) -> int:
         if part:
             print(f"\n{part}")
     return 0
+
+
+def texts(options: argparse.Namespace) -> int:
+    """Show texts of a run with their points, best first."""
+    from skillmix.runs.reading.texts import run_texts
+
+    rows = run_texts(options.run, student=options.student, k=options.k)[: options.n]
+    if options.json:
+        return print_json([asdict(row) for row in rows])
+    print(text_page(rows))
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write the texts, votes or calls of a run to a file."""
+    from skillmix.runs.export import export
+
+    path = export(
+        options.run, what=options.what, file_format=options.format, rules=options.rules, output=options.output
+    )
+    print(path)
+    return 0
+
+
+def import_texts(options: argparse.Namespace) -> int:
+    """Turn texts and gradings from elsewhere into a run."""
+    from skillmix.runs.import_texts import import_texts
+
+    imported = import_texts(options.file, options.run, catalog=options.catalog, prompts=options.prompts)
+    print(
+        f"{imported.conversations} conversations and {imported.gradings} gradings are in {imported.run}; "
+        f"{imported.new} calls are new."
+    )
+    return 0
+
+
+def import_reference(options: argparse.Namespace) -> int:
+    """Turn records of the original SKILL-MIX code into a run."""
+    from skillmix.runs.import_reference import import_reference
+
+    imported = import_reference(options.folder, options.run)
+    print(f"conversations: {imported.conversations}")
+    print(f"texts known only from a grader's prompt: {imported.texts_from_prompts}")
+    print(f"gradings: {imported.gradings}, of which copies of another vote: {imported.copies}")
+    print(f"unreadable: {sum(imported.unreadable.values())} of {imported.gradings - imported.copies} different ones")
+    for reason, count in imported.unreadable.items():
+        print(f"  {count} × {reason}")
+    print(f"gradings without their text: {imported.unmatched}")
+    print(f"run: {imported.run}")
+    return 0
+
+
+def text_page(rows: "Sequence[TextRow]") -> str:
+    """One paragraph for each text, for a terminal."""
+    return "\n\n".join(_paragraph(row) for row in rows) or "There are no graded texts."
+
+
+def _paragraph(row: "TextRow") -> str:
+    lines = [f"{row.student}, k = {len(row.skills)}, on {row.topic}: {one_line(row.text)}"]
+    for name, point in row.points.items():
+        shown = grounds(row.evidence.get(name), row.reasons.get(name))
+        lines.append(f"  {_SIGNS[point]} {name}" + (f": {shown}" if shown else ""))
+    return "\n".join(lines)
+
+
+_SIGNS: Final = {True: "+", False: "-", None: "?"}

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end a command as Ctrl-C does; the exit status says which signal it was."""
+"""SIGTERM and SIGHUP end a command as Ctrl-C does; the exit status names the signal."""
 
 import os
 import signal
@@ -11,8 +11,8 @@ from skillmix.errors import Interrupted
 
 @contextmanager
 def ending_like_ctrl_c() -> Iterator[None]:
-    """Raise `Interrupted` on both signals, unless they are ignored (as under nohup) or handled by somebody else."""
-    # Several ranks of a training cannot agree on where to stop, and must not survive their launcher's signal.
+    """Raise `Interrupted` on both signals, unless a signal is ignored (as under nohup) or has another handler."""
+    # The ranks of a distributed training cannot agree on a step to stop at; their launcher's signal must end them.
     is_alone = int(os.environ.get("WORLD_SIZE") or 1) == 1
     before = {}
     if is_alone and threading.current_thread() is threading.main_thread():

@@ -1,30 +1,22 @@
-"""What the commands share: standard input, JSON out, the catalogue that is named."""
+"""What the commands read and print alike: standard input, JSON, scores, evidence and the name of the program."""
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from shutil import which
 from typing import TYPE_CHECKING
 
 from skillmix.errors import UserError
+from skillmix.render.untrusted import one_line
 
 if TYPE_CHECKING:
-    from skillmix.scores.cells import Score
-
-
-def catalog_name(options: argparse.Namespace) -> str:
-    """The one catalogue that was named, or the default."""
-    if options.name and options.catalog and options.name != options.catalog:
-        raise UserError("Two catalogues were named.", hint="Give NAME or --catalog, not both.")
-    return str(options.name or options.catalog or "paper")
+    from skillmix.scores.cells import CellScore
 
 
 def program() -> str:
-    """How this command is called from here: by its name where the shell finds it, else by its path."""
+    """How a user in this folder calls skillmix: by its name if the shell finds it, otherwise by its path."""
     called = Path(sys.argv[0])
     if called.name != "skillmix":
         return f"{quote(_from_here(Path(sys.executable)))} -m skillmix"
@@ -38,28 +30,38 @@ def _from_here(path: Path) -> str:
 
 
 def standard_input() -> str:
-    """All of it, as text."""
+    """Read standard input to its end, as text."""
     try:
         if sys.stdin.isatty():
             print("reading standard input; end it with Ctrl-D", file=sys.stderr)
         raw = sys.stdin.buffer.read()
     except (AttributeError, ValueError):
-        raise UserError("Standard input is closed.", hint="Give the grader's reply there.") from None
+        raise UserError("Standard input is closed.", hint="Give the text to read on standard input.") from None
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"Standard input is not UTF-8 text (byte {error.start}).", hint="Give the grader's reply as text."
+            f"Standard input is not UTF-8 text (byte {error.start}).", hint="Give the text in UTF-8."
         ) from None
 
 
-def score_rows(scores: "Iterable[Score]", *, by_sets: bool = False) -> list[dict[str, object]]:
-    """Scores in their documented form; which skill sets, and what was trained on, only where that was asked for."""
+def score_rows(scores: "Iterable[CellScore]", *, by_sets: bool = False) -> list[dict[str, object]]:
+    """The documented form of scores; `by_sets` adds the skill sets, and how many combinations were trained on."""
     hidden = {"written"} if by_sets else {"written", "sets", "trained_on"}
-    return [{name: value for name, value in asdict(score).items() if name not in hidden} for score in scores]
+    return [{name: value for name, value in score.json_row().items() if name not in hidden} for score in scores]
 
 
 def print_json(value: object) -> int:
-    """Print a value; the exit status of having done so."""
+    """Print a value as JSON and return the exit status 0."""
     print(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False))
     return 0
+
+
+def grounds(evidence: str | None, reason: str | None) -> str:
+    """The words that show a skill, the reason for a denied point, or both: a text can show a skill that it names.
+
+    >>> grounds("as hard as a bench", 'it names the skill "simile"')
+    '“as hard as a bench”; it names the skill "simile"'
+    """
+    shown = [f"“{one_line(evidence)}”"] if evidence else []
+    return "; ".join([*shown, one_line(reason)] if reason else shown)

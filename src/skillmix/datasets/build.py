@@ -1,11 +1,11 @@
 """From graded conversations to kept texts, and from kept texts to a data set's folder."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from sys import intern
+from typing import Any
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.datasets.card import CardFacts, dataset_card, dataset_info
@@ -16,6 +16,7 @@ from skillmix.datasets.texts import KeptText, place_of, removals
 from skillmix.datasets.words import Corpus, corpus_of
 from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe, draw_set
+from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.folders import DATASET, replacing
 from skillmix.runs.journal.journal import JournalReader
@@ -206,7 +207,7 @@ def make_dataset(
         (new / "README.md").write_text(dataset_card(facts, figures, left, yields), encoding="utf-8")
         info = dataset_info(plan.name, has_validation=written.validation > 0)
         (new / "dataset_info.json").write_text(info, encoding="utf-8")
-        write_whole(new / "skillmix.json", _lineage(plan, chosen, written, figures, yields))
+        write_whole(new / LINEAGE_FILE, _lineage(plan, chosen, written, figures, yields).text())
     return WrittenDataset(folder, written, figures, left, tuple(yields))
 
 
@@ -222,7 +223,7 @@ def _empty(plan: DatasetPlan, left: LeftOut) -> UserError:
     told = ", ".join(f"{count} {name}" for name, count in why.items() if count)
     return UserError(
         f"No text is left for {plan.recipe.name}: {told or 'there are no conversations'}. Nothing was written.",
-        hint="`skillmix texts RUN` shows what there is; more conversations, a better writer or another k may help.",
+        hint="`skillmix texts RUN` shows the graded texts; more conversations, a better writer or another k may help.",
     )
 
 
@@ -245,8 +246,43 @@ def _facts(plan: DatasetPlan, texts: Sequence[KeptText], written: Written, shown
     )
 
 
-def _generated(yields: Sequence[SamplingYield]) -> dict[str, dict[str, int]]:
-    """Conversations written for each k, how many had full marks and were taken; not known of what was joined."""
+def _lineage(
+    plan: DatasetPlan,
+    texts: Sequence[KeptText],
+    written: Written,
+    figures: DatasetCounts,
+    yields: Sequence[SamplingYield],
+) -> DatasetFile:
+    """The `skillmix.json` of a data set: what trainers and evaluations need to know."""
+    sets = sorted({tuple(sorted(t.combination.skills)) for t in texts if t.combination.k > 1})
+    writers = Counter((t.run, t.writer, t.model) for t in texts)
+    return DatasetFile(
+        kind="dataset",
+        name=plan.name,
+        hash=written.hash,
+        recipe=plan.recipe.name,
+        catalog=plan.catalog.name,
+        catalog_hash=plan.catalog.content_hash(),
+        partition=plan.catalog.partition(plan.partition).name,
+        k=list(figures.by_k),
+        combinations=sorted({t.combination.id for t in texts}),
+        skill_sets=[list(skills) for skills in sets],
+        writers=sorted({f"{t.run}#{t.writer}" for t in texts}),
+        written_by=[WriterEntry(run=r, student=w, model=m, texts=n) for (r, w, m), n in sorted(writers.items())],
+        counts=CountsEntry(
+            train=written.train,
+            validation=written.validation,
+            k={str(k): count for k, count in figures.by_k.items()},
+            **_generated(yields),
+            skills=figures.by_skill,
+            topics=figures.by_topic,
+            pairs=[[one, other, count] for (one, other), count in figures.by_pair.items()],
+        ),
+    )
+
+
+def _generated(yields: Sequence[SamplingYield]) -> dict[str, Any]:
+    """By k, the conversations that were written, had full marks and were kept; unknown for joined data sets."""
     if not yields:
         return {}
     return {
@@ -254,41 +290,3 @@ def _generated(yields: Sequence[SamplingYield]) -> dict[str, dict[str, int]]:
         "full_marks": {str(y.k): y.full_marks for y in yields},
         "kept": {str(y.k): y.taken for y in yields},
     }
-
-
-def _lineage(
-    plan: DatasetPlan,
-    texts: Sequence[KeptText],
-    written: Written,
-    figures: DatasetCounts,
-    yields: Sequence[SamplingYield],
-) -> str:
-    """What trainers and evaluations need to know of the set."""
-    sets = sorted({tuple(sorted(t.combination.skills)) for t in texts if t.combination.k > 1})
-    writers = Counter((t.run, t.writer, t.model) for t in texts)
-    document = {
-        "kind": "dataset",
-        "name": plan.name,
-        "hash": written.hash,
-        "recipe": plan.recipe.name,
-        "catalog": plan.catalog.name,
-        "catalog_hash": plan.catalog.content_hash(),
-        "partition": plan.catalog.partition(plan.partition).name,
-        "k": list(figures.by_k),
-        "combinations": sorted({t.combination.id for t in texts}),
-        "skill_sets": [list(skills) for skills in sets],
-        "writers": sorted({f"{t.run}#{t.writer}" for t in texts}),
-        "written_by": [{"run": r, "student": w, "model": m, "texts": n} for (r, w, m), n in sorted(writers.items())],
-        "counts": {
-            "train": written.train,
-            "validation": written.validation,
-            "k": {str(k): count for k, count in figures.by_k.items()},
-            **_generated(yields),
-            "skills": figures.by_skill,
-            "topics": figures.by_topic,
-            "pairs": [[one, other, count] for (one, other), count in figures.by_pair.items()],
-        },
-    }
-    # A line for each key: some are as long as the set.
-    lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in document.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -10,10 +10,11 @@ from skillmix.catalog.files import load_catalog
 from skillmix.catalog.yaml import read_text
 from skillmix.datasets.leakage import Bars, bars_of
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import EvaluateStep, Experiment, load_experiment
+from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import step_cells
 from skillmix.experiment.sections import student_name
-from skillmix.runs.students import lineage_of
+from skillmix.experiment.steps import EvaluateStep
+from skillmix.models.lineage import lineage_of
 
 
 def bars_for(experiment: Experiment, catalog: Catalog) -> Bars:
@@ -30,7 +31,7 @@ def evaluated(experiment: Experiment, catalog: Catalog) -> dict[str, str]:
     """The combinations of an experiment's evaluations by id, with the step that has them."""
     found: dict[str, str] = {}
     for step in experiment.steps:
-        if isinstance(step, EvaluateStep) and step.students:
+        if isinstance(step, EvaluateStep):
             # The draw is the same for every student.
             for cell in step_cells(step.model_copy(update={"students": step.students[:1]}), experiment, catalog):
                 for combination in cell.combinations:
@@ -64,7 +65,7 @@ def _combination(document: Mapping[str, object]) -> str:
     """The id of one; a name that is no text would be the id of something else, which bars nothing."""
     skills, topic = document["skills"], document["topic"]
     if not isinstance(skills, list) or not all(isinstance(name, str) and name for name in [*skills, topic]):
-        raise ValueError("a name is no text")
+        raise ValueError("a name is not a string")
     return combination_of(skills, str(topic)).id
 
 

@@ -18,10 +18,10 @@ from skillmix.datasets.leakage import Bars, bars_of
 from skillmix.datasets.texts import KeptText
 from skillmix.datasets.waves import Waves
 from skillmix.errors import UserError
-from skillmix.experiment.dataset_step import DatasetStep
 from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.recipes import DataRecipe
 from skillmix.experiment.sections import student_name
+from skillmix.experiment.steps import DatasetStep
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folders import DATASET, require_replaceable
@@ -58,7 +58,7 @@ def plan_of(step: DatasetStep, place: StepContext) -> DatasetPlan:
     writer = settings_for(experiment, student_name(step.writer)) if step.writer else None
     return DatasetPlan(
         name=f"{experiment.name}-{step.name}",
-        recipe=step.chosen,
+        recipe=step.data_recipe,
         catalog=place.catalog,
         partition=experiment.partition,
         bars=bars_for(experiment, place.catalog),
@@ -79,7 +79,7 @@ def _decoding(settings: StudentSettings) -> str:
 
 def writers_of(run: str, experiment: Experiment) -> Writers:
     """Which prompts and decoding the students of a run had; of an imported run nothing is known."""
-    trained = [step.name for step in experiment.steps if step.stage == "train"]
+    trained = [step.name for step in experiment.steps if step.trains_model]
     settings = {name: settings_for(experiment, name) for name in (*experiment.students, *trained)}
     shown = {n: prompts_shown(load_prompts(n)) for n in {s.prompts or experiment.prompts for s in settings.values()}}
     return Writers(

@@ -14,9 +14,9 @@ from skillmix.datasets.counts import LeftOut, SamplingYield
 from skillmix.datasets.sampling import Candidate, Candidates, Sampler, Target
 from skillmix.datasets.texts import KeptText, removals
 from skillmix.datasets.words import corpus_of
-from skillmix.experiment.dataset_step import DatasetStep
 from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.sections import student_name
+from skillmix.experiment.steps import DatasetStep
 from skillmix.render.numbers import duration
 from skillmix.runs.budget import Task
 from skillmix.runs.calling import Calls, StepContext, conversations_of, first_turns, make_calls, passes, serve
@@ -136,7 +136,7 @@ class Waves:
     def _target(self, k: int) -> Target:
         return Target(
             kept=self.step.target_of(k),
-            most=self.step.most_of(k),
+            most=self.step.max_conversations(k),
             floor=self.step.per_skill.floor,
             ceiling=self.step.per_skill.ceiling,
             skills=self._side(k).skills,

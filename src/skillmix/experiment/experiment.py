@@ -1,39 +1,38 @@
-"""The experiment file: YAML to frozen settings, all faults at once."""
+"""The experiment file: from YAML, and changes on the command line, to frozen settings.
+
+All faults of a file are reported in one error. The kinds of step are in steps.py.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
-from skillmix.catalog.catalog import Setting
-from skillmix.catalog.yaml import read_yaml
+from skillmix.catalog.yaml import read_yaml, yaml_of
 from skillmix.errors import UserError, faults_error
-from skillmix.experiment.changes import changed
-from skillmix.experiment.dataset_step import DatasetStep, LeakageSettings
-from skillmix.experiment.report_step import ReportStep
-from skillmix.experiment.sections import ModelRef, Name, NamedStep, Positive, Section, Share
-from skillmix.experiment.train_step import TrainStep
-from skillmix.models.specs import SERVED, asked_model, parse_spec, uses_code
-from skillmix.prompts.prompt_set import GraderVariant
+from skillmix.experiment.sections import Name, Positive, Section, Share, Step
+from skillmix.experiment.steps import AnyStep
+from skillmix.models.specs import asked_model, parse_spec, provider_of, uses_code
+from skillmix.prompts.prompt_set import DEFAULT_VARIANT
 
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
 _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYPTION")
 
 
 class AskedModel(Section):
-    """How a model is reached."""
+    """How to reach a model."""
 
     key: str | None = None
-    """Name of the environment variable that holds its key; a provider's own address has one without this."""
+    """Name of the environment variable that holds the key; a provider's own address needs no such name."""
     insecure: bool = False
     """Whether the key may go over plain http to another machine."""
 
     @field_validator("key")
     @classmethod
-    def _name_of_a_key(cls, key: str | None) -> str | None:
-        # The value may be a key that somebody put into the file, so no message repeats it.
+    def _is_variable_name(cls, key: str | None) -> str | None:
+        # The value may be a secret key pasted by mistake, so no message repeats it.
         if key is not None and (not _KEY_NAME.fullmatch(key) or _NOT_A_MODELS_KEY.search(key)):
             raise ValueError(
                 "this must be the name of an environment variable that holds a model's key, such as VLLM_KEY: capital "
@@ -42,23 +41,23 @@ class AskedModel(Section):
         return key
 
     def _check_access(self, asked: str | None) -> None:
-        is_served = asked is not None and parse_spec(asked).provider in SERVED
+        is_served = asked is not None and provider_of(asked).address is not None
         if not is_served and (self.key is not None or self.insecure):
-            raise ValueError("key and insecure are for models that are asked over the network")
+            raise ValueError("key and insecure apply only to models that are called over the network")
 
 
 class StudentSettings(AskedModel):
-    """A model that writes, with its prompts and decoding."""
+    """A model that writes texts, with its prompts and decoding."""
 
     model: str
-    """Spec, such as `openai:gpt-4o`."""
+    """Model spec, such as `openai:gpt-4o`."""
     prompts: str | None = None
-    """Prompt set; the experiment's if not given."""
+    """Prompt set; the default is that of the experiment."""
     temperature: Annotated[float, Field(ge=0)] = 0.7
     max_tokens: Positive = 512
     top_p: Share | None = None
     concurrency: Positive | None = None
-    """Calls at once; 64 for an endpoint, what the memory holds for a local model."""
+    """Simultaneous calls; the default is 64 for an endpoint, and as many as fit into memory for a local model."""
     timeout: Annotated[float, Field(gt=0, le=10**9)] = 600
 
     @model_validator(mode="after")
@@ -71,28 +70,28 @@ class StudentSettings(AskedModel):
 
     @property
     def asked(self) -> str:
-        """The model that is asked."""
+        """The model to call."""
         return self.model
 
 
 class GraderSettings(AskedModel):
-    """A model that votes."""
+    """A grader: a model, code (`rules:`), or both."""
 
     model: str
     rounds: Positive | None = None
-    """Independent gradings of a text; odd, so that a majority exists. 3, and 1 for `rules:`."""
-    prompts: GraderVariant = "gpt"
-    """Which of the prompt set's grader prompts it is asked with."""
+    """Independent gradings of a text, an odd number so that a majority exists; the default is 3, and 1 for `rules:`."""
+    prompts: str = DEFAULT_VARIANT
+    """The grader's prompt: NAME for the file grade-NAME.txt of the prompt set."""
     temperature: Annotated[float, Field(ge=0)] = 0.7
     max_tokens: Positive = 1024
     top_p: Share | None = None
     concurrency: Positive | None = None
     timeout: Annotated[float, Field(gt=0, le=10**9)] = 600
     attempts: Positive = 3
-    """How often one round is asked until its reply can be read."""
+    """Maximum number of calls for one grading until the reply can be read."""
 
     @model_validator(mode="after")
-    def _votes_that_make_sense(self) -> "GraderSettings":
+    def _odd_and_varied_votes(self) -> "GraderSettings":
         _check_spec(self.model)
         self._check_access(self.asked)
         if self.votes % 2 == 0:
@@ -107,12 +106,12 @@ class GraderSettings(AskedModel):
 
     @property
     def votes(self) -> int:
-        """Rounds, with the default filled in."""
+        """`rounds`, or its default."""
         return self.rounds or (1 if self.asked is None else 3)
 
     @property
     def asked(self) -> str | None:
-        """The model that is asked; None if code decides alone."""
+        """The model to call; None if code alone decides."""
         return asked_model(self.model)
 
     @property
@@ -122,61 +121,31 @@ class GraderSettings(AskedModel):
 
 
 class BudgetSettings(Section):
-    """What a run may cost, over all its resumes."""
+    """Limits on the cost and the calls of a run, over all its invocations."""
 
     max_usd: Annotated[float, Field(ge=0)] | None = None
     max_calls: Annotated[int, Field(ge=0)] | None = None
 
 
 class AnswerSettings(Section):
-    """What is graded of a student's reply."""
+    """How the answer is taken from a student's reply."""
 
     missing_marker: Literal["whole", "zero"] = "whole"
 
 
-class EvaluateStep(NamedStep):
-    """Generate and grade: students × settings × k."""
+class LeakageSettings(Section):
+    """What a data set must not contain, besides held-out topics and skills."""
 
-    stage: Literal["evaluate"]
-    students: list[ModelRef]
-    graders: list[Name]
-    settings: list[Setting] = ["train", "held-out", "all"]
-    k: list[Positive] = [1, 2, 3, 4, 5]
-    combinations: Positive = 100
-    generations: Positive = 3
-    ladder: bool = False
-    stop_below: Share | None = None
-    """Leave out a student's larger k in a setting once its full marks are below this, for every grader."""
-    allow_trained: bool = False
-    """Evaluate a student on combinations it was trained on all the same; the scores then say how many."""
-
-
-class GenerateStep(NamedStep):
-    """Only the students' part of an evaluation."""
-
-    stage: Literal["generate"]
-    students: list[ModelRef]
-    settings: list[Setting] = ["all"]
-    k: list[Positive]
-    combinations: Positive = 100
-    generations: Positive = 3
-
-
-class GradeStep(NamedStep):
-    """Grade what earlier steps generated."""
-
-    stage: Literal["grade"]
-    of: list[Name]
-    graders: list[Name]
-
-
-Step = Annotated[
-    EvaluateStep | GenerateStep | GradeStep | DatasetStep | TrainStep | ReportStep, Field(discriminator="stage")
-]
+    evaluations: list[str] = []
+    """Files with combinations that other evaluations use: `combinations --json`, JSON lines, or experiment files."""
+    names: Literal["list", "strict"] = "list"
+    """Whether the name of a held-out skill inside a text is listed, or is an error."""
+    reserved: Share = 0.2
+    """Share of the skill sets with k >= 2 that no data set contains, with any topic."""
 
 
 class Experiment(Section):
-    """Everything that a run depends on."""
+    """Everything that determines a run."""
 
     name: Name
     seed: int = 0
@@ -190,31 +159,81 @@ class Experiment(Section):
     graders: dict[Name, GraderSettings] = {}
     budget: BudgetSettings = BudgetSettings()
     leakage: LeakageSettings = LeakageSettings()
-    steps: list[Step]
+    steps: list[AnyStep]
 
 
 def load_experiment(path: Path, *, changes: Sequence[str] = ()) -> Experiment:
     """Read and check an experiment file, after changes of the form `a.b=c`."""
-    return experiment_of(changed(read_yaml(path), changes), source=str(path))
+    return experiment_of(with_changes(read_yaml(path), changes), source=str(path))
 
 
 def experiment_of(document: object, *, source: str) -> Experiment:
-    """Check an experiment; every fault is reported, with where it is."""
+    """Check an experiment; one error reports every fault and its location."""
     try:
         experiment = TypeAdapter(Experiment).validate_python(document)
     except ValidationError as error:
-        faults = [f"{_place(e['loc'])}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
-        keys = ", ".join(Experiment.model_fields)
-        hint = f"Keys of an experiment: {keys}. Each step has a name, a stage, and the keys of its stage."
-        raise faults_error(source, faults, hint=hint) from None
+        locations = [e["loc"] for e in error.errors()]
+        messages = [e["msg"].removeprefix("Value error, ") for e in error.errors()]
+        faults = [f"{_dotted(at)}: {message}" for at, message in zip(locations, messages, strict=True)]
+        raise faults_error(source, faults, hint=_known_keys(locations)) from None
     faults = list(_reference_faults(experiment))
     if faults:
         raise faults_error(source, faults, hint="A step names students, graders and earlier steps of its own file.")
     return experiment
 
 
-def _place(location: tuple[int | str, ...]) -> str:
+_Location = tuple[int | str, ...]
+
+
+def _dotted(location: _Location) -> str:
     return ".".join(str(part + 1) if isinstance(part, int) else part for part in location) or "the file"
+
+
+def _known_keys(locations: Sequence[_Location]) -> str:
+    """A hint that lists the keys of each section with a fault."""
+    sections = dict(_section_at(location) for location in locations)
+    hints = [f"Keys of {title}: {', '.join(section.model_fields)}." for title, section in sections.items()]
+    if Experiment in sections.values():
+        hints.append("Each step has a name, a stage, and the keys of its stage.")
+    return " ".join(hints)
+
+
+def _section_at(location: _Location) -> tuple[str, type[Section]]:
+    """The innermost section on the way to a location, after what a reader would call it."""
+    title: str = "an experiment"
+    section: type[Section] = Experiment
+    parts = list(location)
+    while parts:
+        name = str(parts.pop(0))
+        annotation = section.model_fields[name].annotation if name in section.model_fields else None
+        choices = list(_sections_in(annotation))
+        is_container = get_origin(annotation) in (list, dict)
+        if is_container:
+            del parts[:1]  # the index or the key
+        tag = str(parts.pop(0)) if len(choices) > 1 and parts else None
+        choices = [choice for choice in choices if tag in (None, *_stages_of(choice))]
+        if len(choices) != 1:
+            break
+        section = choices[0]
+        title = _one_of(name, tag) if is_container else name
+    return title, section
+
+
+def _sections_in(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections_in(part)
+
+
+def _stages_of(section: type[Section]) -> tuple[str, ...]:
+    stage = section.model_fields.get("stage")
+    return get_args(stage.annotation) if stage else ()
+
+
+def _one_of(name: str, stage: str | None) -> str:
+    title = f"{stage or ''} {name.removesuffix('s')}".lstrip()
+    return f"{'an' if title[0] in 'aeiou' else 'a'} {title}"
 
 
 def _check_spec(text: str) -> None:
@@ -225,30 +244,27 @@ def _check_spec(text: str) -> None:
 
 
 def _reference_faults(experiment: Experiment) -> list[str]:
-    """Names that steps use and nobody defines, and names that are used twice."""
+    """Names of steps that occur twice, and names of students, graders and steps that do not exist."""
     faults: list[str] = []
-    made: dict[str, str] = {}
+    earlier: dict[str, Step] = {}
     for step in experiment.steps:
-        where = f"steps.{step.name}"
-        if step.name in made:
-            faults.append(f"{where}: the name is that of an earlier step")
-        faults += [f"{where}: {fault}" for fault in _model_faults(step, experiment, made)]
-        faults += [
-            f"{where}: there is no grader {g!r}" for g in getattr(step, "graders", []) if g not in experiment.graders
-        ]
-        for data, stage in _inputs_of(step):
-            if made.get(data) not in stage:
-                faults.append(f"{where}: no earlier {' or '.join(stage)} step is called {data!r}")
-        made.setdefault(step.name, step.stage)
+        own = ["the name is that of an earlier step"] if step.name in earlier else []
+        own += _model_faults(step, experiment, earlier)
+        own += [f"there is no grader {name!r}" for name in step.grader_names if name not in experiment.graders]
+        for name, stages in step.inputs:
+            if name not in earlier or earlier[name].stage not in stages:
+                own.append(f"no earlier {' or '.join(stages)} step is called {name!r}")
+        faults += [f"steps.{step.name}: {fault}" for fault in own]
+        earlier.setdefault(step.name, step)
     return faults
 
 
-def _model_faults(step: Step, experiment: Experiment, made: dict[str, str]) -> list[str]:
+def _model_faults(step: Step, experiment: Experiment, earlier: dict[str, Step]) -> list[str]:
     faults = []
-    for reference in _models_of(step):
+    for reference in step.model_references:
         if reference.startswith("step:"):
             name = reference.removeprefix("step:")
-            if made.get(name) != "train":
+            if name not in earlier or not earlier[name].trains_model:
                 faults.append(f"no earlier train step is called {name!r}")
             if name in experiment.students:
                 faults.append(f"{reference} and the student {name!r} would have one name")
@@ -257,19 +273,39 @@ def _model_faults(step: Step, experiment: Experiment, made: dict[str, str]) -> l
     return faults
 
 
-def _models_of(step: Step) -> list[str]:
-    if isinstance(step, EvaluateStep | GenerateStep):
-        return list(step.students)
-    if isinstance(step, DatasetStep):
-        return [step.writer] if step.writer else []
-    return [step.base] if isinstance(step, TrainStep) else []
+_CHANGE_HINT: Final = "Write KEY=VALUE, such as budget.max_usd=5 or steps.eval.k=[1,2]; a step goes by name or number."
 
 
-def _inputs_of(step: Step) -> list[tuple[str, tuple[str, ...]]]:
-    if isinstance(step, TrainStep):
-        return [(name, ("dataset",)) for name in step.data_steps]
-    if isinstance(step, DatasetStep):
-        return [(name, ("dataset",)) for name in step.of]
-    if isinstance(step, GradeStep):
-        return [(name, ("generate", "evaluate")) for name in step.of]
-    return []
+def with_changes(document: object, changes: Sequence[str]) -> object:
+    """The document after changes such as `budget.max_usd=5` and `steps.eval.k=[1,2]`, in order."""
+    for change in changes:
+        path, equals, value = change.partition("=")
+        if not equals or not path or not isinstance(document, dict):
+            raise UserError(f"--set {change!r} is not a change of the form KEY=VALUE.", hint=_CHANGE_HINT)
+        document = _with(document, path.split("."), yaml_of(value, source=f"The value of --set {path}"), change)
+    return document
+
+
+def _with(document: object, path: Sequence[str], value: object, change: str) -> object:
+    if not path:
+        return value
+    first, *rest = path
+    if isinstance(document, list):
+        index = _index_in(document, first, change)
+        return [*document[:index], _with(document[index], rest, value, change), *document[index + 1 :]]
+    if document is None:
+        document = {}
+    if not isinstance(document, dict):
+        raise UserError(
+            f"--set {change!r} needs a key {first!r} inside {document!r}, which has no keys.", hint=_CHANGE_HINT
+        )
+    return {**document, first: _with(document.get(first), rest, value, change)}
+
+
+def _index_in(items: list[object], name: str, change: str) -> int:
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and item.get("name") == name:
+            return index
+    if name.isdecimal() and 1 <= int(name) <= len(items):
+        return int(name) - 1
+    raise UserError(f"--set {change!r}: the list has no entry {name!r}.", hint=_CHANGE_HINT)

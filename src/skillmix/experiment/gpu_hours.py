@@ -1,4 +1,4 @@
-"""How long a GPU is busy with local models, before it is: for `--dry-run`."""
+"""Estimates of GPU hours for local models, for `--dry-run`."""
 
 import re
 from pathlib import Path
@@ -6,20 +6,20 @@ from typing import Final, NamedTuple
 
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.checkpoints import base_and_adapters, parameters_in
-from skillmix.models.specs import IN_PROCESS, ModelSpec, parse_spec
+from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 PEAK: Final = 989e12
-"""Dense bfloat16 operations a second of one H200."""
+"""Dense bfloat16 operations per second of one H200."""
 
 
 class Shares(NamedTuple):
-    """Parts of the peak that were measured on one H200 (bench/README.md): below a billion weights, and above."""
+    """Measured shares of the peak of one H200 (bench/README.md), below a billion weights and above."""
 
     small: float
     large: float
 
     def of(self, weights: float) -> float:
-        """The part that a model of this size reaches."""
+        """The share that a model of this size reaches."""
         return self.small if weights < _LARGE else self.large
 
 
@@ -27,16 +27,16 @@ _LARGE: Final = 1e9
 TRAINING: Final = Shares(small=0.20, large=0.55)
 GENERATION: Final = Shares(small=0.06, large=0.37)
 NOTE: Final = (
-    f"GPU hours are for one H200, by what was measured there: training reaches {TRAINING.large:.0%} of the peak "
-    f"({TRAINING.small:.0%} below a billion weights), generation {GENERATION.large:.0%} ({GENERATION.small:.0%}); "
-    "tokens of training are at most: every conversation as long as the limit."
+    f"GPU hours are for one H200, from measured speeds: training reaches {TRAINING.large:.0%} of the peak "
+    f"({TRAINING.small:.0%} below a billion weights), generation {GENERATION.large:.0%} ({GENERATION.small:.0%}). "
+    "Training tokens are an upper bound: every conversation has the maximum length."
 )
 _SIZE: Final = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])", re.IGNORECASE)
 DEFAULT_STEPS: Final = 4000
 
 
 def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None:
-    """Tokens that a train step reads, at most; None if that depends on how many conversations there will be."""
+    """Maximum number of tokens that a train step reads; None if it depends on an unknown number of conversations."""
     if step.epochs is not None and conversations is None:
         return None
     seen = (step.steps or DEFAULT_STEPS) * step.batch if step.epochs is None else step.epochs * (conversations or 0)
@@ -45,23 +45,23 @@ def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None
 
 
 def training_hours(step: TrainStep, model: str, tokens: int | None) -> float | None:
-    """Hours of a train step; an adapter saves the gradients of the weights."""
+    """GPU hours of a train step; an adapter saves the gradients of the weights."""
     return _hours(model, tokens, operations=4 if step.lora else 6, shares=TRAINING)
 
 
 def generation_hours(model: str, tokens: int) -> float | None:
-    """Hours of generation by a local model; none elsewhere."""
-    if parse_spec(model).provider not in IN_PROCESS:
+    """GPU hours of generation by a local model; 0 for a model elsewhere."""
+    if not provider_of(model).has_checkpoint:
         return 0.0
     return _hours(model, tokens, operations=2, shares=GENERATION)
 
 
 def parameters_of(model: str) -> float | None:
-    """How many weights a model has: from its files, else as its name says; None if neither tells."""
+    """Number of weights of a model, from its files or else from its name; None if not known."""
     spec = parse_spec(model)
     folder = _folder(spec)
-    if folder is not None and (found := parameters_in(folder)):
-        return found
+    if folder is not None and (parameters := parameters_in(folder)):
+        return parameters
     sizes = _SIZE.findall(base_and_adapters(spec)[0].rsplit("/", 1)[-1])
     return float(sizes[0][0]) * {"b": 1e9, "m": 1e6}[sizes[0][1].lower()] if sizes else None
 

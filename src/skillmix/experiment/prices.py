@@ -1,4 +1,4 @@
-"""What tokens cost, and the worst that a call can."""
+"""Prices of tokens, and upper bounds for the cost of a call."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,11 @@ from skillmix.calls import Request
 from skillmix.catalog.files import SHIPPED
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import faults_error
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import ModelSpec, provider_of
 
-_CHARACTERS_A_TOKEN: Final = 3
-"""Few enough that an estimate made with it is too high rather than too low."""
+_CHARACTERS_PER_TOKEN: Final = 3
+"""Real texts have more characters per token, so estimates are too high rather than too low."""
 _LONGEST_REPLY: Final = 4096
-_FREE_PROVIDERS: Final = ("scripted", "local", "bundled", "rules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +26,34 @@ class Price:
     output: float
 
     def of(self, input_tokens: int, output_tokens: int) -> float:
-        """What that many tokens cost."""
+        """The cost of a number of tokens."""
         return (input_tokens * self.input + output_tokens * self.output) / 1e6
 
     def worst(self, request: Request) -> float:
-        """The most that a request can cost."""
+        """An upper bound for the cost of a request."""
         characters = sum(_weight(message.content) for message in request.messages)
         return self.of(tokens_in(characters), request.decoding.max_tokens or _LONGEST_REPLY)
 
 
 def _weight(text: str) -> int:
-    """Characters, each one beyond ASCII as long as it can be at worst: a token for each of its bytes."""
+    """The number of ASCII characters that has as many tokens; another character may be one token per byte."""
     if text.isascii():
         return len(text)
-    beyond = sum(not letter.isascii() for letter in text)
-    return len(text) - beyond + _CHARACTERS_A_TOKEN * (len(text.encode("utf-8", "surrogatepass")) - len(text) + beyond)
+    others = sum(not letter.isascii() for letter in text)
+    other_bytes = len(text.encode("utf-8", "surrogatepass")) - len(text) + others
+    return len(text) - others + _CHARACTERS_PER_TOKEN * other_bytes
 
 
 def tokens_in(characters: int) -> int:
-    """At most so many tokens in a text of that length."""
-    return characters // _CHARACTERS_A_TOKEN + 1
+    """An upper bound for the number of tokens in a text of that length."""
+    return characters // _CHARACTERS_PER_TOKEN + 1
 
 
 def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
-    """The price of a model; None if nobody knows. What runs on this machine is free."""
+    """The price of a model; None if it is unknown. Models on this machine are free unless the price file lists them."""
     listed = prices.get(f"{spec.provider}:{spec.name}")
     host = urlsplit(spec.address).hostname if spec.address else None
-    if listed is None and (spec.provider in _FREE_PROVIDERS or host in ("localhost", "127.0.0.1", "::1")):
+    if listed is None and (provider_of(spec).is_free or host in ("localhost", "127.0.0.1", "::1")):
         return Price(0.0, 0.0)
     return listed
 
@@ -69,11 +69,13 @@ class _Entry(BaseModel):
 
 
 def load_prices(path: Path | None) -> dict[str, Price]:
-    """The user's prices, or those that come with the package."""
+    """Read the user's price file, or the one in the package."""
     file = path or SHIPPED / "prices.yaml"
     try:
         entries = TypeAdapter(dict[str, _Entry]).validate_python(read_yaml(file))
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}" for e in error.errors()]
-        raise faults_error(str(file), faults, hint="A line is openai:gpt-4o: {input: 2.5, output: 10.0}.") from None
+        raise faults_error(
+            str(file), faults, hint="A line looks like openai:gpt-4o: {input: 2.5, output: 10.0}."
+        ) from None
     return {spec: Price(entry.input, entry.output) for spec, entry in entries.items()}

@@ -1,30 +1,134 @@
-"""What every part of an experiment file is made of."""
+"""Base classes of an experiment file: `Section` for any part of it, `Step` for the entries of `steps`.
 
-from typing import Annotated
+Each kind of step is a subclass of `Step`. The rest of the package asks a step through the properties below and does not
+look at its class; a property that does not apply to a kind keeps the empty answer of the base class.
+"""
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+from skillmix.catalog.catalog import Setting
+
+_T = TypeVar("_T")
+
+
+def _not_empty(values: list[_T]) -> list[_T]:
+    if not values:
+        raise ValueError("the list is empty, so the step would do nothing; give at least one value")
+    return values
+
 
 Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$")]
 ModelRef = Annotated[str, StringConstraints(min_length=1)]
-"""A name of the experiment, or `step:NAME` for what an earlier step made."""
+"""A student of the experiment, or `step:NAME` for the model of an earlier train step."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
+FilledList = Annotated[list[_T], AfterValidator(_not_empty)]
+"""A list with at least one value."""
 
 
 class Section(BaseModel):
-    """Frozen, without room for keys that nobody knows, and without numbers that are none."""
+    """A part of an experiment file: frozen, without unknown keys, without infinite numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class NamedStep(Section):
-    """One of an experiment's steps."""
+class StepInput(NamedTuple):
+    """An earlier step whose output a step needs."""
+
+    step: str
+    stages: tuple[str, ...]
+    """The kinds of step that make such an output."""
+
+
+@dataclass(frozen=True, slots=True)
+class UndrawnCell:
+    """One student, setting and k of a step, before its combinations are drawn."""
+
+    source: str
+    """The step that writes the texts: the step itself, or the one that it grades."""
+    student: str
+    graders: tuple[str, ...]
+    setting: Setting
+    k: int
+    combinations: int
+    generations: int
+    is_ladder: bool
+
+
+class Step(Section):
+    """One step of an experiment."""
 
     name: Name
+    stage: str
+    """The kind of the step."""
+
+    trains_model: ClassVar[bool] = False
+    """Whether later steps may use the step's model as `step:NAME`."""
+
+    @property
+    def model_references(self) -> tuple[str, ...]:
+        """Students and `step:NAME` models that the step asks or trains."""
+        return ()
+
+    @property
+    def student_names(self) -> tuple[str, ...]:
+        """Students that write texts in this step."""
+        return ()
+
+    @property
+    def grader_names(self) -> tuple[str, ...]:
+        """Graders that grade texts in this step."""
+        return ()
+
+    @property
+    def makes_calls(self) -> bool:
+        """Whether the step asks models, or grades by code."""
+        return bool(self.student_names or self.grader_names)
+
+    @property
+    def inputs(self) -> tuple[StepInput, ...]:
+        """Earlier steps that this one builds on."""
+        return ()
+
+    @property
+    def prompt_sets(self) -> tuple[str, ...]:
+        """Prompt sets that the step itself names."""
+        return ()
+
+    @property
+    def may_stop_early(self) -> bool:
+        """Whether low scores at a small k can cancel the larger k."""
+        return False
+
+    @property
+    def planned_texts(self) -> int | None:
+        """Texts that the step writes to a data set; None if it writes none or the number is not known yet."""
+        return None
+
+    @property
+    def call_bound(self) -> Literal["at least", "about", "at most"]:
+        """How the calls planned for the step relate to the calls it will make."""
+        return "about"
+
+    def settings_drawn_from(self, steps: Sequence["Step"]) -> tuple[Setting, ...]:
+        """Settings whose skills the step's combinations may have; `steps` are all steps of the experiment."""
+        return tuple(dict.fromkeys(cell.setting for cell in self.undrawn_cells(steps)))
+
+    def undrawn_cells(self, steps: Sequence["Step"]) -> Iterator[UndrawnCell]:
+        """The cells of the score table that the step fills; `steps` are all steps of the experiment."""
+        yield from ()
+
+    def conversations(self, steps: Sequence["Step"]) -> int:
+        """Conversations that the step plans, without a draw; a small catalog may have fewer combinations."""
+        return sum(cell.combinations * cell.generations for cell in set(self.undrawn_cells(steps)))
 
 
 def student_name(reference: str) -> str:
-    """The student that a reference means: a train step's model goes by the step's name.
+    """The name of the student that a reference means; the model of a train step has the name of the step.
 
     >>> student_name("step:m1"), student_name("base")
     ('m1', 'base')

@@ -1,10 +1,10 @@
 """Train steps of an experiment; the defaults are the paper's recipe (arXiv 2409.19808, section 3.3)."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from skillmix.experiment.sections import ModelRef, NamedStep, Positive, Section, Share
+from skillmix.experiment.sections import ModelRef, Positive, Section, Share, Step, StepInput
 
 ChatFormatName = Literal["llama-2", "mistral-v0.2", "chatml", "llama-3", "gemma"]
 AboveZero = Annotated[float, Field(gt=0)]
@@ -42,7 +42,7 @@ class ReplaySettings(Section):
     """Length of a text; that of conversations if not given."""
 
 
-class TrainStep(NamedStep):
+class TrainStep(Step):
     """Fine-tune on data sets."""
 
     stage: Literal["train"]
@@ -104,3 +104,15 @@ class TrainStep(NamedStep):
     def data_steps(self) -> list[str]:
         """The dataset steps among the data."""
         return [name for name in self.data if "/" not in name]
+
+    trains_model: ClassVar[bool] = True
+
+    @property
+    def model_references(self) -> tuple[str, ...]:
+        """The base."""
+        return (self.base,)
+
+    @property
+    def inputs(self) -> tuple[StepInput, ...]:
+        """The dataset steps among the data."""
+        return tuple(StepInput(name, ("dataset",)) for name in self.data_steps)

@@ -1,23 +1,21 @@
-"""From votes to points, from points to the three metrics, from texts to a cell of a table."""
+"""From votes to points, and from points to the metrics of a text."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import fsum
-from typing import Final, Literal, get_args
+from typing import Final
 
 from skillmix.grading.answers import Answer, Rules, names_skill
 from skillmix.grading.reader import Reading
 from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.rubric import Rubric
 
-Metric = Literal["full_marks", "all_skills", "skill_fraction"]
-METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
-
 Points = tuple[bool | None, ...]
-"""Earned, not earned or undecided, in the rubric's order."""
+"""True if earned, False if not, None if undecided; in the rubric's order."""
 
 
 def vote(values: Sequence[float | None], rounds: int) -> bool | None:
-    """The majority of R rounds over the readable votes; None while missing votes could still turn it.
+    """The majority of the rounds; None if missing votes could still change it.
 
     >>> vote([1.0, 1.0, None], 3), vote([0.0, 0.0, None], 3), vote([1.0, 0.0, None], 3)
     (True, False, None)
@@ -28,40 +26,58 @@ def vote(values: Sequence[float | None], rounds: int) -> bool | None:
         return True
     best = 2 * (total + rounds - len(readable))
     if best == rounds and rounds % 2 == 0:
-        return None  # only an import can leave an even number of votes; a tie of them decides nothing
+        return None  # only an imported run can have an even number of votes, and a tie decides nothing
     return False if best <= rounds else None
 
 
 def decide_points(
     rubric: Rubric, answer: Answer, readings: Sequence[Reading | None], *, rounds: int, rules: Rules
 ) -> Points:
-    """The points of one text: votes where a grader decides, code where code does.
+    """The points of one text: graders vote on skills, topic and sense; code decides length and named skills.
 
-    A student's own failure is never "ungraded": an empty answer earns nothing, not even the length point.
+    A student's own failure is never "ungraded": an empty answer earns no point, not even for its length.
     """
     if earns_nothing(answer, rules):
         return (False,) * len(rubric.criteria)
     votes = [reading.points for reading in readings if reading is not None and reading.points is not None]
-    points = [vote([v[place] for v in votes], rounds) for place in range(rubric.k + 2)]
-    for place in range(rubric.k):
+    points = [vote([v[index] for v in votes], rounds) for index in range(rubric.k + 2)]
+    for index in range(rubric.k):
         # The hard variant of arXiv 2310.17567: a skill that is named has not been shown.
-        if names_skill(answer.text, rubric.criteria[place].name, rules.name_rule):
-            points[place] = False
+        if names_skill(answer.text, rubric.criteria[index].name, rules.name_rule):
+            points[index] = False
     return (*points, count_sentences(answer.text, rules.counter) <= rubric.limit)
 
 
 def earns_nothing(answer: Answer, rules: Rules) -> bool:
-    """Whether a text scores 0 on everything without a grader."""
+    """Whether a text earns no point whatever a grader would say."""
     return answer.status in ("empty", "refused") or (answer.status == "no marker" and rules.missing_marker == "zero")
 
 
-def text_score(points: Points, metric: Metric) -> float | None:
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number in 0..1 for each text, with what the tables, figures and pages say about it."""
+
+    name: str
+    """The key in JSON, CSV and Python."""
+    label: str
+    """The heading of its columns and axes."""
+    meaning: str
+    """What a text must do, as the report explains it."""
+    function: Callable[[Points, Points], float | None]
+    """From the points of the skills and of the other three criteria; None if an undecided point could change it."""
+    is_binary: bool
+    """Whether a text scores 0 or 1 and nothing in between; the interval depends on it."""
+    is_main: bool
+    """Whether the report draws it and shows it in every score table; other metrics are in the detailed tables only."""
+
+
+def text_score(points: Points, metric: str) -> float | None:
     """A metric of one text; None if an undecided point could change it.
 
     >>> text_score((True, True, True, None), "all_skills"), text_score((True, True, True, None), "full_marks")
     (1.0, None)
     """
-    return _TEXT_SCORES[metric](points[:-3], points[-3:])
+    return METRICS[metric].function(points[:-3], points[-3:])
 
 
 def _full_marks(skills: Points, others: Points) -> float | None:
@@ -79,10 +95,10 @@ def _all_skills(skills: Points, others: Points) -> float | None:
 
 def _skill_fraction(skills: Points, others: Points) -> float | None:
     """The share of skills shown, if all of the other three are earned."""
-    enough = _all_of(others)
-    if enough == 0.0 or not any(point is not False for point in skills):
+    others_met = _all_of(others)
+    if others_met == 0.0 or not any(point is not False for point in skills):
         return 0.0
-    return None if enough is None or None in skills else skills.count(True) / len(skills)
+    return None if others_met is None or None in skills else skills.count(True) / len(skills)
 
 
 def _all_of(points: Points) -> float | None:
@@ -91,8 +107,34 @@ def _all_of(points: Points) -> float | None:
     return None if None in points else 1.0
 
 
-_TEXT_SCORES: Final = {
-    "full_marks": _full_marks,
-    "all_skills": _all_skills,
-    "skill_fraction": _skill_fraction,
+FULL_MARKS: Final = "full_marks"
+METRICS: Final[Mapping[str, Metric]] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            name=FULL_MARKS,
+            label="full marks",
+            meaning="every skill, the topic, sense and length",
+            function=_full_marks,
+            is_binary=True,
+            is_main=True,
+        ),
+        Metric(
+            name="all_skills",
+            label="all skills",
+            meaning="every skill and two of the other three",
+            function=_all_skills,
+            is_binary=True,
+            is_main=False,
+        ),
+        Metric(
+            name="skill_fraction",
+            label="skill fraction",
+            meaning="the share of skills shown, if all of the other three are met, else 0",
+            function=_skill_fraction,
+            is_binary=False,
+            is_main=True,
+        ),
+    )
 }
+"""Every metric by name. A new metric is a row here; tables, figures, JSON and exports follow."""

@@ -1,6 +1,7 @@
-"""Whether bfloat16 products survive on this processor: some advertise instructions that they cannot run.
+"""Find out whether this processor can multiply in bfloat16: some advertise instructions that they cannot run.
 
-Such a product ends the whole process with a signal that nothing can catch, so it is tried once in a child process.
+Such an instruction ends the whole process with a signal that cannot be caught, so a child process tries it once. The
+result is cached for each machine.
 """
 
 import json
@@ -37,44 +38,45 @@ for rows, width, out in ((1, 576, 576), (64, 576, 1536), (512, 1536, 576), (256,
 heads = [torch.randn(2, 9, 128, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
 torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True).float().sum().backward()
 """
-"""Shapes of a small model: large enough for the matrix instructions, quick enough to be tried."""
+"""The child's program: shapes of a small model, large enough for the matrix instructions and still quick."""
 _CHILD: Final = (sys.executable, "-c", _PROGRAM)
-_LONGEST: Final = 180.0
+_TIMEOUT: Final = 180.0
+"""Seconds."""
 _FATAL: Final = frozenset(
     -getattr(signal, name) for name in ("SIGILL", "SIGSEGV", "SIGFPE", "SIGABRT", "SIGBUS") if hasattr(signal, name)
 )
-"""Exit statuses of a child that an instruction ended; a child that somebody killed says nothing."""
-_DECIDING: Final = (SETTING, "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
-"""Variables that choose instructions."""
+"""Exit statuses of a child that an instruction ended; other signals, such as SIGKILL, prove nothing."""
+_ISA_VARIABLES: Final = (SETTING, "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
+"""Environment variables that choose the instruction set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What decides which instructions are used."""
+    """The facts that decide which instructions torch uses."""
 
     model: str
     flags: str
     torch: str
 
     def key(self) -> str:
-        """Another processor, another torch, another choice of instructions or another trial is another question."""
-        chosen = [os.environ.get(name, "") for name in _DECIDING]
+        """The key of a cached result: processor, version of torch, chosen instruction set and program of the trial."""
+        chosen = [os.environ.get(name, "") for name in _ISA_VARIABLES]
         return digest("bf16", self.model, self.flags, self.torch, chosen, _PROGRAM).hex()
 
 
 def require_bf16(*, child: Sequence[str] = _CHILD, here: Machine | None = None) -> None:
-    """Refuse bfloat16 on a processor whose products kill the process; asked once for each machine."""
-    asked = here or this_machine()
-    answer = _answer(asked, child)
+    """Refuse bfloat16 on a processor on which it kills the process."""
+    tested = here or this_machine()
+    answer = _answer(tested, child)
     if answer in ("works", None):
         return
-    way_out = "Set precision: fp32."
+    hint = "Set precision: fp32."
     if answer == "works with the setting":
-        way_out = f"With {SETTING}={WITHOUT_AMX} in the environment it works; or set precision: fp32."
+        hint = f"Set {SETTING}={WITHOUT_AMX} in the environment, with which it works, or set precision: fp32."
     raise UserError(
-        f"bfloat16 cannot be used on this processor ({asked.model}): it advertises instructions that it cannot run, "
+        f"bfloat16 cannot be used on this processor ({tested.model}): it advertises instructions that it cannot run, "
         "and a trial of them killed its process.",
-        hint=way_out,
+        hint=hint,
     )
 
 
@@ -97,7 +99,7 @@ _known: dict[tuple[Path, str], Answer] = {}
 
 
 def _answer(here: Machine, child: Sequence[str]) -> Answer | None:
-    """What is remembered, or else what a trial says; None if the trial said nothing."""
+    """The cached result, or else that of a trial; None if the trial failed for another reason."""
     file, key = cache_folder() / "bf16.json", here.key()
     if (file, key) not in _known:
         stored = _stored(file)
@@ -121,10 +123,10 @@ def _tried(child: Sequence[str]) -> Answer | None:
 
 
 def _survives(child: Sequence[str], settings: Mapping[str, str]) -> bool | None:
-    """Whether a child reached its end; None if it failed in another way, which training will show."""
+    """Whether a child ran to its end; None if it failed for another reason, which training will show."""
     try:
         ended = subprocess.run(
-            child, env={**os.environ, **settings}, capture_output=True, timeout=_LONGEST, check=False
+            child, env={**os.environ, **settings}, capture_output=True, timeout=_TIMEOUT, check=False
         ).returncode
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -135,15 +137,15 @@ def _survives(child: Sequence[str], settings: Mapping[str, str]) -> bool | None:
 
 def _stored(file: Path) -> dict[str, Answer]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        cached = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     known = get_args(Answer)
-    return {key: answer for key, answer in found.items() if answer in known} if isinstance(found, dict) else {}
+    return {key: answer for key, answer in cached.items() if answer in known} if isinstance(cached, dict) else {}
 
 
 def _store(file: Path, answers: Mapping[str, Answer]) -> None:
-    """Keep the answers; a cache that cannot be written only means another trial later."""
+    """Write the cache; if that fails, the next process repeats the trial."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f"{file.name}.{os.getpid()}")

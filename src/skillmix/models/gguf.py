@@ -1,12 +1,13 @@
-"""A GGUF file of SmolLM2 becomes a Hugging Face checkpoint, to the bit and without the importer of transformers.
+"""Convert a GGUF file of SmolLM2 into a Hugging Face checkpoint, without the importer of transformers.
 
-That importer takes the end token from its version (`<|im_start|>` in 5.0 to 5.17), loses the splitting of digits, and
-needs accelerate. Here every file of the checkpoint is written from what the GGUF file says, so that it is the same
-whatever is installed, and right for any loader: `<|im_end|>` ends a turn everywhere, no sampling setting is left in
-it, digits are split off first, and the chat template is SmolLM2's own, which puts a system turn first if there is none.
+The end token that the importer writes depends on the version of transformers (`<|im_start|>` in 5.0 to 5.17). It also
+loses the splitting of digits, and it needs accelerate. This module writes every file of the checkpoint from the fields
+of the GGUF file, so the checkpoint is the same to the bit with any installed versions. It is right for any loader:
+`<|im_end|>` ends a turn everywhere, there are no sampling settings, digits are split first, and the chat template is
+SmolLM2's own, which puts a system turn first if a conversation has none.
 
 Weights are stored in fp32. A 4-bit weight is a half-precision scale times 0 to 15 plus a half-precision offset, and the
-embeddings are 8-bit: bf16 would round 79 % of all values once more, fp16 42 %, fp32 keeps every one.
+embeddings are 8-bit. bf16 would round 79 % of all values again and fp16 42 %; fp32 keeps every value.
 """
 
 import json
@@ -47,11 +48,11 @@ _KNOWN_TOKENS: Final = {
     "12345\n\n1.  2": [33, 34, 35, 36, 37, 1116, 33, 30, 256, 34],
     "<|im_start|>user\n": [1, 4093, 198],
 }
-"""As llama.cpp has them. No token has two digits anyway: what a lost splitting changes is the blanks before a digit."""
+"""Token ids from llama.cpp. No token has two digits; without the splitting, only blanks before a digit differ."""
 
 
 def write_checkpoint(gguf_file: Path, folder: Path) -> None:
-    """Write the files of a checkpoint into a folder that is there and empty."""
+    """Write the files of a checkpoint into an empty folder."""
     from gguf import GGUFReader
 
     reader = GGUFReader(gguf_file)
@@ -68,7 +69,9 @@ def write_checkpoint(gguf_file: Path, folder: Path) -> None:
 def _check_is_smollm(reader: "GGUFReader") -> None:
     kind = _field(reader, "general.architecture"), _field(reader, "tokenizer.ggml.pre")
     if kind != ("llama", "smollm"):
-        raise UserError(f"The GGUF file holds a model of kind {kind}.", hint="Only SmolLM and SmolLM2 are converted.")
+        raise UserError(
+            f"The GGUF file holds a model of kind {kind}.", hint="Only SmolLM and SmolLM2 can be converted."
+        )
 
 
 def _config(reader: "GGUFReader") -> dict[str, object]:
@@ -88,7 +91,7 @@ def _config(reader: "GGUFReader") -> dict[str, object]:
         "hidden_act": "silu",
         "max_position_embeddings": _field(reader, "llama.context_length"),
         "rms_norm_eps": float(f"{_field(reader, 'llama.attention.layer_norm_rms_epsilon'):.3g}"),
-        # The second is how transformers 5 writes the first; loaders of either age find theirs.
+        # transformers 4 reads the first, transformers 5 the second.
         "rope_theta": theta,
         "rope_parameters": {"rope_theta": theta, "rope_type": "default"},
         "attention_bias": False,
@@ -101,7 +104,7 @@ def _config(reader: "GGUFReader") -> dict[str, object]:
 
 
 def _end_tokens(reader: "GGUFReader") -> dict[str, int]:
-    """All that a generation config may hold: decoding settings come from the request alone."""
+    """The only fields of the generation config, since decoding settings come from the request."""
     names = {"bos": "bos", "eos": "eos", "pad": "padding"}
     return {f"{ours}_token_id": _field(reader, f"tokenizer.ggml.{theirs}_token_id") for ours, theirs in names.items()}
 
@@ -146,7 +149,7 @@ def _tokenizer_config(reader: "GGUFReader") -> dict[str, object]:
     tokens = _field(reader, "tokenizer.ggml.tokens")
     names = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
     return {
-        # Not GPT2Tokenizer, as published: transformers 5 gives that class a pre-tokenizer of its own, without digits.
+        # Not the published GPT2Tokenizer: transformers 5 gives that class a pre-tokenizer that does not split digits.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": _field(reader, "llama.context_length"),
         # Without it transformers 4 adds token_type_ids, which `generate` refuses.
@@ -166,7 +169,7 @@ def _check_tokenizer(path: Path) -> None:
     wrong = [text for text, ids in _KNOWN_TOKENS.items() if tokenizer.encode(text).ids != ids]
     if wrong:
         raise UserError(
-            f"tokenizers {tokenizers.__version__} splits {wrong[0]!r} in another way than SmolLM2's own tokenizer.",
+            f"tokenizers {tokenizers.__version__} splits {wrong[0]!r} differently from SmolLM2's own tokenizer.",
             hint="Install another version of tokenizers: pip install --upgrade transformers.",
         )
 
@@ -177,7 +180,7 @@ def _write_weights(reader: "GGUFReader", path: Path) -> None:
     heads = {name: int(_field(reader, field)) for name, field in _HEADS_FIELD.items()}
     weights = {_name(tensor.name): _values(tensor, heads) for tensor in reader.tensors}
     save_file(weights, path, metadata={"format": "pt"})
-    path.chmod((path.parent / "config.json").stat().st_mode)  # safetensors lets nobody else read its files
+    path.chmod((path.parent / "config.json").stat().st_mode)  # safetensors makes its files readable by their owner only
 
 
 def _name(name: str) -> str:
@@ -198,8 +201,8 @@ def _values(tensor: "ReaderTensor", heads: dict[str, int]) -> Any:
     values = dequantize(tensor.data, tensor.tensor_type)
     part = tensor.name.split(".")[-2]
     if part not in heads:
-        return values.copy()  # what is not quantised is a view of the file
-    # In GGUF the two halves of a head are interleaved, as llama.cpp rotates them; transformers has them in a row.
+        return values.copy()  # without quantisation the values are a view of the file
+    # GGUF interleaves the two halves of a head, as llama.cpp rotates them; transformers stores them in a row.
     rows, columns = values.shape
     return values.reshape(heads[part], rows // heads[part] // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
@@ -207,7 +210,7 @@ def _values(tensor: "ReaderTensor", heads: dict[str, int]) -> Any:
 def _field(reader: "GGUFReader", name: str) -> Any:
     field = reader.get_field(name)
     if field is None:
-        raise UserError(f"The GGUF file says nothing about {name}.", hint="Use the file that the package ships.")
+        raise UserError(f"The GGUF file has no field {name}.", hint="Use the file that the package ships.")
     return field.contents()
 
 

@@ -1,28 +1,27 @@
-"""Where a model and its training data come from, as the files beside them say; names decide nothing."""
+"""Where a model comes from: its root, and everything that it, its adapters and the models before it were trained on.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+`lineage_of` reads the `skillmix.json` of each folder that a spec names, goes on to the base that the file names, and so
+on up to the root. Only these files count; the name of a student or a folder says nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from skillmix.catalog.combinations import Combination
+from skillmix.hashing import short_id
+from skillmix.models.checkpoints import named_folders
+from skillmix.models.lineage_files import (
+    CountsEntry,
+    DatasetFile,
+    ModelFile,
+    extended_chain,
+    read_dataset_file,
+    read_model_file,
+)
+from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
-
-@dataclass(frozen=True, slots=True)
-class DatasetFacts:
-    """What a data set's `skillmix.json` says."""
-
-    name: str
-    hash: str | None
-    k: tuple[int, ...]
-    partition: str | None
-    writers: tuple[str, ...]
-    combinations: frozenset[str]
-    skill_sets: frozenset[frozenset[str]] | None
-    """Sets of two skills or more; None if the file does not say."""
-    rows: int | None
-    """Conversations to train on."""
-    yields: Mapping[int, "DatasetYield"]
-    """By k."""
+SkillSets = frozenset[frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,82 +33,102 @@ class DatasetYield:
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
-    """What a model's `skillmix.json` says."""
+class DatasetFacts:
+    """A data set, as its `skillmix.json` describes it."""
 
-    base: str
-    """The spec of the model that was tuned."""
+    name: str
+    hash: str
     k: tuple[int, ...]
-    """Numbers of skills in its training texts."""
-    seed: int | None
     partition: str | None
-    datasets: tuple[str, ...]
-    """Their hashes."""
+    writers: tuple[str, ...]
     combinations: frozenset[str]
-    """Ids of the combinations it was trained on."""
-    skill_sets: frozenset[frozenset[str]] | None
-    """Sets of skills it was trained on; None if the file does not say."""
+    skill_sets: SkillSets | None
+    """Sets of two skills or more; None if unknown."""
     rows: int | None
-    """Conversations it was trained on, counted once; None if nothing says."""
-    steps: int | None
-    is_adapter: bool
-
-
-LOSSES: Final = ("answers", "validation", "replay")
-"""What a training log holds of each step: the loss on answers, on data held back, on replayed text."""
+    """Conversations to train on."""
+    yields: Mapping[int, DatasetYield]
+    """By k."""
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingCurve:
-    """What a training step logged: a series of (step, value) for each loss."""
+class Lineage:
+    """The training of a model, including that of its adapters and of the models before it."""
 
-    name: str
-    series: Mapping[str, Sequence[tuple[int, float]]]
+    base: str
+    """The spec of the root: the model that was tuned first."""
+    k: tuple[int, ...]
+    """Numbers of skills in the training texts."""
+    seed: int | None
+    """The seed of the last training, as partition and steps are those of the last training."""
+    partition: str | None
+    datasets: tuple[str, ...]
+    """Hashes of the data sets, in the order of training."""
+    combinations: frozenset[str]
+    """Ids of the combinations in the training texts."""
+    skill_sets: SkillSets | None
+    """Sets of skills in the training texts; None if unknown."""
+    rows: int | None
+    """Conversations in the data sets; None if unknown."""
+    steps: int | None
+    is_adapter: bool
+    identity: str
+    """A hash of all files of the lineage: another data set, recipe or seed makes another model."""
 
 
-def dataset_facts(name: str, document: Mapping[str, object]) -> DatasetFacts:
-    """Read a data set's file; what it does not say is unknown."""
-    counts = _mapping(document.get("counts"))
+@dataclass(frozen=True, slots=True)
+class _TunedModel:
+    """The file of one folder, and the tuned models that its base consists of."""
+
+    folder: Path
+    file: ModelFile
+    before: tuple["_TunedModel", ...]
+
+
+def dataset_facts(name: str, file: DatasetFile) -> DatasetFacts:
+    """The facts of a data set that is shown under a name."""
+    sets = file.skill_sets
     return DatasetFacts(
         name=name,
-        hash=_text(document.get("hash")),
-        k=_numbers(document.get("k")),
-        partition=_text(document.get("partition")),
-        writers=_writers(document.get("writers")),
-        combinations=frozenset(_texts(document.get("combinations"))),
-        skill_sets=_sets(document.get("skill_sets")),
-        rows=_rows(counts),
-        yields=_yields(counts),
+        hash=file.hash,
+        k=tuple(sorted(set(file.k))),
+        partition=file.partition,
+        writers=tuple(dict.fromkeys(file.writers or ())),
+        combinations=frozenset(file.combinations),
+        skill_sets=None if sets is None else frozenset(frozenset(skills) for skills in sets),
+        rows=file.counts.train,
+        yields=_yields(file.counts),
     )
 
 
-def lineage_of(document: Mapping[str, object], datasets: Mapping[str, DatasetFacts]) -> Lineage:
-    """Read a model's file; `datasets` by hash tell how many conversations it was trained on."""
-    base = _mapping(document.get("base"))
-    listed = document.get("dataset")
-    used = [_mapping(entry) for entry in (listed if isinstance(listed, list) else [listed])]
-    hashes = tuple(str(entry["hash"]) for entry in used if "hash" in entry)
-    known = [datasets[h] for h in hashes if h in datasets]
-    is_known = bool(known) and len(known) == len(hashes)
-    rows = [facts.rows for facts in known if facts.rows is not None]
-    sets = [facts.skill_sets for facts in known if facts.skill_sets is not None]
-    recipe = _mapping(document.get("recipe"))
+def lineage_of(spec: str, datasets: Mapping[str, DatasetFacts] | None = None) -> Lineage | None:
+    """The lineage of the model behind a spec; None for a model that was not tuned, or whose weights are elsewhere.
+
+    `rows` and `skill_sets` come from the data sets: from `datasets`, by hash, or from where the models' files say that
+    the data sets lie. Without `datasets` no data set is read, and both are None.
+    """
+    models = _tuned_models(parse_spec(spec))
+    if not models:
+        return None
+    files = list({model.folder.resolve(): model.file for model in _oldest_first(models)}.values())
+    newest = models[-1].file
+    used = None if datasets is None else _datasets_of(files, datasets)
     return Lineage(
-        base=_text(base.get("spec")) or "unknown",
-        k=_numbers(document.get("k")),
-        seed=_whole(document.get("seed")),
-        partition=_text(document.get("partition")),
-        datasets=hashes,
-        combinations=frozenset(_texts(document.get("combinations"))),
-        skill_sets=frozenset[frozenset[str]]().union(*sets) if is_known and len(sets) == len(known) else None,
-        rows=sum(rows) if is_known and len(rows) == len(known) else None,
-        steps=_whole(recipe.get("steps_taken", recipe.get("steps"))),
-        is_adapter=document.get("adapter") is True,
+        base=files[0].base.spec,
+        k=tuple(sorted({k for file in files for k in file.k})),
+        seed=newest.seed,
+        partition=newest.partition,
+        datasets=tuple(entry.hash for file in files for entry in file.dataset),
+        combinations=frozenset(combination for file in files for combination in file.combinations),
+        skill_sets=_united_sets(used) if used else None,
+        rows=_total_rows(used) if used else None,
+        steps=newest.steps,
+        is_adapter=newest.adapter,
+        identity=short_id("lineage", *(model.file.document for model in _in_hash_order(models))),
     )
 
 
-def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> frozenset[frozenset[str]] | None:
-    """The sets of skills that a model saw together; None where neither its data sets nor a journal tell them."""
+def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> SkillSets | None:
+    """The sets of skills that a model was trained on; None if neither its data sets nor `known` combinations tell."""
     if lineage.skill_sets is not None:
         return lineage.skill_sets
     if not lineage.combinations or not lineage.combinations <= known.keys():
@@ -126,64 +145,71 @@ def short_name(k: Sequence[int]) -> str:
     return f"D({','.join(map(str, k))})" if k else "base"
 
 
-def continued(lineage: Lineage, before: Lineage) -> Lineage:
-    """The lineage of a model that was trained from a trained one: its root, and all that both saw."""
-    return replace(
-        lineage,
-        base=before.base,
-        k=tuple(sorted({*lineage.k, *before.k})),
-        datasets=(*before.datasets, *lineage.datasets),
-        combinations=lineage.combinations | before.combinations,
-        skill_sets=None if None in (lineage.skill_sets, before.skill_sets) else _both(lineage, before),
-        rows=None if lineage.rows is None or before.rows is None else lineage.rows + before.rows,
-    )
+def _tuned_models(spec: ModelSpec, chain: tuple[Path, ...] = ()) -> tuple[_TunedModel, ...]:
+    """The tuned models among the folders that a spec names; `chain` holds the models that led to the spec."""
+    if not provider_of(spec).has_checkpoint:
+        return ()
+    models = []
+    for folder in named_folders(spec):
+        file = read_model_file(folder)
+        if file is not None:
+            before = _tuned_models(parse_spec(file.base.spec), extended_chain(chain, folder))
+            models.append(_TunedModel(folder, file, before))
+    return tuple(models)
 
 
-def _both(lineage: Lineage, before: Lineage) -> frozenset[frozenset[str]]:
-    return (lineage.skill_sets or frozenset()) | (before.skill_sets or frozenset())
+def _oldest_first(models: Iterable[_TunedModel]) -> Iterator[_TunedModel]:
+    """All models in the order of their training; a model that two others name comes twice."""
+    for model in models:
+        yield from _oldest_first(model.before)
+        yield model
 
 
-def _rows(counts: Mapping[str, object]) -> int | None:
-    return _whole(counts.get("train"))
+def _in_hash_order(models: Iterable[_TunedModel]) -> Iterator[_TunedModel]:
+    """All models, each followed by those before it; journals hold identities, so this order must not change."""
+    for model in models:
+        yield model
+        yield from _in_hash_order(model.before)
 
 
-def _yields(counts: Mapping[str, object]) -> dict[int, DatasetYield]:
-    """From {"generated": {k: n}, "full_marks": {k: n}}."""
-    generated, full_marks = _mapping(counts.get("generated")), _mapping(counts.get("full_marks"))
-    found = {}
-    for k, written in generated.items():
-        had = _whole(full_marks.get(k))
-        if k.isdecimal() and isinstance(written, int) and had is not None:
-            found[int(k)] = DatasetYield(written, had)
-    return dict(sorted(found.items()))
+def _datasets_of(files: Iterable[ModelFile], known: Mapping[str, DatasetFacts]) -> list[DatasetFacts] | None:
+    """The data sets that models were trained on; None unless every model names its data sets and all are found."""
+    used: list[DatasetFacts] = []
+    for file in files:
+        available = {**known, **_datasets_on_disk(file)}
+        hashes = [entry.hash for entry in file.dataset]
+        if not hashes or any(hash_ not in available for hash_ in hashes):
+            return None
+        used += [available[hash_] for hash_ in hashes]
+    return used
 
 
-def _writers(value: object) -> tuple[str, ...]:
-    """From names, or from [{"student", …}]."""
-    listed = value if isinstance(value, list) else []
-    names = [_text(_mapping(entry).get("student")) or _text(entry) for entry in listed]
-    return tuple(dict.fromkeys(name for name in names if name))
+def _datasets_on_disk(file: ModelFile) -> dict[str, DatasetFacts]:
+    """The data sets that still lie where a model's file says, with the hashes that it names."""
+    datasets = {}
+    for entry in file.dataset:
+        folder = Path(entry.path) if entry.path else None
+        data = read_dataset_file(folder) if folder else None
+        if folder and data and data.hash == entry.hash:
+            datasets[data.hash] = dataset_facts(folder.name, data)
+    return datasets
 
 
-def _sets(value: object) -> frozenset[frozenset[str]] | None:
-    return frozenset(frozenset(_texts(skills)) for skills in value) if isinstance(value, list) else None
+def _united_sets(datasets: Iterable[DatasetFacts]) -> SkillSets | None:
+    united: SkillSets = frozenset()
+    for facts in datasets:
+        if facts.skill_sets is None:
+            return None
+        united |= facts.skill_sets
+    return united
 
 
-def _mapping(value: object) -> dict[str, object]:
-    return {str(k): v for k, v in value.items()} if isinstance(value, Mapping) else {}
+def _total_rows(datasets: Iterable[DatasetFacts]) -> int | None:
+    rows = [facts.rows for facts in datasets]
+    known = [count for count in rows if count is not None]
+    return sum(known) if len(known) == len(rows) else None
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(str(item) for item in value) if isinstance(value, list | tuple) else ()
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _numbers(value: object) -> tuple[int, ...]:
-    return tuple(sorted({v for v in value if isinstance(v, int)})) if isinstance(value, list | tuple) else ()
+def _yields(counts: CountsEntry) -> dict[int, DatasetYield]:
+    both = counts.generated.keys() & counts.full_marks.keys()
+    return {k: DatasetYield(counts.generated[str(k)], counts.full_marks[str(k)]) for k in sorted(map(int, both))}

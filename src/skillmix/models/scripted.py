@@ -1,10 +1,11 @@
-"""A deterministic student and grader for tests and demonstrations: no text to believe, all rates known.
+"""A deterministic student and grader for tests and demonstrations, with known rates of success.
 
-The student writes code words for what it shows; the grader finds them. Both draw from the request's seed alone, so the
-same call gives the same reply whatever else is asked. Rates are set in the spec: `scripted:student?skill=0.8`.
+The student writes a code word for each skill that it shows, and the grader looks for these words. Both draw from the
+request's seed alone, so a call gets the same reply whatever other calls are made. The spec sets the rates:
+`scripted:student?skill=0.8`.
 
-Skills, topic and criteria come from the request's subject, so any prompt set will do. Behind a server only the messages
-are known; there they are found in the words of the shipped prompts, and other prompts are refused.
+Skills, topic and criteria come from the request's subject, so every prompt set works. Behind a server only the messages
+are known; the model then finds skills and topic in the wording of the shipped prompts, and refuses other prompts.
 """
 
 import re
@@ -33,51 +34,52 @@ _BETWEEN: Final = "=========="
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Chances, each drawn for every call."""
+    """Probabilities; each is drawn anew for every call."""
 
     skill: float = 0.8
-    """That a student shows a skill it was asked for."""
+    """The student shows a skill of the combination."""
     topic: float = 0.95
     sense: float = 0.95
     length: float = 0.95
     marker: float = 1.0
-    """That a student writes 'Answer:'."""
+    """The student writes 'Answer:'."""
     empty: float = 0.0
-    """That its answer is empty."""
+    """The student's answer is empty."""
     noise: float = 0.0
-    """That a grader turns a point round."""
+    """The grader flips a point."""
     unreadable: float = 0.0
-    """That a grader forgets a row."""
+    """The grader leaves out a row."""
     refusal: float = 0.0
-    """That the call ends in a refusal."""
+    """The call ends in a refusal."""
 
 
 class ScriptedModel:
-    """Answers at once."""
+    """A student or a grader that follows a script."""
 
     def __init__(self, spec: ModelSpec) -> None:
         kind, _, query = spec.name.partition("?")
         if kind not in ("student", "grader"):
             raise UserError(
-                f"There is no scripted {kind!r}.", hint="scripted:student or scripted:grader, with ?rate=…."
+                f"There is no scripted {kind!r}.",
+                hint="Write scripted:student or scripted:grader, with rates behind a ?, such as ?skill=0.8.",
             )
         self._kind: Literal["student", "grader"] = "student" if kind == "student" else "grader"
         self._rates = _rates(query)
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests in their order."""
+        """Answer requests in order."""
         async for request in requests:
             yield request, self.answer(request)
 
     async def probe(self) -> CallProblem | None:
-        """It is always there."""
+        """Report no problem: a script is always available."""
         return None
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a script holds no resources."""
 
     def answer(self, request: Request) -> Outcome:
-        """What the script says to one request."""
+        """The scripted reply to one request."""
         chance = _Chance(request.seed)
         if chance.falls("refusal", self._rates.refusal):
             return CallProblem("final", "refusal")
@@ -86,7 +88,7 @@ class ScriptedModel:
             return CallProblem(
                 "fatal",
                 "a scripted model cannot read this prompt",
-                "It knows the shipped prompt sets; with others, use it without a server between.",
+                "It can read the shipped prompt sets only. With other prompts, use it without a server.",
             )
         text = self._write(task, chance) if self._kind == "student" else self._grade(task, request, chance)
         words = sum(len(message.content.split()) for message in request.messages)
@@ -126,18 +128,18 @@ class ScriptedModel:
 
 
 def _writing(request: Request) -> Subject | None:
-    """What a student is asked, read from a shipped prompt; None if it is another."""
-    asked = [m.content for m in request.messages if m.role == "user"]
-    # Worked examples stand before the task itself.
-    wanted = (_DEFINITION, _IN_A_LINE)
-    first = next((said for said in reversed(asked) if any(p.search(said) for p in wanted)), "")
+    """A student's task, read from a shipped prompt; None for any other prompt."""
+    prompts = [m.content for m in request.messages if m.role == "user"]
+    # The last match counts, because worked examples come before the task itself.
+    patterns = (_DEFINITION, _IN_A_LINE)
+    first = next((prompt for prompt in reversed(prompts) if any(p.search(prompt) for p in patterns)), "")
     in_a_line = _IN_A_LINE.search(first)
     names = in_a_line["names"].split("; ") if in_a_line else [match["name"] for match in _DEFINITION.finditer(first)]
     return _subject(names, in_a_line or _TOPIC.search(first))
 
 
 def _grading(request: Request) -> Subject | None:
-    """What a grader is asked, read from a shipped prompt; None if it is another."""
+    """A grader's task, read from a shipped prompt; None for any other prompt."""
     prompt = request.messages[-1].content
     names = [match["name"] for match in _DEFINITION.finditer(prompt)]
     phrases = [match["phrase"] for match in _CRITERION.finditer(prompt)]
@@ -157,18 +159,18 @@ _NONSENSE: Final = "zzz"
 
 
 def code(name: str) -> str:
-    """The word that stands for a skill or topic; no name is part of it."""
+    """The code word for a skill or a topic; it contains no name."""
     return "q" + digest("scripted", fold(name), size=4).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
 
 
 class _Chance:
-    """Draws that depend on the seed and on what they are for."""
+    """Draws that depend only on the seed and on their purpose."""
 
     def __init__(self, seed: int | None) -> None:
         self._seed = seed
 
     def falls(self, purpose: str, rate: float) -> bool:
-        """True with that probability."""
+        """True with the probability `rate`."""
         return int.from_bytes(digest("chance", self._seed, purpose, size=6)) / 2**48 < rate
 
 
@@ -178,10 +180,11 @@ def _rates(query: str) -> Rates:
     try:
         rates = {name: float(value) for name, value in given.items()}
     except ValueError:
-        raise UserError(f"{query!r} has a rate that is no number.", hint="Write skill=0.8&topic=0.9.") from None
+        raise UserError(f"{query!r} has a rate that is not a number.", hint="Write skill=0.8&topic=0.9.") from None
     wrong = sorted(name for name, rate in rates.items() if name not in known or not 0 <= rate <= 1)
     if wrong:
         raise UserError(
-            f"Scripted rates cannot be set: {', '.join(wrong)}.", hint=f"From 0 to 1: {', '.join(sorted(known))}."
+            f"Scripted rates that do not exist or are not from 0 to 1: {', '.join(wrong)}.",
+            hint=f"There are: {', '.join(sorted(known))}.",
         )
     return Rates(**rates)

@@ -1,26 +1,19 @@
-"""Model specs: `provider:name`, where a compatible server may be named behind an `@`."""
+"""Model specs such as `openai:gpt-4o`, and the table of the providers that they name.
+
+`parse_spec` reads a spec, `open_model` opens the model. A new provider is one file with its model and one row here;
+an installed package may bring further providers (`models/installed.py`).
+"""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from skillmix.calls import Model
 from skillmix.errors import UserError
-
-PROVIDERS: Final = {
-    "openai": "any OpenAI-compatible endpoint: openai:gpt-4o, openai:my-model@http://localhost:8000/v1",
-    "anthropic": "Anthropic messages: anthropic:claude-model-name",
-    "local": "transformers in process: local:PATH or local:PATH+ADAPTER",
-    "bundled": "a small model from a package: bundled:smollm2-135m or bundled:smollm2-135m+ADAPTER",
-    "scripted": "a deterministic fake: scripted:student?skill=0.8 or scripted:grader?noise=0.1",
-    "rules": "code that checks skills, graders only: rules: alone, or rules:SPEC to ask a model about the rest",
-}
-
-SERVED: Final = ("openai", "anthropic")
-"""Providers whose models are asked over the network."""
-
-IN_PROCESS: Final = ("local", "bundled")
-"""Providers whose models take this machine's memory."""
+from skillmix.models.installed import installed_providers
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +28,210 @@ class ModelSpec:
         return f"{self.provider}:{self.name}" + (f"@{self.address}" if self.address else "")
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Which key a model is sent, as its experiment file says."""
+
+    key: str | None = None
+    """Name of the environment variable that holds the key."""
+    insecure: bool = False
+    """Whether that key may go over plain http to another machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How an experiment file wants a model to be called."""
+
+    concurrency: int | None = None
+    """Calls in flight at once; None leaves the number to the provider."""
+    timeout: float = 600
+    """Seconds that one call may take."""
+    access: Access = field(default_factory=Access)
+
+
+Opener = Callable[[ModelSpec, ModelOptions], Model]
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One row of the table of providers."""
+
+    name: str
+    form: str
+    """How its specs are written, with an example."""
+    open: Opener | None
+    """None if there is no model to call."""
+    is_in_process: bool = False
+    """Whether its models take this machine's memory, so that only one of them is open at a time."""
+    has_checkpoint: bool = False
+    """Whether its specs name checkpoint folders, which can be trained, merged and measured."""
+    is_free: bool = False
+    """Whether its calls cost nothing unless the price file says otherwise."""
+    needs_name: bool = True
+    """Whether a spec must say more than the provider's name."""
+    address: str | None = None
+    """The provider's own server; a spec may name a compatible server instead, as in `openai:NAME@URL`."""
+    key: str | None = None
+    """Environment variable with the key for that server."""
+
+
+# The openers import their modules when they are called: most commands open no model, and torch takes seconds to load.
+
+
+def _open_openai(spec: ModelSpec, options: ModelOptions) -> Model:
+    from skillmix.models.servers.openai import OpenAIModel
+
+    return OpenAIModel(spec, options)
+
+
+def _open_anthropic(spec: ModelSpec, options: ModelOptions) -> Model:
+    from skillmix.models.servers.anthropic import AnthropicModel
+
+    return AnthropicModel(spec, options)
+
+
+def _open_local(spec: ModelSpec, options: ModelOptions) -> Model:
+    from skillmix.models.local.model import LocalModel
+
+    return LocalModel(spec, options)
+
+
+def _open_scripted(spec: ModelSpec, options: ModelOptions) -> Model:
+    from skillmix.models.scripted import ScriptedModel
+
+    return ScriptedModel(spec)
+
+
+_ROWS: Final = (
+    Provider(
+        "openai",
+        "any OpenAI-compatible endpoint: openai:gpt-4o, openai:my-model@http://localhost:8000/v1",
+        _open_openai,
+        address="https://api.openai.com/v1",
+        key="OPENAI_API_KEY",
+    ),
+    Provider(
+        "anthropic",
+        "Anthropic messages: anthropic:claude-model-name",
+        _open_anthropic,
+        address="https://api.anthropic.com/v1",
+        key="ANTHROPIC_API_KEY",
+    ),
+    Provider(
+        "local",
+        "transformers in process: local:PATH or local:PATH+ADAPTER",
+        _open_local,
+        is_in_process=True,
+        has_checkpoint=True,
+        is_free=True,
+    ),
+    Provider(
+        "bundled",
+        "a small model from a package: bundled:smollm2-135m or bundled:smollm2-135m+ADAPTER",
+        _open_local,
+        is_in_process=True,
+        has_checkpoint=True,
+        is_free=True,
+    ),
+    Provider(
+        "scripted",
+        "a deterministic fake: scripted:student?skill=0.8 or scripted:grader?noise=0.1",
+        _open_scripted,
+        is_free=True,
+    ),
+    Provider(
+        "rules",
+        "code that checks skills, graders only: rules: alone, or rules:SPEC to ask a model about the rest",
+        open=None,
+        is_free=True,
+        needs_name=False,
+    ),
+)
+PROVIDERS: Final[Mapping[str, Provider]] = {row.name: row for row in _ROWS}
+"""The providers of this package, by name."""
+
+
+def provider_forms() -> dict[str, str]:
+    """How the specs of every provider are written, those of installed packages included."""
+    installed = {name: provider.form for name, provider in installed_providers().items()}
+    _refuse_taken_names()
+    return {name: provider.form for name, provider in PROVIDERS.items()} | installed
+
+
+@cache
+def _provider(name: str) -> Provider | None:
+    """The row of a provider of this package, or one made for a provider of another package."""
+    if name in PROVIDERS:
+        return PROVIDERS[name]
+    installed = installed_providers().get(name)
+    _refuse_taken_names()
+    if installed is None:
+        return None
+    factory = installed.load()
+    return Provider(
+        name,
+        installed.form,
+        installed.open,
+        is_in_process=getattr(factory, "is_in_process", False) is True,
+        is_free=getattr(factory, "is_free", False) is True,
+    )
+
+
+def _refuse_taken_names() -> None:
+    """A package may add providers but not replace ours."""
+    for name, provider in installed_providers().items():
+        if name in PROVIDERS:
+            raise UserError(
+                f"The package {provider.package!r} brings a second provider {name!r}.",
+                hint="Give it another name in the entry point of that package, or uninstall the package.",
+            )
+
+
+def provider_of(spec: ModelSpec | str) -> Provider:
+    """The table row of a spec's provider.
+
+    >>> provider_of("local:models/a").is_in_process, provider_of("openai:gpt-4o").is_in_process
+    (True, False)
+    """
+    name = (parse_spec(spec) if isinstance(spec, str) else spec).provider
+    provider = _provider(name)
+    if provider is None:
+        raise UserError(f"There is no provider {name!r}.", hint=_known_providers())
+    return provider
+
+
+def _known_providers() -> str:
+    return f"Specs start with one of: {', '.join([*PROVIDERS, *installed_providers()])}."
+
+
+def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
+    """The model that a spec names, ready to serve."""
+    provider = provider_of(spec)
+    if provider.open is None:
+        raise UserError(
+            f"{spec} is not a model that can be called.", hint=f"{provider.name}: is code; it grades by itself."
+        )
+    return provider.open(spec, options or ModelOptions())
+
+
 def parse_spec(text: str) -> ModelSpec:
     """Read a spec.
 
     >>> parse_spec("openai:my-model@http://localhost:8000/v1").address
     'http://localhost:8000/v1'
     """
-    provider, colon, rest = text.partition(":")
-    if not colon or provider not in PROVIDERS:
-        raise UserError(f"{text!r} is not a model.", hint=f"Specs start with one of: {', '.join(PROVIDERS)}.")
-    name, _, address = rest.partition("@") if provider in SERVED else (rest, "", "")
-    if "@" in rest and provider in SERVED:
+    name, colon, rest = text.partition(":")
+    provider = _provider(name) if colon else None
+    if provider is None:
+        raise UserError(f"{text!r} is not a model.", hint=_known_providers())
+    model, at, address = rest.partition("@") if provider.address else (rest, "", "")
+    if at:
         _check_address(address)
-    if not name and provider != "rules":
-        raise UserError(f"{text!r} names no model.", hint=PROVIDERS[provider])
-    if provider == "rules" and name:
-        asked = parse_spec(name)
-        if asked.provider == "rules":
-            raise UserError(f"{text!r} names rules twice.", hint=PROVIDERS["rules"])
-    return ModelSpec(provider, name, address.rstrip("/") or None)
+    if not model and provider.needs_name:
+        raise UserError(f"{text!r} names no model.", hint=provider.form)
+    if name == "rules" and model and parse_spec(model).provider == "rules":
+        raise UserError(f"{text!r} names rules twice.", hint=provider.form)
+    return ModelSpec(name, model, address.rstrip("/") or None)
 
 
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\.?|[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?")
@@ -62,7 +240,7 @@ _ADDRESS_HINT: Final = "An address looks like https://models.example/v1 or http:
 
 
 def _check_address(address: str) -> None:
-    """Refuse an address that no request can be sent to, before anything is sent."""
+    """Refuse an address that cannot receive requests."""
     fault = _address_fault(address)
     if fault is not None:
         raise UserError(fault, hint=_ADDRESS_HINT)
@@ -75,26 +253,26 @@ def _address_fault(address: str) -> str | None:
     except ValueError as error:
         return f"The address of a model cannot be read: {error}."
     if parts.username is not None or parts.password is not None or "@" in address:
-        # The words before the "@" may be a password, so the message does not repeat them.
+        # The text before the "@" may be a password, so the message does not repeat it.
         return "The address of a model holds a user name or a password; name the variable of a key with `key:` instead."
     if parts.scheme not in ("http", "https"):
-        return f"{address!r} is no address: it does not start with http:// or https://."
+        return f"{address!r} is not an address: it does not start with http:// or https://."
     return _host_fault(address, parts, port)
 
 
 def _host_fault(address: str, parts: SplitResult, port: int | None) -> str | None:
     host = parts.hostname or ""
     if not _HOST.fullmatch(host) or ".." in host or any(len(label) > 63 for label in host.split(".")):
-        return f"{address!r} is no address: {host!r} is not the name of a host."
+        return f"{address!r} is not an address: {host!r} is not a host name."
     if port == 0 or parts.netloc.endswith(":"):
-        return f"{address!r} is no address: its port is not a port."
+        return f"{address!r} is not an address: its port is not a number from 1 to 65535."
     if not _PATH.fullmatch(parts.path) or parts.query or parts.fragment or address[-1] in "?#":
-        return f"{address!r} is no address: it ends with more than a path."
+        return f"{address!r} is not an address: only a path may follow the host."
     return None
 
 
 def asked_model(text: str) -> str | None:
-    """The model that a grader's spec asks: none for `rules:`, the one named there for `rules:SPEC`.
+    """The spec of the model that a grader calls: None for `rules:`, SPEC for `rules:SPEC`.
 
     >>> asked_model("rules:"), asked_model("rules:openai:m"), asked_model("openai:m")
     (None, 'openai:m', 'openai:m')

@@ -1,4 +1,4 @@
-"""Prompt sets: folders of templates, shipped or anybody's."""
+"""Read prompt sets from folders: those of the package, or the user's own."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,7 @@ from skillmix.catalog.catalog import Skill
 from skillmix.catalog.files import SHIPPED
 from skillmix.catalog.yaml import read_text, read_yaml
 from skillmix.errors import UserError, faults_error
-from skillmix.prompts.prompt_set import KINDS, PromptSet, WorkedExample, prompt_set
+from skillmix.prompts.prompt_set import KNOWN_FILES, PromptSet, WorkedExample, is_known, prompt_set
 from skillmix.prompts.rubric import Phrases
 
 _OneLine = Annotated[str, StringConstraints(pattern=r"^[^\n|]*\S[^\n|]*$")]
@@ -30,21 +30,21 @@ def shipped_prompt_sets() -> list[str]:
 
 
 def load_prompts(name: str) -> PromptSet:
-    """A shipped prompt set by name, or any folder by path."""
+    """Load a shipped prompt set by name, or a folder by path."""
     is_shipped = name in shipped_prompt_sets()
     folder = SHIPPED / "prompts" / name if is_shipped else Path(name)
     if not folder.is_dir():
         raise UserError(
             f"There is no prompt set {name!r}.",
-            hint=f"Shipped: {', '.join(shipped_prompt_sets())}. Or give a folder with generate-1.txt and so on.",
+            hint=f"Shipped: {', '.join(shipped_prompt_sets())}. Or give a folder that has generate-1.txt.",
         )
-    strangers = sorted(file.name for file in folder.glob("*.txt") if file.name not in KINDS)
-    if strangers:
+    files = sorted(file.name for file in folder.glob("*.txt"))
+    unknown = [file for file in files if not is_known(file)]
+    if unknown:
         raise UserError(
-            f"Prompt set {name!r} has files that are not known: {', '.join(strangers)}.",
-            hint=f"Known: {', '.join(KINDS)}.",
+            f"Prompt set {name!r} has files with unknown names: {', '.join(unknown)}.", hint=f"Known: {KNOWN_FILES}."
         )
-    texts = {file: read_text(folder / file) for file in KINDS if (folder / file).is_file()}
+    texts = {file: read_text(folder / file) for file in files if (folder / file).is_file()}
     return prompt_set(
         name if is_shipped else folder.resolve().name,
         texts,
@@ -96,8 +96,10 @@ def _phrases(path: Path) -> Phrases:
     except ValidationError as error:
         faults = []
         for fault in error.errors():
-            place = str(fault["loc"][0]) if fault["loc"] else "the file"
-            known = fault["type"] != "extra_forbidden"
-            faults.append(f"{place} must be one line of text without '|'" if known else f"{place} is not a known key")
+            key = str(fault["loc"][0]) if fault["loc"] else "the file"
+            is_known_key = fault["type"] != "extra_forbidden"
+            faults.append(
+                f"{key} must be one line of text without '|'" if is_known_key else f"{key} is not a known key"
+            )
         raise faults_error(str(path), faults, hint="Keys: skill, topic, sense, length.") from None
     return Phrases(skill=entries.skill, topic=entries.topic, sense=entries.sense, length=entries.length)

@@ -1,19 +1,20 @@
-"""Prompts as data: templates with checked slots, and what fills them."""
+"""Prompt sets: templates with named slots, and the values that fill the slots.
 
+A prompt set is a folder of text files. Two of them are the student's turns; every `grade-*.txt` is one variant of the
+grader's prompt. A file that lacks a slot, or has an unknown one, is an error before anything is sent.
+"""
+
+import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal, get_args
+from typing import Final
 
 from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError, faults_error
 from skillmix.hashing import short_id
 from skillmix.prompts.rubric import Phrases, limit_in_words, rubric_of, sentence_limit
-from skillmix.prompts.templates import fill_from, slots_of
-
-GraderVariant = Literal["gpt", "claude", "llama2"]
-GRADER_VARIANTS: Final[tuple[GraderVariant, ...]] = get_args(GraderVariant)
 
 SLOTS: Final = {
     "topic": ("topic",),
@@ -23,35 +24,8 @@ SLOTS: Final = {
     "answer": ("answer", "student_answer"),
     "criteria": ("criteria", "rubric_items"),
 }
-"""What a template may ask for, and the slots that give it: ours first, then those of the original SKILL-MIX
-templates, which fill in its layout, so that its files load unchanged and render to the letter."""
-
-
-@dataclass(frozen=True, slots=True)
-class TemplateKind:
-    """What the template of one file must ask for; more of `SLOTS` may be used if it can be known."""
-
-    file: str
-    required: tuple[str, ...]
-
-
-_GRADED: Final = ("answer", "criteria")
-KINDS: Final = {
-    kind.file: kind
-    for kind in (
-        TemplateKind("generate-0.txt", ("skills",)),
-        TemplateKind("generate-1.txt", ("topic", "skills", "definitions")),
-        TemplateKind("generate-2.txt", ("limit",)),
-        *(
-            TemplateKind(f"grade-{variant}.txt", ("topic", "skills", "definitions", "limit", *_GRADED))
-            for variant in GRADER_VARIANTS
-        ),
-    )
-}
-STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
-LEAD_FILE: Final = "generate-0.txt"
-"""A turn before the first, answered with the catalogue's examples: a small model goes on from what it seems to have
-said better than from what it is told. A set that has it may leave names and definitions out of the first turn."""
+"""The slots that give each part of a prompt. Ours come first, then those of the original SKILL-MIX templates. The
+original slots use the original layout, so the original files load unchanged and render to the letter."""
 _LAYOUTS: Final = {
     "definitions": "- {s.name}: {s.definition}\n  Example: {s.example}",
     "bare_definitions": "- {s.name}: {s.definition}",
@@ -59,7 +33,34 @@ _LAYOUTS: Final = {
     "skills_defs_and_examples_simple": "**{s.name}**: {s.definition} For example, {s.example}",
     "skills_defs": "**{s.name}**: {s.definition}",
 }
-"""A line for each skill, in the slots that give definitions."""
+"""The line of one skill, in each slot that gives definitions."""
+
+LEAD_FILE: Final = "generate-0.txt"
+"""An optional turn before the first one, answered with the catalog's examples: a small model continues a text that it
+seems to have written better than it follows instructions. With this file, the first turn needs no names and no
+definitions."""
+STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
+_STUDENT_PARTS: Final = {
+    LEAD_FILE: ("skills",),
+    "generate-1.txt": ("topic", "skills", "definitions"),
+    "generate-2.txt": ("limit",),
+}
+"""The parts that each template of the student must have."""
+
+DEFAULT_VARIANT: Final = "gpt"
+_GRADER_FILE: Final = re.compile(r"grade-([a-z0-9][a-z0-9._-]*)\.txt")
+_GRADER_ONLY: Final = ("answer", "criteria")
+_GRADER_PARTS: Final = ("topic", "skills", "definitions", "limit", *_GRADER_ONLY)
+KNOWN_FILES: Final = f"{', '.join(_STUDENT_PARTS)}, and grade-NAME.txt for each grader's prompt, NAME in lower case"
+
+
+def is_known(file: str) -> bool:
+    """Whether a prompt set may have a template of this name.
+
+    >>> is_known("grade-mine.txt"), is_known("grade_mine.txt")
+    (True, False)
+    """
+    return file in _STUDENT_PARTS or _GRADER_FILE.fullmatch(file) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,72 +80,80 @@ class PromptSet:
     templates: Mapping[str, str]
     phrases: Phrases
     examples: tuple[WorkedExample, ...] = ()
-    """Stand before the student's own conversation, as earlier turns."""
+    """Conversations that the student sees as earlier turns of its own."""
 
     def content_hash(self) -> str:
-        """Changes when any wording does."""
+        """A hash that changes whenever a wording changes."""
         phrases = self.phrases
         wording = [phrases.skill, phrases.topic, phrases.sense, phrases.length]
         parts: list[object] = [dict(self.templates), wording]
         if self.examples:
-            told = [[[s.name, s.definition, s.example] for s in example.skills] for example in self.examples]
-            parts.append([told, [[example.topic, example.answers] for example in self.examples]])
+            skills = [[[s.name, s.definition, s.example] for s in example.skills] for example in self.examples]
+            parts.append([skills, [[example.topic, example.answers] for example in self.examples]])
         return short_id("prompts", *parts)
 
     def lead_turns(self, catalog: Catalog, combination: Combination) -> list[tuple[str, str]]:
-        """What stands right before the first turn: the skills asked for and shown by the catalogue's own examples."""
+        """The turn before the first, if the set has one: a prompt, and the catalog's examples as its answer."""
         return self._lead([catalog.skill(name) for name in combination.skills], combination.topic)
 
     def _lead(self, skills: Sequence[Skill], topic: str) -> list[tuple[str, str]]:
         if LEAD_FILE not in self.templates:
             return []
-        asked = fill_from(self.templates[LEAD_FILE], _values_of(skills, topic, self._slots(LEAD_FILE)))
-        return [(asked, f"Answer: {' '.join(skill.example for skill in skills)}")]
+        prompt = fill(self.templates[LEAD_FILE], _values_of(skills, topic, self._slots(LEAD_FILE)))
+        return [(prompt, f"Answer: {' '.join(skill.example for skill in skills)}")]
 
     def worked_turns(self) -> list[tuple[str, str]]:
-        """What the student is asked and answers in the examples, turn by turn; nothing without examples."""
+        """The prompts and answers of the worked examples, turn by turn."""
         turns = []
         slots = self._slots(*STUDENT_FILES)
         for example in self.examples:
             turns += self._lead(example.skills, example.topic)
             values = _values_of(example.skills, example.topic, slots)
             for file, answer in zip(STUDENT_FILES, example.answers, strict=True):
-                turns.append((fill_from(self._template(file), values), f"Answer: {answer}"))
+                turns.append((fill(self.templates[file], values), f"Answer: {answer}"))
         return turns
 
     def student_prompts(self, catalog: Catalog, combination: Combination) -> tuple[str, str]:
-        """What the student is asked in turn 1 and in turn 2."""
+        """The student's prompts of turn 1 and turn 2."""
         values = _values(catalog, combination, self._slots(*STUDENT_FILES))
-        first, second = [fill_from(self._template(file), values) for file in STUDENT_FILES]
+        first, second = [fill(self.templates[file], values) for file in STUDENT_FILES]
         return first, second
 
     def criteria(self, combination: Combination) -> tuple[str, ...]:
-        """What a grader is asked to give points for, in this wording."""
+        """The criteria of a combination, in the words that its grader reads."""
         rubric = rubric_of(combination.skills, combination.topic, phrases=self.phrases)
         return tuple([criterion.phrase for criterion in rubric.criteria])
 
-    def grader_prompt(self, catalog: Catalog, combination: Combination, *, answer: str, variant: GraderVariant) -> str:
-        """What a grader is asked about one answer."""
+    @property
+    def grader_variants(self) -> list[str]:
+        """The variants of the grader's prompt, one for each `grade-*.txt`: the default first, then by name."""
+        names = [match[1] for match in map(_GRADER_FILE.fullmatch, self.templates) if match]
+        return sorted(names, key=lambda name: (name != DEFAULT_VARIANT, name))
+
+    def grader_prompt(self, catalog: Catalog, combination: Combination, *, answer: str, variant: str) -> str:
+        """The prompt of a grader about one answer."""
+        file = self.grader_file(variant)
         phrases = self.criteria(combination)
-        file = f"grade-{variant}.txt"
         values = _values(catalog, combination, self._slots(file)) | {
             "answer": answer,
             "student_answer": answer,
             "criteria": "\n".join(f"- {phrase}" for phrase in phrases),
             "rubric_items": ", ".join(phrases),
         }
-        return fill_from(self._template(file), values)
+        return fill(self.templates[file], values)
 
-    def _slots(self, *files: str) -> frozenset[str]:
-        return frozenset().union(*[slots_of(self._template(file)) for file in files])
-
-    def _template(self, file: str) -> str:
+    def grader_file(self, variant: str) -> str:
+        """The file of a variant of the grader's prompt; an unknown variant is an error."""
+        file = f"grade-{variant}.txt"
         if file not in self.templates:
             raise UserError(
-                f"Prompt set {self.name!r} has no {file}.",
-                hint=f"It has: {', '.join(sorted(self.templates))}.",
+                f"Prompt set {self.name!r} has no grader prompt {variant!r}.",
+                hint=f"Its grader prompts: {', '.join(self.grader_variants) or 'none'}. To add one, write {file}.",
             )
-        return self.templates[file]
+        return file
+
+    def _slots(self, *files: str) -> frozenset[str]:
+        return frozenset().union(*[slots_of(self.templates[file]) for file in files])
 
 
 def prompt_set(
@@ -154,14 +163,14 @@ def prompt_set(
     phrases: Phrases | None = None,
     examples: tuple[WorkedExample, ...] = (),
 ) -> PromptSet:
-    """A prompt set from its files' texts; every fault of every file is reported at once."""
+    """Make a prompt set from the texts of its files; one error reports the faults of all files."""
     faults = [f"{file}: the set needs this file" for file in STUDENT_FILES if file not in files]
     phrases = phrases or Phrases()
     templates = {}
     for file, text in files.items():
         templates[file] = text.strip()
-        told_before = ("skills", "definitions") if file == "generate-1.txt" and LEAD_FILE in files else ()
-        faults += [f"{file}: {fault}" for fault in _slot_faults(KINDS[file], templates[file], told_before)]
+        given_before = ("skills", "definitions") if file == "generate-1.txt" and LEAD_FILE in files else ()
+        faults += [f"{file}: {fault}" for fault in _slot_faults(file, templates[file], given_before)]
     for field, wanted in (
         ("skill", {"skill"}),
         ("topic", {"topic"}),
@@ -175,12 +184,28 @@ def prompt_set(
     return PromptSet(name=name, templates=templates, phrases=phrases, examples=examples)
 
 
+def _slot_faults(file: str, template: str, given_before: Container[str]) -> list[str]:
+    slots = slots_of(template)
+    is_graders = file not in _STUDENT_PARTS
+    allowed = {slot for part, names in SLOTS.items() if is_graders or part not in _GRADER_ONLY for slot in names}
+    faults = [] if template else ["the file is empty"]
+    required = [part for part in _STUDENT_PARTS.get(file, _GRADER_PARTS) if part not in given_before]
+    faults += [f"missing slot: {part}" for part in required if not slots & set(SLOTS[part])]
+    return faults + [f"unknown slot: {slot}" for slot in sorted(slots - allowed)]
+
+
+def _known_slots() -> str:
+    of_graders = [slot for part in _GRADER_ONLY for slot in SLOTS[part]]
+    of_all = [slot for part, names in SLOTS.items() if part not in _GRADER_ONLY for slot in names]
+    return f"Slots of the .txt files: {', '.join(of_all)}; of a grader's file also: {', '.join(of_graders)}."
+
+
 def _values(catalog: Catalog, combination: Combination, slots: Container[str]) -> dict[str, str]:
     return _values_of([catalog.skill(name) for name in combination.skills], combination.topic, slots)
 
 
 def _values_of(skills: Sequence[Skill], topic: str, slots: Container[str]) -> dict[str, str]:
-    """What may be asked for, and of the definitions those that are."""
+    """The values of slots; those that give definitions only if `slots` has them, as they take long to make."""
     limit = limit_in_words(sentence_limit(len(skills)))
     names = [skill.name for skill in skills]
     values = {
@@ -192,30 +217,40 @@ def _values_of(skills: Sequence[Skill], topic: str, slots: Container[str]) -> di
     }
     for slot, layout in _LAYOUTS.items():
         if slot in slots:
-            values[slot] = _lines(skills, layout)
+            values[slot] = "\n".join([_line(skill, layout) for skill in skills])
     return values
 
 
-def _lines(skills: Sequence[Skill], layout: str) -> str:
-    return "\n".join([_told(skill, layout) for skill in skills])
-
-
 @lru_cache(maxsize=4096)
-def _told(skill: Skill, layout: str) -> str:
+def _line(skill: Skill, layout: str) -> str:
     return layout.format(s=skill)
 
 
-def _known_slots() -> str:
-    graded = [slot for part in _GRADED for slot in SLOTS[part]]
-    others = [slot for part, names in SLOTS.items() if part not in _GRADED for slot in names]
-    return f"Slots of the .txt files: {', '.join(others)}; of a grader's file also: {', '.join(graded)}."
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """Fill the slots of a template in one pass, so that braces inside a value stay as they are.
+
+    >>> fill("On {topic}.", {"topic": "{skills}", "limit": "one sentence"})
+    'On {skills}.'
+    """
+    parts = list(_parts(template))
+    parts[1::2] = [values[slot] for slot in parts[1::2]]
+    return "".join(parts)
 
 
-def _slot_faults(kind: TemplateKind, template: str, told_before: Container[str]) -> list[str]:
-    slots = slots_of(template)
-    graded = set(_GRADED) & set(kind.required)
-    allowed = {slot for part, names in SLOTS.items() if part not in _GRADED or graded for slot in names}
-    faults = [] if template else ["the file is empty"]
-    required = [part for part in kind.required if part not in told_before]
-    faults += [f"missing slot: {part}" for part in required if not slots & set(SLOTS[part])]
-    return faults + [f"unknown slot: {slot}" for slot in sorted(slots - allowed)]
+@lru_cache(maxsize=256)
+def slots_of(template: str) -> frozenset[str]:
+    """The slot names of a template; braces around anything else are plain text.
+
+    >>> sorted(slots_of("{topic} and {skills}, {not a slot} {}"))
+    ['skills', 'topic']
+    """
+    return frozenset(_parts(template)[1::2])
+
+
+_SLOT: Final = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+
+
+@lru_cache(maxsize=256)
+def _parts(template: str) -> tuple[str, ...]:
+    """Text and slot names in turn, cached because a large data set fills the same template a million times."""
+    return tuple(_SLOT.split(template))

@@ -1,4 +1,8 @@
-"""The k + 3 criteria of a text, and which row of a grader's reply is about which of them."""
+"""The k + 3 criteria of a text, and the labels by which a grader's reply may name each of them.
+
+`rubric_of` makes the criteria in the words of a prompt set. `Rubric.criterion_of` finds the criterion of a label, after
+`label_forms` has stripped what graders add: numbering, worth, and lead-ins such as "correctly illustrates".
+"""
 
 import re
 from collections.abc import Sequence
@@ -7,12 +11,11 @@ from functools import cached_property, lru_cache
 from typing import Final, Literal, NamedTuple
 
 from skillmix.catalog.names import before_parenthesis, fold
-from skillmix.prompts.templates import fill
 
 
 @dataclass(frozen=True, slots=True)
 class Phrases:
-    """How a prompt set words the criteria; a reader accepts these words besides the common ones."""
+    """How a prompt set words the criteria; the reader of replies accepts these words and the common ones."""
 
     skill: str = "Shows {skill}"
     topic: str = "Stays on the topic of {topic}"
@@ -36,30 +39,32 @@ class Rubric:
     criteria: tuple[Criterion, ...]
     limit: int
     topic: str
-    """Folded, without a leading article."""
     longest_label: int
-    """Characters beyond which a cell or line cannot be a label; spares the reader long paragraphs."""
-    _topic: str = field(repr=False)
-    """As it is written."""
-    _known: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False)
-    """Labels looked up before: the rounds and generations of a combination repeat them."""
+    """A longer cell or line cannot be a label; this limit spares the reader long paragraphs."""
+    _criterion_of: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False)
+    """A cache of labels and their criteria: the rounds and generations of a combination repeat labels."""
 
     @property
     def k(self) -> int:
-        """How many of the criteria are skills."""
+        """The number of skills among the criteria."""
         return len(self.criteria) - 3
 
     @cached_property
+    def folded_topic(self) -> str:
+        """The topic, folded and without a leading article."""
+        return _without_the(fold(self.topic))
+
+    @cached_property
     def label_ends(self) -> frozenset[str]:
-        """Folded last words of all labels that are accepted; only readers of replies need them."""
-        return _COMMON_ENDS.union([_end_of(self._topic)], *map(_label_ends, self.criteria))
+        """The folded last words of all accepted labels."""
+        return _COMMON_ENDS.union([_end_of(self.topic)], *map(_label_ends, self.criteria))
 
     @cached_property
     def _labels(self) -> dict[str, int]:
         return _labels(self.criteria)
 
     def criterion_of(self, label: str) -> int | None:
-        """The place of the criterion that a label names by equality; never by prefix or containment.
+        """The index of the criterion that a label names by equality, never by prefix or containment.
 
         >>> rubric = rubric_of(["fallacy", "fallacy of division"], "Sewing")
         >>> rubric.criterion_of("**Correctly illustrates fallacy of division**")
@@ -68,45 +73,45 @@ class Rubric:
         True
         """
         try:
-            return self._known[label]
+            return self._criterion_of[label]
         except KeyError:
-            place = self._find(label)
-            if len(self._known) < _MOST_KNOWN:
-                self._known[label] = place
-            return place
+            index = self._find(label)
+            if len(self._criterion_of) < _MAX_CACHED:
+                self._criterion_of[label] = index
+            return index
 
     def _find(self, label: str) -> int | None:
         forms = label_forms(label)
         for form in forms.plain:
-            place = self._labels.get(form)
-            if place is None:
-                place = self._other_criterion(form)
-            if place is not None:
-                return place
+            index = self._labels.get(form)
+            if index is None:
+                index = self._other_criterion(form)
+            if index is not None:
+                return index
         for form in forms.without_lead_in:
-            place = self._labels.get(form)
-            if place is not None and place < self.k:
-                return place
+            index = self._labels.get(form)
+            if index is not None and index < self.k:
+                return index
         return None
 
     def _other_criterion(self, folded: str) -> int | None:
         if folded in _SENSE_LABELS:
             return self.k + 1
-        if _is_topic_label(folded, self.topic):
+        if _is_topic_label(folded, self.folded_topic):
             return self.k
         return self.k + 2 if _is_length_label(folded, self.limit) else None
 
 
-_MOST_KNOWN: Final = 64
+_MAX_CACHED: Final = 64
 
 
 def sentence_limit(k: int) -> int:
-    """At most k - 1 sentences (arXiv 2310.17567), so that some sentence must carry two skills."""
+    """The limit of k - 1 sentences (arXiv 2310.17567), so that some sentence must show two skills."""
     return max(1, k - 1)
 
 
 def limit_in_words(limit: int) -> str:
-    """A sentence limit as prompts put it.
+    """A sentence limit in the words of a prompt.
 
     >>> limit_in_words(1), limit_in_words(4)
     ('one sentence', 'four sentences')
@@ -128,23 +133,22 @@ def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
     limit = sentence_limit(len(skills))
     criteria = (
         *[_skill_criterion(skill, phrases.skill) for skill in skills],
-        Criterion("topic", "topic", fill(phrases.topic, {"topic": topic})),
+        Criterion("topic", "topic", phrases.topic.replace("{topic}", topic)),
         Criterion("sense", "sense", phrases.sense),
-        Criterion("length", "length", fill(phrases.length, {"limit": limit_in_words(limit)})),
+        Criterion("length", "length", phrases.length.replace("{limit}", limit_in_words(limit))),
     )
     return Rubric(
         criteria=criteria,
         limit=limit,
-        topic=_without_the(fold(topic)),
+        topic=topic,
         longest_label=_ROOM_FOR_LEAD_IN + max(len(topic), *(max(len(c.name), len(c.phrase)) for c in criteria)),
-        _topic=topic,
     )
 
 
-# What depends on a skill alone is worked out once: a large run has as many rubrics as combinations.
+# Cached by skill, because a large run has as many rubrics as combinations.
 @lru_cache(maxsize=1 << 12)
 def _skill_criterion(skill: str, phrase: str) -> Criterion:
-    return Criterion("skill", skill, fill(phrase, {"skill": skill}))
+    return Criterion("skill", skill, phrase.replace("{skill}", skill))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -160,15 +164,15 @@ _ROOM_FOR_LEAD_IN: Final = 80
 
 
 def _labels(criteria: tuple[Criterion, ...]) -> dict[str, int]:
-    """Folded label to criterion; later entries win, so a full name beats a phrase, a phrase a short form."""
+    """Folded labels with the index of their criterion; a full name wins over a phrase, a phrase over a short form."""
     short_forms: dict[str, list[int]] = {}
-    for place, criterion in enumerate(criteria[:-3]):
-        short_forms.setdefault(fold(before_parenthesis(criterion.name)), []).append(place)
-    labels = {short: places[0] for short, places in short_forms.items() if len(places) == 1}
-    for place, criterion in enumerate(criteria):
-        labels[fold(criterion.phrase)] = place
-    for place, criterion in enumerate(criteria):
-        labels[fold(criterion.name)] = place
+    for index, criterion in enumerate(criteria[:-3]):
+        short_forms.setdefault(fold(before_parenthesis(criterion.name)), []).append(index)
+    labels = {short: indices[0] for short, indices in short_forms.items() if len(indices) == 1}
+    for index, criterion in enumerate(criteria):
+        labels[fold(criterion.phrase)] = index
+    for index, criterion in enumerate(criteria):
+        labels[fold(criterion.name)] = index
     return labels
 
 
@@ -204,17 +208,17 @@ _AFTER_LEAD = re.compile(r"^(?:a |an |the |use of |skill of |skill )")
 
 
 class LabelForms(NamedTuple):
-    """Foldings of a label, each list from the least to the most stripped."""
+    """Folded forms of a label; each list begins with the least stripped form."""
 
     plain: list[str]
-    """As it stands, then without numbering and worth."""
+    """The label as it is, then without numbering and worth."""
     without_lead_in: list[str]
-    """Further without "correctly illustrates" and the like; these can only name skills."""
+    """The label also without "correctly illustrates" and the like; such a form can only name a skill."""
 
 
 @lru_cache(maxsize=1 << 13)
 def label_forms(label: str) -> LabelForms:
-    """What a row's label may be compared by.
+    """The forms of a label that may equal the label of a criterion.
 
     >>> label_forms("2. Correctly illustrates a metaphor (1 point)").without_lead_in
     ['a metaphor', 'metaphor']
@@ -278,7 +282,7 @@ _COMMON_ENDS: Final = frozenset(
     {"sentence", "sentences", "maximum", "max", "less", "fewer", "long"}
     | {_end_of(label) for label in _SENSE_LABELS | _TOPIC_WORDS | _LENGTH_WORDS}
 )
-"""Last words of the labels that every rubric accepts."""
+"""The last words of labels that every rubric accepts."""
 _LENGTH = re.compile(
     rf"^{_SUBJECT}(?:(?:has|have|contains?|uses?|is|stays|keeps to|consists of|limited to|within|only) )*"
     r"(?:at most|no more than|not more than|up to|a maximum of|maximum of|maximum|max|limit of|within)? ?"
@@ -308,5 +312,5 @@ def _is_length_label(folded: str, limit: int) -> bool:
 
 
 def starts_like_a_criterion(line: str) -> bool:
-    """Whether a short line reads like a criterion of some rubric, this one's or another's."""
+    """Whether a line is short and begins like a criterion, of whatever rubric."""
     return len(line) <= _ROOM_FOR_LEAD_IN and _SKILL_LEAD.match(fold(line)) is not None

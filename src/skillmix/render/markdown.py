@@ -26,6 +26,6 @@ def _line(row: Sequence[str], widths: Sequence[int], right: frozenset[int]) -> s
 
 
 def _one_line(cell: str) -> str:
-    """Model output may hold anything: no line break, border or control character leaves its cell."""
+    """A cell without line breaks, borders and control characters; model output can contain any of them."""
     printable = "".join(c if c.isprintable() else " " for c in cell)
     return " ".join(printable.split()).replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""The only place where numbers become strings, so that no two tables disagree."""
+"""Numbers as text, in one module so that no two tables disagree."""
 
 
 def share(value: float | None) -> str:
@@ -44,7 +44,7 @@ def signed_with_interval(value: float | None, low: float | None, high: float | N
 
 
 def expectation(value: float) -> str:
-    """An expected count that may be tiny.
+    """An expected count, which may be tiny.
 
     >>> expectation(0.1135), expectation(0.068), expectation(0.00098), expectation(3e-9)
     ('0.11', '0.068', '0.001', '3e-09')
@@ -63,8 +63,20 @@ def whole(value: int) -> str:
     return f"{value:,}"
 
 
+_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def in_words(value: int) -> str:
+    """A small number as a word, and a larger one in digits.
+
+    >>> in_words(3), in_words(40)
+    ('three', '40')
+    """
+    return _WORDS[value] if value < len(_WORDS) else str(value)
+
+
 def dollars(value: float | None) -> str:
-    """An amount; a price that is not known is none.
+    """An amount in dollars; None is an unknown price.
 
     >>> dollars(12.3456), dollars(0.0), dollars(None)
     ('12.35', '0.00', 'unknown')
@@ -73,7 +85,7 @@ def dollars(value: float | None) -> str:
 
 
 def hours(value: float | None) -> str:
-    """A stretch of hours; one that is not known is none.
+    """A number of hours; None is unknown.
 
     >>> hours(15.13), hours(0.004), hours(0.0), hours(None)
     ('15.1', '< 0.1', '0', 'unknown')
@@ -86,7 +98,7 @@ def hours(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A stretch of time in the unit that people would use.
+    """A duration in the unit that people would use.
 
     >>> duration(0.4), duration(75), duration(200), duration(7800)
     ('1 s', '75 s', '3 min', '2 h 10 min')

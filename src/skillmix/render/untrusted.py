@@ -1,4 +1,4 @@
-"""Text that a stranger wrote, made fit for one line of a terminal or a log."""
+"""Make text from outside safe to print in a terminal or a log."""
 
 import re
 from typing import Final
@@ -12,7 +12,7 @@ _SPACES: Final = re.compile(r"[\t-\r\x1c-\x1f\x85\u2028\u2029]")
 
 
 def printable(text: str) -> str:
-    r"""Text without anything that a terminal would obey or hide.
+    r"""Text without control sequences and invisible characters.
 
     >>> printable("a\x1b[31mred\u202e b\nc")
     'a[31mred b c'
@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""The same, with every run of spaces made one.
+    r"""Printable text on one line, with each run of spaces as one space.
 
     >>> one_line(" a \r\n\tb ")
     'a b'

@@ -1,4 +1,4 @@
-"""Small parts of sentences for people."""
+"""Parts of sentences: plurals and short quotations."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ _LONGEST_QUOTE: Final = 60
 
 
 def shortened(words: str) -> str:
-    r"""Words of a text as a reason quotes them: on one line, and not too many.
+    r"""A quotation on one line, cut after sixty characters.
 
     >>> shortened("Sure,\nhere it is")
     'Sure, here it is'

@@ -274,7 +274,7 @@ class Archive:
         self._write("index.js", index_script(index))
 
     def _cell(self, cell: Cell, numbers: Mapping[str, int]) -> list[object]:
-        run, student, grader, setting, k = cell.place
+        run, student, grader, setting, k = cell.key
         ranges = _ranges(numbers[c.id] for c in cell.combinations if c.id in numbers)
         return [self._student(run, student), self._grader(run, grader), setting, k, ranges]
 

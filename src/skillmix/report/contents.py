@@ -1,114 +1,103 @@
-"""Which table and which figure stands where."""
+"""The contents of a report: every table and figure that the runs allow, in the sections of the page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from skillmix.report.figures.drawing import ReportFigure
-from skillmix.report.page import PageSection
+from matplotlib.figure import Figure
+
+from skillmix.report.figures import scores as score_figures
+from skillmix.report.figures import skills as skill_figures
+from skillmix.report.figures.style import as_png, as_svg, house_style, laid_out
 from skillmix.report.records import Report
-from skillmix.report.tables.data import Published, lineage_table, paper_tables, yield_table
-from skillmix.report.tables.graders import (
-    agreement_table,
-    criteria_table,
-    disagreement_table,
-    independence_table,
-    loss_table,
-    readability_table,
-    rounds_table,
-)
-from skillmix.report.tables.scores import Link, score_tables
+from skillmix.report.registry import SECTIONS, Drawing, FigureSpec, Position, SectionId, TableSpec, specs_in
+from skillmix.report.tables import data, graders
+from skillmix.report.tables import scores as score_tables
 from skillmix.report.tables.table import ReportTable
 
-
-def tables_of(report: Report, *, link: Link, published: Mapping[str, Published]) -> list[ReportTable]:
-    """Every table that the runs allow, but that of the findings."""
-    others = (
-        criteria_table(report),
-        loss_table(report),
-        independence_table(report),
-        rounds_table(report),
-        agreement_table(report),
-        disagreement_table(report),
-        readability_table(report),
-        lineage_table(report),
-        yield_table(report),
-        *paper_tables(published),
-    )
-    return [*score_tables(report, link), *(table for table in others if table is not None)]
+TABLES: Final = specs_in(TableSpec, score_tables, graders, data)
+FIGURES: Final = specs_in(FigureSpec, score_figures, skill_figures)
 
 
-def sections_of(tables: Sequence[ReportTable], figures: Sequence[ReportFigure]) -> list[PageSection]:
-    """Tables and figures by what they are about; every one has its place, and a section without any is left out."""
-    items: dict[str, ReportTable | ReportFigure] = {f"figure:{figure.name}": figure for figure in figures}
-    items |= {table.name: table for table in tables}
+@dataclass(frozen=True, slots=True)
+class ReportFigure:
+    """A drawn figure in both formats."""
 
-    def some(*names: str) -> tuple[ReportTable | ReportFigure, ...]:
-        return tuple(items[name] for name in names if name in items)
-
-    settings = [t.name for t in tables if t.name.startswith("scores-")]
-    plan = (
-        (
-            "scores",
-            "Scores",
-            "How often students combine k skills in one text. Click a value to read the texts behind it.",
-            some(
-                "figure:full-marks",
-                *settings,
-                "before-and-after",
-                "seen-and-reserved",
-                "data-efficiency",
-                "graders-side-by-side",
-                "common-skills-removed",
-                "rules-side-by-side",
-                "figure:skill-fraction",
-            ),
-        ),
-        (
-            "skills",
-            "Skills",
-            "Which skills succeed, alone and together, and how many can be combined.",
-            some(
-                "figure:saturation",
-                "figure:observed-and-independent",
-                "observed-and-independent",
-                "figure:common-skills-removed",
-                "figure:requested-and-unrequested",
-                *_names(figures, "skills-before-and-after", "pairs-"),
-            ),
-        ),
-        (
-            "graders",
-            "Graders",
-            "How far the grades can be trusted, and why full marks were missed.",
-            some(
-                "points-by-criterion",
-                "why-full-marks-were-missed",
-                "rounds",
-                "graders-agreement",
-                "graders-disagree-on",
-                "unreadable",
-            ),
-        ),
-        (
-            "data",
-            "Data and training",
-            "Where tuned students come from, and what their data cost.",
-            some("lineage", "yield", "figure:yield", "figure:data-efficiency", "figure:training-curves"),
-        ),
-        (
-            "published",
-            "Published figures",
-            "What the paper prints for its own models and graders: other models, and other words for the skills.",
-            some(*(t.name for t in tables if t.name.startswith("paper-"))),
-        ),
-    )
-    sections = [PageSection(*parts) for parts in plan if parts[3]]
-    shown = {id(item) for section in sections for item in section.items}
-    left_off = [table.name for table in tables if id(table) not in shown]
-    left_off += [figure.name for figure in figures if id(figure) not in shown]
-    assert not left_off, f"no section of the page lists {', '.join(left_off)}"
-    return sections
+    name: str
+    title: str
+    caption: str
+    svg: bytes
+    png: bytes
+    is_detail: bool = False
 
 
-def _names(figures: Sequence[ReportFigure], *prefixes: str) -> list[str]:
-    """Figures whose names start so, as `figure:NAME`."""
-    return [f"figure:{figure.name}" for figure in figures if figure.name.startswith(prefixes)]
+@dataclass(frozen=True, slots=True)
+class PageSection:
+    """Tables and figures under one heading."""
+
+    id: SectionId
+    title: str
+    intro: str
+    items: tuple[ReportTable | ReportFigure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The tables and figures of a report, and why other figures are missing."""
+
+    sections: tuple[PageSection, ...]
+    """Only those that have a table or a figure."""
+    gaps: tuple[str, ...]
+
+    @property
+    def tables(self) -> list[ReportTable]:
+        """Every table, in the order of the page."""
+        return [item for section in self.sections for item in section.items if isinstance(item, ReportTable)]
+
+    @property
+    def figures(self) -> list[ReportFigure]:
+        """Every figure, in the order of the page."""
+        return [item for section in self.sections for item in section.items if isinstance(item, ReportFigure)]
+
+
+_Placed = tuple[Position, ReportTable | ReportFigure]
+
+
+def contents_of(report: Report, *, with_figures: bool = True) -> Contents:
+    """Make every table and figure of a report."""
+    placed: list[_Placed] = [(spec.position, table) for spec in TABLES for table in spec.make(report)]
+    gaps = ["Figures: not asked for."]
+    if with_figures:
+        figures, gaps = _drawn_figures(report)
+        placed += figures
+    return Contents(tuple(_sections(placed)), tuple(gaps))
+
+
+def _sections(placed: Sequence[_Placed]) -> Iterator[PageSection]:
+    for name, section in SECTIONS.items():
+        here = sorted((p for p in placed if p[0].section == name), key=lambda p: p[0].order)
+        if here:
+            yield PageSection(name, section.title, section.intro, tuple(item for _, item in here))
+
+
+def _drawn_figures(report: Report) -> tuple[list[_Placed], list[str]]:
+    """The figures that can be drawn, and for each of the others why it cannot."""
+    drawn: list[_Placed] = []
+    gaps: list[str] = []
+    with house_style():
+        for drawing, figure in drawings(report):
+            if figure is None:
+                gaps.append(f"{drawing.title}: {drawing.why_not}")
+                continue
+            laid_out(figure)
+            files = as_svg(figure, about=drawing.caption), as_png(figure)
+            made = ReportFigure(drawing.name, drawing.title, drawing.caption, *files, is_detail=drawing.is_detail)
+            drawn.append((drawing.position, made))
+    return drawn, gaps
+
+
+def drawings(report: Report) -> Iterator[tuple[Drawing, Figure | None]]:
+    """Every figure that a report can have, in the order of the page, drawn where the runs allow it."""
+    listed = [drawing for spec in FIGURES for drawing in spec.drawings(report)]
+    for drawing in sorted(listed, key=lambda d: d.position.sort_key):
+        yield drawing, drawing.draw(report)

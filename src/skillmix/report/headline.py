@@ -4,15 +4,16 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import share_with_interval
 from skillmix.report.figures.style import colour, marker, new_figure, share_axis
-from skillmix.scores.cells import Score
+from skillmix.scores.cells import CellScore
 
 
-def headline_table(scores: Sequence[Score]) -> str:
+def headline_table(scores: Sequence[CellScore]) -> str:
     """Full marks, students and settings × k."""
-    chosen = [score for score in scores if score.metric == "full_marks"]
+    chosen = [score for score in scores if score.metric == FULL_MARKS]
     ks = sorted({score.k for score in chosen})
     found = {(s.setting, s.student, s.k): share_with_interval(s.value, s.low, s.high) for s in chosen}
     rows = [
@@ -26,9 +27,9 @@ def _rank(setting: str) -> int:
     return ("train", "held-out", "all", setting).index(setting)
 
 
-def headline_figure(scores: Sequence[Score]) -> Figure:
+def headline_figure(scores: Sequence[CellScore]) -> Figure:
     """The same as lines, a panel for each setting."""
-    chosen = [s for s in scores if s.metric == "full_marks" and s.value is not None]
+    chosen = [s for s in scores if s.metric == FULL_MARKS and s.value is not None]
     settings = sorted({s.setting for s in chosen}, key=_rank)
     students = list(dict.fromkeys(s.student for s in chosen))
     figure = new_figure(3.1 * len(settings), 2.9)
@@ -44,7 +45,7 @@ def headline_figure(scores: Sequence[Score]) -> Figure:
         axes.set_title(setting)
         axes.set_xlabel("k, skills in one text")
         axes.set_xticks(sorted({s.k for s in chosen}))
-        share_axis(axes, "full marks" if axes is panels[0] else "")
+        share_axis(axes, METRICS[FULL_MARKS].label if axes is panels[0] else "")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
     return figure

@@ -2,19 +2,20 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Final
 
 from jinja2 import Environment, StrictUndefined
 
 from skillmix.catalog.novelty import ASSUMPTIONS
-from skillmix.render.numbers import whole
-from skillmix.report.figures.drawing import ReportFigure
-from skillmix.report.finding_sentences import CLAIMS, finding_sentence, missing_claims
+from skillmix.grading.points import METRICS
+from skillmix.models.lineage import short_name
+from skillmix.render.numbers import share, whole
+from skillmix.report.contents import Contents, ReportFigure
 from skillmix.report.records import Report
+from skillmix.report.registry import SECTIONS
 from skillmix.report.tables.table import Count, Estimate, PValue, ReportTable, ScoreEntry
-from skillmix.scores.findings import Finding
+from skillmix.scores.findings import CONTROL_MARGIN, SMALLEST_GAIN, Claim, Compared, Finding
 
 ASSETS: Final = ("report.css", "texts.js")
 # What a browser would act on, or nobody would see: controls, marks of direction, invisible letters.
@@ -24,24 +25,12 @@ _HIDDEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PageSection:
-    """Tables and figures under one heading."""
-
-    id: str
-    title: str
-    intro: str
-    items: tuple[ReportTable | ReportFigure, ...]
-
-
 def asset(name: str) -> str:
     """A file that lies beside the pages."""
     return resources.files("skillmix.report").joinpath("files").joinpath(name).read_text(encoding="utf-8")
 
 
-def index_page(
-    report: Report, sections: Sequence[PageSection], findings_table: ReportTable | None, gaps: Sequence[str]
-) -> str:
+def index_page(report: Report, contents: Contents, gaps: Sequence[str]) -> str:
     """The first page; it needs no script."""
     environment = _environment()
     return environment.from_string(asset("index.html")).render(
@@ -50,10 +39,12 @@ def index_page(
         glance=_glance(report),
         claims=_claims(report),
         unspoken=missing_claims(report),
-        findings_table=findings_table,
-        sections=sections,
+        findings=SECTIONS["findings"],
+        finding_items=[item for section in contents.sections if section.id == "findings" for item in section.items],
+        sections=[section for section in contents.sections if section.id != "findings"],
         gaps=gaps,
         assumptions=ASSUMPTIONS,
+        metrics=METRICS.values(),
     )
 
 
@@ -118,3 +109,107 @@ def _glance(report: Report) -> list[tuple[str, str]]:
         (", ".join(report.graders) or "none", "grader" if len(report.graders) == 1 else "graders"),
         (f"{ks[0]} to {ks[-1]}" if len(ks) > 1 else str(ks[0]) if ks else "–", "skills in one text"),
     ]
+
+
+CLAIMS: Final[dict[Claim, str]] = {
+    "held-out": "Tuning on train skills lifts texts with held-out skills",
+    "larger k": "Tuning on texts with few skills lifts texts with more skills than trained on",
+    "efficiency": "Skill-richer data teach more, with no more conversations",
+    "control": "Data with single skills alone do not teach composition",
+}
+_NEEDS: Final[dict[Claim, str]] = {
+    "held-out": "a base and a student tuned on it with k of 2 or more, both evaluated there on held-out skills",
+    "larger k": "a base and a student tuned on it, both evaluated at a larger k than it was trained on",
+    "efficiency": "two students tuned on one base, the one with the larger k on no more conversations than the other",
+    "control": "a base and a student tuned on it with k = 1 alone, both evaluated at k of 3 or more",
+}
+
+
+def finding_sentence(finding: Finding) -> str:
+    """What the data say, with the numbers that say it."""
+    return _SENTENCES[finding.verdict](finding)
+
+
+def missing_claims(report: Report) -> list[tuple[str, str]]:
+    """Claims that the runs cannot speak to, and what they would need."""
+    spoken = {finding.claim for finding in report.findings}
+    return [(CLAIMS[claim], f"The runs do not hold {_NEEDS[claim]}.") for claim in CLAIMS if claim not in spoken]
+
+
+def _supported(finding: Finding) -> str:
+    if finding.claim == "control":
+        worst = max(finding.compared, key=lambda c: c.gain.high)
+        return (
+            f"{_who(finding)} changes full marks by {_estimate(worst)} at k = {worst.k}, and at no k of "
+            f"{_ks(finding.compared)} can the gain be {share(CONTROL_MARGIN)} or more."
+        )
+    found = [c for c in finding.compared if c.is_found and c.gain.mean > 0]
+    best = max(found, key=lambda c: c.gain.mean)
+    where = "every k tried" if len(found) == len(finding.compared) else "some k"
+    return (
+        f"{_who(finding)} lifts full marks by {_estimate(best)} at k = {best.k} ({_p(best)}); a gain is "
+        f"found at {where}: {_ks(found)}" + ("." if where != "some k" else f" of {_ks(finding.compared)}.")
+    )
+
+
+def _not_supported(finding: Finding) -> str:
+    if finding.claim == "control":
+        found = [c for c in finding.compared if c.is_found and c.gain.mean >= CONTROL_MARGIN]
+        best = max(found, key=lambda c: c.gain.mean)
+        return f"{_who(finding)} does lift full marks, by {_estimate(best)} at k = {best.k} ({_p(best)})."
+    worse = [c for c in finding.compared if c.is_found and c.gain.mean < 0]
+    if worse:
+        worst = min(worse, key=lambda c: c.gain.mean)
+        return f"{_who(finding)} lowers full marks by {_estimate(worst)} at k = {worst.k} ({_p(worst)})" + (
+            ", though it lifts them at others."
+            if any(c.is_found and c.gain.mean > 0 for c in finding.compared)
+            else "."
+        )
+    best = max(finding.compared, key=lambda c: c.gain.high)
+    return (
+        f"{_who(finding)} changes full marks by {_estimate(best)} at k = {best.k}, and at no k of "
+        f"{_ks(finding.compared)} can the gain be {share(SMALLEST_GAIN)} or more."
+    )
+
+
+def _too_little(finding: Finding) -> str:
+    best = max(finding.compared, key=lambda c: c.gain.mean)
+    unit = best.gain.unit
+    have = {"combinations": best.gain.combinations, "seeds": best.gain.seeds, "partitions": best.gain.partitions}[unit]
+    need = (
+        f"about {whole(finding.more)} more {unit} at each k would be needed to tell"
+        if finding.more is not None and unit == "combinations"
+        else f"about {whole(finding.more)} more {unit} would be needed to tell"
+        if finding.more is not None
+        else "how many more would be needed cannot be told from these"
+    )
+    return (
+        f"{_who(finding)} changes full marks by {_estimate(best)} at k = {best.k} ({_p(best)}) over "
+        f"{whole(have)} {unit}; {need}."
+    )
+
+
+def _who(finding: Finding) -> str:
+    """Second against first, with what they were trained on."""
+    first = f"{finding.first}" + (f", {short_name(finding.first_k)}" if finding.first_k else "")
+    sizes = ""
+    if finding.claim == "efficiency":
+        sizes = f" ({whole(finding.second_rows or 0)} conversations against {whole(finding.first_rows or 0)})"
+    return f"{finding.second}, tuned on {short_name(finding.second_k)}, against {first}{sizes},"
+
+
+def _estimate(compared: Compared) -> str:
+    gain = compared.gain
+    return Estimate(gain.mean, gain.low, gain.high, is_signed=True).text
+
+
+def _p(compared: Compared) -> str:
+    text = PValue(compared.p_corrected).text
+    return f"corrected p {text if text.startswith('<') else f'= {text}'}"
+
+
+def _ks(compared: list[Compared] | tuple[Compared, ...]) -> str:
+    return ", ".join(str(c.k) for c in compared)
+
+
+_SENTENCES: Final = {"supported": _supported, "not supported": _not_supported, "too little data": _too_little}

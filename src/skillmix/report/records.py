@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from skillmix.models.lineage import DatasetFacts, Lineage, TrainingCurve
-from skillmix.scores.cells import Cell, Place
+from skillmix.models.lineage import DatasetFacts, Lineage
+from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change
 from skillmix.scores.findings import Finding
 from skillmix.scores.graders import Disagreement, GraderAgreement, Readability, RoundAgreement
+from skillmix.training.log import TrainingCurve
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,28 +80,30 @@ class Report:
     categories: Mapping[str, str] = field(default_factory=dict)
     common_skills: frozenset[str] = frozenset()
     corpus_tokens: float = 2e12
+    published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """The tables that the paper prints, where they were asked for."""
     gaps: tuple[str, ...] = ()
     """What the runs do not hold, and why something is not shown."""
 
     @property
     def students(self) -> list[StudentKey]:
         """Everybody in a cell, in order of appearance."""
-        return list(dict.fromkeys((c.place.run, c.place.student) for c in self.cells))
+        return list(dict.fromkeys((c.key.run, c.key.student) for c in self.cells))
 
     @property
     def graders(self) -> list[str]:
         """Every grader in a cell."""
-        return list(dict.fromkeys(c.place.grader for c in self.cells))
+        return list(dict.fromkeys(c.key.grader for c in self.cells))
 
     @property
     def settings(self) -> list[str]:
         """Every setting in a cell."""
-        return list(dict.fromkeys(c.place.setting for c in self.cells))
+        return list(dict.fromkeys(c.key.setting for c in self.cells))
 
     @property
     def ks(self) -> list[int]:
         """Every k in a cell."""
-        return sorted({c.place.k for c in self.cells})
+        return sorted({c.key.k for c in self.cells})
 
     def label(self, run: str, student: str) -> str:
         """A student's name, with the run's where there are several."""
@@ -129,12 +132,10 @@ class Report:
         return [
             c
             for c in self.cells
-            if (c.place.run, c.place.student) == key
-            and grader in (None, c.place.grader)
-            and setting in (None, c.place.setting)
+            if (c.key.run, c.key.student) == key and grader in (None, c.key.grader) and setting in (None, c.key.setting)
         ]
 
 
-def by_place(cells: Iterable[Cell]) -> dict[Place, Cell]:
-    """Cells by where they stand."""
-    return {cell.place: cell for cell in cells}
+def by_key(cells: Iterable[Cell]) -> dict[CellKey, Cell]:
+    """Cells by key."""
+    return {cell.key: cell for cell in cells}

@@ -8,11 +8,10 @@ from skillmix.calls import Call, Reply
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.checkers.judge import Verdict
-from skillmix.experiment.experiment import EvaluateStep, GenerateStep
-from skillmix.experiment.sections import student_name
 from skillmix.grading.ballots import Ballot, StudentText
-from skillmix.grading.points import METRICS, Points
-from skillmix.models.lineage import DatasetFacts, Lineage, TrainingCurve
+from skillmix.grading.points import FULL_MARKS, Points
+from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts
+from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
 from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, RunArchive
 from skillmix.report.records import RunFacts, Shown
 from skillmix.runs.reading.conversations import ConversationKey, graded_conversations, written_conversations
@@ -20,12 +19,12 @@ from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.reading.records import RecordsBuilder, RunRecords
 from skillmix.runs.rules_grader import applicable_reasons
 from skillmix.runs.run import Run
+from skillmix.runs.students import student_lineages
 from skillmix.scores.cells import Cell, largest_cells
-from skillmix.scores.compare import ComparableStudent
+from skillmix.scores.compare import ComparableStudent, comparable_students, student_specs
 from skillmix.scores.graders import Readability
-from skillmix.scores.lineages import run_contenders, run_datasets, run_lineages, student_specs
 from skillmix.scores.scoring import groups_of, score_of, skipped_cells
-from skillmix.training.log import run_curves
+from skillmix.training.log import TrainingCurve, run_curves
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class _ArchivedCalls:
 def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
     """Read a run's journal once; `rules` is a name, `both`, or None for the run's own."""
     experiment = run.experiment
-    evaluated = [student_name(s) for step in experiment.steps for s in getattr(step, "students", [])]
+    evaluated = [cell.student for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
     archive.introduce(run.name, evaluated, experiment.graders)
     archived = _archived_calls(run, archive)
     records = archived.records
@@ -112,7 +111,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
     cells, points = by_rules[main]
     students = list(dict.fromkeys(t.student for t in records.texts))
     datasets = run_datasets(run)
-    lineages = run_lineages(run, experiment, students, datasets)
+    lineages = student_lineages(run, experiment, students, {facts.hash: facts for facts in datasets})
     not_sent = tuple(sorted(archived.counter.not_sent))
     return RunReading(
         facts=replace(_facts(run, records, cells), rules=main, not_sent=not_sent),
@@ -124,12 +123,19 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         archived=ArchivedRun(archived.numbers, records.texts, points, archived.evidence, run.rules(main)),
         combinations=archived.combinations,
         lineages=lineages,
-        contenders=run_contenders(run, experiment, dict.fromkeys(c.place.student for c in cells), lineages),
+        contenders=comparable_students(run, experiment, dict.fromkeys(c.key.student for c in cells), lineages),
         reserved=(experiment.leakage.reserved or None) if run.makes_data else None,
         datasets=datasets,
         curves=run_curves(run),
         catalog=run.unchanged_catalog,
     )
+
+
+def run_datasets(run: Run) -> list[DatasetFacts]:
+    """The data sets that the steps of a run made."""
+    folders = [file.parent for file in sorted(run.path.glob(f"*/dataset/{LINEAGE_FILE}"))]
+    files = {folder.parent.name: read_dataset_file(folder, strict=True) for folder in folders}
+    return [dataset_facts(step, file) for step, file in files.items() if file is not None]
 
 
 def _archived_calls(run: Run, archive: Archive) -> _ArchivedCalls:
@@ -178,13 +184,11 @@ def _cells(run: Run, rules_name: str, records: RunRecords) -> tuple[tuple[Cell, 
 
 def _without_skipped(cells: list[Cell], run: Run) -> list[Cell]:
     """Drop the cells that `stop_below` skipped, unless some of their texts are scored."""
-    if not any(isinstance(s, EvaluateStep) and s.stop_below is not None for s in run.experiment.steps):
+    if not any(step.may_stop_early for step in run.experiment.steps):
         return cells
-    skipped = {cell[1:] for cell in skipped_cells(run.experiment, [score_of(cell, METRICS[0], run) for cell in cells])}
+    skipped = {cell[1:] for cell in skipped_cells(run.experiment, [score_of(cell, FULL_MARKS, run) for cell in cells])}
     return [
-        c
-        for c in cells
-        if (c.place.student, c.place.setting, c.place.k) not in skipped or c.summary("full_marks").complete
+        c for c in cells if (c.key.student, c.key.setting, c.key.k) not in skipped or c.scores["full_marks"].complete
     ]
 
 
@@ -203,7 +207,7 @@ def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
         graders=graders or dict.fromkeys(sorted({b.grader for b in records.ballots}), "imported"),
         rounds={name: s.votes for name, s in experiment.graders.items()},
         generations=max(
-            (s.generations for s in experiment.steps if isinstance(s, EvaluateStep | GenerateStep)), default=0
+            (cell.generations for s in experiment.steps for cell in s.undrawn_cells(experiment.steps)), default=0
         ),
         texts=len(records.texts),
         graded=len({id(b.text) for b in records.ballots}),

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
-from skillmix.experiment.report_step import ReportStep
+from skillmix.experiment.steps import ReportStep
 from skillmix.models.lineage import trained_skill_sets
 from skillmix.report.archive import Archive
-from skillmix.report.records import Report, by_place
+from skillmix.report.records import Report, by_key
 from skillmix.report.run_reading import RunReading, read_run
 from skillmix.runs.folders import REPORT, REPORT_MARK, REPORT_NOTE, replacing
 from skillmix.runs.progress.terminal import say
@@ -134,11 +134,9 @@ class _Writer:
 
 
 def _fill(runs: Sequence[Run], wishes: Wishes, writer: _Writer) -> tuple[int, list[str]]:
-    from skillmix.report.contents import sections_of, tables_of
-    from skillmix.report.figures.drawing import figures
+    from skillmix.report.contents import contents_of
     from skillmix.report.page import ASSETS, asset, index_page, texts_page
     from skillmix.report.tables.formats import written_forms
-    from skillmix.report.tables.graders import finding_table
 
     archive = Archive(writer.within("data"))
     readings = []
@@ -148,26 +146,21 @@ def _fill(runs: Sequence[Run], wishes: Wishes, writer: _Writer) -> tuple[int, li
     made = _report_of(readings, wishes)
     say("report: writing texts, tables and figures")
     archive.close([r.archived for r in readings], made.cells, {"runs": [run.name for run in runs]})
-    drawn, not_drawn = figures(made) if wishes.figures else ([], ["Figures: not asked for."])
-    for figure in drawn:
+    contents = contents_of(made, with_figures=wishes.figures)
+    for figure in contents.figures:
         writer.raw(f"figures/{figure.name}.svg", figure.svg)
         writer.raw(f"figures/{figure.name}.png", figure.png)
-    number = {cell.place: place for place, cell in enumerate(made.cells)}
-    tables = tables_of(made, link=lambda cell: f"texts.html#cell={number[cell.place]}", published=_published(wishes))
-    decisive = finding_table(made.findings)
-    for name, content in written_forms([*tables, *([decisive] if decisive else [])]):
+    for name, content in written_forms(contents.tables):
         writer.text(f"tables/{name}", content)
-    gaps = [*made.gaps, *not_drawn]
-    writer.text("index.html", index_page(made, sections_of(tables, drawn), decisive, gaps))
+    gaps = [*made.gaps, *contents.gaps]
+    writer.text("index.html", index_page(made, contents, gaps))
     writer.text("texts.html", texts_page(made))
     for name in ASSETS:
         writer.text(name, asset(name))
     return sum(r.facts.texts for r in readings), gaps
 
 
-def _published(wishes: Wishes) -> dict[str, dict[str, object]]:
-    if not wishes.published:
-        return {}
+def _published() -> dict[str, dict[str, object]]:
     file = resources.files("skillmix.data").joinpath("published.json")
     tables: dict[str, dict[str, object]] = json.loads(file.read_text(encoding="utf-8"))["tables"]
     return tables
@@ -181,7 +174,7 @@ def _report_of(readings: Sequence[RunReading], wishes: Wishes) -> Report:
     sets = {key: trained_skill_sets(lineage, known) for key, lineage in lineages.items()}
     catalogs = [r.catalog for r in readings if r.catalog]
     contenders = [c for r in readings for c in r.contenders]
-    found = findings(contenders, by_place(cells))
+    found = findings(contenders, by_key(cells))
     names = list(dict.fromkeys(name for r in readings for name in r.by_rules)) if wishes.rules == "both" else []
     report = Report(
         runs=tuple(r.facts for r in readings),
@@ -191,7 +184,7 @@ def _report_of(readings: Sequence[RunReading], wishes: Wishes) -> Report:
         skill_sets={key: known_sets for key, known_sets in sets.items() if known_sets is not None},
         reserved={r.facts.name: r.reserved for r in readings if r.reserved is not None},
         findings=tuple(found),
-        changes=tuple(before_and_after(contenders, by_place(cells))),
+        changes=tuple(before_and_after(contenders, by_key(cells))),
         rounds=tuple(a for r in readings for a in round_agreement(r.facts.name, [b for b, _ in r.decided])),
         agreements=tuple(a for found_by_run, _ in agreements.values() for a in found_by_run),
         disagreements={name: tuple(worst) for name, (_, worst) in agreements.items() if worst},
@@ -202,6 +195,7 @@ def _report_of(readings: Sequence[RunReading], wishes: Wishes) -> Report:
         categories={skill.name: skill.category for catalog in catalogs for skill in catalog.skills},
         common_skills=frozenset(s for catalog in catalogs for s in catalog.exclude.get("common", ())),
         corpus_tokens=wishes.tokens or 2e12,
+        published=_published() if wishes.published else {},
     )
     return _with_gaps(report, readings)
 
@@ -210,11 +204,11 @@ def _gaps_of_run(reading: RunReading) -> Iterator[str]:
     facts = reading.facts
     if facts.missing:
         yield f"{facts.name}: {facts.missing:,} texts that were planned are not written, or not graded."
-    silent = {t.student for t in reading.archived.texts} - {cell.place.student for cell in reading.cells}
+    silent = {t.student for t in reading.archived.texts} - {cell.key.student for cell in reading.cells}
     if silent:
         yield f"{facts.name}: in no cell, as not planned or not graded: the texts of {', '.join(sorted(silent))}."
     for student, lineage in reading.lineages.items():
-        drawn = {c.id for cell in reading.cells if cell.place.student == student for c in cell.combinations}
+        drawn = {c.id for cell in reading.cells if cell.key.student == student for c in cell.combinations}
         known = len(drawn & lineage.combinations)
         if known:
             yield f"{facts.name}: {student} was trained on {known} of the {len(drawn)} combinations it is scored on."

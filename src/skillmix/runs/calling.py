@@ -10,11 +10,9 @@ from skillmix.calls import Model
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, Draw, all_combinations
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import CallStep, PlannedCell, Settings, entries
-from skillmix.experiment.sections import student_name
-from skillmix.models.opening import open_model
-from skillmix.models.servers.keys import Access
-from skillmix.models.specs import IN_PROCESS, parse_spec
+from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
+from skillmix.experiment.sections import Step
+from skillmix.models.specs import Access, ModelOptions, open_model, parse_spec, provider_of
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
@@ -77,13 +75,12 @@ class Calls:
         """The models that are asked, by the names that tasks use."""
         for name in self.students:
             require_trained(experiment, name)
-        return entries(experiment, self.students, self.graders)
+        return settings_by_model(experiment, self.students, self.graders)
 
 
-def calls_of(step: CallStep) -> Calls:
-    """What a step asks."""
-    students = tuple(dict.fromkeys(map(student_name, getattr(step, "students", []))))
-    return Calls(step.name, students, tuple(getattr(step, "graders", [])))
+def calls_of(step: Step) -> Calls:
+    """The students and graders that a step asks."""
+    return Calls(step.name, tuple(dict.fromkeys(step.student_names)), step.grader_names)
 
 
 def conversations_of(calls: Calls, place: StepContext) -> Conversations:
@@ -129,7 +126,7 @@ class Pass:
 
 def passes(used: Mapping[str, Settings]) -> list[Pass]:
     """Who is open when: each local model alone, its memory given back before the next."""
-    local = [name for name, settings in used.items() if parse_spec(str(settings.asked)).provider in IN_PROCESS]
+    local = [name for name, settings in used.items() if provider_of(str(settings.asked)).is_in_process]
     remote = tuple(name for name in used if name not in local)
     students = [name for name in local if name.startswith("student:")]
     sharing: dict[_Loaded, list[str]] = {}
@@ -163,7 +160,7 @@ async def serve(
     """Open models, and work through a source of first turns."""
     async with AsyncExitStack() as opened:
         models = await opened_models(used, opened)
-        is_local = any(parse_spec(str(settings.asked)).provider in IN_PROCESS for settings in used.values())
+        is_local = any(provider_of(str(settings.asked)).is_in_process for settings in used.values())
         most_open = _MOST_OPEN_LOCALLY if is_local else _MOST_OPEN
         scheduler = Scheduler(models, place.journal, purse=place.purse, most_open=most_open)
         scheduler.tally = tally
@@ -181,9 +178,9 @@ async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) ->
         model = in_process.get(_loaded(settings))
         if model is None:
             access = Access(settings.key, settings.insecure)
-            model = open_model(spec, concurrency=settings.concurrency, timeout=settings.timeout, access=access)
+            model = open_model(spec, ModelOptions(settings.concurrency, settings.timeout, access))
             opened.push_async_callback(model.close)
-        if spec.provider in IN_PROCESS:
+        if provider_of(spec).is_in_process:
             in_process[_loaded(settings)] = model
         models[name] = model
     return models

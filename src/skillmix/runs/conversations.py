@@ -23,12 +23,12 @@ from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSe
 from skillmix.grading.answers import RULES, extract_answer
 from skillmix.grading.points import earns_nothing
 from skillmix.grading.reader import read_grades
+from skillmix.models.lineage import lineage_of
 from skillmix.models.specs import parse_spec
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.budget import Task
 from skillmix.runs.run import TURNS
-from skillmix.runs.students import lineage_of
 
 
 class Conversations:

@@ -1,6 +1,5 @@
 """Replacing a folder as a whole: the old one stays until the new one is complete, and only our own is ever replaced."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Final
 from filelock import FileLock, Timeout
 
 from skillmix.errors import UserError
+from skillmix.models.lineage_files import LINEAGE_FILE, is_dataset_folder
 
 REPORT_MARK: Final = "skillmix-report"
 REPORT_NOTE: Final = "This folder was made by `skillmix report`, and is replaced by the next one.\n"
@@ -34,14 +34,6 @@ class Kind:
     """Patterns of everything that belongs in it."""
 
 
-def _is_dataset(folder: Path) -> bool:
-    try:
-        about = json.loads((folder / "skillmix.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(about, dict) and about.get("kind") == "dataset"
-
-
 def _is_report(folder: Path) -> bool:
     try:
         return (folder / REPORT_MARK).read_text(encoding="utf-8") == REPORT_NOTE
@@ -51,8 +43,8 @@ def _is_report(folder: Path) -> bool:
 
 DATASET: Final = Kind(
     "a data set",
-    _is_dataset,
-    ("train.jsonl", "validation.jsonl", "rows.parquet", "README.md", "dataset_info.json", "skillmix.json"),
+    is_dataset_folder,
+    ("train.jsonl", "validation.jsonl", "rows.parquet", "README.md", "dataset_info.json", LINEAGE_FILE),
 )
 _PAGES: Final = ("index.html", "texts.html", "report.css", "texts.js")
 _TABLES: Final = ("tables/*.md", "tables/*.csv", "tables/*.tex")
@@ -83,7 +75,7 @@ def require_replaceable(folder: Path, kind: Kind) -> None:
     other = next((name for name in inside if not any(fnmatchcase(name, pattern) for pattern in known)), None)
     if other is not None:
         raise UserError(
-            f"{folder} would be replaced, but {other} in it is no part of {kind.name}.",
+            f"{folder} would be replaced, but {other} in it is not part of {kind.name}.",
             hint="Nothing was changed. Move that file, or name another folder.",
         )
 

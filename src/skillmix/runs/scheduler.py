@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -35,6 +36,16 @@ Follow = Callable[[Request, Outcome], Iterable[Task]]
 """What an outcome releases: the second turn after the first, gradings after the second."""
 
 
+class StopReason(Enum):
+    """Why a run starts no more calls; the value says it in words."""
+
+    BUDGET = "the budget is spent"
+    UNUSABLE_MODEL = "a model cannot be used"
+    INTERRUPTED = "interrupted"
+    TERMINATED = "terminated"
+    HUNG_UP = "hung up"
+
+
 @dataclass(slots=True)
 class CallCounts:
     """How a run is going."""
@@ -52,7 +63,7 @@ class CallCounts:
     """Of this invocation: what providers count, and the most for every try that they do not."""
     left_out: int = 0
     """Calls to models that were not open, and so not made."""
-    stopped: str | None = None
+    stopped: StopReason | None = None
     """Why no more calls were started, if so."""
 
 
@@ -165,7 +176,7 @@ class Scheduler:
                 self._held.append(task)
         self._start_held()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: StopReason) -> None:
         """Start no more calls; those in flight are waited for and journaled, those that wait for a new try are not."""
         self.tally.stopped = self.tally.stopped or reason
         self._end_waiting()
@@ -178,7 +189,7 @@ class Scheduler:
 
     def _stop_spending(self) -> None:
         """Start nothing that the budget has not allowed yet; calls that it has allowed are made."""
-        self.tally.stopped = self.tally.stopped or BUDGET_SPENT
+        self.tally.stopped = self.tally.stopped or StopReason.BUDGET
         self._end_waiting()
 
     def _end_waiting(self) -> None:
@@ -287,7 +298,7 @@ class Scheduler:
         self._forget(task)
         if self._fatal is None:
             self._fatal = task, problem
-            self.stop(f"{task.request.model} cannot be used")
+            self.stop(StopReason.UNUSABLE_MODEL)
             if self._open:
                 waiting = f"{self._open} calls in flight are waited for"
                 self.tell(f"{task.request.model} cannot be used: {problem.reason}; {waiting}")
@@ -374,9 +385,6 @@ class _Arrival(NamedTuple):
     task: Task
     outcome: Outcome
     seconds: float
-
-
-BUDGET_SPENT: Final = "the budget is spent"
 
 
 def _of_its_role(task: Task, outcome: Outcome) -> Outcome:

@@ -1,32 +1,36 @@
-"""The texts behind one cell of a table, with everything that is counted from them."""
+"""Cells of the score table: the points of their texts, and the scores computed from them."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from statistics import fmean
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import AnswerStatus
-from skillmix.grading.points import Metric, Points, text_score
+from skillmix.grading.points import METRICS, Points, text_score
 from skillmix.scores.statistics.intervals import mean_interval, wilson_interval
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Score:
     """One metric over the combinations of a cell."""
 
     value: float | None
-    """Mean of the best of G over complete combinations; None if none is complete."""
+    """Mean of the best of G texts over complete combinations; None if no combination is complete."""
     low: float | None
     high: float | None
     bound_low: float | None
-    """The same over all combinations with ungraded texts as 0, and as 1 in bound_high."""
+    """The mean over all combinations if every ungraded text scored 0; `bound_high` is the mean if each scored 1."""
     bound_high: float | None
     combinations: int
     complete: int
+    """Combinations whose texts are all graded."""
     ungraded: int
     """Texts without a score for this metric."""
+    format_failures: int
+    """Texts without the marker, or empty."""
     one_try: float | None
     """Mean over single texts of complete combinations."""
     one_try_low: float | None
@@ -34,8 +38,8 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
-    """One metric in one cell of a run; the fields are those that `scores --json` prints."""
+class CellScore(Score):
+    """A score with the cell and the run that it belongs to."""
 
     run: str
     student: str
@@ -46,35 +50,31 @@ class Score:
     seed: int | None
     setting: str
     k: int
-    metric: Metric
-    value: float | None
-    low: float | None
-    high: float | None
-    bound_low: float | None
-    bound_high: float | None
-    combinations: int
-    complete: int
-    ungraded: int
-    format_failures: int
-    """Texts without the marker, or empty."""
-    one_try: float | None
-    one_try_low: float | None
-    one_try_high: float | None
+    metric: str
     sets: str = "all"
-    """Which skill sets of the cell: all, those that are reserved, or those that data sets may hold ("seen")."""
+    """The skill sets of the cell that count: all, the reserved ones, or those that data sets may hold ("seen")."""
     trained_on: int | None = None
-    """Combinations that the student was trained on; None if its lineage is not known."""
+    """Combinations that the student was trained on; None if its lineage is unknown."""
     written: int = 0
-    """Texts that are there and no refusals: those that have a format."""
+    """Texts that have a format: everything but missing texts and refusals."""
 
     @property
     def format_valid(self) -> float | None:
-        """The share of them with the marker and something behind it."""
+        """The share of written texts with the marker and an answer after it."""
         return valid_share(self.format_failures, self.written)
+
+    def json_row(self) -> dict[str, object]:
+        """The fields in the order in which `scores --json` prints them: the cell, the numbers, the rest."""
+        own = [field.name for field in fields(self) if field.name not in _NUMBERS]
+        last = own.index("metric") + 1
+        return {name: getattr(self, name) for name in (*own[:last], *_NUMBERS, *own[last:])}
+
+
+_NUMBERS: Final = tuple(field.name for field in fields(Score))
 
 
 def valid_share(failures: int, written: int) -> float | None:
-    """The share of texts whose format was valid; nothing is known where none was written.
+    """The share of written texts with a valid format; None if no text was written.
 
     >>> valid_share(1, 4), valid_share(0, 0)
     (0.75, None)
@@ -82,29 +82,34 @@ def valid_share(failures: int, written: int) -> float | None:
     return (written - failures) / written if written else None
 
 
-def summarise(scores: Sequence[Sequence[float | None]], metric: Metric) -> Summary:
-    """Sum up a cell: for each combination the scores of its G texts, None where ungraded."""
-    complete = [[s for s in texts if s is not None] for texts in scores if texts and None not in texts]
+Values = Sequence[Sequence[float | None]]
+"""For each combination the values of its G texts under one metric; None where a text is ungraded."""
+
+
+def summarise(texts_by_combination: Values, metric: str, *, format_failures: int = 0) -> Score:
+    """Score a cell from the values of its texts."""
+    complete = [[s for s in texts if s is not None] for texts in texts_by_combination if texts and None not in texts]
     best = [max(texts) for texts in complete]
     tries = [fmean(texts) for texts in complete]
-    value, low, high = _mean_with(best, binary=metric != "skill_fraction")
-    one_try, one_try_low, one_try_high = _mean_with(tries, binary=False)
-    return Summary(
+    value, low, high = _mean_and_interval(best, binary=METRICS[metric].is_binary)
+    one_try, one_try_low, one_try_high = _mean_and_interval(tries, binary=False)
+    return Score(
         value=value,
         low=low,
         high=high,
-        bound_low=_mean([max(_filled(texts, 0.0), default=0.0) for texts in scores]),
-        bound_high=_mean([max(_filled(texts, 1.0), default=1.0) for texts in scores]),
-        combinations=len(scores),
+        bound_low=_mean([max(_filled(texts, 0.0), default=0.0) for texts in texts_by_combination]),
+        bound_high=_mean([max(_filled(texts, 1.0), default=1.0) for texts in texts_by_combination]),
+        combinations=len(texts_by_combination),
         complete=len(complete),
-        ungraded=sum(texts.count(None) for texts in map(list, scores)),
+        ungraded=sum(texts.count(None) for texts in map(list, texts_by_combination)),
+        format_failures=format_failures,
         one_try=one_try,
         one_try_low=one_try_low,
         one_try_high=one_try_high,
     )
 
 
-def _mean_with(values: list[float], *, binary: bool) -> tuple[float | None, float | None, float | None]:
+def _mean_and_interval(values: list[float], *, binary: bool) -> tuple[float | None, float | None, float | None]:
     mean = _mean(values)
     if mean is None:
         return None, None, None
@@ -120,8 +125,8 @@ def _filled(texts: Sequence[float | None], filling: float) -> list[float]:
     return [filling if score is None else score for score in texts]
 
 
-class Place(NamedTuple):
-    """Where a cell stands."""
+class CellKey(NamedTuple):
+    """What identifies a cell."""
 
     run: str
     student: str
@@ -132,35 +137,31 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """The combinations of one place: for each its generations, None where a text or its grading is missing."""
+    """The combinations of one key, each with its generations; None where a text or its grading is missing."""
 
-    place: Place
+    key: CellKey
     combinations: tuple[Combination, ...]
     points: tuple[tuple[Points | None, ...], ...]
     statuses: tuple[tuple[AnswerStatus | None, ...], ...]
 
-    def values(self, metric: Metric) -> list[list[float | None]]:
-        """A metric of every text, by combination."""
+    def values(self, metric: str) -> list[list[float | None]]:
+        """The metric of every text, grouped by combination."""
         return [[None if p is None else text_score(p, metric) for p in texts] for texts in self.points]
 
-    def best(self, metric: Metric) -> dict[str, float]:
-        """The best of the generations of every combination whose texts are all graded."""
+    def best(self, metric: str) -> dict[str, float]:
+        """The metric of the best text of every complete combination, by combination id."""
         values = zip(self.combinations, self.values(metric), strict=True)
         complete = [(c.id, [v for v in texts if v is not None]) for c, texts in values if texts and None not in texts]
         return {combination: max(texts) for combination, texts in complete}
 
-    def summary(self, metric: Metric) -> Summary:
-        """Value, interval, bounds and counts."""
-        if metric not in self._summaries:
-            self._summaries[metric] = summarise(self.values(metric), metric)
-        return self._summaries[metric]
-
     @cached_property
-    def _summaries(self) -> dict[Metric, Summary]:
-        return {}
+    def scores(self) -> Mapping[str, Score]:
+        """The score of every metric."""
+        failures = self.format_failures
+        return MappingProxyType({m: summarise(self.values(m), m, format_failures=failures) for m in METRICS})
 
     def count(self, *statuses: AnswerStatus) -> int:
-        """Texts whose answer has one of these statuses."""
+        """How many texts have an answer with one of these statuses."""
         return sum(status in statuses for texts in self.statuses for status in texts)
 
     @property
@@ -170,17 +171,17 @@ class Cell:
 
     @property
     def written(self) -> int:
-        """Texts that are there and have a format; a refusal has none."""
+        """Texts that have a format: everything but missing texts and refusals."""
         return self.count("fine", "no marker", "empty")
 
     @property
     def format_valid(self) -> float | None:
-        """The share of them with the marker and something behind it."""
+        """The share of written texts with the marker and an answer after it."""
         return valid_share(self.format_failures, self.written)
 
     def only(self, wanted: Callable[[Combination], bool]) -> "Cell":
-        """The same cell with some of its combinations."""
-        kept = [place for place, combination in enumerate(self.combinations) if wanted(combination)]
+        """The same cell with only the wanted combinations."""
+        kept = [i for i, combination in enumerate(self.combinations) if wanted(combination)]
         return replace(
             self,
             combinations=tuple(self.combinations[i] for i in kept),
@@ -189,10 +190,10 @@ class Cell:
         )
 
 
-def largest_cells(cells: Iterable[Cell]) -> dict[Place, Cell]:
-    """One cell for each place: two steps may draw for the same one, and the larger draw holds the smaller."""
-    found: dict[Place, Cell] = {}
+def largest_cells(cells: Iterable[Cell]) -> dict[CellKey, Cell]:
+    """One cell for each key: two steps may draw for the same key, and the larger draw contains the smaller."""
+    largest: dict[CellKey, Cell] = {}
     for cell in cells:
-        if cell.place not in found or len(found[cell.place].combinations) < len(cell.combinations):
-            found[cell.place] = cell
-    return found
+        if cell.key not in largest or len(largest[cell.key].combinations) < len(cell.combinations):
+            largest[cell.key] = cell
+    return largest

@@ -1,71 +1,74 @@
-"""Who may be compared with whom: students by their lineage, on the combinations that both have complete."""
+"""Which students may be compared: a tuned model with its base, on the combinations that both have completed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from skillmix.experiment.experiment import Experiment
 from skillmix.models.lineage import Lineage
-from skillmix.scores.cells import Cell, Place
-from skillmix.scores.statistics.gains import Gain, gain
+from skillmix.runs.run import Run
+from skillmix.runs.students import settings_for
+from skillmix.scores.cells import Cell, CellKey
+from skillmix.scores.statistics.differences import Gain, gain
 
-Cells = Mapping[Place, Cell]
+Cells = Mapping[CellKey, Cell]
 
 
 @dataclass(frozen=True, slots=True)
 class ComparableStudent:
-    """A student with all that decides what it may be compared with."""
+    """A student with everything that decides which others it may be compared with."""
 
     run: str
     student: str
     spec: str
-    """What the student is, as the experiment says."""
+    """The student's model in the experiment."""
     prompts: str
-    """The prompt set it is asked with: a base is compared with what is asked in the same words."""
+    """Its prompt set; students with other prompts are not compared."""
     lineage: Lineage | None
     partition: str
     seed: int
-    """Of the training, or of the run."""
+    """The seed of its training or, for a base, of the run."""
     decoding: str = ""
-    """How it draws: a student at another temperature is not the same one untuned."""
+    """Its sampling settings; students with other settings are not compared."""
 
     @property
     def base(self) -> str:
-        """The model at the root: its own, or the one that was tuned."""
+        """The model at the root: the first that was tuned, or the student itself."""
         return self.lineage.base if self.lineage else self.spec
 
     @property
     def k(self) -> tuple[int, ...]:
-        """What it was trained on; nothing for a base."""
+        """Numbers of skills in its training texts; empty for a base."""
         return self.lineage.k if self.lineage else ()
 
     @property
     def rows(self) -> int | None:
-        """Conversations it was trained on."""
+        """Conversations in its training data; None if unknown."""
         return self.lineage.rows if self.lineage else None
 
 
-def families(contenders: Sequence[ComparableStudent]) -> dict[tuple[str, str, str, str], list[ComparableStudent]]:
-    """Students of one run that share a root, the words they are asked in, and how they draw."""
-    found: dict[tuple[str, str, str, str], list[ComparableStudent]] = {}
-    for contender in contenders:
-        shared = (contender.run, contender.base, contender.prompts, contender.decoding)
-        found.setdefault(shared, []).append(contender)
-    return found
+def families(students: Sequence[ComparableStudent]) -> dict[tuple[str, str, str, str], list[ComparableStudent]]:
+    """Students of one run, grouped by root, prompt set and sampling settings."""
+    groups: dict[tuple[str, str, str, str], list[ComparableStudent]] = {}
+    for student in students:
+        shared = (student.run, student.base, student.prompts, student.decoding)
+        groups.setdefault(shared, []).append(student)
+    return groups
 
 
 def base_of(family: Sequence[ComparableStudent]) -> ComparableStudent | None:
-    """The one that was not tuned."""
+    """The student of a family that was not tuned."""
     return next((c for c in family if c.lineage is None), None)
 
 
 def paired(
     first: ComparableStudent, second: ComparableStudent, where: tuple[str, str, int], cells: Cells
 ) -> list[float]:
-    """Second minus first in full marks, best of the generations, at one grader, setting and k."""
-    places = [Place(c.run, c.student, *where) for c in (first, second)]
-    if not all(place in cells for place in places):
+    """Differences in full marks (best of the generations), second minus first, by combination; `where` is a cell."""
+    keys = [CellKey(c.run, c.student, *where) for c in (first, second)]
+    if not all(key in cells for key in keys):
         return []
-    before, after = (cells[place].best("full_marks") for place in places)
+    before, after = (cells[key].best("full_marks") for key in keys)
     return [after[c] - before[c] for c in sorted(before.keys() & after.keys())]
 
 
@@ -74,7 +77,7 @@ Remark = Literal["within noise", "a gain", "a loss"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A tuned student minus its base at one grader, setting and k, each by itself: nothing is corrected for."""
+    """A tuned student minus its base at one grader, setting and k, without a correction for many comparisons."""
 
     run: str
     student: str
@@ -87,22 +90,22 @@ class Change:
 
     @property
     def remark(self) -> Remark:
-        """Within noise where the interval of the paired difference includes 0."""
+        """The difference in words; it is within noise if its interval includes 0."""
         if self.gain.low <= 0 <= self.gain.high:
             return "within noise"
         return "a gain" if self.gain.mean > 0 else "a loss"
 
     @property
     def distance_from_noise(self) -> float:
-        """How far the interval stays from 0; nothing where it includes 0."""
+        """The distance of the interval from 0; 0 if the interval includes 0."""
         return 0.0 if self.remark == "within noise" else min(abs(self.gain.low), abs(self.gain.high))
 
 
-def before_and_after(contenders: Sequence[ComparableStudent], cells: Cells) -> list[Change]:
-    """In the order of the cells, for whatever both students have."""
+def before_and_after(students: Sequence[ComparableStudent], cells: Cells) -> list[Change]:
+    """Every tuned student compared with its base, in the order of the cells, where both have a cell."""
     pairs = {
         (tuned.run, tuned.student): (base, tuned)
-        for family in families(contenders).values()
+        for family in families(students).values()
         if (base := base_of(family)) is not None
         for tuned in family
         if tuned.lineage is not None
@@ -113,11 +116,42 @@ def before_and_after(contenders: Sequence[ComparableStudent], cells: Cells) -> l
             base, tuned = pairs[run, student]
             differences = paired(base, tuned, (grader, setting, k), cells)
             if differences:
-                found = gain({tuned.partition: {tuned.seed: differences}})
-                changes.append(Change(run, student, base.student, tuned.k, grader, setting, k, found))
+                pooled = gain({tuned.partition: {tuned.seed: differences}})
+                changes.append(Change(run, student, base.student, tuned.k, grader, setting, k, pooled))
     return changes
 
 
 def clearest_first(changes: Sequence[Change]) -> list[Change]:
-    """Differences whose intervals stay far from 0 first; among those within noise, the larger ones first."""
+    """Sorted: intervals far from 0 first, and those within noise last, the larger differences first."""
     return sorted(changes, key=lambda c: (c.remark == "within noise", -c.distance_from_noise, -abs(c.gain.mean)))
+
+
+def student_specs(experiment: Experiment) -> dict[str, str]:
+    """The model of every student; that of a train step is described by its step."""
+    trained = {step.name: f"made by step {step.name}" for step in experiment.steps if step.stage == "train"}
+    return {name: s.model for name, s in experiment.students.items()} | trained
+
+
+def comparable_students(
+    run: Run, experiment: Experiment, students: Iterable[str], lineages: Mapping[str, Lineage]
+) -> list[ComparableStudent]:
+    """The students of a run, ready for comparison; a student without a lineage is a base."""
+    specs = student_specs(experiment)
+    comparable = []
+    for student in students:
+        lineage = lineages.get(student)
+        seed = lineage.seed if lineage and lineage.seed is not None else experiment.seed
+        partition = (lineage.partition if lineage else None) or experiment.partition
+        prompts, decoding = _prompts_and_decoding(experiment, student) if specs else ("", "")
+        spec = specs.get(student, student)
+        comparable.append(
+            ComparableStudent(run.name, student, spec, prompts, lineage, partition or "default", seed, decoding)
+        )
+    return comparable
+
+
+def _prompts_and_decoding(experiment: Experiment, student: str) -> tuple[str, str]:
+    """A student's prompt set, and its sampling settings in words."""
+    settings = settings_for(experiment, student)
+    decoding = f"temperature {settings.temperature}, top_p {settings.top_p}, {settings.max_tokens} tokens"
+    return settings.prompts or experiment.prompts, decoding

@@ -1,4 +1,4 @@
-"""What the data say about the study's four claims, from lineage and paired differences."""
+"""The study's four claims, each judged by lineage and paired differences."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,22 +6,22 @@ from itertools import groupby
 from typing import Final, Literal
 
 from skillmix.catalog.catalog import SETTINGS
+from skillmix.scores.cells import CellKey
 from skillmix.scores.compare import Cells, ComparableStudent, base_of, families, paired
-from skillmix.scores.statistics.differences import holm
-from skillmix.scores.statistics.gains import Gain, gain, more_to_exclude, more_to_find
+from skillmix.scores.statistics.differences import Gain, gain, holm, more_to_exclude, more_to_find
 
 Claim = Literal["held-out", "larger k", "efficiency", "control"]
 Verdict = Literal["supported", "not supported", "too little data"]
 LEVEL: Final = 0.05
 SMALLEST_GAIN: Final = 0.05
-"""A gain below this would not be worth claiming: a claim whose intervals all end below it is not supported."""
+"""The smallest gain worth claiming; a claim is not supported if all its intervals end below it."""
 CONTROL_MARGIN: Final = 0.10
-"""The control holds where single-skill data lift full marks by less than this."""
+"""The control claim holds if single-skill data raise full marks by less than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Second against first at one k."""
+    """The second student minus the first at one k."""
 
     k: int
     gain: Gain
@@ -43,7 +43,7 @@ class Finding:
     setting: str
     first: str
     second: str
-    """Names of the students compared, those of the first run if there are several."""
+    """The names of the two students, in the first run if there are several."""
     first_k: tuple[int, ...]
     second_k: tuple[int, ...]
     first_rows: int | None
@@ -52,7 +52,7 @@ class Finding:
     compared: tuple[Compared, ...]
     verdict: Verdict
     more: int | None
-    """Units (combinations, or seeds or partitions where there are several) still needed; None if nobody can say."""
+    """How many more units (`Gain.unit`) would probably decide the claim; None if that cannot be estimated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +66,18 @@ class _Pair:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """Pairs of several runs with the same signature are one comparison, repeated."""
+        """Pairs from several runs that share a signature repeat one comparison."""
         return (self.claim, self.first.base, self.grader, self.setting, self.first.k, self.second.k)
 
 
 def findings(contenders: Sequence[ComparableStudent], cells: Cells) -> list[Finding]:
-    """Every claim that the runs can speak to; tests are corrected over all k and settings of a claim."""
+    """Judge every claim that the runs have data for; p-values are corrected over all k and settings of a claim."""
     pairs = sorted(_pairs(contenders, cells), key=lambda p: str(p.signature))
-    found = [_finding(list(same), cells) for _, same in groupby(pairs, key=lambda p: p.signature)]
-    judged = [f for f in found if f is not None]
-    return sorted(_corrected(judged), key=lambda f: (_CLAIMS.index(f.claim), f.base, f.grader, _rank(f.setting)))
+    compared = [_finding(list(same), cells) for _, same in groupby(pairs, key=lambda p: p.signature)]
+    return sorted(
+        _judged([f for f in compared if f is not None]),
+        key=lambda f: (_CLAIMS.index(f.claim), f.base, f.grader, _rank(f.setting)),
+    )
 
 
 def _rank(setting: str) -> int:
@@ -86,18 +88,20 @@ _CLAIMS: Final[tuple[Claim, ...]] = ("held-out", "larger k", "efficiency", "cont
 
 
 def _pairs(contenders: Sequence[ComparableStudent], cells: Cells) -> Iterable[_Pair]:
+    ks = sorted({key.k for key in cells})
     for (run, *_), group in families(contenders).items():
-        places = {(p[2], p[3]) for p in cells if p[0] == run and p[1] in {c.student for c in group}}
+        students = {c.student for c in group}
+        contexts = sorted({(key.grader, key.setting) for key in cells if key.run == run and key.student in students})
         for claim in _CLAIMS:
             chosen = _CHOICES[claim](group)
             if chosen is None:
                 continue
             first, second = chosen
-            for grader, setting in sorted(places):
+            for grader, setting in contexts:
                 if claim == "held-out" and setting != "held-out":
                     continue
-                ks = [p[4] for p in cells if p[:4] == (run, second.student, grader, setting)]
-                wanted = tuple(sorted(k for k in ks if _COUNTS[claim](k, second)))
+                evaluated = [k for k in ks if CellKey(run, second.student, grader, setting, k) in cells]
+                wanted = tuple(k for k in evaluated if _IS_TESTED[claim](k, second))
                 if wanted:
                     yield _Pair(claim, setting, grader, first, second, wanted)
 
@@ -110,7 +114,7 @@ def _base_and_richest(group: Sequence[ComparableStudent]) -> tuple[ComparableStu
 
 
 def _richer_of_no_more_data(group: Sequence[ComparableStudent]) -> tuple[ComparableStudent, ComparableStudent] | None:
-    """The richest against a poorer one with as many conversations or more, the two as near in size as can be."""
+    """The student with the largest k, and one with a smaller k and no fewer conversations, closest in size."""
     sized = [c for c in group if c.k and c.rows is not None]
     pairs = [
         (first, second)
@@ -135,7 +139,7 @@ _CHOICES: Final[
     "efficiency": _richer_of_no_more_data,
     "control": _base_and_single_skills,
 }
-_COUNTS: Final[Mapping[Claim, Callable[[int, ComparableStudent], bool]]] = {
+_IS_TESTED: Final[Mapping[Claim, Callable[[int, ComparableStudent], bool]]] = {
     "held-out": lambda k, second: k >= 2,
     "larger k": lambda k, second: k > max(second.k),
     "efficiency": lambda k, second: k >= 2,
@@ -153,8 +157,8 @@ def _finding(pairs: Sequence[_Pair], cells: Cells) -> Finding | None:
                 seeds = nested.setdefault(pair.second.partition, {})
                 seeds.setdefault(pair.second.seed, []).extend(differences)
         if nested:
-            found = gain(nested)
-            compared.append(Compared(k, found, found.p))
+            difference = gain(nested)
+            compared.append(Compared(k, difference, difference.p))
     if not compared:
         return None
     first, second = pairs[0].first, pairs[0].second
@@ -176,11 +180,11 @@ def _finding(pairs: Sequence[_Pair], cells: Cells) -> Finding | None:
     )
 
 
-def _corrected(found: Sequence[Finding]) -> list[Finding]:
+def _judged(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with corrected p-values and verdicts."""
     result = []
-    families = sorted({(f.claim, f.base, f.grader) for f in found})
-    for family in families:
-        members = [f for f in found if (f.claim, f.base, f.grader) == family]
+    for family in sorted({(f.claim, f.base, f.grader) for f in findings}):
+        members = [f for f in findings if (f.claim, f.base, f.grader) == family]
         p_values = holm([c.gain.p for f in members for c in f.compared])
         tests = len(p_values)
         for finding in members:
@@ -198,12 +202,12 @@ def _judge_gain(compared: Sequence[Compared], tests: int) -> tuple[Verdict, int 
         return "supported", None
     if worse or all(c.gain.high < SMALLEST_GAIN for c in compared):
         return "not supported", None
-    rising = [more_to_find(c.gain, level=LEVEL / tests) for c in compared if c.gain.mean > 0]
-    known = [more for more in rising if more is not None]
+    needed_to_find = [more_to_find(c.gain, level=LEVEL / tests) for c in compared if c.gain.mean > 0]
+    known = [more for more in needed_to_find if more is not None]
     if known:
         return "too little data", min(known)
-    open_ = [more_to_exclude(c.gain, SMALLEST_GAIN) for c in compared if c.gain.high >= SMALLEST_GAIN]
-    return "too little data", max((more for more in open_ if more is not None), default=None)
+    needed_to_exclude = [more_to_exclude(c.gain, SMALLEST_GAIN) for c in compared if c.gain.high >= SMALLEST_GAIN]
+    return "too little data", max((more for more in needed_to_exclude if more is not None), default=None)
 
 
 def _judge_control(compared: Sequence[Compared], tests: int) -> tuple[Verdict, int | None]:

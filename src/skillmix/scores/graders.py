@@ -1,4 +1,4 @@
-"""How far graders can be trusted: agreement between rounds and between graders, and what could not be read."""
+"""How far graders can be trusted: agreement between rounds and between graders, and unreadable replies."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,15 +23,15 @@ class RoundAgreement:
     grader: str
     kind: Kind
     units: int
-    """Criteria of texts that two rounds or more could be read for."""
+    """Criteria of texts with at least two readable rounds."""
     flips: float | None
-    """Share of pairs of rounds that differ."""
+    """The share of pairs of rounds that differ."""
     alpha: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class GraderAgreement:
-    """Two graders on the same texts, after their votes."""
+    """Two graders on one kind of criterion, over the texts that both decided."""
 
     run: str
     first: str
@@ -43,7 +43,7 @@ class GraderAgreement:
     alpha: float | None
     first_earned: float | None
     second_earned: float | None
-    """Shares of the points given, on these units."""
+    """The share of the units for which each grader gives the point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Readability:
-    """What became of the calls to one grader."""
+    """The calls to one grader, and how many brought no readable reply."""
 
     run: str
     grader: str
@@ -75,13 +75,13 @@ def round_agreement(run: str, ballots: Sequence[Ballot]) -> list[RoundAgreement]
         if len(votes) < 2:
             continue
         k = ballot.text.combination.k
-        for place in range(k + 2):
-            units[ballot.grader, _kind(place, k)].append([vote[place] for vote in votes])
+        for index in range(k + 2):
+            units[ballot.grader, _kind(index, k)].append([vote[index] for vote in votes])
     return [
-        RoundAgreement(run, grader, kind, len(found), flip_rate(found), krippendorff_alpha(found))
+        RoundAgreement(run, grader, kind, len(ratings), flip_rate(ratings), krippendorff_alpha(ratings))
         for grader in sorted({grader for grader, _ in units})
         for kind in KINDS
-        if (found := units.get((grader, kind)))
+        if (ratings := units.get((grader, kind)))
     ]
 
 
@@ -89,34 +89,34 @@ Decided = tuple[Ballot, Points]
 
 
 def grader_agreement(run: str, decided: Iterable[Decided]) -> tuple[list[GraderAgreement], list[Disagreement]]:
-    """Every two graders on the texts that both decided, and the criteria they disagree on, worst first."""
+    """Agreement of every two graders, and the criteria they disagree on, worst first."""
     by_text: dict[tuple[str, str, int], dict[str, Decided]] = defaultdict(dict)
     for ballot, points in decided:
         text = ballot.text
-        if text.answer.text:  # what is empty was shown to nobody
+        if text.answer.text:  # graders never see an empty answer
             by_text[text.student, text.combination.id, text.generation][ballot.grader] = (ballot, points)
     pairs: dict[tuple[str, str, Kind], list[tuple[float, float]]] = defaultdict(list)
-    named: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    by_name: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for graders in by_text.values():
         names = sorted(graders)
         for i, first in enumerate(names):
             for second in names[i + 1 :]:
                 ballot, points = graders[first]
-                for place, a, b in _both(points, graders[second][1]):
+                for index, a, b in _both(points, graders[second][1]):
                     k = ballot.text.combination.k
-                    pairs[first, second, _kind(place, k)].append((float(a), float(b)))
-                    name = ballot.text.combination.skills[place] if place < k else _kind(place, k)
-                    named[name][0] += 1
-                    named[name][1] += a != b
+                    pairs[first, second, _kind(index, k)].append((float(a), float(b)))
+                    name = ballot.text.combination.skills[index] if index < k else _kind(index, k)
+                    by_name[name][0] += 1
+                    by_name[name][1] += a != b
     agreements = [_agreement(run, key, pairs[key]) for key in sorted(pairs, key=lambda p: (*p[:2], KINDS.index(p[2])))]
-    worst = sorted((Disagreement(n, *c) for n, c in named.items()), key=lambda d: (-d.differ / d.units, d.criterion))
+    worst = sorted((Disagreement(n, *c) for n, c in by_name.items()), key=lambda d: (-d.differ / d.units, d.criterion))
     return agreements, worst
 
 
 def _both(first: Points, second: Points) -> Iterable[tuple[int, bool, bool]]:
-    for place, (a, b) in enumerate(zip(first[:-1], second[:-1], strict=True)):
+    for index, (a, b) in enumerate(zip(first[:-1], second[:-1], strict=True)):
         if a is not None and b is not None:
-            yield place, a, b
+            yield index, a, b
 
 
 def _agreement(run: str, key: tuple[str, str, Kind], pairs: list[tuple[float, float]]) -> GraderAgreement:
@@ -135,13 +135,13 @@ def _agreement(run: str, key: tuple[str, str, Kind], pairs: list[tuple[float, fl
     )
 
 
-def _kind(place: int, k: int) -> Kind:
-    return "skill" if place < k else ("topic" if place == k else "sense")
+def _kind(index: int, k: int) -> Kind:
+    return "skill" if index < k else ("topic" if index == k else "sense")
 
 
 @dataclass(frozen=True, slots=True)
 class CriterionRates:
-    """How often each kind of point is earned, of the points that are decided; None where none is."""
+    """The share of decided points that are earned, by kind of criterion; None where no point is decided."""
 
     texts: int
     skill: float | None
@@ -151,14 +151,14 @@ class CriterionRates:
 
 
 def criterion_rates(cells: Iterable[Cell]) -> CriterionRates:
-    """Over the texts of cells, each counted in every cell that has it."""
+    """Rates over the texts of cells; a text counts in every cell that contains it."""
     earned: Counter[str] = Counter()
     decided: Counter[str] = Counter()
     texts = 0
     for cell in cells:
         for points in (p for generations in cell.points for p in generations if p is not None):
             texts += 1
-            kinds = ["skill"] * cell.place.k + ["topic", "sense", "length"]
+            kinds = ["skill"] * cell.key.k + ["topic", "sense", "length"]
             for kind, point in zip(kinds, points, strict=True):
                 decided[kind] += point is not None
                 earned[kind] += point is True
@@ -175,7 +175,7 @@ REASONS: Final[tuple[Reason, ...]] = ("format", "refused", "skills", "others", "
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Why the texts of a cell have no full marks."""
+    """Why texts missed full marks."""
 
     texts: int
     full_marks: int
@@ -185,7 +185,7 @@ class Losses:
 
 
 def losses(cells: Iterable[Cell]) -> Losses:
-    """Format failures apart from skill failures; a text without the marker that earns everything all the same has."""
+    """Count why texts missed full marks; a text without the marker that still earns every point has full marks."""
     reasons: Counter[Reason] = Counter()
     texts = full = missing = 0
     for cell in cells:

@@ -5,17 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from skillmix.catalog.combinations import Combination, is_reserved
-from skillmix.experiment.experiment import EvaluateStep, Experiment
-from skillmix.experiment.plan import data_writers
-from skillmix.experiment.sections import student_name
+from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.steps import EvaluateStep
 from skillmix.grading.ballots import Ballot
-from skillmix.grading.points import METRICS, Metric, Points
+from skillmix.grading.points import METRICS, Points
 from skillmix.runs.reading.records import RunRecords, run_records
 from skillmix.runs.run import Run, opened
-from skillmix.runs.students import trained_combinations
-from skillmix.scores.cells import Cell, Place, Score, largest_cells
-from skillmix.scores.compare import Change, before_and_after
-from skillmix.scores.lineages import run_contenders, run_lineages
+from skillmix.runs.students import student_lineages, trained_combinations
+from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
+from skillmix.scores.compare import Change, before_and_after, comparable_students
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class BallotCell:
     def cell(self, run: str, points: Sequence[Sequence[Points | None]]) -> Cell:
         """The same with its points."""
         return Cell(
-            place=Place(run, self.student, self.grader, self.setting, self.k),
+            key=CellKey(run, self.student, self.grader, self.setting, self.k),
             combinations=self.combinations,
             points=tuple(map(tuple, points)),
             statuses=tuple(tuple(b.text.answer.status if b else None for b in texts) for texts in self.texts),
@@ -43,12 +41,12 @@ class BallotCell:
 class ScoredRun:
     """The cells of a run's table, and what tuning changed."""
 
-    scores: list[Score]
+    scores: list[CellScore]
     changes: list[Change]
     """Tuned students against their bases, where a run has both."""
 
 
-def run_scores(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> list[Score]:
+def run_scores(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> list[CellScore]:
     """Every cell of a run: student, grader, setting, k and metric; the run's own rules unless others are named.
 
     By sets, the cells on train skills come again in two parts: skill sets that are reserved, and those that data sets
@@ -64,10 +62,10 @@ def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
     return ScoredRun(scores, _changes(run, largest_cells(cells)))
 
 
-def _scored(run: Run, rules: str | None, *, by_sets: bool) -> tuple[list[Score], list[Cell]]:
+def _scored(run: Run, rules: str | None, *, by_sets: bool) -> tuple[list[CellScore], list[Cell]]:
     chosen = run.rules(rules)
     records = run_records(run)
-    scores: list[Score] = []
+    scores: list[CellScore] = []
     cells: list[Cell] = []
     trained = trained_combinations(run, run.experiment)
     for sets, group in _parts(groups_of(run, records), run.experiment.leakage.reserved if by_sets else 0.0):
@@ -80,10 +78,10 @@ def _scored(run: Run, rules: str | None, *, by_sets: bool) -> tuple[list[Score],
     return _without_skipped(scores, run.experiment), cells
 
 
-def score_of(cell: Cell, metric: Metric, run: Run) -> Score:
+def score_of(cell: Cell, metric: str, run: Run) -> CellScore:
     """One metric of a cell, with what its run says of itself."""
-    name, student, grader, setting, k = cell.place
-    return Score(
+    name, student, grader, setting, k = cell.key
+    return CellScore(
         run=name,
         student=student,
         grader=grader,
@@ -94,18 +92,17 @@ def score_of(cell: Cell, metric: Metric, run: Run) -> Score:
         setting=setting,
         k=k,
         metric=metric,
-        format_failures=cell.format_failures,
         written=cell.written,
-        **asdict(cell.summary(metric)),
+        **asdict(cell.scores[metric]),
     )
 
 
-def _changes(run: Run, cells: Mapping[Place, Cell]) -> list[Change]:
-    students = dict.fromkeys(place.student for place in cells)
-    lineages = run_lineages(run, run.experiment, students, ())
+def _changes(run: Run, cells: Mapping[CellKey, Cell]) -> list[Change]:
+    students = dict.fromkeys(key.student for key in cells)
+    lineages = student_lineages(run, run.experiment, students, {})
     if not lineages:
         return []
-    return before_and_after(run_contenders(run, run.experiment, students, lineages), cells)
+    return before_and_after(comparable_students(run, run.experiment, students, lineages), cells)
 
 
 def groups_of(run: Run, records: RunRecords) -> Iterator[BallotCell]:
@@ -129,7 +126,7 @@ def _known_of(group: BallotCell, trained: frozenset[str] | None) -> int | None:
     return None if trained is None else sum(c.id in trained for c in group.combinations)
 
 
-def _without_skipped(scores: list[Score], experiment: Experiment) -> list[Score]:
+def _without_skipped(scores: list[CellScore], experiment: Experiment) -> list[CellScore]:
     """Drop the cells that `stop_below` skipped, unless some of their texts are scored."""
     skipped = {cell[1:] for cell in skipped_cells(experiment, scores)}
     return [s for s in scores if (s.student, s.setting, s.k) not in skipped or s.complete]
@@ -158,9 +155,9 @@ def _planned_groups(run: Run, records: RunRecords) -> Iterator[BallotCell]:
             yield BallotCell(cell.student, grader, cell.setting, cell.k, texts, cell.combinations)
 
 
-def students_without_scores(run: Run, scores: Sequence[Score]) -> list[str]:
+def students_without_scores(run: Run, scores: Sequence[CellScore]) -> list[str]:
     """Students whose texts no grader has graded, so that no table lists them; writers of data sets left out."""
-    writers = {name for step in run.experiment.steps for name in data_writers(step)}
+    writers = {name for step in run.experiment.steps if step.stage == "dataset" for name in step.student_names}
     with run.read() as journal:
         return sorted(journal.students() - {score.student for score in scores} - writers)
 
@@ -169,7 +166,7 @@ SkippedCell = tuple[str, str, str, int]
 """Step, student, setting and k."""
 
 
-def skipped_cells(experiment: Experiment, scores: Sequence[Score]) -> set[SkippedCell]:
+def skipped_cells(experiment: Experiment, scores: Sequence[CellScore]) -> set[SkippedCell]:
     """Cells that an early stop leaves out: the student's full marks at a smaller k are below it for every grader."""
     values = {
         (s.student, s.grader, s.setting, s.k): s.value
@@ -180,7 +177,7 @@ def skipped_cells(experiment: Experiment, scores: Sequence[Score]) -> set[Skippe
     for step in experiment.steps:
         if not isinstance(step, EvaluateStep) or step.stop_below is None:
             continue
-        for student in map(student_name, step.students):
+        for student in step.student_names:
             for setting in step.settings:
                 reached = [k for k in sorted(set(step.k)) if _is_below(step, student, setting, k, values)]
                 skipped |= {(step.name, student, setting, k) for k in step.k if reached and k > reached[0]}

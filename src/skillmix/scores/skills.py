@@ -1,13 +1,13 @@
-"""Which skills succeed, alone, in pairs and together, over the texts of cells."""
+"""Which skills succeed, alone, in pairs and together, and what full marks would be if they were independent."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations as subsets
+from math import prod
 
-from skillmix.grading.points import Points
+from skillmix.grading.points import FULL_MARKS, Points
 from skillmix.scores.cells import Cell
-from skillmix.scores.statistics.independence import Independence, TextOutcome, independence
 from skillmix.scores.statistics.intervals import wilson_interval
 
 
@@ -25,12 +25,12 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's, over texts; texts of one combination are alike, so it is the least that is not known."""
+        """Wilson interval over texts; texts of one combination are correlated, so the true uncertainty is larger."""
         return wilson_interval(self.value, self.asked)
 
 
 def skill_rates(cells: Iterable[Cell]) -> dict[str, Rate]:
-    """For each skill, in how many of the texts it was asked for it is shown; undecided points are passed over."""
+    """For each skill, how many of the texts that were asked for it show it; undecided points do not count."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for skills, points in _texts(cells):
         for skill, point in zip(skills, points, strict=False):
@@ -41,7 +41,7 @@ def skill_rates(cells: Iterable[Cell]) -> dict[str, Rate]:
 
 
 def pair_rates(cells: Iterable[Cell]) -> dict[tuple[str, str], Rate]:
-    """For each two skills, in how many of the texts that were to show both both are shown."""
+    """For each pair of skills, how many of the texts that were asked for both show both."""
     counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for skills, points in _texts(cells):
         known = [(s, p) for s, p in zip(skills, points, strict=False) if p is not None]
@@ -52,16 +52,72 @@ def pair_rates(cells: Iterable[Cell]) -> dict[tuple[str, str], Rate]:
 
 
 def _texts(cells: Iterable[Cell]) -> Iterator[tuple[tuple[str, ...], Points]]:
-    """Every graded text once, though settings share some."""
+    """Every graded text once: settings can share a text."""
     seen: set[tuple[str, str, str, str, int]] = set()
     for cell in cells:
-        run, student, grader, *_ = cell.place
+        run, student, grader = cell.key.run, cell.key.student, cell.key.grader
         for combination, texts in zip(cell.combinations, cell.points, strict=True):
             for generation, points in enumerate(texts):
                 key = (run, student, grader, combination.id, generation)
                 if points is not None and key not in seen:
                     seen.add(key)
                     yield combination.skills, points
+
+
+@dataclass(frozen=True, slots=True)
+class TextOutcome:
+    """One fully decided text: which of its skills it shows, and whether it meets the other three criteria."""
+
+    skills: Mapping[str, bool]
+    others_met: bool
+
+    @property
+    def full_marks(self) -> bool:
+        """Whether the text earns every point."""
+        return self.others_met and all(self.skills.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Independence:
+    """One-try full marks as observed, and as expected if skills were independent."""
+
+    texts: int
+    observed: float | None
+    expected_same_k: float | None
+    """Expected from the rate of each skill in texts of the same k."""
+    expected_k1: float | None
+    """Expected from the rate of each skill at k = 1; None if no text has such a rate for all its skills."""
+    without_k1_rate: int
+    """Texts left out of `expected_k1` because one of their skills has no rate at k = 1."""
+
+
+def independence(texts: Sequence[TextOutcome], alone: Sequence[TextOutcome]) -> Independence:
+    """Compare texts of one k with products of per-skill rates, each times the rate of the other three criteria."""
+    if not texts:
+        return Independence(0, None, None, None, 0)
+    others = sum(text.others_met for text in texts) / len(texts)
+    same_k = _products(texts, _rates(texts))
+    k1 = _products(texts, _rates(alone))
+    return Independence(
+        texts=len(texts),
+        observed=sum(text.full_marks for text in texts) / len(texts),
+        expected_same_k=others * sum(same_k) / len(same_k),
+        expected_k1=others * sum(k1) / len(k1) if k1 else None,
+        without_k1_rate=len(texts) - len(k1),
+    )
+
+
+def _rates(texts: Sequence[TextOutcome]) -> dict[str, float]:
+    """How often each skill is shown when a text is asked for it."""
+    shown: dict[str, list[bool]] = defaultdict(list)
+    for text in texts:
+        for skill, is_shown in text.skills.items():
+            shown[skill].append(is_shown)
+    return {skill: sum(outcomes) / len(outcomes) for skill, outcomes in shown.items()}
+
+
+def _products(texts: Sequence[TextOutcome], rates: Mapping[str, float]) -> list[float]:
+    return [prod(rates[s] for s in text.skills) for text in texts if all(s in rates for s in text.skills)]
 
 
 def outcomes(cell: Cell) -> list[TextOutcome]:
@@ -75,7 +131,7 @@ def outcomes(cell: Cell) -> list[TextOutcome]:
 
 
 def cell_independence(cell: Cell, alone: Cell | None) -> Independence:
-    """Observed one-try full marks beside the product of the skills' own rates; `alone` is the cell of k = 1."""
+    """Compare observed one-try full marks with independent skills; `alone` is the cell of k = 1."""
     return independence(outcomes(cell), outcomes(alone) if alone else [])
 
 
@@ -90,9 +146,9 @@ class Saturation:
 
 
 def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
-    """Over the cells of one student, grader and setting, from the smallest k on until the first below the level."""
-    summaries = [(c.place.k, c.summary("full_marks")) for c in sorted(cells, key=lambda c: c.place.k)]
-    known = [(k, s) for k, s in summaries if s.value is not None]
+    """Go up from the smallest k of one student, grader and setting, and stop at the first k below the level."""
+    scores = [(c.key.k, c.scores[FULL_MARKS]) for c in sorted(cells, key=lambda c: c.key.k)]
+    known = [(k, s) for k, s in scores if s.value is not None]
     if not known:
         return None
 
@@ -104,5 +160,5 @@ def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
             reached = k
         return reached
 
-    values, lows, highs = ([float(getattr(s, name)) for _, s in known] for name in ("value", "low", "high"))
-    return Saturation(k=last(values), k_low=last(lows), k_high=last(highs), largest_tried=known[-1][0])
+    by_value, by_low, by_high = (last([float(getattr(s, end)) for _, s in known]) for end in ("value", "low", "high"))
+    return Saturation(k=by_value, k_low=by_low, k_high=by_high, largest_tried=known[-1][0])

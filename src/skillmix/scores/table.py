@@ -2,111 +2,101 @@
 
 from collections.abc import Iterable, Sequence
 
-from skillmix.grading.points import METRICS
+from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import share, share_with_interval, signed_with_interval
-from skillmix.scores.cells import Score
+from skillmix.scores.cells import CellScore
 from skillmix.scores.compare import Change, Remark
 
-_HEADER = (
-    "student",
-    "grader",
-    "setting",
-    "k",
-    "full marks",
-    "all skills",
-    "skill fraction",
-    "full marks, one try",
-    "complete",
-    "ungraded",
-    "format valid",
-    "format failures",
-)
+_CELL = ("student", "grader", "setting", "k")
+_COUNTS = ("complete", "ungraded", "format valid", "format failures")
+_METRICS = tuple(metric.label for metric in METRICS.values())
+_HEADER = (*_CELL, *_METRICS, f"{METRICS[FULL_MARKS].label}, one try", *_COUNTS)
 NOTE = (
-    "Best of the generations of a combination, mean over complete combinations, 95 % interval; "
-    "complete counts combinations, ungraded and format failures count texts, as full marks see them; "
-    "format valid is the share of texts with the marker and something behind it, refusals apart, "
-    "whatever skills they show."
+    "A score takes the best text of each combination and the mean over complete combinations, with its 95 % interval. "
+    "Complete counts combinations; ungraded (for full marks) and format failures count texts. Format valid is the "
+    "share of texts with the marker and an answer after it, whatever skills they show; refusals do not count."
 )
 
 
-def score_table(scores: Iterable[Score]) -> str:
+def score_table(scores: Iterable[CellScore]) -> str:
     """One row for each student, grader, setting and k."""
-    cells: dict[tuple[str, str, str, int], dict[str, Score]] = {}
+    cells: dict[tuple[str, str, str, int], dict[str, CellScore]] = {}
     for score in scores:
         if score.sets != "all":
             continue
         cells.setdefault((score.student, score.grader, score.setting, score.k), {})[score.metric] = score
-    rows = [_row(place, by_metric) for place, by_metric in cells.items()]
-    return markdown_table(_HEADER, rows, right=frozenset({3, 8, 9, 10, 11}))
+    rows = [_row(key, by_metric) for key, by_metric in cells.items()]
+    return markdown_table(_HEADER, rows, right=frozenset(map(_HEADER.index, ("k", *_COUNTS))))
 
 
-def set_table(scores: Iterable[Score]) -> str | None:
-    """Skill sets that no data set holds beside those that may be in one; None if they were not told apart."""
-    found: dict[tuple[str, str, int], dict[str, Score]] = {}
+def set_table(scores: Iterable[CellScore]) -> str | None:
+    """Reserved skill sets beside those that data sets may hold; None if the scores do not separate them."""
+    by_cell: dict[tuple[str, str, int], dict[str, CellScore]] = {}
     for score in scores:
-        if score.metric == "full_marks" and score.sets != "all":
-            found.setdefault((score.student, score.grader, score.k), {})[score.sets] = score
-    if not found:
+        if score.metric == FULL_MARKS and score.sets != "all":
+            by_cell.setdefault((score.student, score.grader, score.k), {})[score.sets] = score
+    if not by_cell:
         return None
     rows = [
-        (*map(str, place), *(part for name in ("reserved", "seen") for part in _set_cells(by_sets[name])))
-        for place, by_sets in found.items()
+        (*map(str, key), *(part for name in ("reserved", "seen") for part in _set_cells(by_sets[name])))
+        for key, by_sets in by_cell.items()
     ]
     header = ("student", "grader", "k", "full marks, reserved sets", "complete", "full marks, seen sets", "complete")
     return markdown_table(header, rows, right=frozenset({2, 4, 6}))
 
 
-def _set_cells(score: Score) -> tuple[str, str]:
+def _set_cells(score: CellScore) -> tuple[str, str]:
     return share_with_interval(score.value, score.low, score.high), f"{score.complete}/{score.combinations}"
 
 
-def trained_note(scores: Iterable[Score]) -> str | None:
-    """What must be said under a table with students that were trained on its combinations."""
-    found = {
+def trained_note(scores: Iterable[CellScore]) -> str | None:
+    """A line for each student that was trained on combinations of the table; None if there is none."""
+    trained = {
         (s.student, s.setting, s.k): (s.trained_on, s.combinations)
         for s in scores
-        if s.trained_on and s.sets == "all" and s.metric == "full_marks"
+        if s.trained_on and s.sets == "all" and s.metric == FULL_MARKS
     }
     lines = [
-        f"{st} was trained on {n} of the {of} combinations of {se}, k = {k}." for (st, se, k), (n, of) in found.items()
+        f"{st} was trained on {n} of the {of} combinations of {se}, k = {k}."
+        for (st, se, k), (n, of) in trained.items()
     ]
     return "\n".join(lines) or None
 
 
 def change_note(changes: Sequence[Change]) -> str | None:
-    """What tuning changed, in a line for each tuned student, grader and setting; None if nothing can be compared."""
+    """A line for each tuned student, grader and setting with its change against the base; None if there is none."""
     if not changes:
         return None
-    found: dict[tuple[str, str, str, str], list[Change]] = {}
+    by_student: dict[tuple[str, str, str, str], list[Change]] = {}
     for change in changes:
-        found.setdefault((change.student, change.base, change.grader, change.setting), []).append(change)
-    lines = [f"{st} against {base}, {gr}, {se}: {remarks(some)}." for (st, base, gr, se), some in found.items()]
+        by_student.setdefault((change.student, change.base, change.grader, change.setting), []).append(change)
+    lines = [f"{st} against {base}, {gr}, {se}: {remarks(some)}." for (st, base, gr, se), some in by_student.items()]
     return "\n".join([_CHANGE_NOTE, *lines])
 
 
 _CHANGE_NOTE = (
     "Tuned students against their bases: difference in full marks on the combinations that both have complete, with "
-    "its 95 % interval. Within noise: the interval includes 0. Each k is looked at by itself."
+    "its 95 % interval. Within noise: the interval includes 0. Each k is tested on its own."
 )
 _REMARKS: tuple[Remark, ...] = ("a gain", "a loss", "within noise")
 
 
 def remarks(changes: Sequence[Change]) -> str:
-    """What the intervals say, k by k."""
-    said = []
+    """The gains, the losses and the changes within noise, each with its k."""
+    parts = []
     for remark in _REMARKS:
         some = [c for c in changes if c.remark == remark]
         if some:
             each = [f"k = {c.k} ({signed_with_interval(c.gain.mean, c.gain.low, c.gain.high)})" for c in some]
-            said.append(f"{remark} at {', '.join(each)}")
-    return "; ".join(said)
+            parts.append(f"{remark} at {', '.join(each)}")
+    return "; ".join(parts)
 
 
-def _row(place: tuple[str, str, str, int], by_metric: dict[str, Score]) -> Sequence[str]:
-    full = by_metric["full_marks"]
+def _row(key: tuple[str, str, str, int], by_metric: dict[str, CellScore]) -> Sequence[str]:
+    full = by_metric[FULL_MARKS]
     return (
-        *map(str, place),
+        *map(str, key),
         *(share_with_interval(m.value, m.low, m.high) for m in (by_metric[name] for name in METRICS)),
         share_with_interval(full.one_try, full.one_try_low, full.one_try_high),
         f"{full.complete}/{full.combinations}",

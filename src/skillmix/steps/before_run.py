@@ -1,144 +1,140 @@
-"""What is checked before a run is changed: a run that is refused leaves everything as it was."""
+"""Checks before a run is changed: a run that is refused stays as it was."""
 
-import json
+import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Final
 
+from skillmix.calls import CallProblem, Model
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import combination_of
-from skillmix.datasets.evaluations import bars_for, refuse_trained
 from skillmix.errors import UserError
-from skillmix.experiment.dataset_step import DatasetStep
-from skillmix.experiment.experiment import EvaluateStep, Experiment, Step
-from skillmix.experiment.plan import CALL_STEPS, PlannedCell, cells_of, step_cells, written_by
-from skillmix.experiment.report_step import ReportStep
-from skillmix.experiment.train_step import TrainStep
-from skillmix.models.lineage_files import read_model_lineage
+from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.plan import PlannedCell, cells_of, settings_by_model
+from skillmix.experiment.prices import Price, price_of
+from skillmix.experiment.sections import Step
+from skillmix.models.specs import parse_spec
 from skillmix.prompts.files import load_prompts
-from skillmix.runs.calling import StepContext, calls_of, conversations_of
+from skillmix.runs.calling import StepContext, opened_models
 from skillmix.runs.conversations import Conversations
-from skillmix.runs.folders import DATASET, MODEL, REPORT, require_replaceable
-from skillmix.runs.run import Run, open_run
-from skillmix.runs.scheduler import CallCounts
-from skillmix.runs.students import model_folder, require_trained, with_trained
+from skillmix.runs.progress.terminal import say
+from skillmix.runs.rules_grader import require_checkers
+from skillmix.runs.run import Run
+from skillmix.runs.students import require_trained, with_trained
+from skillmix.steps.kinds import kind_of
 
 
 def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:
-    """Find whatever is wrong with an experiment that can be known without its journal and without a call.
+    """Find the faults of an experiment that show without its journal and without a call.
 
-    Prompts and draws are checked for all steps, since whoever reads the run needs them; files and folders for those
-    that are to be done.
+    Prompts and draws are checked for all steps, because every reader of the run needs them; files and folders are
+    checked for the steps that will run.
     """
     _check_prompts(experiment, catalog)
     cells_of(experiment, catalog)
-    if any(isinstance(step, DatasetStep) for step in steps):
-        bars_for(experiment, catalog)
     for step in steps:
-        if isinstance(step, TrainStep):
-            _check_training(step, experiment, run)
-        elif isinstance(step, DatasetStep):
-            require_replaceable(run.step(step.name) / "dataset", DATASET)
-        elif isinstance(step, ReportStep):
-            require_replaceable(run.path / "report", REPORT)
-            for name in step.runs:
-                open_run(name)
+        kind_of(step).check(step, experiment, catalog, run)
 
 
 def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
-    own = [settings.prompts for settings in experiment.students.values()]
-    own += [step.prompts for step in experiment.steps if isinstance(step, DatasetStep)]
-    for name in sorted({experiment.prompts, *(name for name in own if name)}):
+    own = [settings.prompts for settings in experiment.students.values() if settings.prompts]
+    own += [name for step in experiment.steps for name in step.prompt_sets]
+    for name in sorted({experiment.prompts, *own}):
         load_prompts(name)
     any_combination = combination_of([catalog.skills[0].name], catalog.topics[0])
-    graded = load_prompts(experiment.prompts)
+    prompts = load_prompts(experiment.prompts)
     for settings in experiment.graders.values():
         if settings.asked is not None:
-            graded.grader_prompt(catalog, any_combination, answer="", variant=settings.prompts)
+            prompts.grader_prompt(catalog, any_combination, answer="", variant=settings.prompts)
 
 
-def _check_training(step: TrainStep, experiment: Experiment, run: Run) -> None:
-    from skillmix.training.sources import check_data
+def check_journal(context: StepContext, steps: Sequence[Step]) -> None:
+    """Find contradictions to the journal: another model, prompt or decoding under a name that the journal has.
 
-    check_data(step)
-    folder = model_folder(run, step.name)
-    made = read_model_lineage(folder)
-    if made is None:
-        require_replaceable(folder, MODEL)
-    begun = _document(run.step(step.name) / "begun.json") if made is None else made
-    recipe = begun.get("recipe")
-    stored = {**(recipe if isinstance(recipe, dict) else {}), **({"seed": begun["seed"]} if "seed" in begun else {})}
-    now = {**step.decisive(), "seed": experiment.seed if step.seed is None else step.seed}
-    if any(stored[key] != value for key, value in now.items() if key in stored):
-        raise was_other(run.step(step.name))
-
-
-def was_other(folder: Path) -> UserError:
-    """The error for a training run that was begun with other settings."""
-    return UserError(
-        f"{folder} is from other data, another base or another recipe.",
-        hint="Remove the folder to train anew, or give the step another name.",
-    )
-
-
-def _document(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def check_journal(place: StepContext, steps: Sequence[Step]) -> None:
-    """Find what contradicts the journal: another model, prompt or decoding under a name that it knows.
-
-    The first conversation of every cell is walked through as far as the journal has it.
+    The first conversation of every cell is followed as far as the journal has it.
     """
-    now = replace(place, experiment=with_trained(place.experiment, place.run))
+    now = replace(context, experiment=with_trained(context.experiment, context.run))
     for step in now.experiment.steps:
-        for conversations, cell in _first_cells(step, now):
+        for conversations, cell in kind_of(step).first_cells(step, now):
             if cell.student in now.experiment.students and cell.combinations:
-                _walk(conversations, cell, now)
+                _follow_in_journal(conversations, cell, now)
     _check_students(now, steps)
 
 
-def _check_students(place: StepContext, steps: Sequence[Step]) -> None:
-    """Find students that nobody has trained, and those that were trained on what they would be asked."""
-    to_be_trained: set[str] = set()
+def _check_students(context: StepContext, steps: Sequence[Step]) -> None:
+    """Find students without a model, unless one of these steps trains it, and students that a step must not ask."""
+    will_be_trained: set[str] = set()
     for step in steps:
-        for name in written_by(step):
-            if name not in to_be_trained:
-                require_trained(place.experiment, name)
-        if isinstance(step, EvaluateStep):
-            refuse_trained(step, place.experiment, place.catalog)
-        if isinstance(step, TrainStep):
-            to_be_trained.add(step.name)
+        for name in step.student_names:
+            if name not in will_be_trained:
+                require_trained(context.experiment, name)
+        kind_of(step).check_students(step, context)
+        if step.trains_model:
+            will_be_trained.add(step.name)
 
 
-def _first_cells(step: Step, place: StepContext) -> Iterator[tuple[Conversations, PlannedCell]]:
-    if isinstance(step, CALL_STEPS):
-        conversations = conversations_of(calls_of(step), place)
-        yield from ((conversations, cell) for cell in step_cells(step, place.experiment, place.catalog))
-    elif isinstance(step, DatasetStep) and step.writer:
-        yield from _first_of_dataset(step, place)
-
-
-def _first_of_dataset(step: DatasetStep, place: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
-    from skillmix.datasets.from_runs import plan_of, writers_of
-    from skillmix.datasets.waves import Waves
-
-    waves = Waves(step, place, plan_of(step, place), writers_of(place.run.name, place.experiment), CallCounts())
-    conversations = conversations_of(waves.calls, place)
-    return [(conversations, cell) for cell in waves.first_cells()]
-
-
-def _walk(conversations: Conversations, cell: PlannedCell, place: StepContext) -> None:
-    """Ask the journal, and nobody else; a request that differs from the stored one is an error."""
+def _follow_in_journal(conversations: Conversations, cell: PlannedCell, context: StepContext) -> None:
+    """Look up the first conversation of a cell; a request that differs from the stored one is an error."""
     waiting = deque([conversations.first(cell.student, cell.combinations[0], cell.numbers[0])])
     while waiting:
         request = waiting.popleft().request
-        outcome = place.journal.find(request)
+        outcome = context.journal.find(request)
         if outcome is not None:
             waiting.extend(conversations.follow(request, outcome))
+
+
+def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> None:
+    """Refuse graders by code for skills without a checker; all skills of a setting count, which saves the draw."""
+    for step in steps:
+        code = [name for name in step.grader_names if experiment.graders[name].asked is None]
+        if code:
+            for setting in step.settings_drawn_from(experiment.steps):
+                pool = catalog.pool(setting, partition=experiment.partition, exclude=experiment.exclude)
+                require_checkers(catalog, pool.skills, code[0])
+
+
+async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
+    """Find a wrong key, address or name of any model before the first paid call."""
+    graders = sorted({name for step in steps for name in step.grader_names})
+    # The model of a train step may not exist yet.
+    students = sorted({name for step in steps for name in step.student_names if name in experiment.students})
+    settings = settings_by_model(experiment, students, graders)
+    async with AsyncExitStack() as opened:
+        models = await opened_models(settings, opened)
+        for key, address in sorted({(s.key, parse_spec(str(s.asked)).address) for s in settings.values() if s.key}):
+            say(f"{key} is sent to {address or 'the address of its provider'}")
+        problems = await asyncio.gather(*(_probed(model) for model in models.values()))
+        for name, problem in zip(models, problems, strict=True):
+            if problem is not None:
+                raise UserError(
+                    f"{name.replace(':', ' ')} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
+                    hint="Check its name, its address and the key in the environment. No call was made.",
+                )
+
+
+_LONGEST_PROBE: Final = 8.0
+"""Seconds."""
+
+
+async def _probed(model: Model) -> CallProblem | None:
+    """Probe one model with a short timeout, because an address that never answers would take that of a whole call."""
+    try:
+        return await asyncio.wait_for(model.probe(), _LONGEST_PROBE)
+    except TimeoutError:
+        return CallProblem("fatal", "no connection", f"nothing came back in {_LONGEST_PROBE:g} s")
+
+
+def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
+    """The price of each model by its task name, None if unknown; a limit in dollars needs every price."""
+    settings_of = settings_by_model(experiment, list(experiment.students), list(experiment.graders))
+    trained = {f"student:{step.name}": Price(0.0, 0.0) for step in experiment.steps if step.trains_model}
+    known = {name: price_of(parse_spec(str(settings.asked)), prices) for name, settings in settings_of.items()}
+    unknown = sorted({settings_of[name].model for name, price in known.items() if price is None})
+    if experiment.budget.max_usd is not None and unknown:
+        raise UserError(
+            f"budget.max_usd cannot be kept: the price of {', '.join(unknown)} is not known.",
+            hint="Add it to a price file and give that with --prices.",
+        )
+    return {**trained, **known}

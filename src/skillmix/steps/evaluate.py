@@ -1,33 +1,38 @@
-"""The steps that make calls: all cells at once, or k by k with an early stop."""
+"""Evaluate steps: students write and graders grade, all cells at once, or k by k with an early stop."""
 
-from collections.abc import Sequence
-
-from skillmix.experiment.experiment import EvaluateStep
-from skillmix.experiment.plan import CallStep, PlannedCell, step_cells
+from skillmix.datasets.evaluations import refuse_trained
+from skillmix.experiment.plan import step_cells
+from skillmix.experiment.steps import EvaluateStep
 from skillmix.runs.calling import StepContext, calls_of, make_calls
-from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.scheduler import CallCounts
 from skillmix.scores.scoring import run_scores, skipped_cells
+from skillmix.steps.calls import CallKind, expect_calls
+from skillmix.steps.step_kind import RunResult
 
 
-async def work_on(step: CallStep, place: StepContext, tally: CallCounts) -> None:
-    """Make the calls of a step; with an early stop k by k, else all at once."""
-    cells = list(step_cells(step, place.experiment, place.catalog))
-    _expect(step, cells, place)
-    if not isinstance(step, EvaluateStep) or step.stop_below is None:
-        await make_calls(calls_of(step), cells, place, tally)
-        return
-    for k in sorted(set(step.k)):
-        skipped = skipped_cells(place.experiment, run_scores(place.run)) if k > min(step.k) else set()
-        cells = [c for c in cells if (step.name, c.student, c.setting, c.k) not in skipped]
-        _expect(step, cells, place)
-        await make_calls(calls_of(step), [c for c in cells if c.k == k], place, tally)
-        if tally.stopped:
-            break
+class EvaluateKind(CallKind[EvaluateStep]):
+    """Students write texts and graders grade them."""
 
+    def check_students(self, step: EvaluateStep, context: StepContext) -> None:
+        """Refuse students that were trained on combinations of the step."""
+        refuse_trained(step, context.experiment, context.catalog)
 
-def _expect(step: CallStep, cells: Sequence[PlannedCell], place: StepContext) -> None:
-    """Tell how many calls the cells are."""
-    conversations = {(c.student, combination.id, g) for c in cells for combination in c.combinations for g in c.numbers}
-    calls = len(conversations) * calls_a_conversation(place.experiment, getattr(step, "graders", []))
-    place.progress.expect(step.name, calls)
+    def run(self, step: EvaluateStep, context: StepContext, result: RunResult) -> bool:
+        """Check students that an earlier step may just have trained, then make the calls."""
+        self.check_students(step, context)
+        return super().run(step, context, result)
+
+    async def make_calls(self, step: EvaluateStep, context: StepContext, counts: CallCounts) -> None:
+        """With `stop_below`, make the calls k by k and skip the cells that an early stop cancels."""
+        if not step.may_stop_early:
+            await super().make_calls(step, context, counts)
+            return
+        cells = list(step_cells(step, context.experiment, context.catalog))
+        expect_calls(step, cells, context)
+        for k in sorted(set(step.k)):
+            skipped = skipped_cells(context.experiment, run_scores(context.run)) if k > min(step.k) else set()
+            cells = [c for c in cells if (step.name, c.student, c.setting, c.k) not in skipped]
+            expect_calls(step, cells, context)
+            await make_calls(calls_of(step), [c for c in cells if c.k == k], context, counts)
+            if counts.stopped:
+                break

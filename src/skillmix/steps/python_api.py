@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from skillmix.catalog.catalog import SETTINGS, Setting
 from skillmix.experiment.experiment import experiment_of
 from skillmix.runs.run import Run
-from skillmix.scores.cells import Score
+from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.table import score_table
 from skillmix.steps.run import run_checked
@@ -22,7 +22,7 @@ class Evaluation:
     """What came of an evaluation; printing it shows the table."""
 
     run: Run
-    scores: list[Score]
+    scores: list[CellScore]
     is_complete: bool
 
     def __str__(self) -> str:

@@ -1,30 +1,30 @@
-"""The train steps of an experiment, each of which leaves a checkpoint in the run's folder."""
+"""Train steps: each leaves a checkpoint in its folder of the run."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from skillmix.catalog.catalog import Catalog
-from skillmix.catalog.files import load_catalog
 from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import Experiment, load_experiment
+from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.gpu_hours import training_hours, training_tokens
+from skillmix.experiment.sections import student_name
 from skillmix.experiment.train_step import TrainStep
-from skillmix.models.lineage_files import read_model_lineage
+from skillmix.models.lineage_files import read_model_file
 from skillmix.models.local.model import calm_threads
-from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folders import MODEL, require_replaceable
-from skillmix.runs.planned_work import planned_work
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
-from skillmix.runs.run import Run, new_run, write_whole
-from skillmix.steps.before_run import check_journal, check_plan, was_other
+from skillmix.runs.run import Run, write_whole
+from skillmix.runs.students import model_folder, settings_for
+from skillmix.steps.estimates import CallEstimate, EstimateBasis
+from skillmix.steps.step_kind import RunResult, StepKind
 from skillmix.training.data.replay import state_of
-from skillmix.training.job import Job, chosen_steps, is_first_rank, job_of
-from skillmix.training.sources import read_lessons
+from skillmix.training.job import Job, is_first_rank, job_of
+from skillmix.training.sources import check_data, read_lessons
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,46 +37,68 @@ class Trained:
     """Whether an earlier call had made it."""
 
 
-def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = None) -> list[Trained]:
-    """The train steps of an experiment file, without its calls; the same command under torchrun."""
-    experiment = load_experiment(path, changes=changes)
-    run = new_run(experiment.name)
-    chosen = chosen_steps(experiment, only)
-    if not is_first_rank():
-        with RunProgress(()) as progress:
-            return [train_step(experiment, step, run, progress) for step in chosen]
-    catalog = load_catalog(experiment.catalog)
-    check_plan(experiment, catalog, chosen, run)
-    trained: list[Trained] = []
-    with (
-        RunProgress(planned_work(experiment, chosen, run)) as progress,
-        _locked(run, experiment, catalog, chosen),
-        run.continued(experiment, catalog, has_made=lambda: bool(trained)),
-    ):
-        for step in chosen:
-            trained.append(train_step(experiment, step, run, progress))
-    return trained
+class TrainKind(StepKind[TrainStep]):
+    """Fine-tune a model on data sets."""
+
+    def check(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
+        """Find missing data, a folder that is not a model, and a model that was begun with other settings."""
+        check_data(step)
+        folder = model_folder(run, step.name)
+        file = read_model_file(folder, strict=True)
+        if file is None:
+            require_replaceable(folder, MODEL)
+        begun = _json_object_or_empty(run.step(step.name) / "begun.json") if file is None else file.document
+        recipe = begun.get("recipe")
+        stored = recipe if isinstance(recipe, dict) else {}
+        stored = {**stored, **({"seed": begun["seed"]} if "seed" in begun else {})}
+        now = {**step.decisive(), "seed": experiment.seed if step.seed is None else step.seed}
+        if any(stored[key] != value for key, value in now.items() if key in stored):
+            raise _was_other(run.step(step.name))
+
+    def estimates(self, step: TrainStep, basis: EstimateBasis) -> list[CallEstimate]:
+        """No calls, but GPU hours."""
+        model = settings_for(basis.experiment, student_name(step.base)).model
+        tokens = training_tokens(step, conversations=_conversations(step, basis.experiment))
+        hours = training_hours(step, model, tokens)
+        return [CallEstimate(step.name, step.base, 0, tokens, 0, 0.0, hours)]
+
+    def run(self, step: TrainStep, context: StepContext, result: RunResult) -> bool:
+        """Train the model, or go on with its training."""
+        train_step(context.experiment, step, context.run, context.progress)
+        context.progress.end(step.name)
+        return True
 
 
-@contextmanager
-def _locked(run: Run, experiment: Experiment, catalog: Catalog, steps: Sequence[TrainStep]) -> Iterator[None]:
-    """Keep other writers out, and find what contradicts the journal of the run, if it has one."""
-    with run.write() if run.has_journal else run.locked() as journal:
-        run.checked_document(experiment, catalog)
-        if journal is not None:
-            purse = LimitedBudget({}, spent=(0, 0.0), max_calls=None, max_usd=None)
-            check_journal(StepContext(experiment, catalog, run, journal, purse, NO_PROGRESS), steps)
-        yield
+def _conversations(step: TrainStep, experiment: Experiment) -> int | None:
+    """Conversations that the dataset steps will write; None if a file or a joined data set decides the number."""
+    planned = {other.name: other.planned_texts for other in experiment.steps}
+    known = [number for name in step.data if (number := planned.get(name)) is not None]
+    return sum(known) if len(known) == len(step.data) else None
+
+
+def _json_object_or_empty(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _was_other(folder: Path) -> UserError:
+    return UserError(
+        f"{folder} is from other data, another base or another recipe.",
+        hint="Remove the folder to train anew, or give the step another name.",
+    )
 
 
 def train_step(experiment: Experiment, step: TrainStep, run: Run, progress: RunProgress = NO_PROGRESS) -> Trained:
     """Train, or find that it is done; killed in the middle, the next call goes on from the last checkpoint."""
     job = job_of(experiment, step, run)
     identity = job.identity()
-    made = read_model_lineage(job.model_folder)
+    made = read_model_file(job.model_folder, strict=True)
     if made is not None:
-        if made.get("identity") != identity:
-            raise was_other(job.model_folder)
+        if made.identity != identity:
+            raise _was_other(job.model_folder)
         progress.end(step.name, f"{step.name}: found in {job.model_folder}")
         return Trained(step.name, job.model_folder, was_there=True)
     require_replaceable(job.model_folder, MODEL)
@@ -107,7 +129,7 @@ def _begin(job: Job, identity: str) -> None:
         hint = f"Remove {job.folder} to train anew."
         begun = json_object(note.read_bytes(), source=str(note), hint=hint)
         if begun.get("identity") != identity:
-            raise was_other(job.folder)
+            raise _was_other(job.folder)
         if begun.get("replay") != told["replay"]:
             raise UserError(
                 f"{job.folder} was begun with other files to replay.",

@@ -1,10 +1,9 @@
 """`skillmix train`: from data sets and a model to a checkpoint that says what it was made of."""
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
@@ -12,10 +11,11 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.train_step import TrainStep
 from skillmix.hashing import digest
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
-from skillmix.models.lineage_files import LINEAGE, check_model_about, read_lineage, read_model_lineage
-from skillmix.models.specs import IN_PROCESS, parse_spec
+from skillmix.models.lineage_files import LINEAGE_FILE, BaseEntry, DataEntry, ModelFile, read_model_file
+from skillmix.models.specs import parse_spec, provider_of
 from skillmix.runs.run import Run, write_whole
-from skillmix.training.sources import Lessons, TrainingSource, read_lessons, sources_of, united
+from skillmix.runs.students import model_folder
+from skillmix.training.sources import Lessons, TrainingSource, read_lessons, sources_of
 
 DEFAULT_STEPS: Final = 4000
 """arXiv 2409.19808, section 3.3."""
@@ -31,11 +31,8 @@ class Job:
     base: str
     checkpoint: Checkpoint
     sources: list[TrainingSource]
-
-    @property
-    def model_folder(self) -> Path:
-        """Where the result goes."""
-        return self.folder / "model"
+    model_folder: Path
+    """Where the result goes."""
 
     @property
     def seed(self) -> int:
@@ -45,29 +42,28 @@ class Job:
     def identity(self) -> str:
         """Changes with whatever changes the result."""
         recipe = self.step.decisive()
-        hashes = [source.about["hash"] for source in self.sources]
+        hashes = [source.hash for source in self.sources]
         return digest("training", self.checkpoint.weights_hash(), hashes, recipe, self.seed).hex()
 
-    def lineage(self, *, steps: int) -> dict[str, Any]:
-        """What the checkpoint says of itself."""
-        parent = read_lineage(_last_folder(self.checkpoint)) or {}
-        is_trained = parent.get("kind") == "model"
-        about = [source.about for source in self.sources] + ([parent] if is_trained else [])
-        base = {"spec": self.base, "hash": self.checkpoint.weights_hash()}
-        return {
-            "kind": "model",
-            "base": base,
-            "dataset": [{"path": str(s.path), "hash": s.about["hash"]} for s in self.sources],
-            "k": united(about, "k"),
-            "catalog": self.experiment.catalog,
-            "partition": self.experiment.partition or load_catalog(self.experiment.catalog).default_partition,
-            "combinations": united(about, "combinations"),
-            "recipe": {**self.step.recipe(), "steps_taken": steps},
-            "seed": self.seed,
-            "parent": base["hash"] if is_trained else None,
-            "adapter": self.step.lora is not None and not self.step.lora.merge,
-            "identity": self.identity(),
-        }
+    def lineage(self, *, steps: int) -> ModelFile:
+        """What the checkpoint's `skillmix.json` says."""
+        parent = _parent(self.checkpoint)
+        before = [file for file in (*(source.about for source in self.sources), parent) if file is not None]
+        base_hash = self.checkpoint.weights_hash()
+        return ModelFile(
+            kind="model",
+            base=BaseEntry(spec=self.base, hash=base_hash),
+            dataset=[DataEntry(path=str(source.path), hash=source.hash) for source in self.sources],
+            k=sorted({k for file in before for k in file.k}),
+            catalog=self.experiment.catalog,
+            partition=self.experiment.partition or load_catalog(self.experiment.catalog).default_partition,
+            combinations=sorted({combination for file in before for combination in file.combinations}),
+            recipe={**self.step.recipe(), "steps_taken": steps},
+            seed=self.seed,
+            parent=base_hash if parent else None,
+            adapter=self.step.lora is not None and not self.step.lora.merge,
+            identity=self.identity(),
+        )
 
 
 def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
@@ -84,9 +80,7 @@ def job_of(experiment: Experiment, step: TrainStep, run: Run) -> Job:
     """Look up what a step names."""
     base = base_spec(experiment, step, run)
     checkpoint = checkpoint_of(parse_spec(base))
-    parent = read_lineage(_last_folder(checkpoint)) or {}
-    if parent.get("kind") == "model":
-        check_model_about(parent, source=str(_last_folder(checkpoint) / LINEAGE))
+    _parent(checkpoint)  # a damaged file is found before the training
     return Job(
         experiment=experiment,
         step=step,
@@ -94,24 +88,25 @@ def job_of(experiment: Experiment, step: TrainStep, run: Run) -> Job:
         base=base,
         checkpoint=checkpoint,
         sources=sources_of(step, run.path),
+        model_folder=model_folder(run, step.name),
     )
 
 
-def _last_folder(checkpoint: Checkpoint) -> Path:
-    """The folder that says what a model was last trained on."""
-    return (checkpoint.adapters or (checkpoint.base,))[-1]
+def _parent(checkpoint: Checkpoint) -> ModelFile | None:
+    """What the base says of its own training; None if it was not tuned."""
+    return read_model_file((checkpoint.adapters or (checkpoint.base,))[-1])
 
 
 def base_spec(experiment: Experiment, step: TrainStep, run: Run) -> str:
     """The model that is trained."""
     if step.base.startswith("step:"):
-        folder = run.path / step.base.removeprefix("step:") / "model"
-        made = read_model_lineage(folder)
+        folder = model_folder(run, step.base.removeprefix("step:"))
+        made = read_model_file(folder, strict=True)
         if made is None:
             raise UserError(f"The model of {step.base} is not there yet.", hint="Run that train step first.")
-        return f"{made['base']['spec']}+{folder}" if made.get("adapter") else f"local:{folder}"
+        return f"{made.base.spec}+{folder}" if made.adapter else f"local:{folder}"
     spec = experiment.students[step.base].model
-    if parse_spec(spec).provider not in IN_PROCESS:
+    if not provider_of(spec).has_checkpoint:
         raise UserError(
             f"{spec} cannot be trained: its weights are not here.", hint="base: is a student with a local: model."
         )
@@ -128,6 +123,6 @@ def is_first_rank() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def write_lineage(folder: Path, lineage: dict[str, Any]) -> None:
-    """Write a checkpoint's skillmix.json."""
-    write_whole(folder / LINEAGE, json.dumps(lineage, ensure_ascii=False, indent=1) + "\n")
+def write_lineage(folder: Path, file: ModelFile) -> None:
+    """Write a checkpoint's `skillmix.json`."""
+    write_whole(folder / LINEAGE_FILE, file.text())

@@ -2,16 +2,26 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, isfinite
 from pathlib import Path
 from typing import Final
 
-from skillmix.models.lineage import LOSSES, TrainingCurve
 from skillmix.runs.run import Run
 
 Point = tuple[int, float]
 TRAINING_LOG: Final = "training.jsonl"
 MOST_POINTS: Final = 600
+LOSSES: Final = ("answers", "validation", "replay")
+"""The losses in a log: on answers, on data held back, on replayed text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCurve:
+    """The losses that a train step logged: a series of (step, value) for each loss."""
+
+    name: str
+    series: Mapping[str, Sequence[Point]]
 
 
 def run_curves(run: Run) -> list[TrainingCurve]:

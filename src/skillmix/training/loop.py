@@ -19,7 +19,7 @@ from skillmix.training.checkpoints import Checkpoints, Progress
 from skillmix.training.data.examples import Data, Example
 from skillmix.training.ranks import Ranks, gather, joined_ranks
 from skillmix.training.recipe import TrainingRecipe
-from skillmix.training.step.engine import Engine, Step
+from skillmix.training.step.engine import Engine, OptimizerStep
 
 _PEAKS: Final = {"H100": 989e12, "H200": 989e12, "H800": 989e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12}
 """bfloat16 operations a second without sparsity, as the makers state them, by a part of the device's name."""
@@ -229,7 +229,7 @@ class _Run:
         is_due = is_long or steps % self._recipe.checkpoint_every == 0
         return is_best or (is_due and steps < self._recipe.steps)
 
-    def _stop_if_not_finite(self, number: int, step: Step, examples: Sequence[Example]) -> None:
+    def _stop_if_not_finite(self, number: int, step: OptimizerStep, examples: Sequence[Example]) -> None:
         if math.isfinite(step.answers + (step.replay or 0.0) + step.norm):
             return
         keys = [example.key for example in examples]

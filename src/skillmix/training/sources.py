@@ -1,30 +1,31 @@
 """What a train step learns from: data sets and files, read, split, and known by their hashes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any
 
 from skillmix.datasets.files import content_hash
 from skillmix.errors import UserError
 from skillmix.experiment.train_step import TrainStep
 from skillmix.hashing import digest
-from skillmix.models.lineage_files import LINEAGE, check_dataset_about, read_lineage
+from skillmix.models.lineage_files import LINEAGE_FILE, DatasetFile, read_dataset_file
 from skillmix.runs.progress.terminal import say
 from skillmix.training.data.examples import Conversation, read_conversations
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSource:
-    """A data set's files and what it says of itself."""
+    """The files of a data set."""
 
     name: str
     path: Path
     train: Path
     validation: Path | None
-    about: dict[str, Any]
-    """Its skillmix.json, or nothing, and the hash of the conversations that are in it now."""
+    hash: str
+    """The hash of the conversations that are in it now."""
+    about: DatasetFile | None
+    """Its `skillmix.json`, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,6 @@ def read_lessons(sources: Sequence[TrainingSource], *, validation_share: float) 
     return Lessons(train, validation)
 
 
-def united(sources: Iterable[dict[str, Any]], key: str) -> list[Any]:
-    """What several data sets say under one key, each thing once, in order."""
-    said = [about.get(key) for about in sources]
-    items = {item for listed in said if isinstance(listed, list) for item in listed if isinstance(item, str | int)}
-    return sorted(items, key=lambda item: (isinstance(item, str), item))
-
-
 def _of_step(name: str, run: Path) -> TrainingSource:
     folder = run / name / "dataset"
     if not (folder / "train.jsonl").is_file():
@@ -80,7 +74,7 @@ def _file_or_folder(name: str) -> TrainingSource:
         return _of_folder(name, path)
     if not path.is_file():
         raise _no_data(name, path)
-    return TrainingSource(name, path, path, None, {"hash": _hash_of([path])})
+    return TrainingSource(name, path, path, None, _hash_of([path]), about=None)
 
 
 def _of_folder(name: str, folder: Path) -> TrainingSource:
@@ -88,23 +82,15 @@ def _of_folder(name: str, folder: Path) -> TrainingSource:
     if not files[0].is_file():
         raise _no_data(name, folder)
     there = [file for file in files if file.is_file()]
-    about = _about(folder)
+    about = read_dataset_file(folder, strict=True)
     found = _hash_of(there) if about is None else content_hash(files)
-    if about is not None and about["hash"] != found:
+    if about is not None and about.hash != found:
         say(
-            f"{name}: its conversations are not those that its {LINEAGE} was written for; what that file says of "
+            f"{name}: its conversations are not those that its {LINEAGE_FILE} was written for; what that file says of "
             "combinations and k may be wrong"
         )
     validation = files[1] if len(there) == 2 else None
-    return TrainingSource(name, folder, files[0], validation, {**(about or {}), "hash": found})
-
-
-def _about(folder: Path) -> dict[str, Any] | None:
-    """What a folder says of itself, checked; None if it says nothing."""
-    about = read_lineage(folder)
-    if about is not None:
-        check_dataset_about(about, source=str(folder / LINEAGE))
-    return about
+    return TrainingSource(name, folder, files[0], validation, found, about)
 
 
 def check_data(step: TrainStep) -> None:
@@ -115,7 +101,7 @@ def check_data(step: TrainStep) -> None:
         path = Path(name).expanduser()
         if not path.is_file() and not (path / "train.jsonl").is_file():
             raise _no_data(name, path)
-        _about(path)
+        read_dataset_file(path, strict=True)
 
 
 def _no_data(name: str, path: Path) -> UserError:

@@ -1,4 +1,8 @@
-"""Continuous generation: requests wait, rows run, ended rows make room, and nothing is read twice."""
+"""Continuous batching: waiting requests become rows, and rows that end make room for others.
+
+A row starts from a slot that already holds the beginning of its prompt, if there is one, so that no prompt is read
+twice.
+"""
 
 import time
 from collections import deque
@@ -11,28 +15,29 @@ import torch
 
 from skillmix.calls import CallProblem, GenerateKey, Outcome, Reply, Request
 from skillmix.models.local.chat import Renderer
-from skillmix.models.local.decoder import Decoder, Start, independent_width
-from skillmix.models.local.prefix_cache import BLOCK, Chain, Match, SlotTable, chain_of
-from skillmix.models.local.token_choice import uniforms
+from skillmix.models.local.decoder import Decoder, Start, independent_width, uniforms
+from skillmix.models.local.kv_cache import BLOCK, Chain, Match, SlotTable, chain_of
 
 Done = Callable[[Request, Outcome], None]
 
 _STEPS: Final = {"cuda": 8, "cpu": 1}
-"""Tokens between two looks at which rows have ended."""
+"""Steps between two checks for rows that have ended."""
 _PATIENCE: Final = 0.2
 _SHORT_PATIENCE: Final = 0.03
-"""Seconds for which an ended row's slot waits for its conversation to go on, while others run or while none does."""
-_LENGTHS: Final = 128
-"""Slots have a multiple of this many places."""
-_MOST_STARTS: Final = {"cuda": 768, "cpu": 64}
-"""Rows that start in one round; the device reads their prompts while the next are looked for."""
-_MOST_ENDS: Final = {"cuda": 768, "cpu": 64}
-"""Rows that are handed over in one round: the device goes on with some while others are dealt with."""
+"""Seconds for which the slot of an ended row is kept for the next turn, while other rows run and while none does."""
+_LENGTH_STEP: Final = 128
+"""The length of a slot is a multiple of this many positions."""
+_MAX_STARTS: Final = {"cuda": 768, "cpu": 64}
+"""Rows that start in one round; the device reads their prompts while the next round is prepared."""
+_MAX_ENDS: Final = {"cuda": 768, "cpu": 64}
+"""Ended rows that are delivered in one round; the device goes on with other rows meanwhile."""
 _DEFAULT_LIMIT: Final = 512
 
 
 @dataclass(slots=True)
 class _Row:
+    """A request with its prompt."""
+
     request: Request
     tokens: list[int]
     chain: Chain
@@ -40,17 +45,17 @@ class _Row:
 
     @property
     def conversation(self) -> tuple[object, ...]:
-        """What its turns have in common."""
+        """A key that all turns of a conversation share."""
         key = self.request.key
         return (key.student, key.combination, key.generation) if isinstance(key, GenerateKey) else (key,)
 
     def opening(self, known_blocks: int) -> object:
-        """What rows have in common whose known blocks and the one after them are the same."""
+        """A key that rows share if their known blocks and the block after these are the same."""
         return self.chain[known_blocks] if known_blocks < len(self.chain) else tuple(self.tokens)
 
 
 class Generator:
-    """One model on one device; everything is called from one thread."""
+    """One model on one device; all methods must be called from one thread."""
 
     def __init__(
         self, model: Any, renderer: Renderer, *, slots: int, done: Done, ends: Sequence[int] | None = None
@@ -59,7 +64,7 @@ class Generator:
         self._renderer = renderer
         self._slots = slots
         self._width: int | None = None
-        """Rows of a matrix product on a CPU; it stays when slots are halved, since another shape rounds differently."""
+        """Rows of a matrix product on a CPU; halving the slots keeps it, since another shape rounds differently."""
         self._done = done
         self._device: str = model.device.type
         self._ends = renderer.ends(model) if ends is None else list(ends)
@@ -70,33 +75,33 @@ class Generator:
         self._fresh: deque[_Row] = deque()
         self._active: dict[int, _Row] = {}
         self._resting: dict[tuple[object, ...], int] = {}
-        """Where conversations have ended that may go on."""
+        """The slots of conversations that may go on."""
         self._counts = np.zeros(slots, dtype=np.int64)
         self._decoder: Decoder | None = None
         self._table = SlotTable(0)
         self.read_tokens = 0
-        """Prompt tokens that were not known to any slot."""
+        """Prompt tokens that no slot held and that were therefore read."""
 
     def forget(self) -> None:
-        """Let go of what slots at rest know; a benchmark's second run must not find the first."""
+        """Drop the tokens of slots at rest, so that the second run of a benchmark cannot reuse the first."""
         self._table = SlotTable(self._slots)
         self._resting.clear()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing runs."""
+        """Whether no request waits or runs."""
         return not (self._new or self._going_on or self._fresh or self._active or self._ended)
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Take in requests; they are looked at while the device works."""
+        """Add requests; they are tokenised while the device works."""
         self._new.extend(requests)
 
     def work(self) -> None:
-        """One round: start what there is room for, write some tokens, hand over what has ended."""
+        """Do one round: start waiting rows, write some tokens, deliver ended rows."""
         try:
             if not self._active:
-                self._hand_over()
-                self._take_in()
+                self._deliver()
+                self._tokenise_new()
             self._start_waiting()
             if self._active:
                 self._write()
@@ -107,21 +112,21 @@ class Generator:
                 raise
             self._shrink()
 
-    def _take_in(self) -> None:
-        """Tokenise what is new; a request that cannot be served is answered at once."""
+    def _tokenise_new(self) -> None:
+        """Tokenise new requests; a prompt that is too long is answered at once."""
         requests, self._new = self._new, []
         prompts = self._renderer.tokens([r.messages for r in requests]) if requests else []
         for request, tokens in zip(requests, prompts, strict=True):
             limit = request.decoding.max_tokens or _DEFAULT_LIMIT
             if self._longest is not None and len(tokens) + limit > self._longest:
-                detail = f"{len(tokens)} tokens and {limit} to write, of {self._longest}"
+                detail = f"{len(tokens)} tokens, {limit} more to write, and the model allows {self._longest}"
                 self._done(request, CallProblem("failed", "prompt too long", detail, is_free=True))
                 continue
             row = _Row(request, tokens, chain_of(tokens), limit)
             (self._fresh if self._own_slot(row) is None else self._going_on).append(row)
 
     def _own_slot(self, row: _Row) -> Match | None:
-        """The slot at rest in which a conversation can go on."""
+        """The slot at rest in which the row's conversation can go on."""
         slot = self._resting.get(row.conversation)
         if slot is None or not self._table.is_resting(slot):
             return None
@@ -129,12 +134,12 @@ class Generator:
         return match if self._can_be_taken(match) else None
 
     def _shrink(self) -> None:
-        """Half the slots; rows that were running start again and write the same, since their numbers are theirs."""
+        """Halve the slots; rows start again and write the same texts, since a seed decides all random numbers."""
         self._slots //= 2
         self._fresh.extendleft([*self._active.values(), *self._going_on])
         self._active.clear()
         self._going_on.clear()
-        self._hand_over_all()
+        self._deliver_all()
         self._decoder = None
         if self._device == "cuda":
             torch.cuda.empty_cache()
@@ -143,39 +148,39 @@ class Generator:
         decoder = self._fitting_decoder() if self._going_on or self._fresh else None
         if decoder is None:
             return
-        placing = _Placing()
+        starting = _StartingRows()
         for queue in (self._going_on, self._fresh):
             later: list[_Row] = []
-            while queue and self._place(queue[0], placing, later):
+            while queue and self._assign(queue[0], starting, later):
                 queue.popleft()
             queue.extendleft(reversed(later))
-        if not placing.starts:
+        if not starting.starts:
             return
-        if placing.copies:
-            sources, targets, lengths = zip(*placing.copies, strict=True)
+        if starting.copies:
+            sources, targets, lengths = zip(*starting.copies, strict=True)
             decoder.copy(sources, targets, length=max(lengths))
-        decoder.start(placing.starts)
-        for start in placing.starts:
+        decoder.start(starting.starts)
+        for start in starting.starts:
             row = self._active[start.slot]
             self._table.set(start.slot, self._exact(row.tokens), row.chain)
             self._counts[start.slot] = 1
-        self.read_tokens += sum(len(start.tokens) - start.known for start in placing.starts)
+        self.read_tokens += sum(len(start.tokens) - start.known for start in starting.starts)
 
     def _fitting_decoder(self) -> Decoder | None:
-        """The decoder, made anew once no row runs if what waits needs longer slots; None until then."""
+        """The decoder; None while rows run and a waiting row needs longer slots, for which a new decoder is made."""
         waiting = [*self._going_on, *self._fresh] if self._decoder is None else self._too_long()
         if not waiting:
             return self._decoder
         if self._active:
             return None
-        self._hand_over_all()
+        self._deliver_all()
         before = self._decoder
         longest = max([row.limit for row in waiting] + ([before.longest] if before else []))
         length = max([len(row.tokens) + row.limit for row in waiting] + ([before.length] if before else []))
         self._decoder = before = None
-        length = -(-length // _LENGTHS) * _LENGTHS
+        length = -(-length // _LENGTH_STEP) * _LENGTH_STEP
         if self._device != "cuda" and self._width is None:
-            self._width = independent_width(self._model, most=self._slots)
+            self._width = independent_width(self._model, limit=self._slots)
         self._decoder = Decoder(
             self._model, slots=self._slots, length=length, longest=longest, ends=self._ends, width=self._width
         )
@@ -190,34 +195,34 @@ class Generator:
         firsts = [queue[0] for queue in (self._going_on, self._fresh) if queue]
         return [r for r in firsts if len(r.tokens) + r.limit > decoder.length or r.limit > decoder.longest]
 
-    def _place(self, row: _Row, placing: "_Placing", later: list[_Row]) -> bool:
-        """Find a slot for a row, or leave it for a later round; False if there is no room for any."""
+    def _assign(self, row: _Row, starting: "_StartingRows", later: list[_Row]) -> bool:
+        """Assign a slot to a row, or leave the row for a later round; False if there is no free slot."""
         decoder = self._decoder
         assert decoder is not None
         if len(row.tokens) + row.limit > decoder.length or row.limit > decoder.longest:
             return False
-        if len(placing.starts) >= _MOST_STARTS[self._device]:
+        if len(starting.starts) >= _MAX_STARTS[self._device]:
             return False
         match = self._own_slot(row) or self._table.find(row.tokens, row.chain)
         known = match.length if match else 0
         if self._device != "cuda":
             known = known // BLOCK * BLOCK
         opening = row.opening(known // BLOCK)
-        if opening in placing.openings:
+        if opening in starting.openings:
             later.append(row)
             return True
-        slot = self._slot_for(match, placing)
+        slot = self._slot_for(match)
         if slot is None:
             return False
-        placing.openings.add(opening)
+        starting.openings.add(opening)
         self._resting.pop(row.conversation, None)
         if match and match.slot != slot:
-            placing.copies.append((match.slot, slot, known))
+            starting.copies.append((match.slot, slot, known))
         self._active[slot] = row
-        placing.starts.append(_start_of(row, slot, known))
+        starting.starts.append(_start_of(row, slot, known))
         return True
 
-    def _slot_for(self, match: Match | None, placing: "_Placing") -> int | None:
+    def _slot_for(self, match: Match | None) -> int | None:
         if match is not None and self._can_be_taken(match):
             self._table.take(match.slot)
             return match.slot
@@ -225,11 +230,11 @@ class Generator:
         return self._table.free(now=time.monotonic(), patience=patience)
 
     def _exact(self, tokens: list[int]) -> list[int]:
-        """What others may take over: on a CPU only whole blocks that were read, which are the same to the last bit."""
+        """The tokens that other rows may reuse: on a CPU only whole blocks, which are the same to the last bit."""
         return tokens if self._device == "cuda" else tokens[: len(tokens) // BLOCK * BLOCK]
 
     def _can_be_taken(self, match: Match) -> bool:
-        """A slot at rest is taken over where it stands by what goes on from it, and copied by what merely begins so."""
+        """Whether a row takes over a matching slot; a row that shares only a small part of it copies that part."""
         return self._table.is_resting(match.slot) and 2 * match.length > len(self._table.tokens(match.slot))
 
     def _write(self) -> None:
@@ -238,25 +243,25 @@ class Generator:
         longest_row = max(len(row.tokens) + int(self._counts[slot]) for slot, row in self._active.items())
         with_top_p = any(row.request.decoding.top_p is not None for row in self._active.values())
         decoder.run(_STEPS[self._device], rows=max(self._active) + 1, longest_row=longest_row, with_top_p=with_top_p)
-        # The device is busy with these steps; what the last ones ended is dealt with meanwhile.
-        self._hand_over()
-        self._take_in()
+        # While the device works on these steps, deliver the rows that ended before them.
+        self._deliver()
+        self._tokenise_new()
         self._counts, is_active = decoder.progress()
         ended = [slot for slot in self._active if not is_active[slot]]
         if ended:
             for slot, written in zip(ended, decoder.written(ended), strict=True):
                 self._ended.append((slot, self._active.pop(slot), written[: self._counts[slot]].tolist()))
 
-    def _hand_over_all(self) -> None:
+    def _deliver_all(self) -> None:
         while self._ended:
-            self._hand_over()
+            self._deliver()
 
-    def _hand_over(self) -> None:
-        most = _MOST_ENDS[self._device]
-        ended, self._ended = self._ended[:most], self._ended[most:]
+    def _deliver(self) -> None:
+        limit = _MAX_ENDS[self._device]
+        ended, self._ended = self._ended[:limit], self._ended[limit:]
         now = time.monotonic()
         for slot, row, tokens in ended:
-            # The last token was written but never read, so the slot does not know it.
+            # The last token was written but never read, so the slot does not hold it.
             known = [*row.tokens, *tokens[:-1]] if self._device == "cuda" else self._exact(row.tokens)
             self._table.rest(slot, known, chain_of(known, row.chain), now=now)
             self._resting[row.conversation] = slot
@@ -273,14 +278,14 @@ class Generator:
         )
 
 
-class _Placing:
-    """What one round starts."""
+class _StartingRows:
+    """The rows that start in one round."""
 
     def __init__(self) -> None:
         self.starts: list[Start] = []
         self.copies: list[tuple[int, int, int]] = []
         self.openings: set[object] = set()
-        """A row waits for another that reads a block more of its prompt than any slot knows."""
+        """Keys of the rows that start; another row with the same key waits until its next block has been read."""
 
 
 def _start_of(row: _Row, slot: int, known: int) -> Start:

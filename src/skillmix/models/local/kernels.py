@@ -1,73 +1,74 @@
-"""One step of attention for many rows of different lengths: each reads its own keys once and nobody else's padding."""
+"""What makes a step on a GPU fast: an attention kernel for rows of different lengths, and compiled small operations."""
 
-from typing import Any
+import sys
+from typing import Any, Final
 
 import torch
 
 try:
     import triton
     import triton.language as tl
-except ImportError:  # a CPU build of torch has none, and does without
+except ImportError:  # CPU builds of torch come without triton
     triton = None
 
 _BLOCK = 64
 _GROUP = 16
-"""Rows of a matrix product on the device, at least; queries that share a key head fill as many as they are."""
+"""The smallest number of rows of a matrix product on the device; the queries of a key head fill some of them."""
 
 
 def can_step(*, head_size: int, groups: int, device: str) -> bool:
-    """Whether the kernel serves a model: powers of two for heads, and not too many queries to a key head."""
+    """Whether the kernel supports a model: the head size is a power of two, and few queries share a key head."""
     return triton is not None and device == "cuda" and head_size in (32, 64, 128, 256) and groups <= _GROUP
 
 
 def step_attention(
     query: torch.Tensor, new: tuple[torch.Tensor, torch.Tensor], store: Any, *, scaling: float
 ) -> torch.Tensor:
-    """Write each row's new key and value to its place, and attend to everything up to there."""
-    keys, values, places, is_active = store
+    """Store each row's new key and value at its position, and attend to everything up to it."""
+    keys, values, positions, is_active = store
     rows, heads, _, size = query.shape
     key_heads = keys.shape[1]
     query, key, value = query[:, :, 0], new[0][:, :, 0], new[1][:, :, 0]
-    found = torch.empty((rows, heads, size), dtype=query.dtype, device=query.device)
+    output = torch.empty((rows, heads, size), dtype=query.dtype, device=query.device)
     _step[(rows, key_heads)](
-        query, key, value, keys, values, places, is_active, found, scaling,
+        query, key, value, keys, values, positions, is_active, output, scaling,
         query.stride(0), query.stride(1), key.stride(0), key.stride(1), value.stride(0), value.stride(1),
-        keys.stride(0), keys.stride(1), found.stride(0), found.stride(1),
+        keys.stride(0), keys.stride(1), output.stride(0), output.stride(1),
         groups=heads // key_heads, size=size, block=_BLOCK, group=_GROUP, num_warps=4, num_stages=3,
     )  # fmt: skip
-    return found[:, None]
+    return output[:, None]
 
 
 if triton is not None:
 
     @triton.jit
     def _step(
-        query, new_key, new_value, keys, values, places, is_active, found, scaling,
-        query_row, query_head, key_row, key_head, value_row, value_head, store_row, store_head, found_row, found_head,
+        query, new_key, new_value, keys, values, positions, is_active, output, scaling,
+        query_row, query_head, key_row, key_head, value_row, value_head, store_row, store_head, output_row, output_head,
         groups: tl.constexpr, size: tl.constexpr, block: tl.constexpr, group: tl.constexpr,
     ) -> None:  # fmt: skip
-        """For one row and one key head: softmax(q k) v in one pass, block by block."""
+        """Compute softmax(q k) v for one row and one key head, in one pass over blocks."""
         row = tl.program_id(0).to(tl.int64)
         head = tl.program_id(1)
         if tl.load(is_active + row) == 0:
             return
-        place = tl.load(places + row)
+        position = tl.load(positions + row)
         across = tl.arange(0, size)
         key = tl.load(new_key + row * key_row + head * key_head + across)
         value = tl.load(new_value + row * value_row + head * value_head + across)
         base = row * store_row + head * store_head
-        tl.store(keys + base + place * size + across, key)
-        tl.store(values + base + place * size + across, value)
+        tl.store(keys + base + position * size + across, key)
+        tl.store(values + base + position * size + across, value)
         member = tl.arange(0, group)
-        wanted = query + row * query_row + (head * groups + member)[:, None] * query_head + across[None, :]
-        q = tl.load(wanted, mask=(member < groups)[:, None], other=0.0)
-        # The new token first: it is there in any case, so the running maximum starts as a number.
+        pointers = query + row * query_row + (head * groups + member)[:, None] * query_head + across[None, :]
+        q = tl.load(pointers, mask=(member < groups)[:, None], other=0.0)
+        # The new token comes first: it always exists, so the running maximum starts as a finite number.
         best = tl.sum(q.to(tl.float32) * key[None, :].to(tl.float32), 1) * scaling
         total = tl.full((group,), 1.0, tl.float32)
         sums = tl.zeros((group, size), tl.float32) + value[None, :].to(tl.float32)
-        for start in range(0, place, block):
+        for start in range(0, position, block):
             at = start + tl.arange(0, block)
-            is_there = at < place
+            is_there = at < position
             where = base + at[:, None] * size + across[None, :]
             k = tl.load(keys + where, mask=is_there[:, None], other=0.0)
             v = tl.load(values + where, mask=is_there[:, None], other=0.0)
@@ -80,5 +81,31 @@ if triton is not None:
             sums = sums * shrink[:, None] + tl.dot(share.to(v.dtype), v)
             best = higher
         result = sums / total[:, None]
-        target = found + row * found_row + (head * groups + member)[:, None] * found_head + across[None, :]
-        tl.store(target, result.to(found.dtype.element_ty), mask=(member < groups)[:, None])
+        target = output + row * output_row + (head * groups + member)[:, None] * output_head + across[None, :]
+        tl.store(target, result.to(output.dtype.element_ty), mask=(member < groups)[:, None])
+
+
+_FUSED: Final = ("RMSNorm", "MLP")
+"""Ends of the names of modules whose time goes into small operations; a small model's step is mostly that."""
+_MARK: Final = "is_fused_by_skillmix"
+
+
+def fuse(model: Any) -> None:
+    """Compile the norms, the MLPs and the rotary embedding of a model, once, for inputs of any shape.
+
+    THIS PATCHES TRANSFORMERS FOR THE WHOLE PROCESS. Attention layers call `apply_rotary_pos_emb` as a global function
+    of the model's module, so the compiled function repositions the module's own. Every other model of the same
+    architecture in this process then uses the compiled function too. It computes the same, and it compiles again for
+    another device or dtype.
+    """
+    if getattr(model, _MARK, False):
+        return
+    setattr(model, _MARK, True)
+    modeling: Any = sys.modules[type(model).__module__]
+    rotate = getattr(modeling, "apply_rotary_pos_emb", None)
+    if rotate is not None and not getattr(rotate, _MARK, False):
+        modeling.apply_rotary_pos_emb = torch.compile(rotate, dynamic=True)
+        setattr(modeling.apply_rotary_pos_emb, _MARK, True)
+    for module in model.modules():
+        if type(module).__name__.endswith(_FUSED):
+            module.forward = torch.compile(module.forward, dynamic=True)

@@ -1,17 +1,21 @@
-"""A checkpoint folder becomes a model in memory: safetensors only, no code of strangers."""
+"""Load a checkpoint folder and its LoRA adapters into memory: safetensors only, and no code of others.
+
+Adapters are merged into the weights, so that a tuned model runs as fast as its base.
+"""
 
 import os
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
+from safetensors.torch import load_file
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
 from skillmix.models.checkpoints import Checkpoint, parameters_in
-from skillmix.models.local.adapters import merge_adapter
 from skillmix.models.local.chat import Renderer
 from skillmix.models.local.kv_cache import ATTENTION, slot_attention
 from skillmix.models.local.strangers import reading_weights, some_of
@@ -28,23 +32,25 @@ class Loaded(NamedTuple):
 
 def load(checkpoint: Path | Checkpoint, *, device: str | None = None) -> Loaded:
     """Load a model onto the GPU in bfloat16 where there is one, else onto the CPU in float32."""
-    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    # bfloat16 is slower on most CPUs, and kills the process on some that claim to have it.
-    dtype = torch.bfloat16 if place == "cuda" else torch.float32
-    model, tokenizer = read_checkpoint(checkpoint, dtype=dtype, device=place)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    # bfloat16 is slower on most CPUs, and kills the process on some that claim to support it.
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    model, tokenizer = read_checkpoint(checkpoint, dtype=dtype, device=device)
     name = str(checkpoint.base if isinstance(checkpoint, Checkpoint) else checkpoint)
     return Loaded(prepared(model, name=name), Renderer(tokenizer, name=name))
 
 
 def load_for_training(checkpoint: Checkpoint, *, device: str, is_fp32: bool) -> Any:
-    """A model with its adapters merged, as it is stored; in float32 on a CPU, or if asked for."""
+    """A model with its adapters merged, in the stored precision; in float32 on a CPU or if `is_fp32`."""
     dtype = torch.float32 if is_fp32 or device == "cpu" else "auto"
     return read_checkpoint(checkpoint, dtype=dtype, device=device)[0]
 
 
 def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
-    """A checkpoint's tokenizer, and the tokens at which its model stops."""
-    with reading_weights(checkpoint.tokenizer, hint="It must be a Hugging Face checkpoint with a tokenizer.json."):
+    """A checkpoint's tokenizer, and the tokens that end a text of its model."""
+    with reading_weights(
+        checkpoint.tokenizer, hint="The folder must hold a Hugging Face checkpoint with a tokenizer.json."
+    ):
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.tokenizer, trust_remote_code=False)
     ends: set[int] = set()
     for name in ("generation_config.json", "config.json"):
@@ -55,52 +61,54 @@ def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
 
 
 def _ends_in(file: Path) -> set[int]:
-    named = json_object(file.read_bytes(), source=str(file), hint=_WHAT_IT_MUST_BE).get("eos_token_id")
-    listed = named if isinstance(named, list) else [] if named is None else [named]
+    setting = json_object(file.read_bytes(), source=str(file), hint=_CHECKPOINT_HINT).get("eos_token_id")
+    listed = setting if isinstance(setting, list) else [] if setting is None else [setting]
     if not all(isinstance(token, int) for token in listed):
-        raise UserError(f"{file}: eos_token_id is not a token's number.", hint="Mend it, or fetch the file again.")
+        raise UserError(f"{file}: eos_token_id is not the number of a token.", hint="Mend the file, or fetch it again.")
     return set(listed)
 
 
-_WHAT_IT_MUST_BE: Final = "It must be a Hugging Face checkpoint with safetensors weights and a fast tokenizer."
+_CHECKPOINT_HINT: Final = (
+    "The folder must hold a Hugging Face checkpoint with safetensors weights and a fast tokenizer."
+)
 
 
 def training_device() -> str:
-    """Where this process trains: its own GPU under torchrun, the first one, or the CPU."""
-    asked = os.environ.get("SKILLMIX_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+    """The device on which this process trains: its own GPU under torchrun, the first GPU, or the CPU."""
+    device = os.environ.get("SKILLMIX_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
     rank = os.environ.get("LOCAL_RANK")
-    return f"cuda:{rank}" if asked == "cuda" and rank is not None else asked
+    return f"cuda:{rank}" if device == "cuda" and rank is not None else device
 
 
 def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, device: str) -> tuple[Any, Any]:
     """A model with its adapters merged, and its tokenizer."""
     logging.disable_progress_bar()
-    found = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    found.check_adapters()
-    with reading_weights(found.base, hint=_WHAT_IT_MUST_BE):
-        config = AutoConfig.from_pretrained(found.base, trust_remote_code=False)
-        _refuse_absurd_sizes(config, found.base)
+    folders = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+    folders.check_adapters()
+    with reading_weights(folders.base, hint=_CHECKPOINT_HINT):
+        config = AutoConfig.from_pretrained(folders.base, trust_remote_code=False)
+        _refuse_absurd_sizes(config, folders.base)
         model, report = AutoModelForCausalLM.from_pretrained(
-            found.base,
+            folders.base,
             config=config,
             dtype=dtype,
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # so that all of them are named below
+            ignore_mismatched_sizes=True,  # the error below names all of them
         )
-        _refuse_partly_loaded(report, found.base)
-        tokenizer = AutoTokenizer.from_pretrained(found.tokenizer, trust_remote_code=False)
+        _refuse_partly_loaded(report, folders.base)
+        tokenizer = AutoTokenizer.from_pretrained(folders.tokenizer, trust_remote_code=False)
     model = model.to(device)
-    for adapter in found.adapters:
+    for adapter in folders.adapters:
         merge_adapter(model, adapter)
     return model, tokenizer
 
 
 def _refuse_partly_loaded(report: dict[str, Any], folder: Path) -> None:
-    """Refuse a checkpoint whose files and architecture disagree: what is not loaded would be random numbers.
+    """Refuse a checkpoint whose files and architecture disagree: weights that are not loaded would be random.
 
-    Tied output embeddings and buffers that a model computes for itself are not in the report.
+    The report does not list tied output embeddings, or buffers that a model computes itself.
     """
     kinds = {
         "has no weights for": report.get("missing_keys") or (),
@@ -116,11 +124,11 @@ def _refuse_partly_loaded(report: dict[str, Any], folder: Path) -> None:
 
 
 def _refuse_absurd_sizes(config: Any, folder: Path) -> None:
-    """Refuse a config.json that describes far more weights than there are before any memory is asked for."""
+    """Refuse a config.json that describes far more weights than the files hold, before memory is allocated."""
     text = config.get_text_config()
-    given = {name: getattr(text, name, None) for name in _SIZES}
-    # Some architectures have a size for each layer, as a list; these are not looked at.
-    sizes = {name: size for name, size in given.items() if size is not None and not isinstance(size, list)}
+    settings = {name: getattr(text, name, None) for name in _SIZES}
+    # Some architectures list a size for each layer; these are not checked.
+    sizes = {name: size for name, size in settings.items() if size is not None and not isinstance(size, list)}
     wrong = [name for name, size in sizes.items() if not isinstance(size, int) or not 0 < size < _SIZES[name]]
     if wrong:
         shown = ", ".join(f"{name} is {sizes[name]!r:.40}" for name in wrong)
@@ -128,9 +136,9 @@ def _refuse_absurd_sizes(config: Any, folder: Path) -> None:
     vocabulary, hidden, inner, layers, heads, _, per_head = (sizes.get(name, 0) for name in _SIZES)
     described = hidden * (vocabulary + layers * (inner + heads * per_head))
     stored = parameters_in(folder)
-    if described > _MOST_PER_STORED * stored:
+    if described > _MAX_DESCRIBED_PER_STORED * stored:
         raise UserError(
-            f"{folder / 'config.json'} describes at least {described} weights, and the files hold {stored}.",
+            f"{folder / 'config.json'} describes at least {described} weights, but the files hold {stored}.",
             hint="Fetch the checkpoint again.",
         )
 
@@ -144,17 +152,113 @@ _SIZES: Final = {
     "num_key_value_heads": 10_000,
     "head_dim": 100_000,
 }
-"""Sizes in a config.json, and numbers far above those of any real model."""
-_MOST_PER_STORED: Final = 16
-"""Quantised weights are stored several to a number."""
+"""Sizes in a config.json, with bounds far above those of any real model."""
+_MAX_DESCRIBED_PER_STORED: Final = 16
+"""A stored number may hold several quantised weights."""
 
 
 def prepared(model: Any, *, name: str) -> Any:
-    """Set a model up for slots."""
+    """Prepare a model for generation in slots; an error if its attention does not allow that."""
     config = model.config.get_text_config()
     if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        raise UserError(f"{name} attends through a sliding window.", hint="Serve it with vLLM and use openai:NAME@URL.")
+        raise UserError(f"{name} uses sliding-window attention.", hint="Serve it with vLLM and use openai:NAME@URL.")
     if not getattr(model, "_supports_attention_backend", False):
-        raise UserError(f"{name} has an attention of its own.", hint="Serve it with vLLM and use openai:NAME@URL.")
+        raise UserError(
+            f"{name} has its own implementation of attention.", hint="Serve it with vLLM and use openai:NAME@URL."
+        )
     model.set_attn_implementation(ATTENTION)
     return model.eval().requires_grad_(False)
+
+
+_PREFIX: Final = "base_model.model."
+_LARGEST_ALPHA: Final = 1e6
+_UNSUPPORTED: Final = (
+    "use_dora",
+    "fan_in_fan_out",
+    "modules_to_save",
+    "trainable_token_indices",
+    "alpha_pattern",
+    "layer_replication",
+)
+
+
+def merge_adapter(model: Any, folder: Path) -> None:
+    """Add an adapter's changes to the weights of its model."""
+    config = _config(folder)
+    scale = _scale(config, folder)
+    weights = dict(model.named_parameters())
+    factors = _factors(folder)
+    _refuse_missing(config, folder, weights, factors)
+    with torch.no_grad():
+        for module, (down, up) in factors.items():
+            weight = weights.get(f"{module}.weight")
+            shapes = (tuple(up.shape), tuple(down.shape))
+            if weight is None or shapes != ((weight.shape[0], len(down)), (len(down), weight.shape[-1])):
+                raise UserError(
+                    f"The adapter {folder} changes {module}, which this model does not have in that shape.",
+                    hint="The adapter was made for another model.",
+                )
+            down, up = (factor.to(weight.device, torch.float32) for factor in (down, up))
+            weight.copy_(weight.float() + scale(down.shape[0]) * (up @ down))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    file = folder / "adapter_config.json"
+    return json_object(file.read_bytes(), source=str(file), hint="Save the adapter again with peft.")
+
+
+def _refuse_missing(config: dict[str, Any], folder: Path, weights: Iterable[str], changed: Collection[str]) -> None:
+    """Refuse an adapter without weights for a module that its settings list.
+
+    Settings that choose modules by a pattern are not checked.
+    """
+    targets = config.get("target_modules")
+    if not isinstance(targets, list) or any(config.get(name) for name in _CHOOSES_AMONG_TARGETS):
+        return
+    ends = tuple(f".{target}" for target in targets)
+    modules = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
+    missing = [module for module in modules if f".{module}".endswith(ends) and module not in changed]
+    if missing:
+        raise UserError(
+            f"The adapter {folder} has no weights for {some_of(missing)}.",
+            hint="The adapter is incomplete; save it again.",
+        )
+
+
+_CHOOSES_AMONG_TARGETS: Final = ("layers_to_transform", "layers_pattern", "exclude_modules")
+
+
+def _scale(config: dict[str, Any], folder: Path) -> Any:
+    unsupported = [name for name in _UNSUPPORTED if config.get(name)]
+    if config.get("peft_type") != "LORA" or unsupported or config.get("bias", "none") != "none":
+        why = ", ".join(unsupported) or f"{config.get('peft_type')}, bias {config.get('bias')}"
+        raise UserError(
+            f"The adapter {folder} is not a plain LoRA ({why}).", hint="Merge it with peft and use local:PATH."
+        )
+    alpha = config.get("lora_alpha")
+    if not isinstance(alpha, int | float) or not 0 < alpha < _LARGEST_ALPHA:
+        raise UserError(f"The adapter {folder} has no usable lora_alpha.", hint="Save the adapter again with peft.")
+    return (lambda rank: alpha / rank**0.5) if config.get("use_rslora") else (lambda rank: alpha / rank)
+
+
+def _factors(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """The two LoRA factors of every module that an adapter changes."""
+    file = folder / "adapter_model.safetensors"
+    if not file.is_file():
+        raise UserError(
+            f"{folder} has no adapter_model.safetensors.", hint="Save the adapter again in the safetensors format."
+        )
+    with reading_weights(file):
+        tensors = load_file(file)
+    factors = {}
+    for name in sorted(tensors):
+        module, kind, _ = name.removeprefix(_PREFIX).rpartition(".lora_A.weight")
+        other = f"{_PREFIX}{module}.lora_B.weight"
+        if kind and other in tensors:
+            factors[module] = tensors.pop(name), tensors.pop(other)
+    if tensors or not factors:
+        raise UserError(
+            f"The adapter {folder} has weights that are not LoRA factors: {next(iter(tensors), 'none at all')}.",
+            hint="Merge it with peft and use local:PATH.",
+        )
+    return factors

@@ -1,4 +1,4 @@
-"""`local:PATH` and `bundled:NAME`: a model in this process, in a thread of its own."""
+"""`local:PATH` and `bundled:NAME`: a model that runs in its own thread of this process."""
 
 import asyncio
 import os
@@ -10,50 +10,50 @@ from typing import Any, Final
 
 from skillmix.calls import CallProblem, Outcome, Request
 from skillmix.models.checkpoints import checkpoint_of
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import ModelOptions, ModelSpec
 
 
 def calm_threads() -> None:
-    """Set, before torch is loaded, how long threads spin while they wait for each other.
+    """Limit how long threads spin while they wait for each other; this must be called before torch is imported.
 
-    Threads that spin for long make a busy machine many times slower, threads that do not spin at all an idle one by
-    half.
+    Long spinning makes a busy machine many times slower; no spinning at all makes an idle machine half as fast.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 _CPU_SLOTS: Final = 8
 _SHARE_OF_MEMORY: Final = 0.6
-_MOST_SLOTS: Final = 2048
+_MAX_SLOTS: Final = 2048
 _TYPICAL_LENGTH: Final = 1024
 _QUICKLY_HASHED: Final = 2 << 30
+"""Bytes of weights that a probe hashes; the hash of a larger model is checked when it is loaded."""
 
 _Result = tuple[Request, Outcome]
 
 
 class LocalModel:
-    """Loads at the first request; batches whatever waits; ends with its thread."""
+    """Loads the checkpoint at the first request, and batches all requests that wait."""
 
-    def __init__(self, spec: ModelSpec, *, concurrency: int | None = None) -> None:
+    def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         self._spec = spec
-        self._concurrency = concurrency
+        self._concurrency = options.concurrency
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     async def probe(self) -> CallProblem | None:
-        """Whether the checkpoint and its adapters are there and belong together; a bundled one is fetched now."""
-        await asyncio.to_thread(_probed, self._spec)
+        """Check that the checkpoint and its adapters exist and belong together; fetch a bundled model."""
+        await asyncio.to_thread(_check_checkpoint, self._spec)
         return None
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
-        """Answer requests, in the order in which rows end."""
+        """Answer requests, and yield outcomes in the order in which rows end."""
         loop = asyncio.get_running_loop()
         incoming: SimpleQueue[Request] = SimpleQueue()
         results: asyncio.Queue[_Result | BaseException | None] = asyncio.Queue()
         is_over = threading.Event()
 
         def put(item: "_Result | BaseException | None") -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits for it any more
+            with suppress(RuntimeError):  # the loop is closed, and no one waits for the item
                 loop.call_soon_threadsafe(results.put_nowait, item)
 
         async def feed() -> None:
@@ -74,7 +74,7 @@ class LocalModel:
             feeding.cancel()
 
     async def close(self) -> None:
-        """Wait for the round that runs, and give the memory back."""
+        """Wait for the end of the present round, and free the memory."""
         self._stop.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
@@ -85,7 +85,7 @@ class LocalModel:
             first = _wait_for_one(incoming, is_over, self._stop)
             if first is not None:
                 self._generate(first, incoming, is_over, put)
-        except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the results
+        except BaseException as error:  # noqa: BLE001  # `serve` raises it
             put(error)
         finally:
             put(None)
@@ -113,7 +113,7 @@ class LocalModel:
 
 
 def slots_for(model: Any) -> int:
-    """As many conversations at once as the memory holds; on a CPU, as many as it computes at one go."""
+    """The number of conversations at once: on a GPU as many as fit into its memory, on a CPU a fixed number."""
     import torch
 
     from skillmix.models.local.kv_cache import CacheShape
@@ -121,12 +121,12 @@ def slots_for(model: Any) -> int:
     if model.device.type != "cuda":
         return _CPU_SLOTS
     free, _ = torch.cuda.mem_get_info()
-    fitting = int(_SHARE_OF_MEMORY * free / (CacheShape(model).bytes_per_token * _TYPICAL_LENGTH))
-    return max(1, min(_MOST_SLOTS, fitting))
+    slots = int(_SHARE_OF_MEMORY * free / (CacheShape(model).bytes_per_token * _TYPICAL_LENGTH))
+    return max(1, min(_MAX_SLOTS, slots))
 
 
 def _wait_for_one(incoming: "SimpleQueue[Request]", is_over: threading.Event, stop: threading.Event) -> Request | None:
-    """The next request; None once no more will come."""
+    """The next request; None after the last one."""
     while not stop.is_set():
         was_over = is_over.is_set()
         try:
@@ -138,14 +138,14 @@ def _wait_for_one(incoming: "SimpleQueue[Request]", is_over: threading.Event, st
 
 
 def _all_of(incoming: "SimpleQueue[Request]") -> list[Request]:
-    found = []
+    requests = []
     with suppress(Empty):
         while True:
-            found.append(incoming.get_nowait())
-    return found
+            requests.append(incoming.get_nowait())
+    return requests
 
 
-def _probed(spec: ModelSpec) -> None:
-    found = checkpoint_of(spec)
-    if found.bytes() <= _QUICKLY_HASHED:  # else when it is loaded
-        found.check_adapters()
+def _check_checkpoint(spec: ModelSpec) -> None:
+    checkpoint = checkpoint_of(spec)
+    if checkpoint.bytes() <= _QUICKLY_HASHED:
+        checkpoint.check_adapters()

@@ -1,4 +1,4 @@
-"""What the libraries that read checkpoints say about damaged ones, as one line for the user."""
+"""Errors for checkpoints that a library cannot read, in one line for the user."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,17 +9,17 @@ from skillmix.errors import UserError
 
 _SHOWN: Final = 3
 _PANIC: Final = "PanicException"
-"""How the libraries that are written in Rust fail; it is no Exception, and cannot be imported."""
+"""What libraries written in Rust raise; it is not an `Exception`, and it cannot be imported."""
 
 
 @contextmanager
 def reading_weights(source: Path, *, hint: str = "The file is damaged; fetch or save it again.") -> Iterator[None]:
-    """Turn whatever a library raises while it reads a stranger's file into an error for the user."""
+    """Turn whatever a library raises while it reads an untrusted file into a `UserError`."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # noqa: BLE001  # every library has its own, and a file can provoke any of them
+    except Exception as error:  # noqa: BLE001  # every library has its own exceptions, and a file can provoke any of them
         raise _unreadable(source, error, hint) from None
     except BaseException as error:
         if type(error).__name__ != _PANIC:
@@ -36,7 +36,7 @@ _LONGEST_REASON: Final = 300
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first few of many names, and how many there are.
+    """The first few of many names, with their number.
 
     >>> some_of(["a", "b", "c", "d"])
     'a, b, c and 1 more (4 in all)'

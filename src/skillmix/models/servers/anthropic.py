@@ -5,49 +5,47 @@ from typing import Final
 from urllib.parse import quote
 
 from skillmix.calls import CallProblem, Outcome, Reply, Request
-from skillmix.models.servers.http import Endpoint, Refused, probed
-from skillmix.models.servers.keys import Access, door_of
-from skillmix.models.servers.pool import Pool
+from skillmix.models.servers.http import Endpoint, Refused, fatal_in_probe
+from skillmix.models.servers.keys import server_of
+from skillmix.models.servers.pool import CONCURRENCY, Pool
 from skillmix.models.servers.replies import anthropic_answer
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import ModelOptions, ModelSpec
 
 VERSION: Final = "2023-06-01"
-_FALLBACK_LIMIT: Final = 1024
-"""The endpoint insists on a limit."""
+_DEFAULT_LIMIT: Final = 1024
+"""The endpoint requires a limit."""
 
 
 class AnthropicModel:
     """A chat model behind `/messages`."""
 
-    def __init__(
-        self, spec: ModelSpec, *, access: Access | None = None, concurrency: int = 64, timeout: float = 600
-    ) -> None:
-        door = door_of(spec, access or Access())
+    def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
+        server = server_of(spec, options.access)
         self._name = spec.name
-        self._is_own = door.is_own
-        key = {"x-api-key": door.secret} if door.secret else {}
-        self._endpoint = Endpoint(door, headers={**key, "anthropic-version": VERSION}, timeout=timeout)
-        self._pool = Pool(self.answer, most=concurrency)
+        self._is_own = server.is_own
+        key = {"x-api-key": server.secret} if server.secret else {}
+        self._endpoint = Endpoint(server, headers={**key, "anthropic-version": VERSION}, timeout=options.timeout)
+        self._pool = Pool(self.answer, limit=options.concurrency or CONCURRENCY)
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests, many at once."""
         return self._pool.serve(requests)
 
     async def probe(self) -> CallProblem | None:
-        """Ask for the model's description; a compatible server need not have one."""
-        described = await self._endpoint.get(f"/models/{quote(self._name, safe='')}")
-        if not isinstance(described, CallProblem) or (described.reason == "HTTP 404" and not self._is_own):
+        """Ask for the model's description, which a compatible server need not have."""
+        description = await self._endpoint.get(f"/models/{quote(self._name, safe='')}")
+        if not isinstance(description, CallProblem) or (description.reason == "HTTP 404" and not self._is_own):
             return None
-        return probed(described)
+        return fatal_in_probe(description)
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await self._endpoint.close()
 
     async def answer(self, request: Request) -> Outcome:
-        """One call; the endpoint takes no seed, and the reply says so."""
-        limit = request.decoding.max_tokens or _FALLBACK_LIMIT
-        result = await self._endpoint.post("/messages", self._body(request, limit), most_tokens=limit)
+        """Make one call; the endpoint takes no seed, and the reply says so."""
+        limit = request.decoding.max_tokens or _DEFAULT_LIMIT
+        result = await self._endpoint.post("/messages", self._body(request, limit), max_tokens=limit)
         if isinstance(result, CallProblem):
             return result
         if isinstance(result, Refused):
@@ -66,10 +64,10 @@ class AnthropicModel:
         }
 
     def _outcome(self, request: Request, raw: bytes) -> Outcome:
-        answer = anthropic_answer(raw, most_tokens=request.decoding.max_tokens)
+        answer = anthropic_answer(raw, max_tokens=request.decoding.max_tokens)
         if isinstance(answer, CallProblem):
             return answer
-        self._endpoint.answered()
+        self._endpoint.note_good_reply()
         return Reply(
             text=answer.text,
             finish=answer.finish,

@@ -1,4 +1,7 @@
-"""Which key goes to which address: a provider's own to that provider alone, any other one only where it is named."""
+"""Decide which key goes to which address.
+
+A provider's own key goes to that provider alone; any other key goes only where an experiment file sends it.
+"""
 
 import os
 from dataclasses import dataclass
@@ -8,72 +11,61 @@ from urllib.parse import urlsplit
 
 from skillmix.errors import UserError
 from skillmix.models.servers.masking import MASK
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import PROVIDERS, Access, ModelSpec, provider_of
 
-OWN_KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
-OWN_ADDRESSES: Final = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}
-_OWNERS: Final = {variable: provider for provider, variable in OWN_KEYS.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How a model may be reached, as its experiment file says."""
-
-    key: str | None = None
-    """Name of the variable that holds the key."""
-    insecure: bool = False
-    """Whether that key may go over plain http to another machine."""
+_ADDRESSES: Final = {name: provider.address for name, provider in PROVIDERS.items() if provider.address}
+_KEY_OWNERS: Final = {provider.key: name for name, provider in PROVIDERS.items() if provider.key}
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """An address with the key for it."""
+class Server:
+    """The address of a server, with the key for it."""
 
     address: str
     secret: str | None
     variable: str | None
-    """Where the key came from; None if none is sent."""
+    """The environment variable that holds the key; None if no key is sent."""
     is_own: bool
-    """Whether the address is the provider's own."""
+    """Whether the server belongs to the provider itself."""
 
 
-def door_of(spec: ModelSpec, access: Access) -> Door:
-    """Where a model is asked, and with which key; an error if the key may not go there."""
-    address = spec.address or OWN_ADDRESSES[spec.provider]
+def server_of(spec: ModelSpec, access: Access) -> Server:
+    """The server of a model, with its key; an error if the key may not go there."""
+    address = spec.address or _ADDRESSES[spec.provider]
     is_own = _owner(address) == spec.provider
-    variable = access.key or (OWN_KEYS[spec.provider] if is_own else None)
+    variable = access.key or (provider_of(spec).key if is_own else None)
     if variable is None:
-        return Door(address, None, None, is_own)
+        return Server(address, None, None, is_own)
     _refuse_other_owner(variable, address)
     _refuse_plain_http(variable, address, access)
     secret = _key_from_environment(variable)
     MASK.add(secret)
-    return Door(address, secret, variable, is_own)
+    return Server(address, secret, variable, is_own)
 
 
 def _owner(address: str) -> str | None:
-    """The provider whose own address this is."""
+    """The provider that an address belongs to."""
     parts = urlsplit(address)
-    for provider, own in OWN_ADDRESSES.items():
+    for provider, own in _ADDRESSES.items():
         if parts.scheme == "https" and parts.hostname == urlsplit(own).hostname and parts.port in (None, 443):
             return provider
     return None
 
 
 def _refuse_other_owner(variable: str, address: str) -> None:
-    owner = _OWNERS.get(variable)
+    owner = _KEY_OWNERS.get(variable)
     if owner is not None and _owner(address) != owner:
         raise UserError(
-            f"{variable} is not sent to {address}: it goes to {OWN_ADDRESSES[owner]} alone.",
-            hint="Put the key of this address into a variable of its own, and name that one with `key:`.",
+            f"{variable} is not sent to {address}: it goes to {_ADDRESSES[owner]} only.",
+            hint="Put the key for this address into another variable, and name that variable with `key:`.",
         )
 
 
 def _refuse_plain_http(variable: str, address: str, access: Access) -> None:
     if urlsplit(address).scheme == "http" and not is_loopback(address) and not access.insecure:
         raise UserError(
-            f"{variable} is not sent to {address}: everybody on the way could read it.",
-            hint="Use https, or set `insecure: true` for this model if the network is your own.",
+            f"{variable} is not sent to {address}: anyone on the network could read it.",
+            hint="Use https, or set `insecure: true` for this model if you trust the network.",
         )
 
 
@@ -91,13 +83,16 @@ def is_loopback(address: str) -> bool:
 
 
 def _key_from_environment(name: str) -> str:
-    """A key from the environment, which is the only place for one."""
+    """Read a key from the environment; keys are read from nowhere else."""
     secret = os.environ.get(name, "")
     if not secret:
-        raise UserError(f"{name} is not set.", hint=f"export {name}=… before running; it is never written anywhere.")
+        raise UserError(
+            f"{name} is not set.",
+            hint=f"export {name}=… and run the command again; the key is never written to a file.",
+        )
     if not secret.isascii() or not secret.isprintable() or " " in secret:
         raise UserError(
-            f"{name} is not a key: it holds a space, a line break or a letter that no header can hold.",
-            hint=f"export {name} again without it.",
+            f"{name} is not a key: it contains a space, a line break or a character that an HTTP header cannot hold.",
+            hint=f"export {name} again without that character.",
         )
     return secret

@@ -1,4 +1,4 @@
-"""Keys are hidden in everything that a server sends, in whatever shape it sends them back."""
+"""Hide keys in everything that a server sends, in whatever encoding the server repeats them."""
 
 import base64
 import html
@@ -16,20 +16,20 @@ _ESCAPE: Final = re.compile(r"(?<!\\)\\++(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2}))
 _SMALL: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 _NOT_WORDS: Final = re.compile(r"[^a-z0-9]+")
 _SHORTEST: Final = 4
-"""A shorter key is no secret, and would be found in any sentence."""
+"""A shorter key is not a secret, and any sentence would contain it."""
 _LONGEST_LINE: Final = 300
 _LONGEST_READ: Final = 20_000
 
 
 class _Shape(NamedTuple):
-    """A key as a server may write it, and how long a piece of that must be to count as a part of the key."""
+    """One encoding of a key, and the length from which a piece of it counts as part of the key."""
 
     text: str
     piece: int
 
 
 class Mask:
-    """Hides keys; those of all models of a process, as one server may learn the key of another."""
+    """Hides the keys of all models of this process, since one server may learn the key of another."""
 
     def __init__(self) -> None:
         self._secrets: set[str] = set()
@@ -52,16 +52,16 @@ class Mask:
             self._long_words = re.compile(f"[!-~]{{{min(self._reply_pieces)},}}")
 
     def line(self, text: str, *, longest: int = _LONGEST_LINE) -> str:
-        """One line of what a server sent: cleaned, then without keys, then cut."""
+        """A server's text as one printable line, without keys, cut to a length."""
         read = one_line(text[:_LONGEST_READ])
         hidden = _KEY_LIKE.sub(HIDDEN, _without(read, self._pieces))
         if len(text) > _LONGEST_READ:
-            hidden = hidden[:-_LONGEST_LINE]  # the end may hold the first letters of a key
+            hidden = hidden[:-_LONGEST_LINE]  # the end may be the beginning of a key
         return _WITHHELD if self._is_disguised(hidden) else hidden[:longest]
 
     def reply(self, text: str) -> str:
-        """A model's text without the keys in it; a key that is an ordinary word is left alone."""
-        # A part of a key is a long word; looking at long words alone is what makes this cheap.
+        """A model's text with its keys hidden; a key that looks like an ordinary word stays."""
+        # A piece of a key is a long word, and checking only long words is cheap.
         if self._long_words is None:
             return text
         words = set(self._long_words.findall(text))
@@ -70,7 +70,7 @@ class Mask:
         return _without(text, self._reply_pieces)
 
     def _is_disguised(self, text: str) -> bool:
-        """Whether a key shows once escapes are resolved or separators are left out."""
+        """Whether a text contains a key once escapes are resolved and separators removed."""
         if not self._squeezed:
             return False
         plain = text
@@ -95,12 +95,12 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _is_unlike_words(secret: str) -> bool:
-    """Whether no text holds it by chance; `EMPTY` and `not-needed`, which some servers want, may well be in one."""
+    """Whether no text contains the key by chance, unlike `EMPTY` or `not-needed`, which some servers expect."""
     return len(secret) >= 16 or (len(secret) >= 8 and any(letter.isdigit() for letter in secret))
 
 
 def _frequent_shapes(secret: str, part: int) -> Iterator[_Shape]:
-    """The key itself, in base64 at each of its three offsets, and in hexadecimal digits."""
+    """The key itself, in hexadecimal digits, and in base64 at each of the three offsets."""
     raw = secret.encode()
     yield _Shape(secret, part)
     yield _Shape(raw.hex(), 2 * part)
@@ -133,7 +133,7 @@ def _collect(pieces: dict[int, set[str]], shapes: Iterable[_Shape]) -> None:
 
 
 def _without(text: str, pieces: dict[int, set[str]]) -> str:
-    """Text with every stretch that is made of pieces replaced."""
+    """The text with every run of pieces replaced by a marker."""
     small = text.translate(_SMALL)
     covered: list[tuple[int, int]] = []
     for size, known in pieces.items():

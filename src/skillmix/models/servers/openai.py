@@ -1,16 +1,16 @@
-"""Any OpenAI-compatible chat endpoint, with the quirks of the many servers that call themselves so."""
+"""Chat endpoints that are compatible with OpenAI's, with the quirks of many servers."""
 
 import re
 from collections.abc import AsyncIterator
 from typing import Final
 
 from skillmix.calls import CallProblem, Outcome, Reply, Request
-from skillmix.models.servers.http import Endpoint, Refused, probed
-from skillmix.models.servers.keys import Access, door_of
+from skillmix.models.servers.http import Endpoint, Refused, fatal_in_probe
+from skillmix.models.servers.keys import server_of
 from skillmix.models.servers.masking import MASK
-from skillmix.models.servers.pool import Pool
+from skillmix.models.servers.pool import CONCURRENCY, Pool
 from skillmix.models.servers.replies import chat_answer, listed_models
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import ModelOptions, ModelSpec
 
 _THINKING = re.compile(r"^\s*<think>.*?</think>\s*", re.DOTALL)
 _MAY_BE_LEFT_OUT: Final = ("seed", "temperature", "top_p")
@@ -24,14 +24,12 @@ _NAMES_SHOWN: Final = 8
 class OpenAIModel:
     """A chat model behind `/chat/completions`."""
 
-    def __init__(
-        self, spec: ModelSpec, *, access: Access | None = None, concurrency: int = 64, timeout: float = 600
-    ) -> None:
-        door = door_of(spec, access or Access())
+    def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
+        server = server_of(spec, options.access)
         self._name = spec.name
-        headers = {"Authorization": f"Bearer {door.secret}"} if door.secret else {}
-        self._endpoint = Endpoint(door, headers=headers, timeout=timeout)
-        self._pool = Pool(self.answer, most=concurrency)
+        headers = {"Authorization": f"Bearer {server.secret}"} if server.secret else {}
+        self._endpoint = Endpoint(server, headers=headers, timeout=options.timeout)
+        self._pool = Pool(self.answer, limit=options.concurrency or CONCURRENCY)
         self._limit_name = "max_tokens"
         self._left_out: set[str] = set()
 
@@ -40,10 +38,10 @@ class OpenAIModel:
         return self._pool.serve(requests)
 
     async def probe(self) -> CallProblem | None:
-        """Ask for the list of models; a server that has none to show is taken at its word."""
+        """Look for the model in the server's list of models, if the server has one."""
         listed = await self._endpoint.get("/models")
         if isinstance(listed, CallProblem):
-            return None if listed.reason == "HTTP 404" else probed(listed)
+            return None if listed.reason == "HTTP 404" else fatal_in_probe(listed)
         names = listed_models(listed) if isinstance(listed, bytes) else []
         if not names or any(name in (self._name, f"{self._name}:latest") for name in names):
             return None
@@ -51,56 +49,56 @@ class OpenAIModel:
         return CallProblem("fatal", "unknown model", f"{self._name!r} is not among {MASK.line(shown)}")
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await self._endpoint.close()
 
     async def answer(self, request: Request) -> Outcome:
-        """One call; a parameter that the server will not take is left out from then on, and the reply says so."""
+        """Make one call; a parameter that the server refuses is left out from then on, and the reply says so."""
         while True:
-            sent = self._body(request)
-            result = await self._endpoint.post("/chat/completions", sent, most_tokens=request.decoding.max_tokens)
+            body = self._body(request)
+            result = await self._endpoint.post("/chat/completions", body, max_tokens=request.decoding.max_tokens)
             if isinstance(result, CallProblem):
                 return result
             if not isinstance(result, Refused):
                 return self._outcome(request, result)
-            if not self._leave_out(result.message, sent):
+            if not self._leave_out(result.message, body):
                 return result.problem
 
     def _body(self, request: Request) -> dict[str, object]:
-        wanted = {
+        parameters = {
             "temperature": request.decoding.temperature,
             "top_p": request.decoding.top_p,
             "seed": request.seed,
             self._limit_name: request.decoding.max_tokens,
         }
         messages = [{"role": m.role, "content": m.content} for m in request.messages]
-        sent = {name: value for name, value in wanted.items() if value is not None and name not in self._left_out}
-        return {"model": self._name, "messages": messages, **sent}
+        used = {name: value for name, value in parameters.items() if value is not None and name not in self._left_out}
+        return {"model": self._name, "messages": messages, **used}
 
-    def _leave_out(self, message: str, sent: dict[str, object]) -> bool:
-        """Change what is sent according to a complaint; False if it is about something else.
+    def _leave_out(self, message: str, body: dict[str, object]) -> bool:
+        """Leave out the parameter that an error message complains about; False if it complains about none.
 
-        A call that was sent before another one taught us better is sent again as well.
+        The parameter may already be left out of later calls: this call was sent before, and is sent again too.
         """
-        if "max_completion_tokens" in message and "max_tokens" in sent:
+        if "max_completion_tokens" in message and "max_tokens" in body:
             self._limit_name = "max_completion_tokens"
             return True
         for name in _MAY_BE_LEFT_OUT:
-            if name in sent and re.search(rf"\b{name}\b", message) and _COMPLAINT.search(message):
+            if name in body and re.search(rf"\b{name}\b", message) and _COMPLAINT.search(message):
                 self._left_out.add(name)
                 return True
         return False
 
     def _outcome(self, request: Request, raw: bytes) -> Outcome:
-        answer = chat_answer(raw, most_tokens=request.decoding.max_tokens)
+        answer = chat_answer(raw, max_tokens=request.decoding.max_tokens)
         if isinstance(answer, CallProblem):
             return answer
-        self._endpoint.answered()
-        asked = {"temperature": request.decoding.temperature, "top_p": request.decoding.top_p, "seed": request.seed}
+        self._endpoint.note_good_reply()
+        requested = {"temperature": request.decoding.temperature, "top_p": request.decoding.top_p, "seed": request.seed}
         return Reply(
             text=_THINKING.sub("", answer.text),
             finish=answer.finish,
             input_tokens=answer.tokens[0],
             output_tokens=answer.tokens[1],
-            not_sent=tuple(name for name in sorted(self._left_out) if asked.get(name) is not None),
+            not_sent=tuple(name for name in sorted(self._left_out) if requested.get(name) is not None),
         )

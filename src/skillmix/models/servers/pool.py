@@ -1,4 +1,4 @@
-"""Many calls at once for a model that answers one at a time, with room that shrinks when the server says so."""
+"""Many calls in flight for a model that answers one request at a time; their number adapts to an overloaded server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,25 +11,28 @@ _Result = tuple[Request, Outcome]
 
 _OVERLOAD: Final = ("HTTP 429", "HTTP 503", "HTTP 529")
 _SMALLEST_WINDOW: Final = 10
+CONCURRENCY: Final = 64
+"""Calls in flight if the experiment file does not say."""
 
 
 class Pool:
-    """Keeps up to `most` calls in flight; a server that turns many away halves that, good answers raise it again.
+    """Keeps up to `limit` calls in flight; `room` is the present number.
 
-    One worker for each place: a wait on the set of all calls in flight would cost time that grows with their number.
+    The room is halved when the server turns many calls away, and grows again with good answers. There is one worker per
+    slot; `asyncio.wait` over all calls in flight would cost O(n) per reply.
     """
 
-    def __init__(self, answer: Answer, *, most: int) -> None:
+    def __init__(self, answer: Answer, *, limit: int) -> None:
         self._answer = answer
-        self._most = most
+        self._limit = limit
         self._answered = self._turned_away = 0
-        self.room = most
+        self.room = limit
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
-        """Answer requests, in the order in which the answers come."""
+        """Answer requests, and yield outcomes in the order of their arrival."""
         results: asyncio.Queue[_Result | asyncio.Task[None]] = asyncio.Queue()
-        shift = _Shift(requests)
-        workers = [asyncio.create_task(self._work(place, shift, results)) for place in range(self._most)]
+        stream = _SharedStream(requests)
+        workers = [asyncio.create_task(self._work(slot, stream, results)) for slot in range(self._limit)]
         for worker in workers:
             worker.add_done_callback(results.put_nowait)
         try:
@@ -37,7 +40,7 @@ class Pool:
             while working:
                 result = await results.get()
                 if isinstance(result, asyncio.Task):
-                    result.result()  # a fault of ours ends the serving
+                    result.result()  # an exception in `answer` ends the serving
                     working -= 1
                 else:
                     yield result
@@ -45,21 +48,24 @@ class Pool:
             for worker in workers:
                 worker.cancel()
 
-    async def _work(self, place: int, shift: "_Shift", results: "asyncio.Queue[_Result | asyncio.Task[None]]") -> None:
+    async def _work(
+        self, slot: int, stream: "_SharedStream", results: "asyncio.Queue[_Result | asyncio.Task[None]]"
+    ) -> None:
         while True:
-            while place >= self.room and not shift.is_over:
-                await shift.wait_for_change()
-            request = await shift.pull()
+            while slot >= self.room and not stream.is_over:
+                await stream.wait_for_change()
+            request = await stream.pull()
             if request is None:
                 return
             outcome = await self._answer(request)
-            self._adapt(outcome, shift)
+            self._adapt(outcome, stream)
             results.put_nowait((request, outcome))
 
-    def _adapt(self, outcome: Outcome, shift: "_Shift") -> None:
-        """Halve the room when a fifth of a window of calls is turned away, widen it after a window with less.
+    def _adapt(self, outcome: Outcome, stream: "_SharedStream") -> None:
+        """Halve the room when the server turns away a fifth of a window of calls; widen it after a better window.
 
-        A stray 429 is no reason: a server that drops one call in twenty at random would be asked one at a time.
+        A single 429 changes nothing: otherwise a server that drops one call in twenty at random would end up with one
+        call at a time.
         """
         window = max(_SMALLEST_WINDOW, self.room)
         self._answered += 1
@@ -67,15 +73,15 @@ class Pool:
         if 5 * self._turned_away >= window:
             self.room = max(1, self.room // 2)
         elif self._answered >= window:
-            self.room = min(self._most, self.room + max(1, self.room // 8))
-            shift.changed()
+            self.room = min(self._limit, self.room + max(1, self.room // 8))
+            stream.wake()
         else:
             return
         self._answered = self._turned_away = 0
 
 
-class _Shift:
-    """What the workers of one serving share: the stream, pulled by one at a time, and its end."""
+class _SharedStream:
+    """A stream of requests that several workers pull from, one at a time."""
 
     def __init__(self, requests: AsyncIterator[Request]) -> None:
         self._requests = requests
@@ -84,7 +90,7 @@ class _Shift:
         self.is_over = False
 
     async def pull(self) -> Request | None:
-        """The next request, or None for ever after the last."""
+        """The next request; None after the last one."""
         async with self._turn:
             if self.is_over:
                 return None
@@ -92,14 +98,14 @@ class _Shift:
                 return await anext(self._requests)
             except StopAsyncIteration:
                 self.is_over = True
-                self.changed()
+                self.wake()
                 return None
 
-    def changed(self) -> None:
+    def wake(self) -> None:
         """Wake the workers that wait for room."""
         self._change.set()
 
     async def wait_for_change(self) -> None:
-        """Sleep until there may be room, or nothing is left to do."""
+        """Sleep until there may be room, or the stream is over."""
         self._change.clear()
         await self._change.wait()

@@ -1,4 +1,4 @@
-"""The border: a body of bytes becomes a reply that fits its schema as a whole, or a fault with its reason."""
+"""Check the bodies of untrusted replies against schemas: each becomes an answer or a problem with its reason."""
 
 import json
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from skillmix.calls import CallProblem, is_count
 from skillmix.models.servers.masking import MASK
 
-_LONGEST_FINISH: Final = 60
-_LETTERS_A_TOKEN: Final = 100
-_LETTERS_TO_SPARE: Final = 10_000
+_MAX_FINISH: Final = 60
+_CHARACTERS_PER_TOKEN: Final = 100
+_EXTRA_CHARACTERS: Final = 10_000
 _FILTERED: Final = ("content_filter", "sensitive", "safety")
-_BROKEN_OFF: Final = (
+_ABORTED: Final = (
     "abort",
     "aborted",
     "cancelled",
@@ -23,11 +23,11 @@ _BROKEN_OFF: Final = (
     "network_error",
     "timeout",
 )
-"""Finish reasons that mean: the server failed, and what it sent is not what the model would have written."""
+"""Finish reasons of a server that failed before the model had finished its text."""
 
 
 class _Part(BaseModel):
-    """What a schema needs; the many other fields of a reply are left alone."""
+    """A part of a reply; fields that the schema does not name are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -37,7 +37,7 @@ class _TextPart(_Part):
     text: str | None = None
 
 
-# One fault is enough: a hostile list has a million of them.
+# Stop at the first fault: a hostile list may have a million of them.
 _Parts = Annotated[list[_TextPart], Field(fail_fast=True, max_length=10_000)]
 
 
@@ -82,15 +82,15 @@ Tokens = tuple[int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """A reply that fits its schema; its words are clean, and hold no key."""
+    """A reply that fits its schema; keys in its text are hidden."""
 
     text: str
     finish: str | None
     tokens: Tokens
 
 
-def chat_answer(raw: bytes, *, most_tokens: int | None = None) -> ServerAnswer | CallProblem:
-    """The reply of an OpenAI-compatible endpoint to a request for so many tokens."""
+def chat_answer(raw: bytes, *, max_tokens: int | None = None) -> ServerAnswer | CallProblem:
+    """Read the reply of an OpenAI-compatible endpoint to a request for at most `max_tokens`."""
     document = _checked(raw, _CHAT.validate_python)
     if isinstance(document, CallProblem):
         return document
@@ -103,11 +103,11 @@ def chat_answer(raw: bytes, *, most_tokens: int | None = None) -> ServerAnswer |
     content = choice.message.content
     if isinstance(content, list):
         content = _joined(content)
-    return _answered(_Said(content, choice.finish_reason, tokens), most_tokens)
+    return _checked_answer(_RawAnswer(content, choice.finish_reason, tokens), max_tokens)
 
 
-def anthropic_answer(raw: bytes, *, most_tokens: int | None = None) -> ServerAnswer | CallProblem:
-    """The reply of Anthropic's messages endpoint to a request for so many tokens."""
+def anthropic_answer(raw: bytes, *, max_tokens: int | None = None) -> ServerAnswer | CallProblem:
+    """Read the reply of Anthropic's messages endpoint to a request for at most `max_tokens`."""
     document = _checked(raw, _ANTHROPIC.validate_python)
     if isinstance(document, CallProblem):
         return document
@@ -117,44 +117,46 @@ def anthropic_answer(raw: bytes, *, most_tokens: int | None = None) -> ServerAns
     if document.stop_reason == "refusal":
         return CallProblem("final", "refusal", tokens=tokens)
     text = _joined(document.content) if document.content else None
-    return _answered(_Said(text, document.stop_reason, tokens), most_tokens)
+    return _checked_answer(_RawAnswer(text, document.stop_reason, tokens), max_tokens)
 
 
 def listed_models(raw: bytes) -> list[str]:
-    """The names in a list of models; none if it is not such a list."""
+    """The names in a list of models; an empty list if the body is not such a list."""
     document = _checked(raw, _LIST.validate_python)
     return [] if isinstance(document, CallProblem) else [model.id for model in document.data]
 
 
 def error_message(raw: bytes) -> str:
-    """The message in an error body of whatever shape, with its code and parameter; not yet fit to be shown."""
+    """The message of an error body of any shape, with its code and parameter; it may still contain keys."""
     text = raw.decode("utf-8", "replace")
     document = _json(raw)
     if isinstance(document, CallProblem):
         return text
     error = document.get("error", document.get("message", document.get("detail")))
-    return _words_of(error) or text
+    return _error_text(error) or text
 
 
-class _Said(NamedTuple):
+class _RawAnswer(NamedTuple):
+    """The parts of a reply that both endpoints have."""
+
     text: str | None
     finish: str | None
     tokens: Tokens
 
 
-def _answered(said: _Said, most_tokens: int | None) -> ServerAnswer | CallProblem:
-    reason = (said.finish or "").lower()
+def _checked_answer(answer: _RawAnswer, max_tokens: int | None) -> ServerAnswer | CallProblem:
+    reason = (answer.finish or "").lower()
     if reason in _FILTERED:
-        return CallProblem("final", "content filter", tokens=said.tokens)
-    if reason in _BROKEN_OFF:
+        return CallProblem("final", "content filter", tokens=answer.tokens)
+    if reason in _ABORTED:
         return CallProblem("passing", "broken off by the server", MASK.line(f"finish reason {reason}"))
-    if said.text is None and said.finish is None:
-        return CallProblem("passing", "no content", "neither a text nor a finish reason is in the reply")
-    text = said.text or ""
-    if most_tokens is not None and len(text) > _LETTERS_A_TOKEN * most_tokens + _LETTERS_TO_SPARE:
-        return CallProblem("passing", "reply too long", f"{len(text)} characters for at most {most_tokens} tokens")
-    finish = None if said.finish is None else MASK.line(said.finish, longest=_LONGEST_FINISH)
-    return ServerAnswer(MASK.reply(text), finish, said.tokens)
+    if answer.text is None and answer.finish is None:
+        return CallProblem("passing", "no content", "the reply has neither a text nor a finish reason")
+    text = answer.text or ""
+    if max_tokens is not None and len(text) > _CHARACTERS_PER_TOKEN * max_tokens + _EXTRA_CHARACTERS:
+        return CallProblem("passing", "reply too long", f"{len(text)} characters for at most {max_tokens} tokens")
+    finish = None if answer.finish is None else MASK.line(answer.finish, longest=_MAX_FINISH)
+    return ServerAnswer(MASK.reply(text), finish, answer.tokens)
 
 
 def _joined(parts: list[_TextPart]) -> str:
@@ -162,14 +164,14 @@ def _joined(parts: list[_TextPart]) -> str:
 
 
 def _nothing(reason: str, error: object) -> CallProblem:
-    return CallProblem("passing", "error in a reply" if error else reason, MASK.line(_words_of(error)))
+    return CallProblem("passing", "error in a reply" if error else reason, MASK.line(_error_text(error)))
 
 
-def _words_of(error: object) -> str:
-    """What an error says, as far as it says it in the usual fields."""
+def _error_text(error: object) -> str:
+    """The usual fields of an error, joined."""
     if isinstance(error, dict):
-        told = (error.get(key) for key in ("message", "code", "type", "param"))
-        return " ".join(str(words) for words in told if isinstance(words, str | int) and words)
+        fields = (error.get(key) for key in ("message", "code", "type", "param"))
+        return " ".join(str(field) for field in fields if isinstance(field, str | int) and field)
     return error if isinstance(error, str) else ""
 
 
@@ -181,8 +183,8 @@ def _checked(raw: bytes, validate: Callable[[object], _T]) -> _T | CallProblem:
         return validate(document)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(map(str, fault["loc"]))
-        return CallProblem("passing", "unexpected reply", MASK.line(f"{place}: {fault['msg']}"))
+        location = ".".join(map(str, fault["loc"]))
+        return CallProblem("passing", "unexpected reply", MASK.line(f"{location}: {fault['msg']}"))
 
 
 def _json(raw: bytes) -> dict[str, object] | CallProblem:
@@ -196,7 +198,7 @@ def _json(raw: bytes) -> dict[str, object] | CallProblem:
 
 
 def _tokens(usage: object, *names: str) -> Tokens:
-    """What a server counted; what cannot be a count is unknown."""
+    """Token counts of a server; a value that cannot be a count is unknown."""
     counts = [usage.get(name) if isinstance(usage, dict) else None for name in names]
     first, second = (count if is_count(count) else None for count in counts)
     return first, second

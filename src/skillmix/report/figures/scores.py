@@ -1,5 +1,7 @@
 """Figures of scores against k."""
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -7,17 +9,35 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from skillmix.catalog.novelty import novelty
-from skillmix.grading.points import Metric
+from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.report.figures.style import FAINT, INK, colour, marker, new_figure, share_axis
 from skillmix.report.records import Report, StudentKey
-from skillmix.report.tables.scores import METRIC_NAMES, common_k, students_label, without_common
+from skillmix.report.registry import Drawing, Position, figure, figures
+from skillmix.report.tables.scores import common_k, students_label, without_common
 from skillmix.scores.cells import Cell
 from skillmix.scores.skills import cell_independence, saturation
 
 SATURATION_LEVEL = 0.10
+_NOTHING_GRADED = "No cell has a graded combination."
 
 
-def metric_against_k(report: Report, metric: Metric) -> Figure | None:
+@figures
+def metrics_against_k(report: Report) -> Iterator[Drawing]:
+    """A figure of every main metric; the first opens the section of the scores."""
+    for number, metric in enumerate(m for m in METRICS.values() if m.is_main):
+        label = metric.label.capitalize()
+        yield Drawing(
+            name=metric.name.replace("_", "-"),
+            title=f"{label} against k",
+            caption=f"{label}: {metric.meaning}. Best of the generations, mean over combinations, 95 % intervals; "
+            "points are shifted a little so that they do not overlap.",
+            draw=partial(_metric_against_k, metric=metric.name),
+            why_not=_NOTHING_GRADED,
+            position=Position("scores", 90 + number if number else 10),
+        )
+
+
+def _metric_against_k(report: Report, metric: str) -> Figure | None:
     """A panel for each grader and setting, a line for each student, with 95 % intervals."""
     settings, graders = report.settings, report.graders
     if not settings:
@@ -36,13 +56,13 @@ def metric_against_k(report: Report, metric: Metric) -> Figure | None:
             axes.set_title(setting if len(graders) == 1 else f"{setting}, {grader}")
             axes.set_xlabel("k, skills in one text" if number == len(graders) else "")
             axes.set_xticks(report.ks)
-            share_axis(axes, METRIC_NAMES[metric] if axes is row[0] else "")
+            share_axis(axes, METRICS[metric].label if axes is row[0] else "")
     figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=min(4, len(lines)))
     return figure
 
 
-def _line(axes: Axes, cells: list[Cell], metric: Metric, *, place: int, shift: float) -> ErrorbarContainer | None:
-    known = [(c.place.k, c.summary(metric)) for c in cells if c.summary(metric).value is not None]
+def _line(axes: Axes, cells: list[Cell], metric: str, *, place: int, shift: float) -> ErrorbarContainer | None:
+    known = [(c.key.k, c.scores[metric]) for c in cells if c.scores[metric].value is not None]
     if not known:
         return None
     y = [s.value or 0.0 for _, s in known]
@@ -52,6 +72,14 @@ def _line(axes: Axes, cells: list[Cell], metric: Metric, *, place: int, shift: f
     return axes.errorbar(x, y, yerr=[low, high], color=colour(place), marker=marker(place), capsize=2.5, elinewidth=1)
 
 
+@figure(
+    "observed-and-independent",
+    "Observed, and expected of independent skills",
+    section="skills",
+    order=20,
+    caption="One try. Above the dashed line skills help each other, below it they are in each other's way.",
+    why_not="No text is fully decided.",
+)
 def observed_and_independent(report: Report) -> Figure | None:
     """One-try full marks beside the products of the skills' own rates."""
     students = report.students
@@ -62,8 +90,8 @@ def observed_and_independent(report: Report) -> Figure | None:
     panels = figure.subplots(1, len(students), sharey=True, squeeze=False)[0]
     for place, (axes, key) in enumerate(zip(panels, students, strict=True)):
         cells = report.cells_of(key, grader=report.graders[0], setting=chosen)
-        alone = next((c for c in cells if c.place.k == 1), None)
-        found = [(c.place.k, cell_independence(c, alone)) for c in cells]
+        alone = next((c for c in cells if c.key.k == 1), None)
+        found = [(c.key.k, cell_independence(c, alone)) for c in cells]
         found = [(k, f) for k, f in found if f.observed is not None]
         if not found:
             axes.text(0.5, 0.5, "no decided texts", ha="center", transform=axes.transAxes, color=FAINT)
@@ -83,6 +111,14 @@ def observed_and_independent(report: Report) -> Figure | None:
     return figure
 
 
+@figure(
+    "saturation",
+    "How many skills a student can combine",
+    section="skills",
+    order=10,
+    caption="The largest k up to which full marks stay at or above .10.",
+    why_not=_NOTHING_GRADED,
+)
 def saturation_points(report: Report) -> Figure | None:
     """The largest k that each student still manages."""
     rows: list[tuple[str, int, StudentKey, list[Cell]]] = []
@@ -114,27 +150,36 @@ def saturation_points(report: Report) -> Figure | None:
     return figure
 
 
+@figure(
+    "common-skills-removed",
+    "Common skills removed, and the novelty bound",
+    section="skills",
+    order=40,
+    caption="Above the bound not all texts can stand in a training corpus of that size, if skills are independent "
+    "there.",
+    why_not="The catalogue has no list of common skills, or no combination drawn is without them.",
+)
 def common_removed(report: Report) -> Figure | None:
     """Full marks without common skills, the novelty bound drawn in."""
     k, found = common_k(report), without_common(report)
     if k is None or found is None or not found[0]:
         return None
-    cells = [c for c in found[0] if c.summary("full_marks").value is not None]
+    cells = [c for c in found[0] if c.scores[FULL_MARKS].value is not None]
     if not cells:
         return None
-    settings = list(dict.fromkeys(c.place.setting for c in cells))
+    settings = list(dict.fromkeys(c.key.setting for c in cells))
     bound = novelty(k, report.corpus_tokens).expected_occurrences
     figure = new_figure(max(4.6, 2.4 * len(settings)), 3.4)
     axes = figure.subplots()
     several = len(report.students)
     for place, key in enumerate(report.students):
-        mine = [c for c in cells if (c.place.run, c.place.student) == key and c.place.grader == report.graders[0]]
-        x = [settings.index(c.place.setting) + 0.14 * (place - (several - 1) / 2) for c in mine]
-        summaries = [c.summary("full_marks") for c in mine]
-        y = [s.value or 0.0 for s in summaries]
+        mine = [c for c in cells if (c.key.run, c.key.student) == key and c.key.grader == report.graders[0]]
+        x = [settings.index(c.key.setting) + 0.14 * (place - (several - 1) / 2) for c in mine]
+        scores = [c.scores[FULL_MARKS] for c in mine]
+        y = [s.value or 0.0 for s in scores]
         ends = [
-            [max(0.0, v - (s.low or 0)) for v, s in zip(y, summaries, strict=True)],
-            [max(0.0, (s.high or 0) - v) for v, s in zip(y, summaries, strict=True)],
+            [max(0.0, v - (s.low or 0)) for v, s in zip(y, scores, strict=True)],
+            [max(0.0, (s.high or 0) - v) for v, s in zip(y, scores, strict=True)],
         ]
         label = students_label(report, key)
         axes.errorbar(x, y, yerr=ends, color=colour(place), marker=marker(place), ls="", capsize=2.5, label=label)

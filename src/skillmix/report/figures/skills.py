@@ -1,21 +1,44 @@
 """Figures of single skills, pairs, data sets and training."""
 
 from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from skillmix.grading.points import FULL_MARKS
 from skillmix.models.lineage import short_name
 from skillmix.render.numbers import share
 from skillmix.report.figures.style import COLOURS, FAINT, INK, colour, marker, new_figure, share_axis
 from skillmix.report.records import Report, StudentKey
+from skillmix.report.registry import Drawing, Position, figure, figures
 from skillmix.report.tables.scores import students_label
 from skillmix.scores.skills import Rate, pair_rates, skill_rates
 
 _MOST_SKILLS_BY_NAME = 24
 
 
-def skills_before_and_after(report: Report, before: StudentKey, after: StudentKey) -> Figure | None:
+@figures
+def before_and_after_figures(report: Report) -> Iterator[Drawing]:
+    """A figure for each pair of students that can be compared."""
+    position = Position("skills", 60)
+    if len(report.students) < 2:
+        name, title, why_not = "skills-before-and-after", "Skills before and after", "there is one student only."
+        yield Drawing(name, title, "", lambda _: None, why_not, position)
+    for number, (before, after) in enumerate(report.pairs_to_compare()):
+        yield Drawing(
+            name="skills-before-and-after" + (f"-{number + 1}" if number else ""),
+            title=f"Skill by skill: {students_label(report, before)} and {students_label(report, after)}",
+            caption="Sorted by the difference between the two; all k and settings together.",
+            draw=partial(_skills_before_and_after, before=before, after=after),
+            why_not="The two students share no graded skill.",
+            position=position,
+            is_detail=True,
+        )
+
+
+def _skills_before_and_after(report: Report, before: StudentKey, after: StudentKey) -> Figure | None:
     """For each skill how often it is shown when asked for, by one student and by another."""
     first, second = (skill_rates(report.cells_of(key, grader=report.graders[0])) for key in (before, after))
     names = sorted(first.keys() & second.keys(), key=lambda n: (second[n].value - first[n].value, n))
@@ -41,7 +64,22 @@ def skills_before_and_after(report: Report, before: StudentKey, after: StudentKe
     return figure
 
 
-def pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
+@figures
+def pair_figures(report: Report) -> Iterator[Drawing]:
+    """A figure for each student."""
+    for number, key in enumerate(report.students):
+        yield Drawing(
+            name=f"pairs-{number + 1}",
+            title=f"Pairs of skills: {students_label(report, key)}",
+            caption="How often two skills are both shown in texts that were to show both.",
+            draw=partial(_pair_heat_map, key=key),
+            why_not="No text was to show two skills.",
+            position=Position("skills", 70),
+            is_detail=True,
+        )
+
+
+def _pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
     """How often two skills are both shown; by category where there are too many skills to name."""
     pairs = pair_rates(report.cells_of(key, grader=report.graders[0]))
     if not pairs:
@@ -82,6 +120,14 @@ def _by_category(pairs: dict[tuple[str, str], Rate], report: Report) -> dict[tup
     return {pair: Rate(*count) for pair, count in counts.items()}
 
 
+@figure(
+    "requested-and-unrequested",
+    "Skills shown, asked for and not",
+    section="skills",
+    order=50,
+    caption="Found by code in each text.",
+    why_not="Skills that were not asked for are known only where code grades (`rules:`).",
+)
 def requested_and_unrequested(report: Report) -> Figure | None:
     """Skills that code finds in a text: of those asked for, and beyond them."""
     if not report.shown:
@@ -106,6 +152,14 @@ def requested_and_unrequested(report: Report) -> Figure | None:
     return figure
 
 
+@figure(
+    "data-efficiency",
+    "Full marks against the amount of data",
+    section="data",
+    order=40,
+    caption="One point for each tuned student, one line for each richness of data.",
+    why_not="No student has a lineage that says how many conversations it was trained on.",
+)
 def data_efficiency(report: Report) -> Figure | None:
     """Full marks against the number of training conversations."""
     setting = "all" if "all" in report.settings else (report.settings[0] if report.settings else None)
@@ -121,9 +175,9 @@ def data_efficiency(report: Report) -> Figure | None:
             points = []
             for key in sized:
                 cells = report.cells_of(key, grader=report.graders[0], setting=setting)
-                cell = next((c for c in cells if c.place.k == k), None)
-                if cell and report.lineages[key].k == trained and cell.summary("full_marks").value is not None:
-                    points.append((report.lineages[key].rows or 0, cell.summary("full_marks")))
+                cell = next((c for c in cells if c.key.k == k), None)
+                if cell and report.lineages[key].k == trained and cell.scores[FULL_MARKS].value is not None:
+                    points.append((report.lineages[key].rows or 0, cell.scores[FULL_MARKS]))
             points.sort(key=lambda p: p[0])
             y = [s.value or 0.0 for _, s in points]
             low = [max(0.0, v - (s.low or 0)) for v, (_, s) in zip(y, points, strict=True)]
@@ -148,6 +202,14 @@ def data_efficiency(report: Report) -> Figure | None:
     return figure
 
 
+@figure(
+    "yield",
+    "Yield per k",
+    section="data",
+    order=30,
+    caption="Of the conversations written for a data set, those with full marks; the numbers count them.",
+    why_not="The runs made no data set.",
+)
 def yield_per_k(report: Report) -> Figure | None:
     """What share of the conversations written for a data set has full marks."""
     found = [(run, facts) for run, facts in report.datasets if facts.yields]
@@ -169,6 +231,14 @@ def yield_per_k(report: Report) -> Figure | None:
     return figure
 
 
+@figure(
+    "training-curves",
+    "Training curves",
+    section="data",
+    order=50,
+    caption="Solid: loss on answers; dashed: on data held back; dotted: on replayed text.",
+    why_not="The runs trained nothing.",
+)
 def training_curves(report: Report) -> Figure | None:
     """Loss against step for every training."""
     if not report.curves:

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 
 from skillmix.models.lineage import short_name
 from skillmix.report.records import Report
+from skillmix.report.registry import table, tables
 from skillmix.report.tables.table import Count, Entry, Estimate, ReportTable
 
 
+@table(section="data", order=20)
 def yield_table(report: Report) -> ReportTable | None:
     """What data sets kept of what was generated."""
     rows: list[tuple[Entry, ...]] = []
@@ -26,6 +28,7 @@ def yield_table(report: Report) -> ReportTable | None:
     )
 
 
+@table(section="data", order=10)
 def lineage_table(report: Report) -> ReportTable | None:
     """Where tuned students come from."""
     if not report.lineages:
@@ -74,27 +77,25 @@ def _data_name(report: Report, run: str, address: str) -> str:
     return name if len(report.runs) == 1 else f"{where}: {name}"
 
 
-Published = Mapping[str, object]
-
-
-def paper_tables(published: Mapping[str, Published]) -> list[ReportTable]:
+@tables(section="published", order=10)
+def paper_tables(report: Report) -> list[ReportTable]:
     """The figures that the paper prints, without intervals, as it gives none."""
-    return [_paper_table(number, table) for number, table in published.items() if "rows" in table]
+    return [_paper_table(number, printed) for number, printed in report.published.items() if "rows" in printed]
 
 
-def _paper_table(number: str, table: Published) -> ReportTable:
-    metrics = [str(m).replace("_", " ") for m in _list(table["metrics"])]
-    over = [f"k = {k}" for k in _list(table.get("k"))] or [str(s) for s in _list(table.get("settings"))]
+def _paper_table(number: str, printed: Mapping[str, object]) -> ReportTable:
+    metrics = [str(m).replace("_", " ") for m in _list(printed["metrics"])]
+    over = [f"k = {k}" for k in _list(printed.get("k"))] or [str(s) for s in _list(printed.get("settings"))]
     heads = ["model", "setting", "grader", "trained on"]
-    given = [h for h in heads if any(h.replace(" ", "_") in _dict(row) for row in _list(table["rows"]))]
+    given = [h for h in heads if any(h.replace(" ", "_") in _dict(row) for row in _list(printed["rows"]))]
     rows: list[tuple[Entry, ...]] = []
-    for row in map(_dict, _list(table["rows"])):
+    for row in map(_dict, _list(printed["rows"])):
         values = [Estimate(_float(v)) for group in _list(row["values"]) for v in _list(group)]
         rows.append((*(str(row.get(h.replace(" ", "_"), "–")) for h in given), *values))
     return ReportTable(
         name=f"paper-{number.replace('_', '-')}",
         title=f"Published: {number.replace('_', ' ')} of arXiv 2409.19808",
-        note=str(table["caption"]),
+        note=str(printed["caption"]),
         columns=(*given, *(m for _ in over for m in metrics)),
         rows=tuple(rows),
         groups=(("", len(given)), *((o, len(metrics)) for o in over)),

@@ -81,7 +81,8 @@ def _values(entry: Entry, fields: Sequence[str]) -> Iterator[object]:
         yield entry if fields == ("words",) else ""
         yield from [""] * (len(fields) - 1)
     else:
-        yield from (getattr(entry, field) for field in fields)
+        numbers = entry.score if isinstance(entry, ScoreEntry) else entry
+        yield from (getattr(numbers, field) for field in fields)
 
 
 def _number(value: object) -> str:

@@ -1,19 +1,20 @@
 """Tables of findings, graders, data sets and the paper's own figures."""
 
-from collections.abc import Sequence
+from typing import Final
 
 from skillmix.models.lineage import short_name
 from skillmix.report.records import Report
+from skillmix.report.registry import table
 from skillmix.report.tables.table import LONG, Count, Entry, Estimate, PValue, ReportTable
-from skillmix.scores.findings import Finding
 from skillmix.scores.graders import REASONS, criterion_rates, losses
 from skillmix.scores.skills import cell_independence
 
 
-def finding_table(findings: Sequence[Finding]) -> ReportTable | None:
+@table(section="findings", order=10)
+def finding_table(report: Report) -> ReportTable | None:
     """The differences behind the findings."""
     rows: list[tuple[Entry, ...]] = []
-    for f in findings:
+    for f in report.findings:
         for c in f.compared:
             rows.append(
                 (
@@ -58,14 +59,15 @@ def finding_table(findings: Sequence[Finding]) -> ReportTable | None:
     )
 
 
+@table(section="graders", order=20)
 def loss_table(report: Report) -> ReportTable:
     """Why full marks were missed: format apart from skill."""
     rows: list[tuple[Entry, ...]] = []
     for key in report.students:
         cells = report.cells_of(key)
-        for grader in dict.fromkeys(c.place.grader for c in cells):
-            for k in sorted({c.place.k for c in cells}):
-                found = losses([c for c in cells if c.place.grader == grader and c.place.k == k])
+        for grader in dict.fromkeys(c.key.grader for c in cells):
+            for k in sorted({c.key.k for c in cells}):
+                found = losses([c for c in cells if c.key.grader == grader and c.key.k == k])
                 rows.append(
                     (
                         report.label(*key),
@@ -102,14 +104,15 @@ def loss_table(report: Report) -> ReportTable:
     )
 
 
+@table(section="graders", order=10)
 def criteria_table(report: Report) -> ReportTable:
     """How often each kind of point is earned."""
     rows: list[tuple[Entry, ...]] = []
     for key in report.students:
         cells = report.cells_of(key)
-        for grader in dict.fromkeys(c.place.grader for c in cells):
-            for k in sorted({c.place.k for c in cells}):
-                found = criterion_rates([c for c in cells if c.place.grader == grader and c.place.k == k])
+        for grader in dict.fromkeys(c.key.grader for c in cells):
+            for k in sorted({c.key.k for c in cells}):
+                found = criterion_rates([c for c in cells if c.key.grader == grader and c.key.k == k])
                 rates = (found.skill, found.topic, found.sense, found.length)
                 rows.append((report.label(*key), grader, str(k), Count(found.texts), *map(Estimate, rates)))
     return ReportTable(
@@ -123,20 +126,21 @@ def criteria_table(report: Report) -> ReportTable:
     )
 
 
+@table(section="skills", order=30)
 def independence_table(report: Report) -> ReportTable:
     """Observed full marks beside what independent skills would give."""
     rows: list[tuple[Entry, ...]] = []
     for key in report.students:
         cells = report.cells_of(key)
-        alone = {(c.place.grader, c.place.setting): c for c in cells if c.place.k == 1}
+        alone = {(c.key.grader, c.key.setting): c for c in cells if c.key.k == 1}
         for cell in cells:
-            found = cell_independence(cell, alone.get((cell.place.grader, cell.place.setting)))
+            found = cell_independence(cell, alone.get((cell.key.grader, cell.key.setting)))
             rows.append(
                 (
                     report.label(*key),
-                    cell.place.grader,
-                    cell.place.setting,
-                    str(cell.place.k),
+                    cell.key.grader,
+                    cell.key.setting,
+                    str(cell.key.k),
                     Count(found.texts),
                     Estimate(found.observed),
                     Estimate(found.expected_same_k),
@@ -166,6 +170,7 @@ def independence_table(report: Report) -> ReportTable:
     )
 
 
+@table(section="graders", order=30)
 def rounds_table(report: Report) -> ReportTable | None:
     """Agreement between the rounds of each grader."""
     if not report.rounds:
@@ -190,6 +195,7 @@ def rounds_table(report: Report) -> ReportTable | None:
     )
 
 
+@table(section="graders", order=40)
 def agreement_table(report: Report) -> ReportTable | None:
     """Agreement between graders."""
     if not report.agreements:
@@ -217,7 +223,12 @@ def agreement_table(report: Report) -> ReportTable | None:
     )
 
 
-def disagreement_table(report: Report, *, most: int = 25) -> ReportTable | None:
+_LONGEST_LIST: Final = 25
+"""Criteria of each run in the table of disagreements."""
+
+
+@table(section="graders", order=50)
+def disagreement_table(report: Report) -> ReportTable | None:
     """The criteria that graders disagree on."""
     rows: list[tuple[Entry, ...]] = [
         (
@@ -226,8 +237,8 @@ def disagreement_table(report: Report, *, most: int = 25) -> ReportTable | None:
             Count(d.differ),
             Estimate(d.differ / d.units),
         )
-        for run, found in report.disagreements.items()
-        for d in found[:most]
+        for run, worst in report.disagreements.items()
+        for d in worst[:_LONGEST_LIST]
         if d.differ
     ]
     if not rows:
@@ -235,13 +246,14 @@ def disagreement_table(report: Report, *, most: int = 25) -> ReportTable | None:
     return ReportTable(
         name="graders-disagree-on",
         title="Criteria that graders disagree on",
-        note=f"The worst {most} at most of each run, over all pairs of graders.",
+        note=f"The worst {_LONGEST_LIST} at most of each run, over all pairs of graders.",
         columns=("criterion", "texts", "decided differently", "share"),
         rows=tuple(rows),
         is_detail=True,
     )
 
 
+@table(section="graders", order=60)
 def readability_table(report: Report) -> ReportTable | None:
     """Replies that could not be read."""
     if not report.readability:

@@ -156,7 +156,7 @@ def _entry(entry: Entry) -> str:
         return escaped(entry) if len(entry) <= _LONG_WORDS else _broken(entry)
     if not isinstance(entry, ScoreEntry):
         return escaped(entry.text)
-    if entry.value is None:
+    if entry.score.value is None:
         return _stacked([escaped(entry.text), *map(_small, entry.warnings)])
     value, _, interval = entry.text.partition(" ")
     single, _, its_interval = entry.one_try_text.partition(" ")

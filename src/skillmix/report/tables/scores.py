@@ -1,26 +1,21 @@
 """Tables of scores, in the paper's layouts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from skillmix.catalog.combinations import is_reserved
 from skillmix.catalog.novelty import novelty
-from skillmix.grading.points import Metric
+from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
-from skillmix.render.numbers import expectation
+from skillmix.render.numbers import expectation, in_words
 from skillmix.report.records import Report, StudentKey
+from skillmix.report.registry import table, tables
 from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable, score_entry
-from skillmix.scores.cells import Cell
+from skillmix.scores.cells import Cell, CellKey
 
-Link = Callable[[Cell], str | None]
-METRIC_NAMES: Final[dict[Metric, str]] = {
-    "full_marks": "full marks",
-    "all_skills": "all skills",
-    "skill_fraction": "skill fraction",
-}
-_TWO: Final[tuple[Metric, ...]] = ("full_marks", "skill_fraction")
-_THREE: Final[tuple[Metric, ...]] = ("full_marks", "all_skills", "skill_fraction")
+_MAIN: Final = tuple(metric.name for metric in METRICS.values() if metric.is_main)
+_MAIN_LABELS: Final = tuple(METRICS[name].label for name in _MAIN)
 _NOTE: Final = (
     "Best of the generations of a combination, mean over complete combinations, 95 % interval over combinations; "
     "below it the same for one try. Ungraded texts and format failures (no marker, or empty) are counted beside it."
@@ -33,37 +28,36 @@ _FORMAT_NOTE: Final = (
 )
 
 
-def setting_tables(report: Report, link: Link) -> list[ReportTable]:
-    """Students × k for each setting, with two metrics and with three (tables 1, 3, 10 and 11 of the paper)."""
-    tables = []
+@tables(section="scores", order=20)
+def setting_tables(report: Report) -> Iterator[ReportTable]:
+    """Students × k for each setting, with the main metrics and with all (tables 1, 3, 10 and 11 of the paper)."""
+    number = in_words(len(METRICS))
     for setting in report.settings:
-        for metrics, suffix in ((_TWO, ""), (_THREE, "-three-metrics")):
-            tables.append(
-                replace(
-                    _students_by_k(report, setting, metrics=metrics, link=link),
-                    name=f"scores-{setting}{suffix}",
-                    title=f"Scores, setting {setting}" + (", three metrics" if suffix else ""),
-                    is_detail=bool(suffix),
-                )
+        for metrics, suffix in ((_MAIN, ""), (tuple(METRICS), f"-{number}-metrics")):
+            yield replace(
+                _students_by_k(report, setting, metrics),
+                name=f"scores-{setting}{suffix}",
+                title=f"Scores, setting {setting}" + (f", {number} metrics" if suffix else ""),
+                is_detail=bool(suffix),
             )
-    return tables
 
 
-def _students_by_k(report: Report, setting: str, *, metrics: Sequence[Metric], link: Link) -> ReportTable:
-    cells = [c for c in report.cells if c.place.setting == setting]
-    ks = sorted({c.place.k for c in cells})
-    found = {(c.place.run, c.place.student, c.place.grader, c.place.k): c for c in cells}
+def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> ReportTable:
+    cells = [c for c in report.cells if c.key.setting == setting]
+    ks = sorted({c.key.k for c in cells})
+    found = {(c.key.run, c.key.student, c.key.grader, c.key.k): c for c in cells}
+    links = text_links(report)
     several = len(report.graders) > 1
     trained = any(key in report.lineages for key in report.students)
     rows: list[tuple[Entry, ...]] = []
-    for run, student, grader in dict.fromkeys((c.place.run, c.place.student, c.place.grader) for c in cells):
+    for run, student, grader in dict.fromkeys((c.key.run, c.key.student, c.key.grader) for c in cells):
         head: list[Entry] = [report.label(run, student)]
         head += [short_name(report.training_of((run, student)))] if trained else []
         head += [grader] if several else []
         entries: list[Entry] = []
         for k in ks:
             cell = found.get((run, student, grader, k))
-            entries += [_linked(cell, m, link) for m in metrics]
+            entries += [_linked(cell, m, links) for m in metrics]
             entries.append(Estimate(cell.format_valid if cell else None))
         rows.append((*head, *entries))
     heads = ["student", *(["trained on"] if trained else []), *(["grader"] if several else [])]
@@ -71,7 +65,7 @@ def _students_by_k(report: Report, setting: str, *, metrics: Sequence[Metric], l
         name="scores",
         title="Scores",
         note=" ".join([_NOTE, _FORMAT_NOTE, *_noise(report, setting)]),
-        columns=(*heads, *(name for _ in ks for name in (*(METRIC_NAMES[m] for m in metrics), "format valid"))),
+        columns=(*heads, *(name for _ in ks for name in (*(METRICS[m].label for m in metrics), "format valid"))),
         rows=tuple(rows),
         groups=(("", len(heads)), *((f"k = {k}", len(metrics) + 1) for k in ks)),
     )
@@ -92,6 +86,7 @@ def _noise(report: Report, setting: str) -> list[str]:
     ]
 
 
+@table(section="scores", order=30)
 def change_table(report: Report) -> ReportTable | None:
     """Every tuned student against its base on the same combinations."""
     if not report.changes:
@@ -122,26 +117,32 @@ def change_table(report: Report) -> ReportTable | None:
     )
 
 
-def _linked(cell: Cell | None, metric: Metric, link: Link) -> Entry:
-    return score_entry(cell, metric, link=link(cell) if cell else None)
+def text_links(report: Report) -> dict[CellKey, str]:
+    """The address of each cell's texts."""
+    return {cell.key: f"texts.html#cell={number}" for number, cell in enumerate(report.cells)}
 
 
-def grader_table(report: Report, link: Link) -> ReportTable | None:
+def _linked(cell: Cell | None, metric: str, links: Mapping[CellKey, str]) -> Entry:
+    return score_entry(cell, metric, link=links[cell.key] if cell else None)
+
+
+@table(section="scores", order=60)
+def grader_table(report: Report) -> ReportTable | None:
     """The same students under several graders (table 5 of the paper)."""
     rows: list[tuple[Entry, ...]] = []
-    ks = report.ks
-    found = {c.place: c for c in report.cells}
+    ks, links = report.ks, text_links(report)
+    found = {c.key: c for c in report.cells}
     for run, student in report.students:
         cells = report.cells_of((run, student))
-        graders = list(dict.fromkeys(c.place.grader for c in cells))
+        graders = list(dict.fromkeys(c.key.grader for c in cells))
         if len(graders) < 2:
             continue
-        for setting in dict.fromkeys(c.place.setting for c in cells):
+        for setting in dict.fromkeys(c.key.setting for c in cells):
             for grader in graders:
                 entries = []
                 for k in ks:
-                    cell = found.get(type(cells[0].place)(run, student, grader, setting, k))
-                    entries += [_linked(cell, m, link) for m in _TWO]
+                    cell = found.get(CellKey(run, student, grader, setting, k))
+                    entries += [_linked(cell, m, links) for m in _MAIN]
                 rows.append((report.label(run, student), setting, grader, *entries))
     if not rows:
         return None
@@ -149,25 +150,26 @@ def grader_table(report: Report, link: Link) -> ReportTable | None:
         name="graders-side-by-side",
         title="The same texts under several graders",
         note=_NOTE,
-        columns=("student", "setting", "grader", *(METRIC_NAMES[m] for _ in ks for m in _TWO)),
+        columns=("student", "setting", "grader", *(_MAIN_LABELS * len(ks))),
         rows=tuple(rows),
-        groups=(("", 3), *((f"k = {k}", 2) for k in ks)),
+        groups=(("", 3), *((f"k = {k}", len(_MAIN)) for k in ks)),
     )
 
 
-def efficiency_table(report: Report, link: Link) -> ReportTable | None:
+@table(section="scores", order=50)
+def efficiency_table(report: Report) -> ReportTable | None:
     """Tuned students with the size of their data (table 4 of the paper)."""
     tuned = [key for key in report.students if key in report.lineages]
     if not tuned:
         return None
     setting = "all" if "all" in report.settings else report.settings[0]
-    ks = [k for k in report.ks if k >= 2] or report.ks
+    ks, links = [k for k in report.ks if k >= 2] or report.ks, text_links(report)
     rows: list[tuple[Entry, ...]] = []
     for key in sorted(tuned, key=lambda k: (report.lineages[k].rows or 0, report.lineages[k].k)):
-        cells = {c.place.k: c for c in report.cells_of(key, grader=report.graders[0], setting=setting)}
+        cells = {c.key.k: c for c in report.cells_of(key, grader=report.graders[0], setting=setting)}
         if cells:
             lineage = report.lineages[key]
-            entries = [_linked(cells.get(k), m, link) for k in ks for m in _TWO]
+            entries = [_linked(cells.get(k), m, links) for k in ks for m in _MAIN]
             rows.append((report.label(*key), short_name(lineage.k), Count(lineage.rows), *entries))
     if not rows:
         return None
@@ -175,9 +177,9 @@ def efficiency_table(report: Report, link: Link) -> ReportTable | None:
         name="data-efficiency",
         title=f"Data efficiency, setting {setting}",
         note=f"Conversations are those of the data sets, counted once. {_NOTE}",
-        columns=("student", "trained on", "conversations", *(METRIC_NAMES[m] for _ in ks for m in _TWO)),
+        columns=("student", "trained on", "conversations", *(_MAIN_LABELS * len(ks))),
         rows=tuple(rows),
-        groups=(("", 3), *((f"k = {k}", 2) for k in ks)),
+        groups=(("", 3), *((f"k = {k}", len(_MAIN)) for k in ks)),
     )
 
 
@@ -190,7 +192,7 @@ def without_common(report: Report) -> tuple[list[Cell], str] | None:
     """Cells without common skills, and how they came about; None where nothing says which skills are common."""
     k = common_k(report)
     excluding = {run.name for run in report.runs if run.exclude}
-    drawn = [c for c in report.cells if c.place.run in excluding and c.place.k == k]
+    drawn = [c for c in report.cells if c.key.run in excluding and c.key.k == k]
     if drawn:
         lists = sorted({name for run in report.runs for name in run.exclude})
         return drawn, f"The run draws without {', '.join(lists)}."
@@ -199,7 +201,7 @@ def without_common(report: Report) -> tuple[list[Cell], str] | None:
     left = [
         c.only(lambda combination: not report.common_skills & set(combination.skills))
         for c in report.cells
-        if c.place.k == k
+        if c.key.k == k
     ]
     how = (
         f"Of the combinations drawn, those with none of the {len(report.common_skills)} skills on the catalogue's list "
@@ -208,6 +210,7 @@ def without_common(report: Report) -> tuple[list[Cell], str] | None:
     return [c for c in left if c.combinations], how
 
 
+@table(section="scores", order=70)
 def common_table(report: Report) -> ReportTable | None:
     """Full marks with common skills removed, beside the novelty bound (table 6 of the paper)."""
     k, found = common_k(report), without_common(report)
@@ -215,78 +218,78 @@ def common_table(report: Report) -> ReportTable | None:
         return None
     cells, how = found
     bound = novelty(k, report.corpus_tokens).expected_occurrences
-    settings = list(dict.fromkeys(c.place.setting for c in cells))
+    settings = list(dict.fromkeys(c.key.setting for c in cells))
     rows: list[tuple[Entry, ...]] = []
-    for run, student, grader in dict.fromkeys((c.place.run, c.place.student, c.place.grader) for c in cells):
-        here = {c.place.setting: c for c in cells if c.place[:3] == (run, student, grader)}
-        entries = [score_entry(here.get(setting), m) for setting in settings for m in _TWO]
+    for run, student, grader in dict.fromkeys((c.key.run, c.key.student, c.key.grader) for c in cells):
+        here = {c.key.setting: c for c in cells if (c.key.run, c.key.student, c.key.grader) == (run, student, grader)}
+        entries = [score_entry(here.get(setting), m) for setting in settings for m in _MAIN]
         rows.append((report.label(run, student), grader, *entries))
     return ReportTable(
         name="common-skills-removed",
         title=f"Common skills removed, k = {k}",
         note=f"{how} Novelty bound at k = {k} for {report.corpus_tokens:.3g} tokens: {expectation(bound)}; full marks "
         "above it mean texts that were not all in such a corpus.",
-        columns=("student", "grader", *(METRIC_NAMES[m] for _ in settings for m in _TWO)),
+        columns=("student", "grader", *(_MAIN_LABELS * len(settings))),
         rows=tuple(rows),
-        groups=(("", 2), *((setting, 2) for setting in settings)),
+        groups=(("", 2), *((setting, len(_MAIN)) for setting in settings)),
     )
 
 
+@table(section="scores", order=40)
 def seen_table(report: Report) -> ReportTable | None:
     """Skill sets that training may have shown apart from those kept back."""
     rows: list[tuple[Entry, ...]] = []
     for cell in report.cells:
         seen, reserved = _apart(cell, report)
         if seen.combinations and reserved.combinations:
-            place = cell.place
-            entries = [score_entry(part, m) for part in (seen, reserved) for m in _TWO]
-            rows.append((report.label(place.run, place.student), place.grader, place.setting, str(place.k), *entries))
+            key = cell.key
+            entries = [score_entry(part, m) for part in (seen, reserved) for m in _MAIN]
+            rows.append((report.label(key.run, key.student), key.grader, key.setting, str(key.k), *entries))
     if not rows:
         return None
     return ReportTable(
         name="seen-and-reserved",
         title="Skill sets seen in training, and skill sets kept back",
         note=f"Seen: sets of skills that training data may hold; kept back: sets that none holds. {_NOTE}",
-        columns=("student", "grader", "setting", "k", *(METRIC_NAMES[m] for _ in range(2) for m in _TWO)),
+        columns=("student", "grader", "setting", "k", *(_MAIN_LABELS * 2)),
         rows=tuple(rows),
-        groups=(("", 4), ("seen", 2), ("kept back", 2)),
+        groups=(("", 4), ("seen", len(_MAIN)), ("kept back", len(_MAIN))),
     )
 
 
 def _apart(cell: Cell, report: Report) -> tuple[Cell, Cell]:
     """Train skills by what the run reserves, for its bases too; else by what a tuned student says it saw."""
-    share = report.reserved.get(cell.place.run)
-    sets = report.skill_sets.get((cell.place.run, cell.place.student))
-    if cell.place.k < 2 or (share is None and sets is None):
+    share = report.reserved.get(cell.key.run)
+    sets = report.skill_sets.get((cell.key.run, cell.key.student))
+    if cell.key.k < 2 or (share is None and sets is None):
         return cell, cell.only(lambda _: False)
     if share is not None:
-        is_kept_back = (
-            [is_reserved(c.skills, share) for c in cell.combinations] if cell.place.setting == "train" else []
-        )
+        is_kept_back = [is_reserved(c.skills, share) for c in cell.combinations] if cell.key.setting == "train" else []
         kept_back = {c.id for c, kept in zip(cell.combinations, is_kept_back, strict=False) if kept}
     else:
         kept_back = {c.id for c in cell.combinations if frozenset(c.skills) not in (sets or ())}
     return cell.only(lambda c: c.id not in kept_back), cell.only(lambda c: c.id in kept_back)
 
 
+@table(section="scores", order=80)
 def rules_table(report: Report) -> ReportTable | None:
     """Full marks under several rules."""
     if len(report.by_rules) < 2:
         return None
     names = list(report.by_rules)
-    places = list(dict.fromkeys(c.place for c in report.by_rules[names[0]]))
-    cells = {name: {c.place: c for c in report.by_rules[name]} for name in names}
+    keys = list(dict.fromkeys(c.key for c in report.by_rules[names[0]]))
+    cells = {name: {c.key: c for c in report.by_rules[name]} for name in names}
     rows = []
-    for place in places:
-        values = [cells[name][place].summary("full_marks").value for name in names]
+    for key in keys:
+        values = [cells[name][key].scores[FULL_MARKS].value for name in names]
         change = None if None in values else (values[1] or 0.0) - (values[0] or 0.0)
         rows.append(
             (
-                report.label(place.run, place.student),
-                place.grader,
-                place.setting,
-                str(place.k),
-                *(score_entry(cells[name][place], "full_marks") for name in names),
+                report.label(key.run, key.student),
+                key.grader,
+                key.setting,
+                str(key.k),
+                *(score_entry(cells[name][key], FULL_MARKS) for name in names),
                 Estimate(change, is_signed=True),
             )
         )
@@ -298,20 +301,6 @@ def rules_table(report: Report) -> ReportTable | None:
         rows=tuple(rows),
         is_detail=True,
     )
-
-
-def score_tables(report: Report, link: Link) -> list[ReportTable]:
-    """All of them that the runs allow."""
-    made: Iterable[ReportTable | None] = (
-        *setting_tables(report, link),
-        change_table(report),
-        seen_table(report),
-        efficiency_table(report, link),
-        grader_table(report, link),
-        common_table(report),
-        rules_table(report),
-    )
-    return [table for table in made if table is not None]
 
 
 def students_label(report: Report, key: StudentKey) -> str:

@@ -3,54 +3,45 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from skillmix.grading.points import Metric
 from skillmix.render.numbers import share, share_with_interval, signed, signed_with_interval
-from skillmix.scores.cells import Cell
+from skillmix.render.wording import plural
+from skillmix.scores.cells import Cell, Score
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreEntry:
-    """A metric of a cell, with everything a reader needs beside it."""
+    """The score of a cell, with a link to its texts."""
 
-    value: float | None
-    low: float | None
-    high: float | None
-    one_try: float | None
-    one_try_low: float | None
-    one_try_high: float | None
-    complete: int
-    combinations: int
-    ungraded: int
-    format_failures: int
+    score: Score
     link: str | None = None
-    """Where the texts are."""
 
     @property
     def text(self) -> str:
         """Value and interval."""
-        return share_with_interval(self.value, self.low, self.high)
+        return share_with_interval(self.score.value, self.score.low, self.score.high)
 
     @property
     def one_try_text(self) -> str:
-        """The same for single texts."""
-        return share_with_interval(self.one_try, self.one_try_low, self.one_try_high)
+        """Value and interval of single texts."""
+        return share_with_interval(self.score.one_try, self.score.one_try_low, self.score.one_try_high)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is amiss with the cell."""
-        said = []
-        if self.complete < self.combinations:
-            said.append(f"{self.complete}/{self.combinations} complete")
-        if self.ungraded:
-            said.append(f"{self.ungraded} ungraded")
-        if self.format_failures:
-            said.append(f"{self.format_failures} format failure{'s' if self.format_failures != 1 else ''}")
-        return tuple(said)
+        """What is incomplete or invalid in the cell."""
+        score = self.score
+        warnings = []
+        if score.complete < score.combinations:
+            warnings.append(f"{score.complete}/{score.combinations} complete")
+        if score.ungraded:
+            warnings.append(f"{score.ungraded} ungraded")
+        if score.format_failures:
+            warnings.append(plural(score.format_failures, "format failure"))
+        return tuple(warnings)
 
     @property
     def shade(self) -> int:
-        """How strongly the page shades it, 0 to 10."""
-        return round(10 * (self.value or 0))
+        """How strongly the page shades the entry, 0 to 10."""
+        return round(10 * (self.score.value or 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +125,8 @@ class ReportTable:
         return [f"{g}, {c}" if g and c else g or c for g, c in zip(over, self.columns, strict=True)]
 
 
-def score_entry(cell: Cell | None, metric: Metric, *, link: str | None = None) -> Entry:
+def score_entry(cell: Cell | None, metric: str, *, link: str | None = None) -> Entry:
     """A cell of the run as a cell of a table."""
     if cell is None or not cell.combinations:
         return "–"
-    s = cell.summary(metric)
-    return ScoreEntry(
-        value=s.value,
-        low=s.low,
-        high=s.high,
-        one_try=s.one_try,
-        one_try_low=s.one_try_low,
-        one_try_high=s.one_try_high,
-        complete=s.complete,
-        combinations=s.combinations,
-        ungraded=s.ungraded,
-        format_failures=cell.format_failures,
-        link=link,
-    )
+    return ScoreEntry(cell.scores[metric], link)

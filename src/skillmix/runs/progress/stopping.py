@@ -7,18 +7,21 @@ from contextlib import contextmanager
 from typing import Final
 
 from skillmix.runs.progress.terminal import say
-from skillmix.runs.scheduler import Scheduler
+from skillmix.runs.scheduler import Scheduler, StopReason
 
-_SIGNALS: Final = {
-    why: getattr(signal, name)
-    for why, name in (("interrupted", "SIGINT"), ("terminated", "SIGTERM"), ("hung up", "SIGHUP"))
+_SIGNALS: Final[dict[StopReason, signal.Signals]] = {
+    reason: getattr(signal, name)
+    for reason, name in (
+        (StopReason.INTERRUPTED, "SIGINT"),
+        (StopReason.TERMINATED, "SIGTERM"),
+        (StopReason.HUNG_UP, "SIGHUP"),
+    )
     if hasattr(signal, name)  # Windows has no SIGHUP
 }
-"""What a tally says if a signal stopped it, and the signal."""
 
 
-def signal_of(stopped: str | None) -> int | None:
-    """The signal that stopped a step; None if it was something else, or nothing."""
+def signal_of(stopped: StopReason | None) -> int | None:
+    """The signal that stopped a step; None if another reason did, or none."""
     return _SIGNALS.get(stopped) if stopped else None
 
 
@@ -30,22 +33,22 @@ def stopping_on_interrupt(scheduler: Scheduler) -> Iterator[None]:
 
     is_asked = False
 
-    def stop(why: str) -> None:
+    def stop(reason: StopReason) -> None:
         nonlocal is_asked
         if is_asked and working is not None:
             working.cancel()
             return
         is_asked = True
-        scheduler.stop(why)
+        scheduler.stop(reason)
         say(f"\nstopping: {scheduler.in_flight} calls in flight are waited for; press Ctrl-C again to leave them")
 
     before = {}
-    for why, number in _SIGNALS.items():
+    for reason, number in _SIGNALS.items():
         handler = signal.getsignal(number)
         if number != signal.SIGINT and handler == signal.SIG_IGN:
             continue  # as under nohup
         try:
-            loop.add_signal_handler(number, stop, why)
+            loop.add_signal_handler(number, stop, reason)
         except (NotImplementedError, RuntimeError, ValueError):
             break
         before[number] = handler

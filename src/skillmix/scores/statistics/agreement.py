@@ -1,4 +1,4 @@
-"""Agreement between graders, and between the rounds of one."""
+"""Measures of agreement between graders, and between the rounds of one grader."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -6,18 +6,18 @@ from typing import Literal
 import numpy as np
 
 Ratings = Sequence[Sequence[float | None]]
-"""For each unit (a criterion of a text) one value per grader or round, None where unreadable."""
+"""For each unit (a criterion of a text), one value per grader or round; None where the value is unreadable."""
 
 
 def krippendorff_alpha(units: Ratings, level: Literal["nominal", "interval"] = "nominal") -> float | None:
     """Krippendorff's alpha; None when no two values can be compared or nothing varies."""
     values = sorted({value for unit in units for value in unit if value is not None})
-    place = {value: i for i, value in enumerate(values)}
+    column = {value: i for i, value in enumerate(values)}
     counts = np.zeros((len(units), len(values)))
     for row, unit in enumerate(units):
         for value in unit:
             if value is not None:
-                counts[row, place[value]] += 1
+                counts[row, column[value]] += 1
     counts = counts[counts.sum(axis=1) >= 2]
     if len(counts) == 0:
         return None

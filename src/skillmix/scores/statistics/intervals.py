@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 10_000
 SEED: Final = 20240919
-"""Of all bootstraps and permutations: a number is the same in every report."""
+"""The seed of every bootstrap and permutation, so that each report prints the same numbers."""
 
 ROUNDING: Final = 1e-12
-"""Scores are shares of small numbers: what differs by less is equal."""
+"""Scores are fractions with small denominators, so a difference below this is rounding."""
 
 Floats = NDArray[np.float64]
 
@@ -28,7 +28,7 @@ class Interval(NamedTuple):
 
 
 def wilson_interval(share: float, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """Wilson's score interval of a share of n.
+    """Wilson score interval of a share of n.
 
     >>> [round(end, 2) for end in wilson_interval(0.05, 100)]
     [0.02, 0.11]
@@ -37,19 +37,19 @@ def wilson_interval(share: float, n: int, confidence: float = CONFIDENCE) -> Int
     denominator = 1 + z * z / n
     centre = (share + z * z / (2 * n)) / denominator
     half = z * sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / denominator
-    # At 0 and 1 the formula is exact but for rounding; a bound must not miss its own value by 1e-17.
+    # At 0 and 1 rounding could put the bound 1e-17 beyond the share itself.
     return Interval(0.0 if share == 0 else max(0.0, centre - half), 1.0 if share == 1 else min(1.0, centre + half))
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Bootstrap interval of the mean of values in 0..1; Wilson's when all are equal and nothing varies."""
+    """Bootstrap interval of the mean of values in 0..1; the Wilson interval if all values are equal."""
     if max(values) - min(values) < ROUNDING:
         return wilson_interval(min(1.0, max(0.0, values[0])), len(values))
     return bootstrap_interval(values)
 
 
 def constant_interval(value: float, n: int) -> Interval:
-    """The mean of a quantity in -1..1 that had the same value n times: others have at most Wilson's share.
+    """Interval of the mean of a quantity in -1..1 that had one value n times; Wilson bounds the share of other values.
 
     >>> [round(end, 3) for end in constant_interval(0.0, 100)]
     [-0.037, 0.037]
@@ -80,7 +80,7 @@ def percentile_interval(means: Floats, n: int, confidence: float = CONFIDENCE) -
     """Percentiles of bootstrap means, widened for small n.
 
     Plain percentiles are too narrow by sqrt((n - 1) / n) and by normal instead of t quantiles (Hesterberg 2015,
-    "What Teachers Should Know About the Bootstrap", section 5.3); the expanded percentile mends both.
+    "What Teachers Should Know About the Bootstrap", section 5.3); the expanded percentile corrects both.
     """
     tail = expanded_tail(n, confidence)
     low, high = np.quantile(means, [tail, 1 - tail])
@@ -88,7 +88,7 @@ def percentile_interval(means: Floats, n: int, confidence: float = CONFIDENCE) -
 
 
 def p_of_zero(means: Floats, n: int) -> float:
-    """Two-sided p that belongs to `percentile_interval`: the level at which the interval would just reach 0."""
+    """The two-sided p-value that matches `percentile_interval`: the level at which the interval just reaches 0."""
     beyond = min(float((means <= 0).mean()), float((means >= 0).mean()))
     if beyond >= 0.5:
         return 1.0
@@ -108,7 +108,7 @@ def expanded_tail(n: int, confidence: float = CONFIDENCE) -> float:
 
 
 def t_quantile(probability: float, degrees: int) -> float:
-    """Student's t: exact for 1 and 2 degrees, else Fisher's expansion, good to 0.2 % from 5 degrees on.
+    """A quantile of Student's t: exact for 1 and 2 degrees, else Fisher's expansion, good to 0.2 % from 5 degrees on.
 
     >>> round(t_quantile(0.975, 29), 3)
     2.045

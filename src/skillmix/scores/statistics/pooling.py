@@ -1,4 +1,4 @@
-"""One number over several partitions and seeds: all values, their mean, and an interval that knows the levels."""
+"""One number over several partitions and seeds, with a hierarchical bootstrap over both and over combinations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ class Pooled:
     low: float
     high: float
     p: float
-    """Two-sided, that the mean is 0: the level at which the interval would just reach it."""
+    """The two-sided p-value of a mean of 0: the level at which the interval just reaches 0."""
     units: int
-    """Partitions, or seeds, or combinations: the highest level that has several, which limits what can be known."""
+    """How many partitions, seeds or combinations: the highest level with several members limits the precision."""
 
 
 def pooled(nested: Nested) -> Pooled:
@@ -62,19 +62,19 @@ def pooled(nested: Nested) -> Pooled:
 
 def _resampled(partitions: list[list[Floats]]) -> Floats:
     generator = np.random.default_rng(SEED)
-    slots = [_one_partition(partitions, generator) for _ in partitions]
-    means: Floats = np.mean(slots, axis=0)
+    draws = [_one_partition(partitions, generator) for _ in partitions]
+    means: Floats = np.mean(draws, axis=0)
     return means
 
 
 def _one_partition(partitions: list[list[Floats]], generator: np.random.Generator) -> Floats:
-    """For every resample a partition, as many seeds as it has, and as many combinations as those have."""
+    """For every resample, draw a partition, as many seeds as it has, and as many combinations as each seed has."""
     chosen = generator.integers(len(partitions), size=RESAMPLES)
     out = np.empty(RESAMPLES)
     for number, seeds in enumerate(partitions):
-        here = np.flatnonzero(chosen == number)
-        drawn = [_one_seed(seeds, len(here), generator) for _ in seeds]
-        out[here] = np.mean(drawn, axis=0)
+        rows = np.flatnonzero(chosen == number)
+        drawn = [_one_seed(seeds, len(rows), generator) for _ in seeds]
+        out[rows] = np.mean(drawn, axis=0)
     return out
 
 
@@ -82,14 +82,14 @@ def _one_seed(seeds: list[Floats], resamples: int, generator: np.random.Generato
     chosen = generator.integers(len(seeds), size=resamples)
     out = np.empty(resamples)
     for number, values in enumerate(seeds):
-        here = np.flatnonzero(chosen == number)
-        if len(here):
-            out[here] = bootstrap_means(values, len(here), generator)
+        rows = np.flatnonzero(chosen == number)
+        if len(rows):
+            out[rows] = bootstrap_means(values, len(rows), generator)
     return out
 
 
 def _top_level_size(partitions: list[list[Floats]]) -> int:
-    """How many units the highest level with more than one has: they limit what can be known."""
+    """The number of units at the highest level that has more than one."""
     if len(partitions) > 1:
         return len(partitions)
     seeds = partitions[0]

@@ -184,7 +184,10 @@ def _parquet_texts(file: Path, field: str) -> Iterator[str]:
             for rows in table.iter_batches(batch_size=64, columns=[field]):
                 yield from (str(text) for text in rows.column(0).to_pylist() if text is not None)
     except ArrowInvalid as error:
-        raise UserError(f"{file} cannot be read: {error}", hint="Check the file.") from None
+        raise UserError(
+            f"{file} cannot be read: {error}",
+            hint="Write the file again as Parquet, or leave it out of replay.sources.",
+        ) from None
 
 
 def _blocks(file: Path, size: int) -> Iterator[str]:

@@ -82,7 +82,10 @@ class SealedTokenizer:
         for start, end in spans:
             inside = (places[:, 0] >= start) & (places[:, 0] < end)
             if not inside.any() or places[inside, 0].min() != start or places[inside, 1].max() != end:
-                raise UserError("the tokens of an answer do not begin and end with it", hint="Check the tokenizer.")
+                raise UserError(
+                    "the tokenizer merges the first or last characters of the answer with the text around it",
+                    hint="Training cannot mark the answer; choose a model with another tokenizer or chat template.",
+                )
             is_trained |= inside
         is_trained[:1] = False
         return Encoded(np.asarray(ids, dtype=np.int32), is_trained)
@@ -164,7 +167,10 @@ class _Splitter:
         while spelled:
             length = next((n for n in range(len(spelled), 0, -1) if spelled[:n] in self._ids), None)
             if length is None:
-                raise UserError(f"the tokenizer cannot write {text!r} on its own", hint="Check the tokenizer.")
+                raise UserError(
+                    f"the tokenizer cannot write {text!r} on its own",
+                    hint="Its vocabulary lacks these characters; choose a model with another tokenizer.",
+                )
             found.append(self._ids[spelled[:length]])
             spelled = spelled[length:]
         return found

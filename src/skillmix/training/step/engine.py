@@ -45,7 +45,7 @@ _KEPT_FREE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OptimizerStep:
     """What one step did."""
 
     answers: float
@@ -82,7 +82,7 @@ class Engine:
         self._longest = 0
         self.before_micro_batch: Callable[[int], None] = lambda number: None
 
-    def step(self, number: int, examples: Sequence[Example]) -> Step:
+    def step(self, number: int, examples: Sequence[Example]) -> OptimizerStep:
         """Take one step; short of memory, gather its gradients again from smaller micro-batches."""
         budget = self._find_budget(examples)
         while True:
@@ -115,7 +115,7 @@ class Engine:
         self.optimizer.close()
         self.packed.release()
 
-    def _gradients(self, number: int, examples: Sequence[Example], budget: int) -> tuple[Step, torch.Tensor]:
+    def _gradients(self, number: int, examples: Sequence[Example], budget: int) -> tuple[OptimizerStep, torch.Tensor]:
         """Gather a step's gradients; what it did, and their norm."""
         batches = self._batches(examples, budget)
         answers, replay = (sum(_trained(e) for e in examples if e.is_replay == kind) for kind in (False, True))
@@ -129,7 +129,7 @@ class Engine:
         sums = self.ranks.summed(sums)
         norm = sums[2].sqrt()
         found = torch.cat([sums[:2], norm[None]]).tolist()
-        step = Step(
+        step = OptimizerStep(
             answers=found[0] / max(1, answers),
             replay=found[1] / replay if replay else None,
             norm=found[2],

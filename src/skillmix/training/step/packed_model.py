@@ -133,10 +133,16 @@ def _refuse_what_we_cannot_train(causal: Any) -> None:
     config, name = causal.config.get_text_config(), type(causal).__name__
     head = causal.get_output_embeddings()
     if not getattr(causal, "_supports_attention_backend", False):
-        raise UserError(f"{name} has an attention of its own, which cannot keep packed conversations apart.")
+        raise UserError(
+            f"{name} has an attention of its own, which cannot keep packed conversations apart.",
+            hint="Choose a base whose attention transformers can replace, such as a Llama or a Mistral.",
+        )
     for setting in ("final_logit_softcapping", "attn_logit_softcapping", "logit_scale", "logits_scaling"):
         if getattr(config, setting, None) not in (None, 1, 1.0):
-            raise UserError(f"{name} changes its logits by {setting}, which training does not know.")
+            raise UserError(
+                f"{name} changes its logits by {setting}, which training does not support.",
+                hint="Choose a base without this setting in its config.json.",
+            )
     if getattr(config, "attention_dropout", 0):
         raise UserError(f"{name} has attention dropout.", hint="Set attention_dropout to 0 in its config.json.")
     if type(head) is not nn.Linear or head.bias is not None:

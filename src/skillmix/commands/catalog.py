@@ -1,0 +1,212 @@
+"""Commands about a catalog: `catalog`, `combinations` and `novelty`."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from skillmix.commands.parser import Commands, add_catalog_options, add_command, catalog_name
+from skillmix.commands.streams import print_json
+
+if TYPE_CHECKING:
+    from skillmix.catalog.catalog import Catalog, Setting, Side
+    from skillmix.catalog.combinations import Combination, Purpose
+    from skillmix.catalog.novelty import Novelty, NoveltyInputs
+
+
+def add_parsers(commands: Commands) -> None:
+    """Add the commands `catalog`, `combinations` and `novelty`."""
+    add_catalog_options(add_command(commands, "catalog", catalog))
+
+    parser = add_command(commands, "combinations", combinations)
+    add_catalog_options(parser)
+    parser.add_argument("--setting", choices=("train", "held-out", "all"), default="all")
+    parser.add_argument("--k", type=int, required=True, help="number of skills in a combination")
+    parser.add_argument("--n", type=int, default=10, help="number of combinations (default 10)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--partition", help="a name, or random-skills:SEED, random-categories:SEED")
+    parser.add_argument("--exclude", default="", help='skills or exclude lists to leave out, "a; b"')
+    parser.add_argument("--purpose", choices=("evaluation", "training"), default="evaluation")
+    parser.add_argument(
+        "--ladder", action="store_true", help="each combination adds one skill to the one drawn for k - 1"
+    )
+
+    parser = add_command(commands, "novelty", novelty)
+    parser.add_argument("--k", type=int, required=True, help="number of skills in a combination")
+    parser.add_argument("--tokens", type=float, required=True, help="size of the corpus, such as 2e12")
+    parser.add_argument("--skill-frequency", type=float, help="largest share of sentences that show one skill")
+    parser.add_argument("--topic-frequency", type=float, help="largest share of sentences on one topic")
+    parser.add_argument("--sentences-per-token", type=float)
+
+
+def catalog(options: argparse.Namespace) -> int:
+    """Show the skills, topics and partitions of a catalogue."""
+    view = show_catalog(catalog_name(options))
+    if options.json:
+        return print_json(view.as_json())
+    print(catalog_page(view.catalog, shipped=view.shipped))
+    return 0
+
+
+def combinations(options: argparse.Namespace) -> int:
+    """Draw combinations of skills and a topic."""
+    drawn = draw(
+        CombinationsWanted(
+            catalog=catalog_name(options),
+            setting=options.setting,
+            k=options.k,
+            count=options.n,
+            seed=options.seed,
+            partition=options.partition,
+            exclude=tuple(name.strip() for name in options.exclude.split(";") if name.strip()),
+            purpose=options.purpose,
+            ladder=options.ladder,
+        )
+    )
+    if options.json:
+        return print_json([combination_json(combination) for combination in drawn])
+    for combination in drawn:
+        print(f"{combination.id}  {combination.topic}: {'; '.join(combination.skills)}")
+    return 0
+
+
+def novelty(options: argparse.Namespace) -> int:
+    """Bound how often a combination can occur in a corpus."""
+    from skillmix.catalog.novelty import ASSUMPTIONS, NoveltyInputs, novelty
+
+    names = ("skill_frequency", "topic_frequency", "sentences_per_token")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    inputs = NoveltyInputs(**given)
+    bound = novelty(options.k, options.tokens, inputs)
+    if options.json:
+        return print_json({**asdict(bound), "inputs": asdict(inputs), "assumptions": list(ASSUMPTIONS)})
+    print(novelty_page(bound, inputs, ASSUMPTIONS))
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogView:
+    """A catalog, and the names of the shipped ones."""
+
+    catalog: "Catalog"
+    shipped: list[str]
+
+    def as_json(self) -> dict[str, object]:
+        """The documented form of `catalog --json`."""
+        from skillmix.checkers.registry import checker_of
+
+        return {
+            "skills": [
+                {
+                    "name": skill.name,
+                    "category": skill.category,
+                    "definition": skill.definition,
+                    "example": skill.example,
+                    "checkable": checker_of(skill.name) is not None,
+                }
+                for skill in self.catalog.skills
+            ],
+            "topics": list(self.catalog.topics),
+            "partitions": {
+                partition.name: {"train": _side(partition.train), "held-out": _side(partition.held_out)}
+                for partition in self.catalog.partitions
+            },
+        }
+
+
+def show_catalog(name: str) -> CatalogView:
+    """Load and validate a catalog."""
+    from skillmix.catalog.files import load_catalog, shipped_catalogs
+
+    return CatalogView(load_catalog(name), shipped_catalogs())
+
+
+def _side(side: "Side") -> dict[str, list[str]]:
+    return {"skills": list(side.skills), "topics": list(side.topics)}
+
+
+@dataclass(frozen=True, slots=True)
+class CombinationsWanted:
+    """The options of `skillmix combinations`."""
+
+    catalog: str
+    setting: "Setting"
+    k: int
+    count: int
+    seed: int
+    partition: str | None = None
+    exclude: tuple[str, ...] = ()
+    purpose: "Purpose" = "evaluation"
+    ladder: bool = False
+
+
+def draw(wanted: CombinationsWanted) -> "list[Combination]":
+    """Draw combinations from a catalog."""
+    from skillmix.catalog.combinations import Draw, draw_combinations, draw_ladder
+    from skillmix.catalog.files import load_catalog
+
+    catalog = load_catalog(wanted.catalog)
+    pool = catalog.pool(wanted.setting, partition=wanted.partition, exclude=wanted.exclude)
+    spec = Draw(side=pool, setting=wanted.setting, k=wanted.k, seed=wanted.seed, purpose=wanted.purpose)
+    return draw_ladder(spec, wanted.count) if wanted.ladder else draw_combinations(spec, wanted.count)
+
+
+def combination_json(combination: "Combination") -> dict[str, object]:
+    """The documented form of an entry of `combinations --json`."""
+    return {
+        "id": combination.id,
+        "k": combination.k,
+        "skills": list(combination.skills),
+        "topic": combination.topic,
+    }
+
+
+def catalog_page(catalog: "Catalog", *, shipped: Sequence[str]) -> str:
+    """Skills by category, sizes of the partitions, and topics, for a terminal."""
+    from skillmix.render.markdown import markdown_table
+
+    categories = len({skill.category for skill in catalog.skills})
+    skills = [[s.category, s.name, s.definition] for s in sorted(catalog.skills, key=lambda s: s.category)]
+    partitions = [
+        [
+            p.name,
+            *(str(len(x)) for x in (p.train.skills, p.held_out.skills, p.train.topics, p.held_out.topics)),
+        ]
+        for p in catalog.partitions
+    ]
+    header = ["partition", "train skills", "held-out skills", "train topics", "held-out topics"]
+    return "\n\n".join(
+        [
+            f"{catalog.name}: {len(catalog.skills)} skills in {categories} categories, {len(catalog.topics)} topics",
+            markdown_table(["category", "skill", "definition"], skills),
+            markdown_table(header, partitions, right=frozenset({1, 2, 3, 4})),
+            f"Default partition: {catalog.default_partition}. Exclude lists: {', '.join(catalog.exclude) or 'none'}.",
+            f"Topics: {'; '.join(catalog.topics)}",
+            f"Shipped catalogues: {', '.join(shipped)}",
+        ]
+    )
+
+
+def novelty_page(bound: "Novelty", inputs: "NoveltyInputs", assumptions: Sequence[str]) -> str:
+    """The bound, its meaning, its inputs and its assumptions, for a terminal."""
+    from skillmix.render.numbers import expectation
+
+    skills = "1 skill" if bound.k == 1 else f"{bound.k} skills"
+    meaning = (
+        "A Full Marks ratio above it means texts that were not all in the corpus; above "
+        f"{expectation(bound.a_third_new_above)}, that more than a third were not."
+        if bound.expected_occurrences < 1
+        else "No ratio is above 1, so at this k the bound says nothing about new texts."
+    )
+    return "\n".join(
+        [
+            expectation(bound.expected_occurrences),
+            f"is the most often that one combination of {skills} and a topic can be expected in a corpus of "
+            f"{bound.tokens:.3g} tokens.",
+            meaning,
+            f"Inputs: skill frequency {inputs.skill_frequency:g}, topic frequency {inputs.topic_frequency:g}, "
+            f"{bound.sentences:.3g} sentences.",
+            "Assumptions:",
+            *(f"- {assumption}" for assumption in assumptions),
+        ]
+    )

@@ -1,0 +1,84 @@
+"""Three commands to try on a run that just ended, chosen by what the run has."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from shlex import join
+
+from skillmix.catalog.files import load_catalog
+from skillmix.experiment.experiment import Experiment, load_experiment
+from skillmix.experiment.plan import cells_of
+from skillmix.runs.run import Run
+from skillmix.scores.compare import clearest_first
+from skillmix.scores.scoring import ScoredRun
+
+_COUNT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that just ended, and how it was started."""
+
+    run: Run
+    file: Path
+    """The experiment file."""
+    changes: Sequence[str]
+    """The values of `--set`."""
+    scored: ScoredRun
+    has_report: bool
+
+
+def run_name(run: Run) -> str:
+    """The name under which commands find a run."""
+    return run.name if run.path == Path("runs") / run.name else str(run.path)
+
+
+def next_commands(ended: Ended, *, program: str) -> list[tuple[str, str]]:
+    """Commands as a user types them, each with what it does."""
+    return list(islice(_all(ended, program), _COUNT))
+
+
+def _all(ended: Ended, program: str) -> Iterator[tuple[str, str]]:
+    name = run_name(ended.run)
+    experiment = load_experiment(ended.file, changes=ended.changes)
+    if ended.scored.scores:
+        student, k = _worth_reading(ended.scored)
+        chosen = ["--student", student, "--k", str(k)]
+        yield f"{program} {join(['texts', name, '--n', '3', *chosen])}", f"the best texts of {student}"
+        if not ended.has_report:
+            yield f"{program} {join(['report', name])}", "pages in which every number leads to its texts"
+        if own := _own_text(experiment):
+            yield f"{_ECHO} | {program} {own}", "let code grade a sentence of yours"
+        rules, whose = ("default", "the default") if experiment.rules == "paper" else ("paper", "the paper's")
+        yield f"{program} {join(['scores', name, '--rules', rules])}", f"the same texts, scored by {whose} rules"
+    changes = [*ended.changes, f"name={experiment.name}-again", f"seed={experiment.seed + 1}"]
+    options = [word for change in changes for word in ("--set", change)]
+    repeated = join(["run", str(ended.file), *options, "--dry-run"])
+    yield f"{program} {repeated}", "what a repetition with another seed would cost"
+    yield f"{program} {join(['status', name])}", "what is done, missing and failed"
+    yield f"{program} {join(['export', name, '--what', 'calls'])}", "every call with its messages, as a file"
+
+
+_ECHO = "echo 'Write a sentence of your own here.'"
+
+
+def _worth_reading(scored: ScoredRun) -> tuple[str, int]:
+    """The tuned student and k with the clearest gain; without one, the student and k with the best score."""
+    without_loss = [change for change in clearest_first(scored.changes) if change.gain.mean >= 0]
+    if without_loss:
+        return without_loss[0].student, without_loss[0].k
+    best = max(scored.scores, key=lambda s: (s.metric == "full_marks", s.value or 0.0, s.k))
+    return best.student, best.k
+
+
+def _own_text(experiment: Experiment) -> str | None:
+    """`grade-text` with skills and a topic of this experiment; None if no grader is code alone."""
+    if not any(settings.asked is None for settings in experiment.graders.values()):
+        return None
+    catalog = load_catalog(experiment.catalog)
+    cells = [cell for cell in cells_of(experiment, catalog) if cell.combinations]
+    if not cells:
+        return None
+    first = min(cells, key=lambda cell: cell.k).combinations[0]
+    return join(["grade-text", experiment.catalog, "--skills", "; ".join(first.skills), "--topic", first.topic])

@@ -1,0 +1,312 @@
+"""Commands about one combination, named on the command line: `prompts`, `parse-reply` and `grade-text`."""
+
+import argparse
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from skillmix.commands.parser import Commands, add_catalog_options, add_command, catalog_name
+from skillmix.commands.streams import grounds, print_json, standard_input
+from skillmix.errors import UserError
+
+if TYPE_CHECKING:
+    from skillmix.calls import Outcome, Reply, Request, Subject
+    from skillmix.catalog.catalog import Catalog
+    from skillmix.catalog.combinations import Combination
+    from skillmix.checkers.judge import Verdict
+    from skillmix.grading.points import Points
+    from skillmix.grading.reader import Reading
+    from skillmix.prompts.rubric import Rubric
+
+
+def add_parsers(commands: Commands) -> None:
+    """Add the commands `prompts`, `parse-reply` and `grade-text`."""
+    parser = add_command(commands, "prompts", prompts)
+    _add_combination_options(parser)
+    parser.add_argument("--answer", default="(the student's text)", help="text to put into the grader's prompts")
+
+    parser = add_command(commands, "parse-reply", parse_reply)
+    _add_combination_options(parser)
+    parser.add_argument("--text", type=Path, help="file with the student's text, if known")
+
+    parser = add_command(commands, "grade-text", grade_text)
+    _add_combination_options(parser)
+    parser.add_argument(
+        "--grader", default="rules:", metavar="SPEC", help="a model, or rules: to let code grade (the default)"
+    )
+    parser.add_argument(
+        "--variant", metavar="NAME", help="the grader's prompt: grade-NAME.txt of the prompt set (default: gpt)"
+    )
+    parser.add_argument("--rules", default="default", help="default or paper")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def _add_combination_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name a combination and its wording; `_combination` reads them."""
+    add_catalog_options(parser)
+    parser.add_argument("--skills", required=True, help='names separated by ";"')
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--prompts", default="standard", metavar="DIR", help="a shipped prompt set or a folder")
+
+
+def prompts(options: argparse.Namespace) -> int:
+    """Show the prompts for one combination as models receive them."""
+    rendered = rendered_prompts(_combination(options), answer=options.answer)
+    if options.json:
+        return print_json(rendered)
+    print("\n\n".join(f"──── {file}\n{prompt}" for file, prompt in rendered.items()))
+    return 0
+
+
+def parse_reply(options: argparse.Namespace) -> int:
+    """Read a grader's reply on standard input and show its points."""
+    from skillmix.catalog.yaml import read_text
+
+    text = read_text(options.text) if options.text else None
+    parsed = parsed_reply(_combination(options), standard_input(), text=text)
+    if options.json:
+        return print_json(parsed.as_json())
+    for name, point in (parsed.reading.by_name(parsed.rubric) or {}).items():
+        print(f"{name}: {'not given' if point is None else f'{point:g}'}")
+    if parsed.reading.problem:
+        print(f"unreadable: {parsed.reading.problem}")
+    for note in parsed.reading.notes:
+        print(f"note: {note}")
+    return 0
+
+
+def grade_text(options: argparse.Namespace) -> int:
+    """Grade the text on standard input, by code or with one call to a model."""
+    graded = graded_text(
+        _combination(options),
+        standard_input(),
+        grader=options.grader,
+        variant=options.variant,
+        seed=options.seed,
+        rules=options.rules,
+    )
+    if options.json:
+        return print_json(graded.as_json())
+    if graded.reading.problem:
+        print(f"unreadable: {graded.reading.problem}")
+    evidence = graded.evidence()
+    for criterion, point in zip(graded.rubric.criteria, graded.points, strict=True):
+        shown = grounds(evidence.get(criterion.name), graded.reasons.get(criterion.name))
+        print(f"{criterion.name}: {'undecided' if point is None else int(point)}" + (f"  {shown}" if shown else ""))
+    for note in graded.reading.notes:
+        if note not in graded.reasons.values():
+            print(f"note: {note}")
+    if graded.verdict and graded.verdict.unrequested:
+        print(f"shown without being asked for: {', '.join(graded.verdict.unrequested)}")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCombination:
+    """A combination by the names of its parts, and the prompt set that words it."""
+
+    catalog: str
+    skills: str
+    topic: str
+    prompts: str = "standard"
+
+    def resolve(self) -> "tuple[Catalog, Combination]":
+        """The catalog, and the combination with its skills in the order given."""
+        from skillmix.catalog.combinations import Combination, combination_of
+        from skillmix.catalog.files import load_catalog
+
+        catalog = load_catalog(self.catalog)
+        names = [name.strip() for name in self.skills.split(";") if name.strip()]
+        if not names:
+            raise UserError(
+                f"--skills {self.skills!r} names no skill.",
+                hint='Give names separated by ";", such as --skills "metaphor; red herring".',
+            )
+        skills = tuple(catalog.skill(name).name for name in names)
+        combination = combination_of(skills, catalog.topic(self.topic))
+        return catalog, Combination(combination.id, skills, combination.topic)
+
+
+def _combination(options: argparse.Namespace) -> NamedCombination:
+    return NamedCombination(catalog_name(options), options.skills, options.topic, options.prompts)
+
+
+def rendered_prompts(named: NamedCombination, *, answer: str) -> dict[str, str]:
+    """Every prompt of a prompt set with its slots filled, by file name."""
+    from skillmix.catalog.combinations import combination_of
+    from skillmix.prompts.files import load_prompts
+    from skillmix.prompts.prompt_set import LEAD_FILE, STUDENT_FILES
+
+    catalog, named_order = named.resolve()
+    combination = combination_of(named_order.skills, named_order.topic)  # in the order of a run's prompts
+    prompts = load_prompts(named.prompts)
+    lead = [asked for asked, _ in prompts.lead_turns(catalog, combination)]
+    rendered = dict(zip([LEAD_FILE], lead, strict=False))
+    rendered |= zip(STUDENT_FILES, prompts.student_prompts(catalog, combination), strict=True)
+    for variant in prompts.grader_variants:
+        prompt = prompts.grader_prompt(catalog, combination, answer=answer, variant=variant)
+        rendered[prompts.grader_file(variant)] = prompt
+    return rendered
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedReply:
+    """A reading with the rubric it follows."""
+
+    rubric: "Rubric"
+    reading: "Reading"
+
+    def as_json(self) -> dict[str, object]:
+        """The documented form of `parse-reply --json`."""
+        return {
+            "points": self.reading.by_name(self.rubric),
+            "problem": self.reading.problem,
+            "notes": list(self.reading.notes),
+        }
+
+
+def parsed_reply(named: NamedCombination, reply: str, *, text: str | None) -> ParsedReply:
+    """Read a grader's reply about a combination."""
+    from skillmix.grading.reader import read_grades
+    from skillmix.prompts.files import load_prompts
+    from skillmix.prompts.rubric import rubric_of
+
+    _, combination = named.resolve()
+    rubric = rubric_of(combination.skills, combination.topic, phrases=load_prompts(named.prompts).phrases)
+    return ParsedReply(rubric, read_grades(rubric, reply, text=text))
+
+
+@dataclass(frozen=True, slots=True)
+class GradedText:
+    """A grader's reading of a text, and the points after the rules that code decides."""
+
+    rubric: "Rubric"
+    reading: "Reading"
+    points: "Points"
+    verdict: "Verdict | None"
+    """What code found, if code was a grader."""
+    reasons: Mapping[str, str]
+    """Why code denied a point, by criterion."""
+
+    def as_json(self) -> dict[str, object]:
+        """The documented form of `grade-text --json`."""
+        from skillmix.grading.points import METRICS, text_score
+
+        return {
+            "points": self.reading.by_name(self.rubric),
+            "problem": self.reading.problem,
+            "notes": list(self.reading.notes),
+            "scores": {metric: text_score(self.points, metric) for metric in METRICS},
+            "evidence": self.evidence(),
+            "reasons": dict(self.reasons),
+            "unrequested": list(self.verdict.unrequested) if self.verdict else None,
+        }
+
+    def evidence(self) -> dict[str, str | None]:
+        """The words that show each skill, where code found them."""
+        spans = self.verdict.evidence if self.verdict else {}
+        names = [criterion.name for criterion in self.rubric.criteria[: self.rubric.k]]
+        return {name: self.verdict.quote(spans.get(name)) if self.verdict else None for name in names}
+
+
+def graded_text(
+    named: NamedCombination, text: str, *, grader: str, variant: str | None, seed: int, rules: str
+) -> GradedText:
+    """Grade a text that is the answer itself, with at most one call to a model.
+
+    A `variant` must be in the prompt set even if no model is called.
+    """
+    from skillmix.calls import Subject
+    from skillmix.grading.answers import plain_answer
+    from skillmix.grading.points import decide_points
+    from skillmix.grading.reader import read_grades
+    from skillmix.grading.reasons import reasons_of
+    from skillmix.models.specs import asked_model, parse_spec, uses_code
+    from skillmix.prompts.files import load_prompts
+    from skillmix.prompts.prompt_set import DEFAULT_VARIANT
+    from skillmix.prompts.rubric import rubric_of
+    from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, reading_of, require_checkers, with_verdict
+    from skillmix.runs.run import rules_named
+
+    chosen = rules_named(rules)
+    answer = plain_answer(text)
+    if answer.status == "empty":
+        raise UserError("There is no text to grade.", hint="Give the student's text on standard input.")
+    parse_spec(grader)
+    catalog, combination = named.resolve()
+    prompts = load_prompts(named.prompts)
+    if variant is not None:
+        prompts.grader_file(variant)
+    rubric = rubric_of(combination.skills, combination.topic, phrases=prompts.phrases)
+    verdict = None
+    if uses_code(grader):
+        verdict = RulesGrader(catalog).verdict(answer.text, skills=combination.skills, topic=combination.topic)
+    asked = asked_model(grader)
+    if asked is None:
+        require_checkers(catalog, combination.skills, grader)
+        assert verdict is not None
+        reading = reading_of(verdict, combination.skills)
+    else:
+        prompt = prompts.grader_prompt(catalog, combination, answer=answer.text, variant=variant or DEFAULT_VARIANT)
+        subject = Subject(combination, prompts.criteria(combination), answer.text)
+        reply = _reply_to(_grading_request(asked, prompt, subject, seed=seed))
+        reading = read_grades(rubric, reply.text, text=answer.text)
+        if verdict is not None:
+            reading = with_verdict(reading, combination.skills, verdict)
+    points = decide_points(rubric, answer, [reading], rounds=1, rules=chosen)
+    denials = applicable_reasons(verdict, is_alone=asked is None) if verdict else {}
+    reasons = reasons_of(points, combination.skills, answer, chosen, denials)
+    return GradedText(rubric, reading, points, verdict, reasons)
+
+
+_MAX_TOKENS: Final = 1024
+"""Of a grader's reply."""
+
+
+def _grading_request(model: str, prompt: str, subject: "Subject", *, seed: int) -> "Request":
+    from skillmix.calls import Decoding, GradeKey, Message, Request, seed_for, text_id
+
+    key = GradeKey("text", subject.combination.id, 0, text_id(subject.text), "grader", 0, 0)
+    decoding = Decoding(max_tokens=_MAX_TOKENS)
+    return Request(key, model, (Message("user", prompt),), decoding, seed_for(seed, key), subject)
+
+
+def _reply_to(request: "Request") -> "Reply":
+    """Call the model of a request once; a call without a reply is an error."""
+    import asyncio
+
+    from skillmix.calls import CallProblem
+
+    outcome = asyncio.run(_outcome_of(request))
+    if isinstance(outcome, CallProblem):
+        raise UserError(
+            f"The grader did not answer: {outcome.reason}. {outcome.detail}".strip(), hint=_HINTS[outcome.kind]
+        )
+    return outcome
+
+
+_HINTS: Final = {
+    "fatal": "Check the model's name, its address and the key in the environment.",
+    "final": "This grader refuses to grade this text; try another grader.",
+    "failed": "This grader cannot be asked about this text; try another grader.",
+    "passing": "The cause may be temporary; run the command again.",
+}
+
+
+async def _outcome_of(request: "Request") -> "Outcome":
+    from skillmix.calls import Reply
+    from skillmix.models.specs import ModelOptions, open_model, parse_spec
+
+    model = open_model(parse_spec(request.model), ModelOptions(concurrency=1))
+
+    async def only() -> "AsyncIterator[Request]":
+        yield request
+
+    outcome: Outcome = Reply("")
+    try:
+        async for _, answer in model.serve(only()):
+            outcome = answer
+    finally:
+        await model.close()
+    return outcome

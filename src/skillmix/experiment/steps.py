@@ -1,0 +1,304 @@
+"""The kinds of step in an experiment file; train steps, the longest of them, are in train_step.py.
+
+A new kind is a class here, an entry in `AnyStep`, and a file in the folder `steps/` that does its work.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from skillmix.catalog.catalog import Setting
+from skillmix.errors import UserError
+from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
+from skillmix.experiment.sections import (
+    FilledList,
+    ModelRef,
+    Name,
+    Positive,
+    Section,
+    Share,
+    Step,
+    StepInput,
+    UndrawnCell,
+    student_name,
+)
+from skillmix.experiment.train_step import TrainStep
+
+_CONVERSATIONS_PER_TEXT = 100
+"""Default limit of a dataset step: conversations written for each text of the target."""
+
+
+class GenerateStep(Step):
+    """Students write texts: students × settings × k."""
+
+    stage: Literal["generate"]
+    students: FilledList[ModelRef]
+    settings: FilledList[Setting] = ["all"]
+    k: FilledList[Positive]
+    combinations: Positive = 100
+    generations: Positive = 3
+
+    @property
+    def model_references(self) -> tuple[str, ...]:
+        """The students."""
+        return tuple(self.students)
+
+    @property
+    def student_names(self) -> tuple[str, ...]:
+        """The students."""
+        return tuple(map(student_name, self.students))
+
+    def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
+        """One cell for each setting, k and student; the students share the draws."""
+        yield from _cells_of(self, is_ladder=False)
+
+
+class EvaluateStep(Step):
+    """Students write texts and graders grade them: students × settings × k."""
+
+    stage: Literal["evaluate"]
+    students: FilledList[ModelRef]
+    graders: FilledList[Name]
+    settings: FilledList[Setting] = ["train", "held-out", "all"]
+    k: FilledList[Positive] = [1, 2, 3, 4, 5]
+    combinations: Positive = 100
+    generations: Positive = 3
+    ladder: bool = False
+    """Whether each combination extends one of the next smaller k."""
+    stop_below: Share | None = None
+    """Skip a student's larger k in a setting once every grader gives it fewer full marks than this share."""
+    allow_trained: bool = False
+    """Evaluate a student even on combinations it was trained on; the scores then give their number."""
+
+    @property
+    def model_references(self) -> tuple[str, ...]:
+        """The students."""
+        return tuple(self.students)
+
+    @property
+    def student_names(self) -> tuple[str, ...]:
+        """The students."""
+        return tuple(map(student_name, self.students))
+
+    @property
+    def grader_names(self) -> tuple[str, ...]:
+        """The graders."""
+        return tuple(self.graders)
+
+    @property
+    def may_stop_early(self) -> bool:
+        """Whether `stop_below` is set."""
+        return self.stop_below is not None
+
+    @property
+    def call_bound(self) -> Literal["about", "at most"]:
+        """An early stop makes fewer calls."""
+        return "at most" if self.may_stop_early else "about"
+
+    def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
+        """One cell for each setting, k and student; the students share the draws."""
+        yield from _cells_of(self, is_ladder=self.ladder)
+
+
+def _cells_of(step: GenerateStep | EvaluateStep, *, is_ladder: bool) -> Iterator[UndrawnCell]:
+    for setting in step.settings:
+        for k in step.k:
+            for student in step.student_names:
+                yield UndrawnCell(
+                    source=step.name,
+                    student=student,
+                    graders=step.grader_names,
+                    setting=setting,
+                    k=k,
+                    combinations=step.combinations,
+                    generations=step.generations,
+                    is_ladder=is_ladder,
+                )
+
+
+class GradeStep(Step):
+    """Graders grade the texts of earlier steps."""
+
+    stage: Literal["grade"]
+    of: FilledList[Name]
+    graders: FilledList[Name]
+
+    @property
+    def grader_names(self) -> tuple[str, ...]:
+        """The graders."""
+        return tuple(self.graders)
+
+    @property
+    def inputs(self) -> tuple[StepInput, ...]:
+        """The steps whose texts are graded."""
+        return tuple(StepInput(name, ("generate", "evaluate")) for name in self.of)
+
+    def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
+        """The cells of the graded steps, with the graders of this step."""
+        for source in steps:
+            if source.name in self.of:
+                for cell in source.undrawn_cells(steps):
+                    yield replace(cell, graders=self.grader_names)
+
+
+class PerSkill(Section):
+    """Limits on the texts of each skill, for each k."""
+
+    floor: Annotated[int, Field(ge=0)] = 0
+    """Minimum number of texts per skill; a skill that stays below it is reported."""
+    ceiling: Positive | None = None
+    """Maximum number of texts per skill."""
+
+    @model_validator(mode="after")
+    def _floor_below_ceiling(self) -> "PerSkill":
+        if self.ceiling is not None and self.floor > self.ceiling:
+            raise ValueError(f"floor {self.floor} is above ceiling {self.ceiling}")
+        return self
+
+
+class DatasetStep(Step):
+    """A data set of conversations with full marks, written by a model or joined from earlier data sets."""
+
+    stage: Literal["dataset"]
+    writer: ModelRef | None = None
+    """Model that writes; without a writer, the step joins the data sets in `of`."""
+    of: list[Name] = []
+    """Earlier dataset steps to join."""
+    graders: list[Name] = []
+    """A text is kept if every grader gives it full marks."""
+    recipe: str | None = None
+    """A data set of the paper: `D(1)`, `D(1,2)`, `D(1,2,3)`, …, or `ablation`."""
+    k: list[Positive] = []
+    skills: Literal["train", "all"] | None = None
+    """Skills drawn for k = 1: `all` by default in a recipe, else `train`. Larger k always draw train skills."""
+    target: Positive | dict[Positive, Positive] | None = None
+    """Texts to keep for each k."""
+    most: Positive | None = None
+    """Maximum number of conversations for each k; the default is 100 for each text of the target."""
+    least: Annotated[int, Field(ge=0)] | None = None
+    """Minimum number of texts for each k before later steps begin; the default is the target."""
+    generations: Positive = 1
+    """Conversations per combination. When all combinations are used, another round of the same size begins."""
+    per_skill: PerSkill = PerSkill()
+    size: Positive | None = None
+    """Number of texts in the data set; the default is all of them. A smaller set is part of a larger one."""
+    shares: dict[Positive, Annotated[float, Field(gt=0)]] = {}
+    """Relative weight of each k in a data set with a `size`; by default k does not matter."""
+    prompts: str | None = None
+    """Prompt set of the rows; the default is that of the experiment."""
+    near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = 0.7
+    """Share of common three-word sequences that makes a text a copy of an earlier one; null drops exact copies only."""
+    validation: Share = 0.05
+    """Share of the combinations whose texts form the validation part."""
+
+    @model_validator(mode="after")
+    def _written_or_joined(self) -> "DatasetStep":
+        if (self.writer is None) == (not self.of):
+            raise ValueError("a data set is written by a writer or joined by `of`: give one of them")
+        if self.writer is not None and not (self.graders and self.target and (self.k or self.recipe)):
+            raise ValueError("a writer needs graders, a target, and k or a recipe")
+        if self.of and any((self.target is not None, self.graders, self.most is not None, self.least is not None)):
+            raise ValueError(
+                "joined data sets are written and graded already: graders, target, most and least do not apply"
+            )
+        if self.recipe is not None and (self.k or self.shares):
+            raise ValueError("a recipe says which k: k and shares do not apply")
+        if self.shares and self.size is None:
+            raise ValueError("shares need a size")
+        targets = self.target.values() if isinstance(self.target, dict) else [self.target or 0]
+        if self.least is not None and self.least > max(targets):
+            raise ValueError(f"least {self.least} is above the target")
+        return self._with_known_recipe()
+
+    def _with_known_recipe(self) -> "DatasetStep":
+        try:
+            ks = self.data_recipe.ks
+        except UserError as error:
+            raise ValueError(f"{error.message} {error.hint}") from None
+        targets = set(self.target) if isinstance(self.target, dict) else set()
+        if targets and targets != set(ks):
+            raise ValueError(f"target names k = {sorted(targets)}, the data set k = {sorted(ks)}")
+        if self.shares and ks and set(self.shares) != set(ks):
+            raise ValueError(f"shares name k = {sorted(self.shares)}, the data set k = {sorted(ks)}")
+        return self
+
+    @property
+    def data_recipe(self) -> DataRecipe:
+        """The recipe, from its name or from k, size and shares."""
+        if self.recipe is not None:
+            return recipe_named(self.recipe, size=self.size, skills=self.skills)
+        ks = tuple(dict.fromkeys(self.k or self.shares))
+        return plain_recipe(ks, size=self.size, skills=self.skills, shares=self.shares)
+
+    def max_conversations(self, k: int) -> int:
+        """Maximum number of conversations for one k."""
+        return self.most or _CONVERSATIONS_PER_TEXT * self.target_of(k)
+
+    def target_of(self, k: int) -> int:
+        """Number of texts to keep for one k."""
+        return self.target[k] if isinstance(self.target, dict) else self.target or 0
+
+    @property
+    def model_references(self) -> tuple[str, ...]:
+        """The writer, if there is one."""
+        return (self.writer,) if self.writer else ()
+
+    @property
+    def student_names(self) -> tuple[str, ...]:
+        """The writer, if there is one."""
+        return (student_name(self.writer),) if self.writer else ()
+
+    @property
+    def grader_names(self) -> tuple[str, ...]:
+        """The graders."""
+        return tuple(self.graders)
+
+    @property
+    def inputs(self) -> tuple[StepInput, ...]:
+        """The data sets that the step joins."""
+        return tuple(StepInput(name, ("dataset",)) for name in self.of)
+
+    @property
+    def prompt_sets(self) -> tuple[str, ...]:
+        """The prompt set of the rows, if the step names one."""
+        return (self.prompts,) if self.prompts else ()
+
+    @property
+    def planned_texts(self) -> int | None:
+        """The sum of the targets; None for joined data sets."""
+        return sum(self.target_of(k) for k in self.data_recipe.ks) if self.writer else None
+
+    @property
+    def call_bound(self) -> Literal["at least"]:
+        """Every text without full marks takes a further conversation."""
+        return "at least"
+
+    def settings_drawn_from(self, steps: Sequence[Step]) -> tuple[Setting, ...]:
+        """`all` if k = 1 draws all skills, else `train`."""
+        return (self.data_recipe.skills,)
+
+    def conversations(self, steps: Sequence[Step]) -> int:
+        """One conversation for each text; the first wave shows how many more are needed."""
+        return self.planned_texts or 0
+
+
+class ReportStep(Step):
+    """A report on all earlier steps: tables, figures and pages."""
+
+    stage: Literal["report"]
+    rules: Literal["default", "paper", "both"] | None = None
+    """Scoring rules; the default is those of the experiment. `both` shows both side by side."""
+    published: bool = False
+    """Whether to show the paper's own figures next to those of the run."""
+    tokens: Annotated[float, Field(gt=0)] = 2e12
+    """Size of the training corpus in tokens, for the novelty bound."""
+    runs: tuple[str, ...] = ()
+    """Further runs to show in the same report."""
+
+
+AnyStep = Annotated[
+    EvaluateStep | GenerateStep | GradeStep | DatasetStep | TrainStep | ReportStep, Field(discriminator="stage")
+]
+"""A step of any kind; its `stage` names the kind."""

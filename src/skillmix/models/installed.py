@@ -1,0 +1,180 @@
+"""Providers of models that other packages bring: finding them, loading them, and guarding calls into their code.
+
+A package lists its providers under the entry point group `skillmix.providers`, as `name = module:Class`. An error in
+such a package becomes a `UserError` that names the package.
+"""
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any, Final
+
+from skillmix.calls import CallKey, CallProblem, Model, Outcome, Reply, Request
+from skillmix.errors import UserError
+from skillmix.models.servers.masking import MASK
+
+ENTRY_POINTS: Final = "skillmix.providers"
+_NAME: Final = re.compile(r"[a-z][a-z0-9_-]*")
+_RESERVED: Final = ("step",)
+"""`step:NAME` is the model of a train step."""
+_METHODS: Final = ("serve", "probe", "close")
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledProvider:
+    """A provider of another package, not loaded yet."""
+
+    name: str
+    package: str
+    entry: EntryPoint
+
+    @property
+    def form(self) -> str:
+        """How its specs are written."""
+        return f"from the package {self.package}: {self.name}:NAME"
+
+    def load(self) -> Any:
+        """Import the provider's class."""
+        try:
+            factory = self.entry.load()
+        except Exception as error:
+            raise UserError(
+                f"The provider {self.name!r} of the package {self.package!r} cannot be loaded: "
+                f"{_described(error, self.entry.module)}.",
+                hint=f"Repair or uninstall the package; its entry point is {self.entry.value}.",
+            ) from error
+        if not callable(factory):
+            raise UserError(
+                f"The provider {self.name!r} of the package {self.package!r} is not a class: {factory!r:.80}.",
+                hint=f"Its entry point is {self.entry.value}; it must name a class with {', '.join(_METHODS)}.",
+            )
+        return factory
+
+    def open(self, spec: object, options: object) -> "GuardedModel":
+        """A model of this provider, guarded."""
+        try:
+            model = self.load()(spec, options)
+        except UserError:
+            raise
+        except Exception as error:
+            raise self.failed(str(spec), error) from error
+        missing = [name for name in _METHODS if not callable(getattr(model, name, None))]
+        if missing:
+            raise UserError(
+                f"The provider {self.name!r} of the package {self.package!r} makes no model: "
+                f"{type(model).__name__} has no {', '.join(missing)}.",
+                hint="Derive the class from skillmix.models.SimpleModel.",
+            )
+        return GuardedModel(model, str(spec), self)
+
+    def failed(self, spec: str, error: Exception) -> UserError:
+        """The error for an exception that came out of the provider's code."""
+        return UserError(
+            f"{spec} failed: {_described(error, self.entry.module)}.",
+            hint=f"This is a fault in the package {self.package!r}, which brings the provider {self.name!r}.",
+        )
+
+
+class GuardedModel:
+    """A model of another package, whose faults become errors that name the package."""
+
+    def __init__(self, model: Model, spec: str, provider: InstalledProvider) -> None:
+        self._model = model
+        self._spec = spec
+        self._provider = provider
+
+    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+        """Pass requests and outcomes on, and check that each request gets one outcome."""
+        stream = _Stream(requests)
+        try:
+            async for request, outcome in self._model.serve(stream.pull()):
+                if not isinstance(outcome, Reply | CallProblem):
+                    raise TypeError(f"the answer is a {type(outcome).__name__}, not a Reply or a CallProblem")
+                stream.settle(request)
+                yield request, outcome
+            stream.require_end()
+        except UserError:
+            raise
+        except Exception as error:
+            if error is stream.own_fault:
+                raise
+            raise self._provider.failed(self._spec, error) from error
+
+    async def probe(self) -> CallProblem | None:
+        """What the model itself says."""
+        try:
+            return await self._model.probe()
+        except UserError:
+            raise
+        except Exception as error:
+            raise self._provider.failed(self._spec, error) from error
+
+    async def close(self) -> None:
+        """Close the model."""
+        await self._model.close()
+
+
+class _Stream:
+    """Requests on their way to a guarded model, and those that wait for an outcome."""
+
+    def __init__(self, requests: AsyncIterator[Request]) -> None:
+        self._requests = requests
+        self._open: set[CallKey] = set()
+        self._is_over = False
+        self.own_fault: Exception | None = None
+        """What the source of the requests raised; the model is not to blame for it."""
+
+    async def pull(self) -> AsyncIterator[Request]:
+        try:
+            async for request in self._requests:
+                self._open.add(request.key)
+                yield request
+        except Exception as error:
+            self.own_fault = error
+            raise
+        self._is_over = True
+
+    def settle(self, request: Request) -> None:
+        if request.key not in self._open:
+            raise ValueError(f"the model answered {request.key} twice, or without being asked")
+        self._open.remove(request.key)
+
+    def require_end(self) -> None:
+        """Refuse a model that stops early: its run would wait for the missing outcomes for ever."""
+        if self._open or not self._is_over:
+            raise ValueError(f"the model stopped before it answered all requests; {len(self._open)} are open")
+
+
+@cache
+def installed_providers() -> Mapping[str, InstalledProvider]:
+    """All providers of other packages by name; none of them is imported."""
+    providers: dict[str, InstalledProvider] = {}
+    for entry in entry_points(group=ENTRY_POINTS):
+        package = entry.dist.name if entry.dist is not None else entry.module
+        if not _NAME.fullmatch(entry.name) or entry.name in _RESERVED:
+            raise UserError(
+                f"The package {package!r} brings a provider with the name {entry.name!r}, which no spec can use.",
+                hint="A name has small letters, digits, '-' and '_', starts with a letter, and is not 'step'.",
+            )
+        other = providers.get(entry.name)
+        if other is not None and other.entry.value != entry.value:
+            raise UserError(
+                f"The packages {other.package!r} and {package!r} both bring a provider {entry.name!r}.",
+                hint="Uninstall one of them.",
+            )
+        providers[entry.name] = InstalledProvider(entry.name, package, entry)
+    return providers
+
+
+def _described(error: Exception, module: str) -> str:
+    """An error in one line, with the line of the provider's own file where it arose."""
+    frames = extract_tb(error.__traceback__)
+    name = module.replace(".", "/")
+    own = [frame for frame in frames if Path(frame.filename).with_suffix("").as_posix().endswith(name)]
+    line = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    words = MASK.line(str(error))  # a library may put a key into its message
+    return f"{type(error).__name__}{f': {words}' if words else ''}{line}".rstrip(".")

@@ -1,0 +1,138 @@
+"""What a report can show: each table and figure is a function that carries its section and its order on the page.
+
+    @table(section="graders", order=40)
+    def agreement_table(report: Report) -> ReportTable | None:
+
+Decorating a function makes a `TableSpec` or a `FigureSpec` of it. `report.contents` collects the specs and builds the
+page from them, so that a new table or figure is one function in one file.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Final, Literal, TypeVar
+
+from matplotlib.figure import Figure
+
+from skillmix.report.records import Report
+from skillmix.report.tables.table import ReportTable
+
+SectionId = Literal["findings", "scores", "skills", "graders", "data", "published"]
+
+
+@dataclass(frozen=True, slots=True)
+class SectionHeading:
+    """A heading of the page, and the sentence under it."""
+
+    title: str
+    intro: str
+
+
+SECTIONS: Final[dict[SectionId, SectionHeading]] = {
+    "findings": SectionHeading(
+        "Findings",
+        "Four claims about learning to combine skills, decided by lineage and by paired differences on the same "
+        "combinations, never by names.",
+    ),
+    "scores": SectionHeading(
+        "Scores", "How often students combine k skills in one text. Click a value to read the texts behind it."
+    ),
+    "skills": SectionHeading("Skills", "Which skills succeed, alone and together, and how many can be combined."),
+    "graders": SectionHeading("Graders", "How far the grades can be trusted, and why full marks were missed."),
+    "data": SectionHeading("Data and training", "Where tuned students come from, and what their data cost."),
+    "published": SectionHeading(
+        "Published figures",
+        "What the paper prints for its own models and graders: other models, and other words for the skills.",
+    ),
+}
+"""The sections in the order of the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a table or a figure stands on the page."""
+
+    section: SectionId
+    order: int
+    """Within the section; tables and figures share the numbers, and equal numbers keep the order of the code."""
+
+    def __post_init__(self) -> None:
+        if self.section not in SECTIONS:
+            raise ValueError(f"the page has no section {self.section!r}")
+
+    @property
+    def sort_key(self) -> tuple[int, int]:
+        """The section's number, then the order within the section."""
+        return list(SECTIONS).index(self.section), self.order
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A function that makes the tables of one kind; none if the runs do not allow any."""
+
+    position: Position
+    make: Callable[[Report], Iterable[ReportTable]]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure before it is drawn."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Report], Figure | None]
+    why_not: str
+    """Why the figure is missing, if `draw` returns None."""
+    position: Position
+    is_detail: bool = False
+    """Whether the page folds the figure away."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSpec:
+    """A function that lists the figures of one kind."""
+
+    drawings: Callable[[Report], Iterable[Drawing]]
+
+
+def table(*, section: SectionId, order: int) -> Callable[[Callable[[Report], ReportTable | None]], TableSpec]:
+    """Register a function that makes one table, or None if the runs do not allow it."""
+    position = Position(section, order)
+
+    def register(make: Callable[[Report], ReportTable | None]) -> TableSpec:
+        def tables_of(report: Report) -> Iterator[ReportTable]:
+            made = make(report)
+            if made is not None:
+                yield made
+
+        return TableSpec(position, tables_of)
+
+    return register
+
+
+def tables(*, section: SectionId, order: int) -> Callable[[Callable[[Report], Iterable[ReportTable]]], TableSpec]:
+    """Register a function that makes several tables of one kind."""
+    position = Position(section, order)
+    return lambda make: TableSpec(position, make)
+
+
+def figure(
+    name: str, title: str, *, section: SectionId, order: int, caption: str, why_not: str
+) -> Callable[[Callable[[Report], Figure | None]], FigureSpec]:
+    """Register a function that draws one figure, or None if the runs do not allow it."""
+    position = Position(section, order)
+    return lambda draw: FigureSpec(lambda _: [Drawing(name, title, caption, draw, why_not, position)])
+
+
+def figures(list_drawings: Callable[[Report], Iterable[Drawing]]) -> FigureSpec:
+    """Register a function that lists several figures of one kind."""
+    return FigureSpec(list_drawings)
+
+
+_Spec = TypeVar("_Spec", TableSpec, FigureSpec)
+
+
+def specs_in(kind: type[_Spec], *modules: ModuleType) -> list[_Spec]:
+    """The specs that modules define, in the order of the code."""
+    return [value for module in modules for value in vars(module).values() if isinstance(value, kind)]

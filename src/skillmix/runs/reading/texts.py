@@ -1,0 +1,62 @@
+"""The graded texts of a run, those with the most points first."""
+
+from dataclasses import dataclass
+
+from skillmix.grading.answers import Rules
+from skillmix.grading.ballots import Ballot
+from skillmix.grading.points import text_score
+from skillmix.runs.reading.records import RunRecords, run_records
+from skillmix.runs.run import open_run
+
+
+@dataclass(frozen=True, slots=True)
+class TextRow:
+    """One text of a student, graded by one grader."""
+
+    student: str
+    grader: str
+    skills: tuple[str, ...]
+    topic: str
+    generation: int
+    text: str
+    points: dict[str, bool | None]
+    """By criterion; None is undecided."""
+    evidence: dict[str, str]
+    """The words that show a skill, where code found them."""
+    reasons: dict[str, str]
+    """Why code denied a point, by criterion."""
+    full_marks: float | None
+    skill_fraction: float | None
+
+
+def run_texts(run_name: str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
+    """Graded texts of a run: full marks first, then larger k, then more points."""
+    run = open_run(run_name)
+    records = run_records(run)
+    rules = run.rules()
+    rows = [
+        _row(ballot, records, rules)
+        for ballot in records.ballots
+        if student in (None, ballot.text.student) and k in (None, ballot.text.combination.k)
+    ]
+    return sorted(rows, key=lambda t: (-(t.full_marks or 0), -len(t.skills), -sum(map(bool, t.points.values()))))
+
+
+def _row(ballot: Ballot, records: RunRecords, rules: Rules) -> TextRow:
+    text, points = ballot.text, ballot.points(rules, records.run.phrases)
+    names = [criterion.name for criterion in ballot.rubric(records.run.phrases).criteria]
+    verdict = records.verdict(ballot)
+    quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()} if verdict else {}
+    return TextRow(
+        student=text.student,
+        grader=ballot.grader,
+        skills=text.combination.skills,
+        topic=text.combination.topic,
+        generation=text.generation,
+        text=text.answer.text,
+        points=dict(zip(names, points, strict=True)),
+        evidence={name: words for name, words in quoted.items() if words},
+        reasons=records.reasons(ballot, points, rules, verdict),
+        full_marks=text_score(points, "full_marks"),
+        skill_fraction=text_score(points, "skill_fraction"),
+    )

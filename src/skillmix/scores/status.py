@@ -1,0 +1,86 @@
+"""Count the calls of a run that are done, missing, failed or unreadable, and add up their cost."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+from skillmix.calls import CallProblem, Reply
+from skillmix.experiment.experiment import Experiment
+from skillmix.grading.points import earns_nothing
+from skillmix.runs.reading.conversations import conversations
+from skillmix.runs.reading.records import RecordsBuilder, RunRecords
+from skillmix.runs.run import TURNS, Run, open_run
+from skillmix.scores.scoring import SkippedCell, run_scores, skipped_cells
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Counts of calls, and the sum of the costs that are known."""
+
+    done: int
+    missing: int
+    failed: int
+    unreadable: int
+    cost_usd: float
+
+    def as_json(self) -> dict[str, object]:
+        """The documented form of `status --json`."""
+        calls = {"done": self.done, "missing": self.missing, "failed": self.failed}
+        return {"calls": calls, "unreadable": self.unreadable, "cost_usd": self.cost_usd}
+
+
+def run_status(run_name: str) -> Status:
+    """Count the calls in a run's journal, and those that its experiment still needs."""
+    run = open_run(run_name)
+    done = failed = 0
+    cost = 0.0
+    with run.read() as journal:
+        for call in (*journal.calls("generate"), *journal.calls("grade")):
+            problem = call.outcome if isinstance(call.outcome, CallProblem) else None
+            is_own = problem is not None and problem.kind == "final"
+            failed += problem is not None and not is_own
+            done += isinstance(call.outcome, Reply) or is_own
+            cost += (call.outcome.cost_usd or 0.0) if isinstance(call.outcome, Reply) else 0.0
+        cost += journal.cost_without_reply()
+        builder = RecordsBuilder(run, run.code)
+        unreadable = 0
+        for conversation in conversations(run, journal):
+            builder.add(conversation)
+            unreadable += sum(reading is not None and reading.points is None for reading in conversation.readings)
+    records = run.remember("records", builder.records)
+    return Status(done, _missing(run, records), failed, unreadable, cost)
+
+
+def _missing(run: Run, records: RunRecords) -> int:
+    """Count the calls that a resume is sure to make: turns, and votes on texts that exist."""
+    experiment, rules = run.experiment, run.rules()
+    written = {text.conversation: text for text in records.texts}
+    votes = {(*ballot.text.conversation, ballot.grader): ballot for ballot in records.ballots}
+    with run.read() as journal:
+        spoken = Counter((c.key.student, c.key.combination, c.key.generation) for c in journal.calls("generate"))
+    missing = 0
+    skipped = skipped_cells(experiment, run_scores(run)) if _may_stop_early(experiment) else set()
+    for (student, combination, generation), graders in _conversations(run, skipped).items():
+        text = written.get((student, combination, generation))
+        if text is None:
+            missing += TURNS - spoken[student, combination, generation]
+        elif not earns_nothing(text.answer, rules):
+            for grader in graders:
+                ballot = votes.get((student, combination, generation, grader))
+                missing += experiment.graders[grader].votes - (len(ballot.readings) if ballot else 0)
+    return missing
+
+
+def _may_stop_early(experiment: Experiment) -> bool:
+    return any(step.may_stop_early for step in experiment.steps)
+
+
+def _conversations(run: Run, skipped: set[SkippedCell]) -> dict[tuple[str, str, int], set[str]]:
+    """Every conversation that the run's experiment needs, with its graders."""
+    graders: dict[tuple[str, str, int], set[str]] = defaultdict(set)
+    for cell in run.cells:
+        if (cell.step, cell.student, cell.setting, cell.k) in skipped:
+            continue
+        for combination in cell.combinations:
+            for generation in range(cell.generations):
+                graders[cell.student, combination.id, generation] |= set(cell.graders)
+    return graders

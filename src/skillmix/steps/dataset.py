@@ -1,0 +1,106 @@
+"""Dataset steps: a model writes until enough texts have full marks, or earlier data sets are joined."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from skillmix.catalog.catalog import Catalog, Setting
+from skillmix.catalog.combinations import Combination, Draw, all_combinations
+from skillmix.datasets.evaluations import bars_for
+from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.plan import PlannedCell
+from skillmix.experiment.steps import DatasetStep
+from skillmix.runs.calling import StepContext, conversations_of
+from skillmix.runs.conversations import Conversations
+from skillmix.runs.folders import DATASET, require_replaceable
+from skillmix.runs.progress.terminal import say
+from skillmix.runs.run import Run
+from skillmix.runs.scheduler import CallCounts
+from skillmix.steps.calls import counts_line
+from skillmix.steps.estimates import CallEstimate, Counted, EstimateBasis, grader_estimates, student_estimate
+from skillmix.steps.step_kind import RunResult, StepKind
+
+_SAMPLE: Final = 50
+"""Combinations whose prompts stand for those of all."""
+
+
+class DatasetKind(StepKind[DatasetStep]):
+    """Write or join a data set."""
+
+    def check(self, step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
+        """Read the files of evaluations, and refuse to replace a folder that is not a data set."""
+        bars_for(experiment, catalog)
+        require_replaceable(run.step(step.name) / "dataset", DATASET)
+
+    def first_cells(self, step: DatasetStep, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
+        """The first conversation of each k."""
+        from skillmix.datasets.from_runs import plan_of, writers_of
+        from skillmix.datasets.waves import Waves
+
+        if not step.writer:
+            return []
+        waves = Waves(
+            step, context, plan_of(step, context), writers_of(context.run.name, context.experiment), CallCounts()
+        )
+        conversations = conversations_of(waves.calls, context)
+        return [(conversations, cell) for cell in waves.first_cells()]
+
+    def estimates(self, step: DatasetStep, basis: EstimateBasis) -> list[CallEstimate]:
+        """The fewest conversations that can reach the targets, then the most that the step may write."""
+        if not step.writer:
+            return []
+        fewest = _estimates(f"{step.name}, at least", step, step.target_of, basis, is_lower_bound=True)
+        return fewest + _estimates(f"{step.name}, at most", step, step.max_conversations, basis)
+
+    def run(self, step: DatasetStep, context: StepContext, result: RunResult) -> bool:
+        """Write the data set; later steps wait until every k has enough texts."""
+        from skillmix.datasets.from_runs import work_on_dataset
+
+        counts = result.counts[step.name] = CallCounts()
+        dataset = asyncio.run(work_on_dataset(step, context, counts))
+        if step.writer:
+            context.progress.end(step.name, counts_line(step.name, counts))
+        if dataset is None:
+            say(f"{step.name}: calls are missing, and no data set was written; run the same command to go on")
+            return False
+        result.datasets[step.name] = dataset
+        say(f"{step.name}: {dataset.texts} conversations in {dataset.folder}")
+        for y in dataset.yields:
+            if y.taken < y.target:
+                consequence = "enough for later steps" if y.is_enough else "later steps wait for them"
+                say(
+                    f"{step.name}: only {y.taken} of {y.target} texts of k = {y.k} after {y.written} conversations "
+                    f"({y.full_marks} with full marks); {consequence}"
+                )
+        return counts.stopped is None and not dataset.short
+
+
+def _estimates(
+    label: str,
+    step: DatasetStep,
+    conversations_of_k: Callable[[int], int],
+    basis: EstimateBasis,
+    *,
+    is_lower_bound: bool = False,
+) -> list[CallEstimate]:
+    counted: list[tuple[Combination, int]] = []
+    for k in step.data_recipe.ks:
+        counted += _spread(conversations_of_k(k), _sample(step, k, basis))
+    estimates = [student_estimate(label, student, counted, basis) for student in step.student_names]
+    estimates += grader_estimates(label, step.grader_names, counted, basis)
+    return [replace(estimate, is_lower_bound=is_lower_bound) for estimate in estimates]
+
+
+def _sample(step: DatasetStep, k: int, basis: EstimateBasis) -> list[Combination]:
+    experiment = basis.experiment
+    setting: Setting = "all" if k == 1 and step.data_recipe.skills == "all" else "train"
+    pool = basis.catalog.pool(setting, partition=experiment.partition, exclude=experiment.exclude)
+    draw = Draw(side=pool, setting=setting, k=k, seed=experiment.seed, purpose="training")
+    return list(islice(all_combinations(draw), _SAMPLE))
+
+
+def _spread(conversations: int, sample: list[Combination]) -> Counted:
+    each, more = divmod(conversations, len(sample))
+    return [(combination, each + (index < more)) for index, combination in enumerate(sample)]

@@ -1,0 +1,19 @@
+"""Grade steps: graders grade the texts of earlier steps."""
+
+from skillmix.experiment.steps import GradeStep
+from skillmix.runs.calling import StepContext
+from skillmix.runs.progress.terminal import say
+from skillmix.steps.calls import CallKind
+from skillmix.steps.step_kind import RunResult
+
+
+class GradeKind(CallKind[GradeStep]):
+    """Graders grade texts; a text that is not written yet is counted, not written."""
+
+    def run(self, step: GradeStep, context: StepContext, result: RunResult) -> bool:
+        """Grade the texts, and say how many are not written yet."""
+        may_go_on = super().run(step, context, result)
+        left_out = result.counts[step.name].left_out
+        if left_out:
+            say(f"{step.name}: {left_out} texts are not written yet and so not graded")
+        return may_go_on

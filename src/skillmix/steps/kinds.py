@@ -1,0 +1,28 @@
+"""The table of step kinds."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from skillmix.experiment.sections import Step
+from skillmix.steps.dataset import DatasetKind
+from skillmix.steps.evaluate import EvaluateKind
+from skillmix.steps.generate import GenerateKind
+from skillmix.steps.grade import GradeKind
+from skillmix.steps.report import ReportKind
+from skillmix.steps.step_kind import StepKind
+from skillmix.steps.train import TrainKind
+
+_KINDS: Final[Mapping[str, StepKind[Any]]] = {
+    "evaluate": EvaluateKind(),
+    "generate": GenerateKind(),
+    "grade": GradeKind(),
+    "dataset": DatasetKind(),
+    "train": TrainKind(),
+    "report": ReportKind(),
+}
+"""By `stage`, the key of a step that names its kind."""
+
+
+def kind_of(step: Step) -> StepKind[Any]:
+    """The code for steps of this kind."""
+    return _KINDS[step.stage]

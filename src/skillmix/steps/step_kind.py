@@ -1,0 +1,144 @@
+"""What skillmix does with a step, one `StepKind` for each kind, and `RunResult`, to which steps add their results."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from skillmix.calls import CallProblem
+from skillmix.catalog.catalog import Catalog
+from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.plan import GradedCell, PlannedCell
+from skillmix.experiment.sections import Step
+from skillmix.runs.calling import StepContext
+from skillmix.runs.conversations import Conversations
+from skillmix.runs.progress.stopping import signal_of
+from skillmix.runs.run import Run
+from skillmix.runs.scheduler import CallCounts, StopReason
+from skillmix.scores.cells import CellScore
+from skillmix.steps.estimates import CallEstimate, EstimateBasis
+
+if TYPE_CHECKING:
+    from skillmix.datasets.build import WrittenDataset
+    from skillmix.datasets.counts import SamplingYield
+
+StepT = TypeVar("StepT", bound=Step)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The outcome of one invocation of an experiment."""
+
+    run: Run
+    counts: dict[str, CallCounts] = field(default_factory=dict)
+    """Calls by step."""
+    datasets: "dict[str, WrittenDataset]" = field(default_factory=dict)
+    """Data sets by step."""
+    reports: list[Path] = field(default_factory=list)
+    """Pages of the reports."""
+    seconds: float = 0.0
+    """Duration of this invocation."""
+    cpu_seconds: float = 0.0
+    """CPU time of this process and its finished child processes."""
+    has_unpriced: bool = False
+    """Whether it called models without a known price."""
+    graded_cells: frozenset[GradedCell] = frozenset()
+    """Cells of the score table that its steps grade."""
+
+    @property
+    def called(self) -> int:
+        """Calls that all steps made."""
+        return sum(counts.called for counts in self.counts.values())
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Cost of the calls; None if the price of a model is not known."""
+        return None if self.has_unpriced else sum(counts.cost_usd for counts in self.counts.values())
+
+    @property
+    def found(self) -> int:
+        """Outcomes that were in the journal already."""
+        return sum(counts.found for counts in self.counts.values())
+
+    @property
+    def failed(self) -> dict[str, CallProblem]:
+        """Calls without an outcome, with their problems."""
+        return {str(key): problem for counts in self.counts.values() for key, problem in counts.failed.items()}
+
+    def failure_lines(self) -> list[str]:
+        """The failed calls by reason: a count, one detail and one call."""
+        by_reason: dict[str, list[tuple[str, CallProblem]]] = {}
+        for key, problem in self.failed.items():
+            by_reason.setdefault(problem.reason, []).append((key, problem))
+        return [_failure_line(reason, calls) for reason, calls in by_reason.items()]
+
+    def ungraded(self, scores: Iterable[CellScore]) -> int:
+        """Texts in the graded cells without a score: their grades are missing or unreadable."""
+        by_cell: dict[GradedCell, int] = {}
+        for score in scores:
+            cell = (score.student, score.grader, score.setting, score.k)
+            if cell in self.graded_cells and score.sets == "all":
+                by_cell[cell] = max(by_cell.get(cell, 0), score.ungraded)
+        return sum(by_cell.values())
+
+    @property
+    def left_out(self) -> int:
+        """Texts that a grade step could not grade because they are not written yet."""
+        return sum(counts.left_out for counts in self.counts.values())
+
+    @property
+    def stopped(self) -> StopReason | None:
+        """Why no more calls were started; None if all were."""
+        return next((counts.stopped for counts in self.counts.values() if counts.stopped), None)
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that stopped the run, if one did."""
+        return signal_of(self.stopped)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a signal stopped the run."""
+        return self.signal is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.failed and self.stopped is None and not self.left_out and not self.short
+
+    @property
+    def short(self) -> "dict[str, list[SamplingYield]]":
+        """Targets that data sets did not reach, by step."""
+        return {name: dataset.short for name, dataset in self.datasets.items() if dataset.short}
+
+
+def _failure_line(reason: str, calls: Sequence[tuple[str, CallProblem]]) -> str:
+    key, problem = next((call for call in calls if call[1].detail), calls[0])
+    detail = f": {problem.detail}" if problem.detail else ""
+    count = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
+    return f"{count}: {reason}{detail} ({'such as ' if len(calls) > 1 else ''}{key})"
+
+
+class StepKind(Generic[StepT]):
+    """How steps of one kind are checked, estimated and run; a subclass overrides what applies to its kind."""
+
+    needs_closed_journal = False
+    """Whether the step runs after all others, when no process writes to the journal."""
+
+    def check(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
+        """Find faults before the run is changed: missing files, and folders that the step must not replace."""
+
+    def check_students(self, step: StepT, context: StepContext) -> None:
+        """Find students that the step must not ask."""
+
+    def first_cells(self, step: StepT, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
+        """Cells whose first conversation is compared with the journal before the first call."""
+        return ()
+
+    def estimates(self, step: StepT, basis: EstimateBasis) -> list[CallEstimate]:
+        """What the step would ask of each model, for `--dry-run`."""
+        return []
+
+    def run(self, step: StepT, context: StepContext, result: RunResult) -> bool:
+        """Do the step and add what it made to the result; return whether later steps may begin."""
+        raise NotImplementedError

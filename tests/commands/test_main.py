@@ -1,0 +1,135 @@
+"""The command line as a whole: exit status, and one clear line and a hint for every mistake."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skillmix.commands import main
+from tests.commands.command_line import EXAMPLE, give_input, run
+
+BAD = {
+    "unknown skill": ["parse-reply", "--skills", "nonsense", "--topic", "Sewing"],
+    "unknown topic": ["parse-reply", "--skills", "metaphor", "--topic", "Nonsense"],
+    "no skill": ["parse-reply", "--skills", " ; ", "--topic", "Sewing"],
+    "skill twice": ["parse-reply", "--skills", "metaphor; metaphor", "--topic", "Sewing"],
+    "binary input": ["parse-reply", "--skills", "metaphor", "--topic", "Sewing"],
+    "unknown catalogue": ["catalog", "nowhere"],
+    "two catalogues": ["catalog", "paper", "--catalog", "other"],
+    "unknown prompts": ["prompts", "--skills", "metaphor", "--topic", "Sewing", "--prompts", "nowhere"],
+    "k of zero": ["combinations", "--k", "0"],
+    "k too large": ["combinations", "--k", "105"],
+    "n too large": ["combinations", "--k", "1", "--n", "10401"],
+    "n negative": ["combinations", "--k", "1", "--n", "-1"],
+    "unknown partition": ["combinations", "--k", "1", "--partition", "nope"],
+    "unknown exclude": ["combinations", "--k", "1", "--exclude", "nope"],
+    "wrong k": ["combinations", "--k", "two"],
+    "wrong setting": ["combinations", "--k", "2", "--setting", "test"],
+    "grader without a provider": ["grade-text", "--skills", "metaphor", "--topic", "Sewing", "--grader", "gpt-4"],
+    "grader that is not scripted": [
+        "grade-text",
+        "--skills",
+        "metaphor",
+        "--topic",
+        "Sewing",
+        "--grader",
+        "scripted:nobody",
+    ],
+    "novelty without skills": ["novelty", "--k", "0", "--tokens", "1e12"],
+    "novelty of no corpus": ["novelty", "--k", "2", "--tokens", "0"],
+    "novelty of nan": ["novelty", "--k", "2", "--tokens", "nan"],
+    "novelty of inf": ["novelty", "--k", "2", "--tokens", "inf"],
+    "share above one": ["novelty", "--k", "2", "--tokens", "1e9", "--skill-frequency", "2"],
+    "missing file": ["import-texts", "nowhere.jsonl", "--run", "r"],
+    "empty file": ["import-texts", "empty.jsonl", "--run", "r"],
+    "missing folder": ["import-reference", "nowhere", "--run", "r"],
+    "folder without records": ["import-reference", ".", "--run", "r"],
+    "missing run": ["scores", "nowhere"],
+    "unknown rules": ["scores", "demo", "--rules", "kind"],
+    "torn journal": ["scores", "torn"],
+    "binary experiment": ["scores", "binary"],
+    "no command": [],
+    "unknown command": ["frobnicate"],
+    "run below a file": ["import-texts", str(EXAMPLE), "--run", "empty.jsonl/x"],
+    "run in the parent": ["import-texts", str(EXAMPLE), "--run", ".."],
+    "output of another kind": ["export", "demo", "--what", "texts", "--output", "runs/demo/journal/calls.sqlite"],
+    "no output": ["export", "demo", "--what", "texts", "--output", ""],
+    "export by unknown rules": ["export", "demo", "--what", "calls", "--rules", "kind"],
+    "novelty beyond numbers": ["novelty", "--k", "1" + "0" * 400, "--tokens", "1e12"],
+    "novelty beyond floats": ["novelty", "--k", "1", "--tokens", "1e308", "--sentences-per-token", "1e10"],
+    "seed beyond numbers": ["combinations", "--k", "1", "--partition", "random-skills:" + "1" * 5000],
+    "a negative number of texts": ["texts", "demo", "--n", "-1"],
+    "no texts": ["texts", "demo", "--n", "0"],
+    "texts of no skill": ["texts", "demo", "--k", "0"],
+    "a negative number of masks": ["train", "x.yaml", "--show-mask", "--n", "-1"],
+    "a data set of k = 0": ["dataset", "demo", "--k", "0"],
+    "a data set of k = -1": ["dataset", "demo", "--k", "1", "-1"],
+    "a data set of no texts": ["dataset", "demo", "--size", "0"],
+    "a report on no corpus": ["report", "demo", "--tokens", "0"],
+    "a report on nan": ["report", "demo", "--tokens", "nan"],
+    "a report on a negative corpus": ["report", "demo", "--tokens", "-1"],
+    "a data set in the current folder": ["dataset", "demo", "--output", "."],
+    "a report in the current folder": ["report", "demo", "--output", "."],
+    "bad run name": ["import-texts", str(EXAMPLE), "--run", "Bad Name"],
+}
+
+
+@pytest.fixture
+def folder_of_mistakes(in_folder: Path) -> Path:
+    """A good run, a torn one, one with a damaged experiment, an empty file."""
+    (in_folder / "empty.jsonl").touch()
+    for name in ("demo", "torn", "binary"):
+        main(["import-texts", str(EXAMPLE), "--run", name])
+    journal = in_folder / "runs/torn/journal/calls.sqlite"
+    journal.write_bytes(journal.read_bytes()[: journal.stat().st_size // 2])
+    (in_folder / "runs/binary/experiment.yaml").write_bytes(b"\xff\xfe\x00")
+    return in_folder
+
+
+@pytest.mark.parametrize("words", BAD.values(), ids=BAD.keys())
+def test_bad_input_is_one_line_and_a_hint(
+    capsys: pytest.CaptureFixture[str], folder_of_mistakes: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    give_input(monkeypatch, b"\xff\xfe\x00\x01")
+    capsys.readouterr()
+    before = {path: path.read_bytes() for path in folder_of_mistakes.rglob("*") if path.is_file()}
+
+    status, out, err = run(capsys, *words)
+
+    assert status == 2
+    assert out == ""
+    assert "Traceback" not in err
+    assert ("error: " in err and "\nhint: " in err) or err.startswith("usage:")
+    assert {path: path.read_bytes() for path in folder_of_mistakes.rglob("*") if path.is_file()} == before
+
+
+def test_an_error_cannot_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.yaml").write_text('name: "\\e[2J\\u202e"\n"\\e]0;title\\a": 1\n', encoding="utf-8")
+
+    status, _, err = run(capsys, "run", "bad.yaml")
+
+    assert status == 2
+    assert "\\x1b]0;title\\x07" in err
+    assert not set("\x1b\x07\u202e") & set(err)
+
+
+def test_a_closed_pipe_ends_quietly(in_folder: Path) -> None:
+    command = f"{sys.executable} -m skillmix catalog paper --json | head -1"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+
+    assert result.stdout.strip() == "{"
+    assert result.stderr == ""
+
+
+def test_output_survives_a_plain_c_locale(in_folder: Path) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    result = subprocess.run(
+        [sys.executable, "-m", "skillmix", "catalog", "--json"], capture_output=True, env=environment, check=False
+    )
+
+    assert result.returncode == 0
+    assert "cliché" in result.stdout.decode("utf-8")

@@ -1,0 +1,125 @@
+"""The commands `prompts`, `parse-reply` and `grade-text`."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from skillmix.models.scripted import code
+from tests.commands.command_line import DATA, give_input, run
+
+NAMED = ["--skills", "metaphor; complex question", "--topic", "Sewing"]
+REPLY = "| metaphor | 1 |\n| complex question | 0 |\n| Pertains to Sewing | 1 |\n| Makes sense | ½ |"
+
+
+def test_prompts_are_shown_as_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "prompts", *NAMED, "--answer", "My text", "--json")
+
+    rendered = json.loads(out)
+    assert set(rendered) == {
+        "generate-1.txt",
+        "generate-2.txt",
+        "grade-gpt.txt",
+        "grade-claude.txt",
+        "grade-llama2.txt",
+    }
+    assert "My text" in rendered["grade-gpt.txt"]
+
+
+def test_parse_reply_json_has_the_documented_form(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_input(monkeypatch, REPLY.encode())
+
+    status, out, _ = run(capsys, "parse-reply", "paper", *NAMED, "--json")
+
+    assert status == 0
+    assert json.loads(out) == {
+        "points": {
+            "metaphor": 1.0,
+            "complex question (loaded question with implicit assumption)": 0.0,
+            "topic": 1.0,
+            "sense": 0.5,
+            "length": None,
+        },
+        "problem": None,
+        "notes": [],
+    }
+
+
+def test_an_unreadable_reply_is_a_result_not_an_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_input(monkeypatch, b"I would rather not.")
+
+    status, out, _ = run(capsys, "parse-reply", *NAMED, "--json")
+
+    assert status == 0
+    assert json.loads(out)["points"] is None
+    assert json.loads(out)["problem"] == "no table and no point lines were found"
+
+
+def test_parse_reply_knows_the_students_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "text.txt").write_text(REPLY, encoding="utf-8")
+    give_input(monkeypatch, REPLY.encode())
+
+    _, out, _ = run(capsys, "parse-reply", *NAMED, "--text", str(tmp_path / "text.txt"), "--json")
+
+    assert json.loads(out)["points"] is None
+
+
+def test_grade_text_asks_one_grader(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    give_input(monkeypatch, f"Scripted words {code('metaphor')} {code('Sewing')}.".encode())
+
+    status, out, _ = run(capsys, "grade-text", *NAMED, "--grader", "scripted:grader", "--json")
+
+    complex_question = "complex question (loaded question with implicit assumption)"
+    graded = json.loads(out)
+    assert status == 0
+    assert graded["points"] == {"metaphor": 1.0, complex_question: 0.0, "topic": 1.0, "sense": 1.0, "length": 1.0}
+    assert graded["scores"] == {"full_marks": 0.0, "all_skills": 0.0, "skill_fraction": 0.5}
+    assert graded["evidence"] == {"metaphor": None, complex_question: None}
+
+
+@pytest.mark.parametrize("variant", ["gpt", "claude", "llama2"])
+def test_every_variant_of_the_graders_prompt_is_answered_readably(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    give_input(monkeypatch, b"Nothing of it.")
+
+    _, out, _ = run(capsys, "grade-text", *NAMED, "--grader", "scripted:grader", "--variant", variant, "--json")
+
+    assert json.loads(out)["problem"] is None
+
+
+def test_a_variant_of_the_graders_prompt_is_one_more_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "own"
+    shutil.copytree(DATA / "prompts/standard", folder)
+    shutil.copy(folder / "grade-claude.txt", folder / "grade-mine.txt")
+    mine = [*NAMED, "--prompts", str(folder), "--variant", "mine", "--grader", "scripted:grader", "--json"]
+    give_input(monkeypatch, b"Nothing of it.")
+
+    status, out, _ = run(capsys, "grade-text", *mine)
+
+    assert status == 0
+    assert json.loads(out)["problem"] is None
+
+
+@pytest.mark.parametrize("grader", ["scripted:grader", "rules:"])
+def test_an_unknown_variant_is_an_error_with_the_known_ones(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, grader: str
+) -> None:
+    give_input(monkeypatch, b"Nothing of it.")
+
+    status, _, err = run(capsys, "grade-text", *NAMED, "--variant", "gtp", "--grader", grader)
+
+    assert status == 2
+    assert err.splitlines() == [
+        "error: Prompt set 'standard' has no grader prompt 'gtp'.",
+        "hint: Its grader prompts: gpt, claude, llama2. To add one, write grade-gtp.txt.",
+    ]

@@ -1,0 +1,42 @@
+"""The parsers of all commands: quick to make, with a help text for each command."""
+
+import argparse
+import subprocess
+import sys
+
+from skillmix.commands import parser_of_all
+
+HEAVY = "torch transformers gguf aiohttp jinja2 matplotlib numpy peft pyarrow pydantic rich yaml"
+WITHOUT_JSON = {"export", "import-texts", "import-reference", "merge"}
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    [action] = [a for a in parser_of_all()._actions if isinstance(a, argparse._SubParsersAction)]
+    return dict(action.choices)
+
+
+def test_help_is_quick_and_loads_nothing_heavy() -> None:
+    program = (
+        "import sys, time\n"
+        "from skillmix.commands import main\n"
+        "try:\n    main(['--help'])\n"
+        "except SystemExit:\n    pass\n"
+        f"print([name for name in {HEAVY.split()} if name in sys.modules])\n"
+        "print(time.process_time())"  # of this process: other work on the machine does not count
+    )
+
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    *_, loaded, seconds = result.stdout.splitlines()
+    assert loaded == "[]"
+    assert float(seconds) < 0.3
+
+
+def test_every_command_says_in_a_sentence_what_it_does() -> None:
+    for name, parser in commands().items():
+        about = parser.description or ""
+        assert about[:1].isupper() and about.endswith("."), name
+
+
+def test_every_command_has_json_but_those_that_only_write_files() -> None:
+    assert {name for name, parser in commands().items() if "--json" not in parser.format_help()} == WITHOUT_JSON

@@ -1,0 +1,64 @@
+"""The commands that read a run, and those that import one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands.command_line import EXAMPLE, run
+
+
+def test_the_example_run_from_import_to_export(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
+    status, out, _ = run(capsys, "import-texts", str(EXAMPLE), "--run", "demo")
+    assert status == 0
+    assert "32 conversations and 93 gradings" in out
+
+    _, as_json, _ = run(capsys, "scores", "demo", "--json")
+    full = {(s["student"], s["k"]): s for s in json.loads(as_json) if s["metric"] == "full_marks"}
+    # By hand, one try: small 3 of 6, 0 of 6, 0 of 4; tuned 5 of 6, 5 of 6, 2 of 4.
+    tries = {key: round(score["one_try"], 4) for key, score in full.items()}
+    assert tries == {
+        ("small", 1): 0.5,
+        ("small", 2): 0.0,
+        ("small", 3): 0.0,
+        ("tuned", 1): 0.8333,
+        ("tuned", 2): 0.8333,
+        ("tuned", 3): 0.5,
+    }
+    assert sum(score["format_failures"] for score in full.values()) == 4
+
+    _, table, _ = run(capsys, "scores", "demo", "--rules", "paper")
+    assert "| tuned   | careful | imported |  3 | 1.00 [.34, 1.00] |" in table
+
+    status, path, _ = run(capsys, "export", "demo", "--what", "votes")
+    assert status == 0
+    assert len(Path(path.strip()).read_text(encoding="utf-8").splitlines()) == 93
+
+
+def test_scores_json_has_the_documented_form(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
+    run(capsys, "import-texts", str(EXAMPLE), "--run", "demo")
+
+    _, out, _ = run(capsys, "scores", "demo", "--json")
+
+    assert " ".join(json.loads(out)[0]) == (
+        "run student grader catalog partition prompts seed setting k metric value low high bound_low bound_high "
+        "combinations complete ungraded format_failures one_try one_try_low one_try_high"
+    )
+
+
+def test_a_run_without_gradings_says_so(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
+    line = {"skills": ["metaphor"], "topic": "Sewing", "student": "s", "text": "A stitch."}
+    (in_folder / "t.jsonl").write_text(json.dumps(line), encoding="utf-8")
+    run(capsys, "import-texts", "t.jsonl", "--run", "r")
+
+    status, out, err = run(capsys, "scores", "r", "--json")
+
+    assert (status, json.loads(out)) == (0, [])
+    assert "the texts of s have no gradings yet" in err
+
+
+def test_a_path_with_a_dot_is_taken_as_it_is(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
+    run(capsys, "import-texts", str(EXAMPLE), "--run", "./here")
+
+    assert (in_folder / "here/experiment.yaml").exists()
+    assert run(capsys, "scores", "./here")[0] == 0
