@@ -1,4 +1,4 @@
-"""How much work the steps of a run are, before they begin."""
+"""Estimate the work of each step before a run begins."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,25 +16,25 @@ from skillmix.runs.run import TURNS, Run
 from skillmix.runs.students import model_folder, settings_for
 
 _REPORT_SHARE = 0.02
-"""Part of the bar that a report gets, whose time nobody knows before."""
+"""The part of the progress bar that a report gets; its time is not known in advance."""
 
 
 def planned_work(experiment: Experiment, steps: Sequence[Step], run: Run) -> list[Work]:
-    """The steps that take time, as large as the experiment says; steps correct it once they know better."""
-    found = []
+    """The steps that take time, with their planned size; a step corrects it once it knows better."""
+    works = []
     for step in steps:
         if step.makes_calls:
-            found.append(_calls(step, experiment))
+            works.append(_calls(step, experiment))
         elif isinstance(step, TrainStep):
-            found.append(_training(step, experiment, run))
+            works.append(_training(step, experiment, run))
         elif step.stage == "report":
-            found.append(Work(step.name, "report", total=1))
-    planned = sum((work.total or 0) * work.weight for work in found)
-    return [replace(work, weight=_REPORT_SHARE * planned) if work.kind == "report" else work for work in found]
+            works.append(Work(step.name, "report", total=1))
+    planned = sum((work.total or 0) * work.weight for work in works)
+    return [replace(work, weight=_REPORT_SHARE * planned) if work.kind == "report" else work for work in works]
 
 
 def calls_a_conversation(experiment: Experiment, graders: Sequence[str]) -> int:
-    """The turns of a student, and the votes of graders that are asked."""
+    """Calls of one conversation: the student's turns, and the votes of graders that call a model."""
     settings = [experiment.graders[name] for name in graders]
     return TURNS + sum(one.votes for one in settings if one.asked)
 
@@ -45,11 +45,11 @@ def _calls(step: Step, experiment: Experiment) -> Work:
 
 
 def _kind(step: Step, experiment: Experiment) -> str:
-    """Calls of the same models; those in this process count as one, since a tuned model is as fast as its base."""
+    """The models that are called; those in this process count as one, since a tuned model is as fast as its base."""
     asked = [settings_for(experiment, name).model for name in step.student_names]
     asked += [model for name in step.grader_names if (model := experiment.graders[name].asked)]
-    places = {"here" if provider_of(model).is_in_process else model for model in asked}
-    return f"calls: {', '.join(sorted(places))}"
+    models = {"here" if provider_of(model).is_in_process else model for model in asked}
+    return f"calls: {', '.join(sorted(models))}"
 
 
 def _training(step: TrainStep, experiment: Experiment, run: Run) -> Work:
@@ -64,7 +64,7 @@ def _training(step: TrainStep, experiment: Experiment, run: Run) -> Work:
 
 
 def _rows(name: str, experiment: Experiment) -> int | None:
-    """Conversations of a file, or those that a step is to write; None if only the step itself can tell."""
+    """Conversations in a file, or those that a step is to write; None if they are not known in advance."""
     if "/" not in name:
         return next((step.planned_texts for step in experiment.steps if step.name == name), None)
     path = Path(name).expanduser()
