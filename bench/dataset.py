@@ -29,7 +29,7 @@ from skillmix.grading.answers import extract_answer
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.journal.schema import connect
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 
 EXPERIMENT = {
     "name": "bench",
@@ -48,7 +48,7 @@ _AT_ONCE = 2000
 
 def make_run(folder: Path, conversations: int, votes: int) -> None:
     """Write the journal."""
-    run = RunFolder(folder / "runs/bench")
+    run = Run(folder / "runs/bench")
     run.path.mkdir(parents=True, exist_ok=True)
     document = json.loads(json.dumps(EXPERIMENT))
     document["graders"]["judge"]["rounds"] = votes

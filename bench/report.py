@@ -25,8 +25,7 @@ from skillmix.experiment.plan import cells_of
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.experiment_copy import continue_run
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 
 STUDENTS, GENERATIONS, KS = ("small", "large"), 3, (1, 2, 3, 4, 5)
 EXPLANATION = (
@@ -95,11 +94,11 @@ def calls_of(experiment: Experiment, catalog: Catalog, prompts: PromptSet) -> It
                     yield Request(grade, "g", given, decoding, vote), Reply(reply_to(combination, rng, quality))
 
 
-def make_run(folder: Path, texts: int, votes: int) -> RunFolder:
+def make_run(folder: Path, texts: int, votes: int) -> Run:
     """A run with that many graded texts."""
     experiment, catalog = experiment_for(texts, votes), load_catalog("paper")
-    run = RunFolder(folder)
-    continue_run(run, experiment, catalog)
+    run = Run(folder)
+    run.continue_with(experiment, catalog)
     with run.write() as journal:
         for cell in cells_of(experiment, catalog):
             journal.add_combinations(cell.combinations)
@@ -107,7 +106,7 @@ def make_run(folder: Path, texts: int, votes: int) -> RunFolder:
     return run
 
 
-def measured_report(run: RunFolder) -> dict[str, object]:
+def measured_report(run: Run) -> dict[str, object]:
     """The report in a process of its own, with its time and memory."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.monotonic()
@@ -177,7 +176,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         place = options.keep or Path(temporary) / "bench"
         start = time.monotonic()
-        run = RunFolder(place) if place.exists() else make_run(place, options.texts, options.votes)
+        run = Run(place) if place.exists() else make_run(place, options.texts, options.votes)
         print(f"run made in {time.monotonic() - start:.0f} s", file=sys.stderr)
         found = measured_report(run)
         if options.browser:

@@ -15,8 +15,7 @@ from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, Reply, Requ
 from skillmix.catalog.combinations import Combination, Draw, draw_combinations
 from skillmix.catalog.files import load_catalog
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.experiment_copy import begin_run
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from skillmix.scores.scoring import run_scores
 
 SIZES = (12_500, 25_000, 50_000, 100_000)
@@ -64,8 +63,8 @@ def make_run(folder: Path, gradings: int) -> None:
     drawn: list[Combination] = []
     for k in range(1, 6):
         drawn += draw_combinations(Draw(catalog.pool("all"), "all", k, 0), each)
-    run = RunFolder(folder)
-    begin_run(run, {"name": "bench", "catalog": "paper"})
+    run = Run(folder)
+    run.begin_import({"name": "bench", "catalog": "paper"})
     with run.write() as journal:
         journal.add_combinations(drawn)
         journal.record_all(calls(drawn, rng))

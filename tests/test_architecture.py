@@ -47,7 +47,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "experiment/",
         "runs/import_texts.py",
     ),
-    "yaml": ("catalog/yaml.py", "experiment/", "runs/experiment_copy.py"),
+    "yaml": ("catalog/yaml.py", "experiment/", "runs/run.py"),
     "sqlite3": ("runs/journal/", "runs/reading/"),
     "numpy": (
         "scores/statistics/",

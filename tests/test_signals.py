@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from skillmix.errors import UserError
-from skillmix.runs.run import find_run
+from skillmix.runs.run import open_run
 from skillmix.scores.status import run_status
 from skillmix.steps.run import run_experiment
 
@@ -69,7 +69,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 def calls_are_made() -> bool:
     try:
-        with find_run("long").read() as journal:
+        with open_run("long").read() as journal:
             return journal.size() > 50
     except UserError:  # not there yet
         return False

@@ -2,17 +2,14 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-import skillmix
 from skillmix.checkers.registry import LOOKS_FOR, why_not_shown
 from skillmix.commands import main
-from skillmix.runs.reading.decisions import code_version
 from skillmix.runs.reading.texts import run_texts
 from skillmix.steps.run import run_experiment
 from tests.commands.command_line import give_input, run
@@ -211,26 +208,6 @@ def test_a_reason_is_data_and_goes_into_the_page_as_text(in_folder: Path) -> Non
     assert (
         re.findall(r".*\breason\b.*append.*", script) == re.findall(r'.*labelled\("span", "reason", .*', script) != []
     )
-
-
-@pytest.mark.parametrize(
-    "module", ["checkers/prompt_copies.py", "checkers/sense.py", "checkers/skills/sound.py", "grading/answers.py"]
-)
-def test_kept_decisions_depend_on_the_code_behind_the_reasons(
-    in_folder: Path, monkeypatch: pytest.MonkeyPatch, module: str
-) -> None:
-    package = Path(skillmix.__file__).parent
-    shutil.copytree(package, in_folder / "skillmix", ignore=shutil.ignore_patterns("__pycache__", "data"))
-    monkeypatch.setattr(skillmix, "__file__", str(in_folder / "skillmix" / "__init__.py"))
-    try:
-        code_version.cache_clear()
-        before = code_version()
-        with (in_folder / "skillmix" / module).open("a", encoding="utf-8") as file:
-            file.write("# changed\n")
-        code_version.cache_clear()
-        assert code_version() != before
-    finally:
-        code_version.cache_clear()
 
 
 def test_a_terminal_is_not_given_control_characters_by_a_reason(

@@ -24,8 +24,8 @@ from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.grading.answers import RULES
 from skillmix.grading.points import text_score
 from skillmix.grading.sentences import count_sentences
-from skillmix.runs.reading.run_records import run_records
-from skillmix.runs.run import find_run
+from skillmix.runs.reading.records import run_records
+from skillmix.runs.run import open_run
 from skillmix.runs.scheduler import StopReason
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
@@ -88,11 +88,11 @@ def expected(ks: set[int], *, skills: str = "all") -> set[str]:
     """Members of D(ks) by the plain way: every ballot counted on its own, every rule read off the catalogue."""
     catalog = load_catalog("paper")
     train, held_out = catalog.partition().train, catalog.partition().held_out
-    records = run_records(find_run("data"))
+    records = run_records(open_run("data"))
     found = set()
     for ballot in records.ballots:
         c = ballot.text.combination
-        is_full = text_score(ballot.points(RULES["default"], records.phrases), "full_marks") == 1.0
+        is_full = text_score(ballot.points(RULES["default"], records.run.phrases), "full_marks") == 1.0
         sides = c.topic in train.topics and (
             set(c.skills) <= set(train.skills) or (c.k == 1 and skills == "all" and c.skills[0] in held_out.skills)
         )
@@ -155,7 +155,7 @@ def test_a_target_is_reached_in_waves_and_rows_say_where_texts_are_from(in_folde
     assert all(row["run"] == "data" and row["model"] == WRITER and row["graders"] == ["judge"] for row in found)
     votes = [json.loads(vote) for row in found for vote in row["votes"]]
     assert all(len(vote) == 3 for vote in votes)
-    with find_run("data").read() as journal:
+    with open_run("data").read() as journal:
         stored = {str(call.key): call for call in journal.calls("generate")}
     for row in found:
         calls = [stored[f"{row['key']}/{turn}"] for turn in (1, 2)]
@@ -489,7 +489,7 @@ def test_writing_passes_over_what_is_evaluated_or_reserved(in_folder: Path) -> N
     )
 
     found = rows(result.datasets["d"].folder)
-    with find_run("data").read() as journal:
+    with open_run("data").read() as journal:
         known = journal.combinations()
     evaluated = {c.id for c in list(known.values())[:2000]}
     assert not evaluated & {row["combination"] for row in found}

@@ -7,7 +7,7 @@ import pytest
 
 from skillmix.grading.answers import RULES
 from skillmix.grading.points import text_score
-from skillmix.runs.reading.run_records import run_records
+from skillmix.runs.reading.records import run_records
 from skillmix.steps.run import run_experiment
 
 QUICKSTART = Path(__file__).parents[2] / "experiments/dataset-quickstart.yaml"
@@ -20,7 +20,7 @@ def test_the_bundled_model_writes_20_texts_and_the_yield_is_true(in_folder: Path
     made = result.datasets["d1"]
     (told,) = made.yields
     records = run_records(result.run)
-    full = [text_score(b.points(RULES["default"], records.phrases), "full_marks") == 1.0 for b in records.ballots]
+    full = [text_score(b.points(RULES["default"], records.run.phrases), "full_marks") == 1.0 for b in records.ballots]
     assert result.is_complete
     assert made.texts == 20
     assert (told.written, told.full_marks) == (len(full), sum(full))

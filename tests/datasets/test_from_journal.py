@@ -7,10 +7,9 @@ import pytest
 import yaml
 
 from skillmix.datasets import from_journal
+from skillmix.datasets.build import Writers
 from skillmix.datasets.from_journal import KeptOfRun, RunSource, found_in
-from skillmix.datasets.from_runs import writers_of
 from skillmix.errors import UserError
-from skillmix.runs.run import RunFolder
 from skillmix.steps.run import run_experiment
 
 
@@ -42,7 +41,7 @@ def source(in_folder: Path) -> RunSource:
     }
     (in_folder / "data.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     run = run_experiment(in_folder / "data.yaml").run
-    return RunSource(run.path, None, None, writers_of(run, None))
+    return RunSource(run, None, None, Writers(run.name, {}, {}))
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ def _gone(source: RunSource, ids: object) -> Any:
 def test_damage_that_the_second_process_meets_is_told(source: RunSource, with_help: None) -> None:
     import sqlite3
 
-    with sqlite3.connect(RunFolder(source.run).journal / "calls.sqlite") as journal:
+    with sqlite3.connect(source.run.journal / "calls.sqlite") as journal:
         journal.execute("DELETE FROM combinations WHERE id >= '8'")
 
     with pytest.raises(UserError, match="does not say what"):

@@ -14,7 +14,7 @@ from skillmix.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message
 from skillmix.catalog.combinations import combination_of
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
 from skillmix.runs.journal.schema import VERSION
-from skillmix.runs.reading.outlines import contents, outlines
+from skillmix.runs.reading.conversation_index import contents, indexed_conversations
 from tests.fuzz.common import ODD_VALUES, cases, command, damaged_bytes, nothing_changes_in, refused
 
 EXPERIMENT: Final = """
@@ -53,7 +53,7 @@ def read_everything(folder: Path) -> None:
         list(journal.calls("grade"))
         journal.messages()
         journal.tries()
-        found = list(outlines(journal))
+        found = list(indexed_conversations(journal))
         contents(journal, [turn.reply for one in found for turn in one.turns if turn.reply])
 
 

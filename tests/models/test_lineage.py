@@ -22,7 +22,7 @@ from skillmix.models.lineage_files import (
 )
 from skillmix.models.specs import parse_spec
 from skillmix.report.run_reading import run_datasets
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from skillmix.runs.students import student_lineages
 
 SHIPPED = Path(__file__).parents[2] / "data"
@@ -180,7 +180,7 @@ def test_a_circle_is_seen_through_other_spellings_of_a_folder(in_folder: Path) -
 def test_a_tuned_student_in_a_folder_with_a_plus_is_known_as_tuned(in_folder: Path) -> None:
     tuned_model(in_folder / "x+y" / "m1" / "model")
 
-    found = student_lineages(RunFolder(in_folder / "x+y"), None, ["m1"], {})
+    found = student_lineages(Run(in_folder / "x+y"), None, ["m1"], {})
 
     assert found["m1"].base == ROOT
 
@@ -212,7 +212,7 @@ def test_the_size_of_a_model_is_read_from_a_folder_with_a_plus(in_folder: Path) 
     "content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000], ids=["empty", "cut", "list", "bytes", "deep"]
 )
 def test_every_reader_refuses_a_damaged_file_and_names_it(in_folder: Path, content: bytes) -> None:
-    run = RunFolder(in_folder / "run")
+    run = Run(in_folder / "run")
     model, data = run.path / "m1" / "model", run.path / "d1" / "dataset"
     for folder in (model, data):
         folder.mkdir(parents=True)
@@ -276,7 +276,7 @@ def test_a_model_without_a_file_is_a_base_and_data_in_one_file_have_no_lineage(i
     (in_folder / "rows.jsonl").write_text("{}", encoding="utf-8")
     tuned_model(in_folder / "run" / "m2" / "model", dataset=[{"path": "rows.jsonl", "hash": "1"}])
 
-    found = student_lineages(RunFolder(in_folder / "run"), None, ["m1", "m2", "m3"], {})
+    found = student_lineages(Run(in_folder / "run"), None, ["m1", "m2", "m3"], {})
 
     assert found.keys() == {"m2"}
     assert found["m2"].rows is None

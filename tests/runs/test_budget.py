@@ -47,11 +47,11 @@ def run(folder: Path, model: Fake, *, count: int = 400, max_usd: float = 5.0) ->
 
     async def main() -> tuple[CallCounts, float]:
         with JournalWriter(folder) as journal:
-            purse = LimitedBudget({"m": PRICE}, spent=journal.spent(), max_calls=None, max_usd=max_usd)
-            scheduler = Scheduler({"m": model}, journal, purse=purse, tries=4, first_wait=0.001)
-            tally = await scheduler.run(iter([task(n) for n in range(count)]), lambda *_: [])
-            assert journal.spent()[1] == pytest.approx(purse.usd)
-            return tally, purse.usd
+            budget = LimitedBudget({"m": PRICE}, spent=journal.spent(), max_calls=None, max_usd=max_usd)
+            scheduler = Scheduler({"m": model}, journal, budget=budget, tries=4, first_wait=0.001)
+            call_counts = await scheduler.run(iter([task(n) for n in range(count)]), lambda *_: [])
+            assert journal.spent()[1] == pytest.approx(budget.usd)
+            return call_counts, budget.usd
 
     return asyncio.run(main())
 
@@ -75,12 +75,12 @@ LIES: dict[str, tuple[Any, Any]] = {
 def test_usage_that_cannot_be_true_costs_the_worst_case(tmp_path: Path, counts: tuple[Any, Any]) -> None:
     model = Fake(Reply("x", input_tokens=counts[0], output_tokens=counts[1]))
 
-    tally, spent = run(tmp_path, model)
+    call_counts, spent = run(tmp_path, model)
 
     assert model.asked == 5
     assert spent == pytest.approx(5 * WORST)
-    assert tally.stopped == StopReason.BUDGET
-    assert tally.cost_usd == pytest.approx(5 * WORST)
+    assert call_counts.stopped == StopReason.BUDGET
+    assert call_counts.cost_usd == pytest.approx(5 * WORST)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_tries_that_may_have_been_billed_count(tmp_path: Path, problem: CallProb
 def test_tries_that_nobody_bills_are_free(tmp_path: Path) -> None:
     free = CallProblem("passing", "HTTP 429", is_free=True)
 
-    tally, spent = run(tmp_path, Fake(free, free, Reply("x", input_tokens=5, output_tokens=5)), count=1)
+    call_counts, spent = run(tmp_path, Fake(free, free, Reply("x", input_tokens=5, output_tokens=5)), count=1)
 
-    assert tally.failed == {}
+    assert call_counts.failed == {}
     assert spent == pytest.approx(0.5)
 
 
@@ -120,13 +120,13 @@ def test_calls_in_flight_when_a_process_dies_count_as_billed(tmp_path: Path) -> 
         journal.record_try(task(0).request, Reply("x"), 0.1)  # the answer of one came; then the process died
 
     model = Fake(Reply("x", input_tokens=5, output_tokens=10))
-    tally, spent = run(tmp_path, model)
+    call_counts, spent = run(tmp_path, model)
 
     assert model.asked == 3
     assert spent == pytest.approx(5 * WORST)
     with JournalReader(tmp_path) as reader:
         assert [reason for _, _, reason in reader.tries()].count("lost with its process") == 2
-    assert tally.stopped == StopReason.BUDGET
+    assert call_counts.stopped == StopReason.BUDGET
 
 
 def test_calls_that_are_left_count_as_billed(tmp_path: Path) -> None:
@@ -140,8 +140,8 @@ def test_calls_that_are_left_count_as_billed(tmp_path: Path) -> None:
 
     async def main() -> tuple[int, float]:
         with JournalWriter(tmp_path) as journal:
-            purse = LimitedBudget({"m": PRICE}, spent=(0, 0.0), max_calls=None, max_usd=50.0)
-            scheduler = Scheduler({"m": Silent(Reply(""))}, journal, purse=purse)
+            budget = LimitedBudget({"m": PRICE}, spent=(0, 0.0), max_calls=None, max_usd=50.0)
+            scheduler = Scheduler({"m": Silent(Reply(""))}, journal, budget=budget)
             working = asyncio.create_task(scheduler.run(iter([task(n) for n in range(3)]), lambda *_: []))
             await asyncio.sleep(0.2)
             working.cancel()
@@ -189,7 +189,7 @@ def test_a_new_try_waits_for_room_in_the_budget_like_a_new_call(tmp_path: Path) 
     lost = CallProblem("passing", "timeout")
     model = Fake(lost, Reply("x", input_tokens=5, output_tokens=1))
 
-    tally, spent = run(tmp_path, model, count=5)
+    call_counts, spent = run(tmp_path, model, count=5)
 
-    assert (tally.stopped, tally.failed) == (None, {})
+    assert (call_counts.stopped, call_counts.failed) == (None, {})
     assert spent == pytest.approx(WORST + 5 * 0.1)

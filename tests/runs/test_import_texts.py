@@ -91,9 +91,9 @@ def test_short_names_and_spelling_are_resolved(in_folder: Path) -> None:
 
     import_texts(file, "mine", catalog="paper")
 
-    from skillmix.runs.run import find_run
+    from skillmix.runs.run import open_run
 
-    with find_run("mine").read() as journal:
+    with open_run("mine").read() as journal:
         (combination,) = journal.combinations().values()
     assert "complex question (loaded question with implicit assumption)" in combination.skills
     assert combination.topic == "Sewing"
@@ -153,7 +153,7 @@ def test_a_file_that_is_no_jsonl_is_refused(in_folder: Path, content: bytes) -> 
 
 
 def test_a_conflict_in_the_middle_stores_nothing(in_folder: Path) -> None:
-    from skillmix.runs.run import find_run
+    from skillmix.runs.run import open_run
 
     import_texts(write(in_folder, line()), "mine", catalog="paper")
     two = [line(topic="Knots"), line(text="Changed.")]
@@ -161,7 +161,7 @@ def test_a_conflict_in_the_middle_stores_nothing(in_folder: Path) -> None:
     with pytest.raises(UserError):
         import_texts(write(in_folder, *two), "mine", catalog="paper")
 
-    with find_run("mine").read() as journal:
+    with open_run("mine").read() as journal:
         assert len(list(journal.calls("generate"))) == 1
 
 

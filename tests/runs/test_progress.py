@@ -20,7 +20,7 @@ from skillmix.commands import main
 from skillmix.experiment.experiment import load_experiment
 from skillmix.runs.progress.progress import LINE_EVERY, RunProgress
 from skillmix.runs.progress.time_left import Work
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from skillmix.steps.run import planned_work
 
 _EVALUATE = {"stage": "evaluate", "graders": ["judge"], "settings": ["train"], "k": [1, 2], "generations": 2}
@@ -73,7 +73,7 @@ def test_the_plan_of_an_experiment_counts_calls_steps_and_reports(in_folder: Pat
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     loaded = load_experiment(path)
 
-    found = planned_work(loaded, loaded.steps, RunFolder(in_folder / "runs" / "tiny"))
+    found = planned_work(loaded, loaded.steps, Run(in_folder / "runs" / "tiny"))
 
     assert [(work.name, work.total, work.bound) for work in found] == [
         ("data", 6 * 3, "at least"),

@@ -52,11 +52,11 @@ def test_names_of_one_model_share_it(tmp_path: Path) -> None:
 
     async def main() -> CallCounts:
         with JournalWriter(tmp_path) as journal:
-            purse = LimitedBudget(
+            budget = LimitedBudget(
                 {"m": None, "also m": None, "other": None}, spent=(0, 0.0), max_calls=None, max_usd=None
             )
             models = {"m": shared, "also m": shared, "other": other}
-            return await Scheduler(models, journal, purse=purse).run(iter(tasks), lambda *_: [])
+            return await Scheduler(models, journal, budget=budget).run(iter(tasks), lambda *_: [])
 
     assert asyncio.run(main()).called == 9
     assert (len(shared.asked), len(other.asked), len(served)) == (6, 3, 2)
@@ -73,12 +73,12 @@ def no_limit() -> LimitedBudget:
 
 
 def run(
-    folder: Path, model: Fake, count: int = 5, *, purse: Budget | None = None, tries: int = 4, most_open: int = 8
+    folder: Path, model: Fake, count: int = 5, *, budget: Budget | None = None, tries: int = 4, max_open: int = 8
 ) -> CallCounts:
     async def main() -> CallCounts:
         with JournalWriter(folder) as journal:
             scheduler = Scheduler(
-                {"m": model}, journal, purse=purse or no_limit(), tries=tries, first_wait=0.001, most_open=most_open
+                {"m": model}, journal, budget=budget or no_limit(), tries=tries, first_wait=0.001, max_open=max_open
             )
             return await scheduler.run(iter([task(n) for n in range(count)]), second_turn)
 
@@ -95,9 +95,9 @@ def echo(request: Request) -> Outcome:
 
 
 def test_what_depends_on_an_outcome_follows_it(tmp_path: Path) -> None:
-    tally = run(tmp_path, Fake(echo), 50)
+    counts = run(tmp_path, Fake(echo), 50)
 
-    assert (tally.called, tally.found, tally.failed) == (100, 0, {})
+    assert (counts.called, counts.found, counts.failed) == (100, 0, {})
     assert len(stored(tmp_path)) == 100
 
 
@@ -116,19 +116,19 @@ def test_a_passing_problem_is_tried_again_with_the_same_request(tmp_path: Path) 
     failures = iter(range(3))
     model = Fake(lambda r: CallProblem("passing", "HTTP 500") if next(failures, None) is not None else echo(r))
 
-    tally = run(tmp_path, model, 1)
+    counts = run(tmp_path, model, 1)
 
-    assert (tally.called, tally.retried, tally.failed) == (5, 3, {})
+    assert (counts.called, counts.retried, counts.failed) == (5, 3, {})
     assert len(set(model.asked)) == 2
     with JournalReader(tmp_path) as reader:
         assert [outcome for _, outcome, _ in reader.tries()] == ["passing"] * 3 + ["reply"] * 2
 
 
 def test_a_call_that_never_passes_is_given_up_listed_and_called_again_later(tmp_path: Path) -> None:
-    tally = run(tmp_path, Fake(lambda r: CallProblem("passing", "timeout")), 2)
+    counts = run(tmp_path, Fake(lambda r: CallProblem("passing", "timeout")), 2)
 
-    assert tally.called == 8
-    assert sorted(map(str, tally.failed)) == ["generate/s/c0/0/1", "generate/s/c1/0/1"]
+    assert counts.called == 8
+    assert sorted(map(str, counts.failed)) == ["generate/s/c0/0/1", "generate/s/c1/0/1"]
     assert run(tmp_path, Fake(echo), 2).called == 4
     assert all(isinstance(outcome, Reply) for outcome in stored(tmp_path).values())
 
@@ -137,9 +137,9 @@ def test_a_final_problem_is_an_outcome_and_the_run_goes_on(tmp_path: Path) -> No
     def answer(request: Request) -> Outcome:
         return CallProblem("final", "refusal") if request.messages[-1].content == "1/1" else echo(request)
 
-    tally = run(tmp_path, Fake(answer), 3)
+    counts = run(tmp_path, Fake(answer), 3)
 
-    assert (tally.called, tally.failed) == (5, {})
+    assert (counts.called, counts.failed) == (5, {})
     assert run(tmp_path, Fake(echo), 3).called == 0
 
 
@@ -148,7 +148,7 @@ def test_a_fatal_problem_stops_at_once_and_keeps_what_is_done(tmp_path: Path) ->
         return CallProblem("fatal", "HTTP 401", "bad key") if request.messages[-1].content == "3/1" else echo(request)
 
     with pytest.raises(UserError, match="HTTP 401"):
-        run(tmp_path, Fake(answer), 10, most_open=1)
+        run(tmp_path, Fake(answer), 10, max_open=1)
 
     assert sum(isinstance(outcome, Reply) for outcome in stored(tmp_path).values()) == 6
 
@@ -158,37 +158,37 @@ def test_an_empty_reply_is_never_retried(tmp_path: Path) -> None:
 
 
 def test_a_limit_of_calls_holds_over_resumes(tmp_path: Path) -> None:
-    def purse(spent: tuple[int, float]) -> LimitedBudget:
+    def budget(spent: tuple[int, float]) -> LimitedBudget:
         return LimitedBudget({"m": None}, spent=spent, max_calls=7, max_usd=None)
 
-    first = run(tmp_path, Fake(echo), 10, purse=purse((0, 0.0)))
+    first = run(tmp_path, Fake(echo), 10, budget=budget((0, 0.0)))
     with JournalWriter(tmp_path) as journal:
         spent = journal.spent()
-    second = run(tmp_path, Fake(echo), 10, purse=purse(spent))
+    second = run(tmp_path, Fake(echo), 10, budget=budget(spent))
 
     assert first.called == spent[0] == 7
     assert (second.called, second.stopped) == (0, StopReason.BUDGET)
 
 
 def test_tries_count_towards_the_limit_of_calls(tmp_path: Path) -> None:
-    purse = LimitedBudget({"m": None}, spent=(0, 0.0), max_calls=7, max_usd=None)
+    budget = LimitedBudget({"m": None}, spent=(0, 0.0), max_calls=7, max_usd=None)
 
-    tally = run(tmp_path, Fake(lambda r: CallProblem("passing", "HTTP 500")), 10, purse=purse, tries=12)
+    counts = run(tmp_path, Fake(lambda r: CallProblem("passing", "HTTP 500")), 10, budget=budget, tries=12)
 
-    assert (tally.called, tally.stopped) == (7, StopReason.BUDGET)
+    assert (counts.called, counts.stopped) == (7, StopReason.BUDGET)
 
 
 def test_a_limit_in_dollars_counts_the_worst_of_what_is_in_flight(tmp_path: Path) -> None:
     price = Price(input=0.0, output=1e6 / 10)  # a full reply of ten tokens costs one dollar
-    purse = LimitedBudget({"m": price}, spent=(0, 0.0), max_calls=None, max_usd=3.0)
+    budget = LimitedBudget({"m": price}, spent=(0, 0.0), max_calls=None, max_usd=3.0)
     model = Fake(lambda r: Reply("x", input_tokens=1, output_tokens=5))
 
-    tally = run(tmp_path, model, 100, purse=purse)
+    counts = run(tmp_path, model, 100, budget=budget)
 
-    assert tally.stopped == StopReason.BUDGET
-    assert 2.0 < purse.usd <= 3.0
+    assert counts.stopped == StopReason.BUDGET
+    assert 2.0 < budget.usd <= 3.0
     with JournalWriter(tmp_path) as journal:
-        assert journal.spent()[1] == pytest.approx(purse.usd)
+        assert journal.spent()[1] == pytest.approx(budget.usd)
 
 
 def test_memory_does_not_hold_the_whole_source(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_memory_does_not_hold_the_whole_source(tmp_path: Path) -> None:
 
     async def main() -> None:
         with JournalWriter(tmp_path) as journal:
-            await Scheduler({"m": model}, journal, purse=no_limit(), most_open=10).run(source(), lambda r, o: ())
+            await Scheduler({"m": model}, journal, budget=no_limit(), max_open=10).run(source(), lambda r, o: ())
 
     asyncio.run(main())
 

@@ -13,7 +13,7 @@ from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.progress.progress import RunProgress
-from skillmix.runs.run import RunFolder, new_run
+from skillmix.runs.run import Run, new_run
 from skillmix.runs.students import settings_for, with_trained
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_experiment
@@ -30,7 +30,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A trainer that remembers its data set's combinations, and checkpoints that are scripted students."""
     done: list[str] = []
 
-    def train_step(experiment: Experiment, step: Any, run: RunFolder, progress: RunProgress) -> None:
+    def train_step(experiment: Experiment, step: Any, run: Run, progress: RunProgress) -> None:
         folder = run.step(step.name) / "model"
         done.append(step.name)
         if folder.exists():

@@ -7,9 +7,8 @@ import pytest
 from skillmix.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Outcome, Reply, Request, text_id
 from skillmix.catalog.combinations import combination_of
 from skillmix.errors import UserError
-from skillmix.runs.experiment_copy import begin_run
 from skillmix.runs.export import export
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from skillmix.scores.scoring import run_scores
 
 COMBINATION = combination_of(["metaphor"], "Sewing")
@@ -29,8 +28,8 @@ def grade_call(
 
 
 def run_with(folder: Path, *calls: tuple[Request, Outcome]) -> str:
-    run = RunFolder(folder / "r")
-    begin_run(run, {"name": "r", "seed": 3, "catalog": "paper"})
+    run = Run(folder / "r")
+    run.begin_import({"name": "r", "seed": 3, "catalog": "paper"})
     with run.write() as journal:
         journal.add_combinations([COMBINATION])
         journal.record_all(calls)

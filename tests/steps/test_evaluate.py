@@ -18,7 +18,7 @@ import yaml
 
 from skillmix.calls import GradeKey, Reply
 from skillmix.errors import UserError
-from skillmix.runs.run import find_run
+from skillmix.runs.run import open_run
 from skillmix.runs.scheduler import StopReason
 from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import run_scores
@@ -102,7 +102,7 @@ def test_more_rounds_make_only_the_new_calls(in_folder: Path) -> None:
     five = run(in_folder, rounds=5)
 
     assert five.found == three.called
-    with find_run("tiny").read() as journal:
+    with open_run("tiny").read() as journal:
         keys = [call.key for call in journal.calls("grade")]
     assert {key.round for key in keys if isinstance(key, GradeKey)} == {0, 1, 2, 3, 4}
 
@@ -110,7 +110,7 @@ def test_more_rounds_make_only_the_new_calls(in_folder: Path) -> None:
 def test_three_rounds_are_three_calls_with_three_seeds(in_folder: Path) -> None:
     run(in_folder)
 
-    with find_run("tiny").read() as journal:
+    with open_run("tiny").read() as journal:
         calls = list(journal.calls("grade"))
     by_text: dict[tuple[str, int], list[Any]] = {}
     for call in calls:
@@ -124,7 +124,7 @@ def test_three_rounds_are_three_calls_with_three_seeds(in_folder: Path) -> None:
 def test_only_an_unreadable_grade_is_asked_for_again(in_folder: Path) -> None:
     run(in_folder)
 
-    with find_run("tiny").read() as journal:
+    with open_run("tiny").read() as journal:
         attempts = [call.key.attempt for call in journal.calls("grade") if isinstance(call.key, GradeKey)]
     first, second = attempts.count(0), attempts.count(1)
     assert 0.08 < second / first < 0.35
@@ -225,7 +225,7 @@ def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch:
         return [(s.setting, s.k, s.metric, s.value, s.one_try, s.ungraded) for s in run_scores(name)]
 
     assert scores_with(faulty, "faulty") == scores_with(good, "good")
-    with find_run("faulty").read() as journal:
+    with open_run("faulty").read() as journal:
         tries = journal.tries()
     reasons = Counter(reason for _, outcome, reason in tries if outcome == "passing")
     assert set(reasons) >= {"HTTP 429", "HTTP 500", "invalid JSON", "no choices", "timeout"}
@@ -511,7 +511,7 @@ def test_no_key_is_written_anywhere(
     said = capsys.readouterr()
     assert status == (2 if final == "fatal" else 1)
     assert secret not in said.out + said.err
-    with find_run("tiny").read() as journal:
+    with open_run("tiny").read() as journal:
         reasons = {reason for _, _, reason in journal.tries()}
     wanted = {"HTTP 429", "HTTP 500", "invalid JSON", "no choices", "timeout", "refusal", "prompt filtered"}
     assert reasons >= {*wanted, "prompt too long"}

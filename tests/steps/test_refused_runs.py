@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from skillmix.commands import main
-from skillmix.runs.run import find_run
+from skillmix.runs.run import open_run
 from skillmix.steps.run import run_experiment
 
 EVALUATE = {
@@ -90,7 +90,7 @@ def test_a_change_of_one_setting_is_found_by_any_command_and_before_new_calls(fi
     assert main(["dataset", file, "--set", "graders.judge.max_tokens=7"]) == 2
 
     assert state() == before
-    with find_run("done").read() as journal:
+    with open_run("done").read() as journal:
         assert journal.students() == {"base"}
 
 
@@ -104,7 +104,7 @@ def test_a_process_that_may_not_write_changes_nothing(
         Path(file).write_text(yaml.safe_dump(document), encoding="utf-8")
     before = state()
 
-    with find_run("done").write():
+    with open_run("done").write():
         assert main([*words, file, "--set", "steps.eval.combinations=2"]) == 2
 
     assert "Another process is writing" in capsys.readouterr().err

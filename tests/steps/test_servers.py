@@ -21,7 +21,7 @@ from aiohttp import web
 from skillmix.calls import Reply
 from skillmix.commands import main as command
 from skillmix.runs import scheduler
-from skillmix.runs.run import find_run
+from skillmix.runs.run import open_run
 from skillmix.scores.status import run_status
 from tests.hostile.replies import ANSWER, grades
 from tests.models.stub import Handler, Stub, chat, error, serving
@@ -64,7 +64,7 @@ def ran(folder: Path, handler: Handler, **more: Any) -> tuple[int, Stub]:
 
 
 def replies() -> int:
-    with find_run("served").read() as journal:
+    with open_run("served").read() as journal:
         calls = [*journal.calls("generate"), *journal.calls("grade")]
     return sum(isinstance(call.outcome, Reply) for call in calls)
 
@@ -195,7 +195,7 @@ def test_a_server_that_is_down_after_the_probe_is_waited_for(
             await runner.cleanup()
 
     assert asyncio.run(main()) == 0
-    with find_run("served").read() as journal:
+    with open_run("served").read() as journal:
         assert "no connection" in {reason for _, _, reason in journal.tries()}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from skillmix.training.log import cut_log, draw_losses, run_curves
 from skillmix.training.loss_curve import loss_curve
 
@@ -23,7 +23,7 @@ def test_training_svg_and_the_report_show_the_same_points(tmp_path: Path, steps:
     folder = write_log(tmp_path / "m1", rows)
 
     draw_losses(folder)
-    [curve] = run_curves(RunFolder(tmp_path))
+    [curve] = run_curves(Run(tmp_path))
 
     assert (folder / "training.svg").read_text(encoding="utf-8") == loss_curve(curve.series)
     assert curve.series["validation"] == [(steps, 1.5)]
@@ -32,7 +32,7 @@ def test_training_svg_and_the_report_show_the_same_points(tmp_path: Path, steps:
 def test_steps_count_from_one_and_a_long_series_is_shown_as_means(tmp_path: Path) -> None:
     write_log(tmp_path / "m1", [{"step": n, "answers": float(n)} for n in range(1500)])
 
-    [curve] = run_curves(RunFolder(tmp_path))
+    [curve] = run_curves(Run(tmp_path))
 
     points = curve.series["answers"]
     assert len(points) == 500
@@ -44,7 +44,7 @@ def test_a_step_that_was_logged_twice_counts_as_the_later_row_says(tmp_path: Pat
     rows: list[dict[str, object]] = [{"step": 0, "answers": 3.0}, {"step": 1, "answers": 2.0}]
     write_log(tmp_path / "m1", [*rows, {"step": 1, "answers": 1.0}])
 
-    [curve] = run_curves(RunFolder(tmp_path))
+    [curve] = run_curves(Run(tmp_path))
 
     assert curve.series == {"answers": [(1, 3.0), (2, 1.0)]}
 
@@ -55,7 +55,7 @@ def test_a_loss_that_is_no_number_is_left_out_of_both_pictures(tmp_path: Path) -
     folder = write_log(tmp_path / "m1", rows)
 
     draw_losses(folder)
-    [curve] = run_curves(RunFolder(tmp_path))
+    [curve] = run_curves(Run(tmp_path))
 
     assert curve.series == {"answers": [(1, 2.0)]}
 

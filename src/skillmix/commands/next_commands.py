@@ -9,7 +9,7 @@ from shlex import join
 from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import cells_of
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from skillmix.scores.compare import clearest_first
 from skillmix.scores.scoring import ScoredRun
 
@@ -20,7 +20,7 @@ _COUNT = 3
 class Ended:
     """A run that just ended, and how it was started."""
 
-    run: RunFolder
+    run: Run
     file: Path
     """The experiment file."""
     changes: Sequence[str]
@@ -29,7 +29,7 @@ class Ended:
     has_report: bool
 
 
-def run_name(run: RunFolder) -> str:
+def run_name(run: Run) -> str:
     """The name under which commands find a run."""
     return run.name if run.path == Path("runs") / run.name else str(run.path)
 

@@ -222,12 +222,12 @@ def graded_text(
     from skillmix.grading.points import decide_points
     from skillmix.grading.reader import read_grades
     from skillmix.grading.reasons import reasons_of
-    from skillmix.models.specs import asked_model, parse_spec
+    from skillmix.models.specs import asked_model, parse_spec, uses_code
     from skillmix.prompts.files import load_prompts
     from skillmix.prompts.prompt_set import DEFAULT_VARIANT
     from skillmix.prompts.rubric import rubric_of
-    from skillmix.runs.reading.run_records import rules_named
     from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, reading_of, require_checkers, with_verdict
+    from skillmix.runs.run import rules_named
 
     chosen = rules_named(rules)
     answer = plain_answer(text)
@@ -240,7 +240,7 @@ def graded_text(
         prompts.grader_file(variant)
     rubric = rubric_of(combination.skills, combination.topic, phrases=prompts.phrases)
     verdict = None
-    if grader.startswith("rules:"):
+    if uses_code(grader):
         verdict = RulesGrader(catalog).verdict(answer.text, skills=combination.skills, topic=combination.topic)
     asked = asked_model(grader)
     if asked is None:

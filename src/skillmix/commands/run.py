@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
         written = {name: dataset.as_json() for name, dataset in result.datasets.items()}
         _print_datasets(written, as_json=options.json)
     else:
-        scored = scored_run(str(result.run.path))
+        scored = scored_run(result.run)
         _print_scores(scored, run=run_name(result.run), as_json=options.json)
     ungraded = result.ungraded(scored.scores)
     if ungraded and result.is_complete:

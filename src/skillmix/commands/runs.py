@@ -65,12 +65,14 @@ def status(options: argparse.Namespace) -> int:
 
 def scores(options: argparse.Namespace) -> int:
     """Print the score table of a run."""
-    from skillmix.scores.scoring import makes_data, scored_run, students_without_scores
+    from skillmix.runs.run import open_run
+    from skillmix.scores.scoring import scored_run, students_without_scores
 
-    by_sets = options.sets or (not options.json and makes_data(options.run))
-    scored = scored_run(options.run, rules=options.rules, by_sets=by_sets)
+    run = open_run(options.run)
+    by_sets = options.sets or (not options.json and run.makes_data)
+    scored = scored_run(run, rules=options.rules, by_sets=by_sets)
     scores = scored.scores
-    for student in students_without_scores(options.run, scores):
+    for student in students_without_scores(run, scores):
         print(f"note: the texts of {student} have no gradings yet, and are in no row", file=sys.stderr)
     if options.json:
         return print_json(score_rows(scores, by_sets=options.sets))

@@ -18,12 +18,12 @@ from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe, draw_set
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
 from skillmix.prompts.files import load_prompts
-from skillmix.runs.conversations import TURNS
 from skillmix.runs.folders import DATASET, replacing
 from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.reading.decisions import Graded, answer_of
-from skillmix.runs.reading.outlines import ConversationIndex, combinations_of, contents
-from skillmix.runs.run import write_whole
+from skillmix.runs.reading.conversation_index import ConversationIndex, combinations_of, contents
+from skillmix.runs.reading.deciding import answer_of
+from skillmix.runs.reading.decisions import DecidedConversation
+from skillmix.runs.run import TURNS, write_whole
 
 _MOST_EXAMPLES = 5
 
@@ -42,35 +42,35 @@ class Writers:
         return self.written_with.get(student, "unknown prompts")
 
 
-def has_two_turns(outline: ConversationIndex) -> bool:
+def has_two_turns(conversation: ConversationIndex) -> bool:
     """Whether a conversation has both turns with replies, so that it can be trained on."""
-    return len(outline.turns) == TURNS and all(turn.reply for turn in outline.turns)
+    return len(conversation.turns) == TURNS and all(turn.reply for turn in conversation.turns)
 
 
 def kept_texts(
-    graded: Sequence[Graded], journal: JournalReader, writers: Writers, graders: Sequence[str]
+    graded: Sequence[DecidedConversation], journal: JournalReader, writers: Writers, graders: Sequence[str]
 ) -> list[KeptText]:
     """Load the replies of conversations with full marks, in the order given."""
-    meant = combinations_of(journal, [g.outline.combination for g in graded])
-    words = contents(journal, [turn.reply for g in graded for turn in g.outline.turns if turn.reply])
+    meant = combinations_of(journal, [g.conversation.combination for g in graded])
+    words = contents(journal, [turn.reply for g in graded for turn in g.conversation.turns if turn.reply])
     names = tuple(graders)
     result = []
     for g in graded:
-        first, last = g.outline.turns
+        first, last = g.conversation.turns
         replies = words[first.reply or ""], words[last.reply or ""]
         result.append(
             KeptText(
                 run=writers.run,
-                writer=intern(g.outline.student),
-                combination=meant[g.outline.combination],
-                generation=g.outline.generation,
+                writer=intern(g.conversation.student),
+                combination=meant[g.conversation.combination],
+                generation=g.conversation.generation,
                 answer_span=span_of(answer_of(replies[1], last.origin).text, replies[1]),
                 text_id=g.decisions[0].text,
                 replies=replies,
                 first_status=answer_of(replies[0], first.origin).status,
                 model=intern(last.model),
                 requests=(first.request, last.request),
-                written_with=writers.of(g.outline.student),
+                written_with=writers.of(g.conversation.student),
                 graders=names,
                 votes=tuple([intern(decision.votes) for decision in g.decisions]),
             )

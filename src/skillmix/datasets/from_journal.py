@@ -5,15 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
-from pathlib import Path
 from typing import Final
 
 from skillmix.datasets.build import Writers, has_two_turns, kept_texts
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.runs.helper_process import LostHelper, beside, is_there_a_second_core
-from skillmix.runs.reading.decisions import Graded, deciding_for, graded_conversations
-from skillmix.runs.reading.outlines import HALVES, Ids
-from skillmix.runs.run import RunFolder
+from skillmix.runs.reading.conversation_index import HALVES, IdRange
+from skillmix.runs.reading.decisions import DecidedConversation, decided_conversations, decision_rules
+from skillmix.runs.run import Run
 
 _AT_ONCE: Final = 10_000
 WORTH_IT: Final = 100_000
@@ -22,9 +21,9 @@ WORTH_IT: Final = 100_000
 
 @dataclass(frozen=True)
 class RunSource:
-    """A run, with the graders whose votes count and the students whose texts are wanted; None for all."""
+    """A run, the graders whose votes count and the students whose texts are wanted; None for all of them."""
 
-    run: Path
+    run: Run
     graders: Sequence[str] | None
     students: Sequence[str] | None
     writers: Writers
@@ -32,7 +31,7 @@ class RunSource:
 
 @dataclass
 class KeptOfRun:
-    """Texts with full marks in key order, and the counts of all conversations."""
+    """Texts with full marks in key order, and the count of all conversations by outcome."""
 
     kept: list[KeptText] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
@@ -66,7 +65,7 @@ def found_in(source: RunSource) -> KeptOfRun:
 
 
 def _is_large(source: RunSource) -> bool:
-    with RunFolder(source.run).read() as journal:
+    with source.run.read() as journal:
         return journal.size() >= WORTH_IT
 
 
@@ -77,19 +76,18 @@ def _together(parts: Iterable[KeptOfRun]) -> KeptOfRun:
     return whole
 
 
-def _parts_there(source: RunSource, ids: Ids) -> Iterator[KeptOfRun]:
+def _parts_there(source: RunSource, ids: IdRange) -> Iterator[KeptOfRun]:
     gc.disable()  # for the same reason as in `dataset_of_runs`
     yield from _parts(source, ids)
 
 
-def _parts(source: RunSource, ids: Ids | None) -> Iterator[KeptOfRun]:
+def _parts(source: RunSource, ids: IdRange | None) -> Iterator[KeptOfRun]:
     """The conversations in blocks; the texts are loaded only for kept conversations, one block at a time."""
-    run = RunFolder(source.run)
-    deciding = deciding_for(run, graders=source.graders)
-    graders = list(deciding.graders)
-    graded = graded_conversations(run, deciding, students=source.students, ids=ids)
-    with run.read() as journal:
-        while part := list(islice(graded, _AT_ONCE)):
+    rules = decision_rules(source.run, graders=source.graders)
+    graders = rules.names
+    decided = decided_conversations(rules, students=source.students, ids=ids)
+    with source.run.read() as journal:
+        while part := list(islice(decided, _AT_ONCE)):
             kinds = [_kind(one) for one in part]
             full = [one for one, kind in zip(part, kinds, strict=True) if kind == "full"]
             yield KeptOfRun(
@@ -101,11 +99,11 @@ def _parts(source: RunSource, ids: Ids | None) -> Iterator[KeptOfRun]:
             )
 
 
-def _kind(graded: Graded) -> str:
-    if not graded.is_over:
+def _kind(conversation: DecidedConversation) -> str:
+    if not conversation.is_over:
         return "unfinished"
-    if graded.is_ungraded:
+    if conversation.is_ungraded:
         return "undecided"
-    if not graded.is_kept:
+    if not conversation.is_kept:
         return "less"
-    return "full" if has_two_turns(graded.outline) else "no turns"
+    return "full" if has_two_turns(conversation.conversation) else "no turns"

@@ -2,14 +2,13 @@
 
 import gc
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.catalog.files import load_catalog
 from skillmix.datasets.build import DatasetPlan, Writers, WrittenDataset, make_dataset, without_copies
 from skillmix.datasets.counts import LeftOut
 from skillmix.datasets.from_journal import RunSource, found_in
@@ -24,16 +23,15 @@ from skillmix.experiment.sections import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import StepContext
-from skillmix.runs.experiment_copy import experiment_of_run, read_experiment
 from skillmix.runs.folders import DATASET, require_replaceable
 from skillmix.runs.progress.stopping import signal_of
-from skillmix.runs.reading.decisions import deciding_for
-from skillmix.runs.run import RunFolder, find_run
+from skillmix.runs.reading.decisions import decision_rules
+from skillmix.runs.run import Run, open_run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.runs.students import settings_for
 
 
-def dataset_folder(run: RunFolder, step: str) -> Path:
+def dataset_folder(run: Run, step: str) -> Path:
     """The folder of a dataset step's files."""
     return run.step(step) / "dataset"
 
@@ -46,7 +44,7 @@ async def work_on_dataset(step: DatasetStep, context: StepContext, counts: CallC
     require_replaceable(folder, DATASET)
     if step.writer is None:
         return _joined(step, plan, context.run, folder)
-    waves = Waves(step, context, plan, writers_of(context.run, context.experiment), counts)
+    waves = Waves(step, context, plan, writers_of(context.run.name, context.experiment), counts)
     await waves.run()
     if signal_of(counts.stopped) is not None or waves.is_broken:
         return None
@@ -78,21 +76,19 @@ def _decoding(settings: StudentSettings) -> str:
     return f"temperature {settings.temperature:g}, at most {settings.max_tokens} tokens{top}"
 
 
-def writers_of(run: RunFolder, experiment: Experiment | None) -> Writers:
-    """The prompts and the decoding of a run's students."""
-    if experiment is None:
-        return Writers(run.name, {}, {})
+def writers_of(run: str, experiment: Experiment) -> Writers:
+    """The prompts and the decoding of the students of a run; unknown for an imported run."""
     trained = [step.name for step in experiment.steps if step.trains_model]
     settings = {name: settings_for(experiment, name) for name in (*experiment.students, *trained)}
     shown = {n: prompts_shown(load_prompts(n)) for n in {s.prompts or experiment.prompts for s in settings.values()}}
     return Writers(
-        run.name,
+        run,
         {name: shown[s.prompts or experiment.prompts] for name, s in settings.items()},
         {name: _decoding(s) for name, s in settings.items()},
     )
 
 
-def _joined(step: DatasetStep, plan: DatasetPlan, run: RunFolder, folder: Path) -> WrittenDataset:
+def _joined(step: DatasetStep, plan: DatasetPlan, run: Run, folder: Path) -> WrittenDataset:
     """Join the texts of earlier steps, each text once."""
     texts = {text.provenance: text for name in step.of for text in read_rows(dataset_folder(run, name))}
     return _made(list(texts.values()), plan, folder, LeftOut())
@@ -159,24 +155,23 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
 
 
 def _of_runs(wanted: FromRuns) -> WrittenDataset:
-    runs = list({run.path.resolve(): run for run in map(find_run, wanted.runs)}.values())
+    runs = list({run.path.resolve(): run for run in map(open_run, wanted.runs)}.values())
     output = wanted.output or runs[0].path / "dataset"
     _refuse_step_folder(output)
     require_replaceable(output, DATASET)
-    documents = [read_experiment(run) for run in runs]
-    experiments = [experiment_of_run(document) for document in documents]
-    catalog = _common_catalog(runs, documents)
-    partition = wanted.partition or next((e.partition for e in experiments if e), None)
-    ids = {i: evaluation for e in experiments if e for i, evaluation in evaluated(e, catalog).items()}
-    files = [*wanted.evaluations, *(name for e in experiments if e for name in e.leakage.evaluations)]
+    catalog = _common_catalog(runs)
+    experiments = [run.experiment for run in runs if not run.is_imported]
+    partition = wanted.partition or next((e.partition for e in experiments), None)
+    ids = {i: step for e in experiments for i, step in evaluated(e, catalog).items()}
+    files = [*wanted.evaluations, *(name for e in experiments for name in e.leakage.evaluations)]
     ids |= {i: name for name in files for i in combinations_in(Path(name))}
-    reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments if e)])
-    prompts = wanted.prompts or next((e.prompts for e in experiments if e), "standard")
+    reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments)])
+    prompts = wanted.prompts or next((e.prompts for e in experiments), "standard")
     texts: list[KeptText] = []
     left = LeftOut()
-    for run, experiment in zip(runs, experiments, strict=True):
-        found, left = _kept_of_run(run, experiment, wanted, left)
-        texts += found
+    for run in runs:
+        kept, left = _kept_of_run(run, wanted, left)
+        texts += kept
     plan = DatasetPlan(
         name="-".join(run.name for run in runs),
         recipe=wanted.recipe,
@@ -187,7 +182,7 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
         prompts=prompts,
         near_duplicates=wanted.near_duplicates,
         validation=wanted.validation,
-        copied=tuple(sorted({p for e in experiments if e for p in _prompts_used(e)})),
+        copied=tuple(sorted({p for e in experiments for p in _prompts_used(e)})),
     )
     return _made(texts, plan, output, left)
 
@@ -195,7 +190,7 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
 def _refuse_step_folder(output: Path) -> None:
     """Refuse the folder of a step's data set, which only that step may replace, since later steps depend on it."""
     step = output.resolve().parent
-    if output.name == "dataset" and RunFolder(step.parent).experiment_file.is_file():
+    if output.name == "dataset" and Run(step.parent).experiment_file.is_file():
         raise UserError(
             f"{output} holds the data set of step {step.name} of the run {step.parent.name}.",
             hint="Choose another --output.",
@@ -206,35 +201,30 @@ def _prompts_used(experiment: Experiment) -> set[str]:
     return {settings.prompts or experiment.prompts for settings in experiment.students.values()}
 
 
-def _common_catalog(runs: Sequence[RunFolder], documents: Sequence[Mapping[str, object]]) -> Catalog:
-    hashes = {str(document.get("catalog_hash")) for document in documents}
+def _common_catalog(runs: Sequence[Run]) -> Catalog:
+    hashes = {str(run.document.get("catalog_hash")) for run in runs}
     if len(hashes) > 1:
         raise UserError(
             f"The runs {', '.join(run.name for run in runs)} use different catalogues.",
             hint="Make a data set from each.",
         )
-    name = documents[0].get("catalog")
-    if not isinstance(name, str):
-        raise UserError(f"The run {runs[0].name} does not name its catalogue.", hint="Import it with --catalog.")
-    return load_catalog(name)
+    return runs[0].catalog
 
 
-def _kept_of_run(
-    run: RunFolder, experiment: Experiment | None, wanted: FromRuns, left: LeftOut
-) -> tuple[list[KeptText], LeftOut]:
+def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[list[KeptText], LeftOut]:
     """The texts of a run with full marks in key order, and the counts of all other texts."""
-    deciding = deciding_for(run, graders=wanted.graders)
-    unknown = sorted(set(wanted.graders or ()) - set(deciding.graders))
-    if unknown or not deciding.graders:
+    rules = decision_rules(run, graders=wanted.graders)
+    unknown = sorted(set(wanted.graders or ()) - set(rules.names))
+    if unknown or not rules.graders:
         raise UserError(
             f"The run {run.name} has no grader {unknown[0]!r}." if unknown else f"The run {run.name} has no grades.",
             hint="`skillmix grade` grades the texts of a run; `skillmix export RUN --what votes` lists the graders.",
         )
-    found = found_in(RunSource(run.path, wanted.graders, wanted.students, writers_of(run, experiment)))
+    found = found_in(RunSource(run, wanted.graders, wanted.students, writers_of(run.name, run.experiment)))
     counts = found.kinds
     total = counts.total()
     if counts["undecided"] == total - counts["unfinished"] - counts["no turns"] > 0:
-        decided = ", ".join(f"{name} decided {found.decided[name]} of {total} texts" for name in deciding.graders)
+        decided = ", ".join(f"{name} decided {found.decided[name]} of {total} texts" for name in rules.names)
         raise UserError(f"The run {run.name} has no grades: {decided}.", hint="Grade it first: skillmix grade.")
     left = replace(
         left,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from skillmix.catalog.catalog import Side
-from skillmix.catalog.combinations import Draw, all_combinations
+from skillmix.catalog.combinations import Draw
 from skillmix.datasets.build import DatasetPlan, Writers, has_two_turns, kept_texts
 from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.counts import LeftOut, SamplingYield
@@ -25,7 +25,7 @@ from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress.progress import watched
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.progress.time_left import Bound
-from skillmix.runs.reading.decisions import Graded, deciding_for, graded_conversations
+from skillmix.runs.reading.decisions import DecidedConversation, decided_conversations, decision_rules
 from skillmix.runs.scheduler import CallCounts
 
 
@@ -121,7 +121,7 @@ class Waves:
 
     def _candidates(self, k: int) -> Candidates:
         draw = Draw(side=self._side(k), setting="train", k=k, seed=self.context.experiment.seed, purpose="training")
-        allowed = (c for c in all_combinations(draw) if self.plan.bars.leak_of(c) is None)
+        allowed = (c for c in self.context.draws.combinations(draw) if self.plan.bars.leak_of(c) is None)
         return Candidates(allowed, generations=self.step.generations)
 
     def _side(self, k: int) -> Side:
@@ -163,21 +163,23 @@ class Waves:
 
     def _learn(self, sampler: Sampler) -> "_Outcome":
         """Collect the outcome of every candidate so far, in draw order, never in order of arrival."""
-        deciding = deciding_for(self.context.run, graders=self.step.graders)
+        rules = decision_rules(self.context.run, graders=self.step.graders)
         wanted = {(c.combination.id, c.generation): index for index, c in enumerate(sampler.tried)}
-        conversations: list[Graded | None] = [None] * len(wanted)
-        for graded in graded_conversations(self.context.run, deciding, students=[self._writer]):
-            index = wanted.get((graded.outline.combination, graded.outline.generation))
+        conversations: list[DecidedConversation | None] = [None] * len(wanted)
+        for graded in decided_conversations(rules, students=[self._writer]):
+            index = wanted.get((graded.conversation.combination, graded.conversation.generation))
             if index is not None:
                 conversations[index] = graded
         outcome = _Outcome(unfinished=sum(g is None or not g.is_over for g in conversations))
         # A conversation that a server refuses for good is lost; every other unfinished one is awaited.
         refused = sum(
-            g is not None and not g.is_over and g.outline.turns[-1].problem == "failed" for g in conversations
+            g is not None and not g.is_over and g.conversation.turns[-1].problem == "failed" for g in conversations
         )
         is_waiting = any(problem.kind == "passing" for problem in self.counts.failed.values())
         self.is_broken = outcome.unfinished > refused or is_waiting
-        full = [(p, g) for p, g in enumerate(conversations) if g is not None and g.is_kept and has_two_turns(g.outline)]
+        full = [
+            (p, g) for p, g in enumerate(conversations) if g is not None and g.is_kept and has_two_turns(g.conversation)
+        ]
         with self.context.run.read() as journal:
             outcome.full = kept_texts([g for _, g in full], journal, self.writers, self.step.graders)
         outcome.indices = [index for index, _ in full]

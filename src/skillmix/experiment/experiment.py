@@ -14,7 +14,7 @@ from skillmix.catalog.yaml import read_yaml, yaml_of
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.sections import Name, Positive, Section, Share, Step
 from skillmix.experiment.steps import AnyStep
-from skillmix.models.specs import asked_model, parse_spec, provider_of
+from skillmix.models.specs import asked_model, parse_spec, provider_of, uses_code
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
 
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
@@ -63,7 +63,7 @@ class StudentSettings(AskedModel):
     @model_validator(mode="after")
     def _known_model(self) -> "StudentSettings":
         _check_spec(self.model)
-        if self.model.startswith("rules:"):
+        if uses_code(self.model):
             raise ValueError("rules: is a grader and writes nothing")
         self._check_access(self.model)
         return self
@@ -113,6 +113,11 @@ class GraderSettings(AskedModel):
     def asked(self) -> str | None:
         """The model to call; None if code alone decides."""
         return asked_model(self.model)
+
+    @property
+    def has_code(self) -> bool:
+        """Whether code decides the skills that have a checker."""
+        return uses_code(self.model)
 
 
 class BudgetSettings(Section):

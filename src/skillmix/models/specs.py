@@ -277,4 +277,13 @@ def asked_model(text: str) -> str | None:
     >>> asked_model("rules:"), asked_model("rules:openai:m"), asked_model("openai:m")
     (None, 'openai:m', 'openai:m')
     """
-    return (text.removeprefix("rules:") or None) if text.startswith("rules:") else text
+    return (text.removeprefix("rules:") or None) if uses_code(text) else text
+
+
+def uses_code(text: str) -> bool:
+    """Whether a grader's spec is `rules:` or `rules:SPEC`.
+
+    >>> uses_code("rules:"), uses_code("rules:openai:m"), uses_code("openai:m")
+    (True, True, False)
+    """
+    return text.startswith("rules:")

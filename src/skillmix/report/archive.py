@@ -5,19 +5,20 @@ points to the chunks by number.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final
 
-from skillmix.calls import Call, CallProblem, GenerateKey, GradeKey, Reply
+from skillmix.calls import Call, CallProblem, GradeKey, Reply
 from skillmix.catalog.catalog import RESERVED_NAMES
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import Rules
-from skillmix.grading.ballots import Ballot, ReadCall, StudentText
+from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import Points
 from skillmix.grading.reasons import reasons_of
 from skillmix.runs.journal.journal import JournalReader
+from skillmix.runs.reading.conversations import ConversationKey, WrittenConversation
+from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.scores.cells import Cell
 
 LARGEST: Final = 1_000_000
@@ -92,8 +93,6 @@ def _cut(item: object, longest: int) -> object:
     return [_cut(part, longest) for part in item] if isinstance(item, list | tuple) else item
 
 
-Conversation = tuple[str, str, int]
-"""Student, combination and generation."""
 _MAX_CACHED_PROMPTS: Final = 1000
 _MAX_REASONS: Final = 1000
 """Reasons in the index, which must stay small."""
@@ -131,8 +130,8 @@ class RunArchive:
     """The numbers under which the conversations of one run are archived."""
 
     run: str
-    talks: dict[Conversation, int] = field(default_factory=dict)
-    votes: dict[Conversation, int] = field(default_factory=dict)
+    talks: dict[ConversationKey, int] = field(default_factory=dict)
+    votes: dict[ConversationKey, int] = field(default_factory=dict)
 
 
 class Archive:
@@ -159,12 +158,9 @@ class Archive:
         for grader in graders:
             self._grader(run, grader)
 
-    def watch_talks(self, calls: Iterable[Call], journal: JournalReader, numbers: RunArchive) -> Iterator[Call]:
-        """Pass students' calls through, and write each conversation after its last call."""
-        for conversation, group in groupby(calls, key=_conversation):
-            conversation_calls = list(group)
-            numbers.talks[conversation] = self._talks.add(self._talk(conversation_calls, journal))
-            yield from conversation_calls
+    def add_talk(self, written: WrittenConversation, journal: JournalReader, numbers: RunArchive) -> None:
+        """Write a student's side of a conversation."""
+        numbers.talks[written.key] = self._talks.add(self._talk(written.turns, journal))
 
     def _talk(self, calls: Sequence[Call], journal: JournalReader) -> list[object]:
         last = calls[-1]
@@ -189,24 +185,21 @@ class Archive:
             prompt = self._prompts[address] = [message.role, self._numbered(message.content)]
         return prompt
 
-    def watch_votes(self, read: Iterable[ReadCall], journal: JournalReader, numbers: RunArchive) -> Iterator[ReadCall]:
-        """Pass gradings through, and write the votes of each conversation after its last grading."""
-        for conversation, group in groupby(read, key=lambda item: _conversation(item.call)):
-            gradings = list(group)
-            numbers.votes[conversation] = self._votes.add(self._ballot(gradings, journal, numbers.run))
-            yield from gradings
+    def add_votes(self, graded: GradedConversation, journal: JournalReader, numbers: RunArchive) -> None:
+        """Write the gradings of a text, if there are any."""
+        if graded.calls:
+            numbers.votes[graded.text.conversation] = self._votes.add(self._ballot(graded, journal, numbers.run))
 
-    def _ballot(self, gradings: Sequence[ReadCall], journal: JournalReader, run: str) -> list[object]:
+    def _ballot(self, graded: GradedConversation, journal: JournalReader, run: str) -> list[object]:
         prompts: dict[tuple[str, ...], int] = {}
         shown: list[object] = []
         votes: list[object] = []
-        for item in gradings:
-            key, outcome = item.call.key, item.call.outcome
-            assert isinstance(key, GradeKey)  # read_calls keeps no other
-            if item.call.messages not in prompts:
-                prompts[item.call.messages] = len(prompts)
-                shown.append([self._prompt(a, item.text.answer.text, journal) for a in item.call.messages])
-            reading = item.reading
+        for call, reading in zip(graded.calls, graded.readings, strict=True):
+            key, outcome = call.key, call.outcome
+            assert isinstance(key, GradeKey)  # conversations join grading calls only
+            if call.messages not in prompts:
+                prompts[call.messages] = len(prompts)
+                shown.append([self._prompt(a, graded.text.answer.text, journal) for a in call.messages])
             points = None if reading is None or reading.points is None else list(reading.points)
             problem = reading.problem if reading else (outcome.reason if isinstance(outcome, CallProblem) else None)
             votes.append(
@@ -214,7 +207,7 @@ class Archive:
                     self._grader(run, key.grader),
                     key.round,
                     key.attempt,
-                    prompts[item.call.messages],
+                    prompts[call.messages],
                     outcome.text if isinstance(outcome, Reply) else None,
                     points,
                     problem,
@@ -288,7 +281,7 @@ class Archive:
         return [self._student(run, student), self._grader(run, grader), setting, k, ranges]
 
     def _text(self, run: "ArchivedRun", text: StudentText, ballots: Sequence[tuple[Ballot, Points]]) -> list[object]:
-        conversation = (text.student, text.combination.id, text.generation)
+        conversation = text.conversation
         evidence = run.evidence.get(conversation)
         return [
             self._student(run.numbers.run, text.student),
@@ -325,22 +318,16 @@ class ArchivedRun:
     numbers: RunArchive
     texts: Sequence[StudentText]
     decided: Sequence[tuple[Ballot, Points]]
-    evidence: Mapping[Conversation, CodeEvidence]
+    evidence: Mapping[ConversationKey, CodeEvidence]
     rules: Rules
     """The rules under which the points were decided."""
 
     def reasons(self, ballot: Ballot, points: Points) -> dict[str, str]:
         """Why code denied points of a text, by criterion."""
         text = ballot.text
-        evidence = self.evidence.get((text.student, text.combination.id, text.generation))
+        evidence = self.evidence.get(text.conversation)
         by_checkers = evidence.reasons.get(ballot.grader, {}) if evidence else {}
         return reasons_of(points, text.combination.skills, text.answer, self.rules, by_checkers)
-
-
-def _conversation(call: Call) -> Conversation:
-    key = call.key
-    assert isinstance(key, GenerateKey | GradeKey)
-    return key.student, key.combination, key.generation
 
 
 def _combination_order(cells: Sequence[Cell], runs: Sequence[ArchivedRun]) -> list[Combination]:

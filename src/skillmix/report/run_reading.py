@@ -1,28 +1,24 @@
 """One run, read once for a report: cells, checks of its graders, lineage; its calls go to the archive on the way."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from skillmix.calls import Call, Reply
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.catalog.files import load_catalog
-from skillmix.errors import UserError
-from skillmix.experiment.experiment import Experiment
-from skillmix.grading.ballots import Ballot, ReadCall, ballots, student_texts
+from skillmix.checkers.judge import Verdict
+from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import FULL_MARKS, Points
 from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
-from skillmix.prompts.files import load_prompts
-from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, Conversation, RunArchive
+from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, RunArchive
 from skillmix.report.records import RunFacts, Shown
-from skillmix.runs.conversations import TURNS
-from skillmix.runs.experiment_copy import criteria_of, experiment_of_run, read_experiment
-from skillmix.runs.reading.gradings import read_gradings
-from skillmix.runs.reading.run_records import RunRecords, run_rules
-from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, graders_with_code, reading_of
-from skillmix.runs.run import RunFolder
+from skillmix.runs.reading.conversations import ConversationKey, graded_conversations, written_conversations
+from skillmix.runs.reading.read_ahead import GradedConversation
+from skillmix.runs.reading.records import RecordsBuilder, RunRecords
+from skillmix.runs.rules_grader import applicable_reasons
+from skillmix.runs.run import Run
 from skillmix.runs.students import student_lineages
 from skillmix.scores.cells import Cell, largest_cells
 from skillmix.scores.compare import ComparableStudent, comparable_students, student_specs
@@ -53,33 +49,28 @@ class RunReading:
 
 
 @dataclass
-class _Tally:
-    """What is counted while calls go by."""
+class _CallCounter:
+    """Counts calls while they are read: by grader, by why a reply is unreadable."""
 
     calls: Counter[str] = field(default_factory=Counter)
     without_reply: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     not_sent: set[str] = field(default_factory=set)
 
-    def watch(self, read: Iterator[ReadCall]) -> Iterator[ReadCall]:
-        for item in read:
-            grader = str(getattr(item.call.key, "grader", ""))
+    def add_gradings(self, conversation: GradedConversation) -> None:
+        for call, reading in zip(conversation.calls, conversation.readings, strict=True):
+            grader = str(getattr(call.key, "grader", ""))
             self.calls[grader] += 1
-            if item.reading is None:
+            if reading is None:
                 self.without_reply[grader] += 1
-            elif item.reading.problem is not None:
-                self.reasons[grader][item.reading.problem] += 1
-            self._note(item.call)
-            yield item
+            elif reading.problem is not None:
+                self.reasons[grader][reading.problem] += 1
+        self.add_calls(conversation.calls)
 
-    def watch_calls(self, calls: Iterator[Call]) -> Iterator[Call]:
+    def add_calls(self, calls: Iterable[Call]) -> None:
         for call in calls:
-            self._note(call)
-            yield call
-
-    def _note(self, call: Call) -> None:
-        if isinstance(call.outcome, Reply) and call.outcome.not_sent:
-            self.not_sent |= {f"{name} ({call.model})" for name in call.outcome.not_sent}
+            if isinstance(call.outcome, Reply) and call.outcome.not_sent:
+                self.not_sent |= {f"{name} ({call.model})" for name in call.outcome.not_sent}
 
     def readability(self, run: str) -> list[Readability]:
         return [
@@ -95,163 +86,140 @@ class _Tally:
         ]
 
 
-def read_run(run: RunFolder, *, rules: str | None, archive: Archive) -> RunReading:
+@dataclass
+class _ArchivedCalls:
+    """What is left of a run's calls once they are in the archive."""
+
+    records: RunRecords
+    counter: _CallCounter
+    numbers: RunArchive
+    combinations: Mapping[str, Combination]
+    evidence: Mapping[ConversationKey, CodeEvidence]
+
+
+def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
     """Read a run's journal once; `rules` is a name, `both`, or None for the run's own."""
-    document = read_experiment(run)
-    experiment = experiment_of_run(document)
-    catalog = _catalog(document)
-    phrases = load_prompts(experiment.prompts).phrases if experiment else criteria_of(document)
-    rounds = {name: settings.votes for name, settings in experiment.graders.items()} if experiment else None
-    tally, place = _Tally(), RunArchive(run.name)
-    if experiment:
-        evaluated = [cell.student for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
-        archive.introduce(run.name, evaluated, experiment.graders)
-    with run.read() as journal:
-        combinations = journal.combinations()
-        calls = archive.watch_talks(tally.watch_calls(journal.calls("generate")), journal, place)
-        texts = student_texts(calls, combinations, turns=TURNS if experiment else None)
-        read = tally.watch(read_gradings(texts, journal.calls("grade"), phrases=phrases, rounds=rounds))
-        found = ballots(texts, archive.watch_votes(read, journal, place), rounds=rounds)
-    records = RunRecords(texts, found, phrases, rounds)
-    seen_by_code: dict[Conversation, CodeEvidence] = {}
-    if experiment and catalog and any(s.model.startswith("rules:") for s in experiment.graders.values()):
-        records, seen_by_code = _with_code(records, experiment, catalog)
-    own = run_rules(run).name
+    experiment = run.experiment
+    evaluated = [cell.student for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
+    archive.introduce(run.name, evaluated, experiment.graders)
+    archived = _archived_calls(run, archive)
+    records = archived.records
+    own = run.rules().name
     names = ["default", "paper"] if rules == "both" else [rules or own]
-    by_rules = {name: _cells(run, name, experiment, records) for name in names}
+    by_rules = {name: _cells(run, name, records) for name in names}
     main = names[0] if own not in by_rules else own
     cells, points = by_rules[main]
-    students = list(dict.fromkeys(t.student for t in texts))
+    students = list(dict.fromkeys(t.student for t in records.texts))
     datasets = run_datasets(run)
     lineages = student_lineages(run, experiment, students, {facts.hash: facts for facts in datasets})
+    not_sent = tuple(sorted(archived.counter.not_sent))
     return RunReading(
-        facts=replace(
-            _facts(run, document, experiment, records, cells), rules=main, not_sent=tuple(sorted(tally.not_sent))
-        ),
+        facts=replace(_facts(run, records, cells), rules=main, not_sent=not_sent),
         cells=cells,
-        by_rules={name: made[0] for name, made in by_rules.items()},
+        by_rules={name: cells_and_points[0] for name, cells_and_points in by_rules.items()},
         decided=points,
-        readability=tally.readability(run.name),
-        shown=_shown(run.name, records, seen_by_code),
-        archived=ArchivedRun(place, texts, points, seen_by_code, run_rules(run, main)),
-        combinations=combinations,
+        readability=archived.counter.readability(run.name),
+        shown=_shown(run.name, records, archived.evidence),
+        archived=ArchivedRun(archived.numbers, records.texts, points, archived.evidence, run.rules(main)),
+        combinations=archived.combinations,
         lineages=lineages,
         contenders=comparable_students(run, experiment, dict.fromkeys(c.key.student for c in cells), lineages),
-        reserved=_reserved(experiment) if experiment else None,
+        reserved=(experiment.leakage.reserved or None) if run.makes_data else None,
         datasets=datasets,
         curves=run_curves(run),
-        catalog=catalog,
+        catalog=run.unchanged_catalog,
     )
 
 
-def run_datasets(run: RunFolder) -> list[DatasetFacts]:
+def run_datasets(run: Run) -> list[DatasetFacts]:
     """The data sets that the steps of a run made."""
     folders = [file.parent for file in sorted(run.path.glob(f"*/dataset/{LINEAGE_FILE}"))]
     files = {folder.parent.name: read_dataset_file(folder, strict=True) for folder in folders}
     return [dataset_facts(step, file) for step, file in files.items() if file is not None]
 
 
-def _catalog(document: Mapping[str, object]) -> Catalog | None:
-    """The catalogue that a run names, if it is still the one it had."""
-    name = document.get("catalog")
-    if not isinstance(name, str):
-        return None
-    try:
-        catalog = load_catalog(name)
-    except UserError:
-        return None
-    known = document.get("catalog_hash")
-    return catalog if known in (None, catalog.content_hash()) else None
+def _archived_calls(run: Run, archive: Archive) -> _ArchivedCalls:
+    """Read every call of a run, and put it into the archive at once; replies are never all in memory."""
+    counter, numbers = _CallCounter(), RunArchive(run.name)
+    # Code would grade by another vocabulary if the catalogue had changed since.
+    code = run.code if run.graders_with_code and run.unchanged_catalog else None
+    builder = RecordsBuilder(run, code)
+    evidence: dict[ConversationKey, CodeEvidence] = {}
+    with run.read() as journal:
+        combinations = journal.combinations()
+        texts = []
+        for written in written_conversations(run, journal, combinations):
+            archive.add_talk(written, journal, numbers)
+            counter.add_calls(written.turns)
+            texts += [written.text] if written.text else []
+        for graded in graded_conversations(run, journal, texts, workers=2):
+            archive.add_votes(graded, journal, numbers)
+            counter.add_gradings(graded)
+            verdict = builder.add(graded)
+            if verdict is not None:
+                evidence[graded.text.conversation] = _evidence(run, graded.text, verdict)
+    records = builder.records()
+    if code is run.code:
+        records = run.remember("records", lambda: records)
+    return _ArchivedCalls(records, counter, numbers, combinations, evidence)
 
 
-def _with_code(
-    records: RunRecords, experiment: Experiment, catalog: Catalog
-) -> tuple[RunRecords, dict[Conversation, CodeEvidence]]:
-    """Ballots with the verdicts of code; each text is judged once, and the words that show a skill are kept."""
-    code = RulesGrader(catalog)
-    pure = [name for name, settings in experiment.graders.items() if settings.asked is None]
-    others = {name: settings for name, settings in experiment.graders.items() if name not in pure}
-    made = code.ballots([b for b in records.ballots if b.grader not in pure], others, [])
-    found: dict[Conversation, CodeEvidence] = {}
-    with_code = graders_with_code(experiment.graders)
-    for text in records.texts:
-        skills = text.combination.skills
-        verdict = code.verdict(text.answer.text, skills=skills, topic=text.combination.topic)
-        words = tuple(verdict.quote(verdict.evidence.get(skill)) for skill in skills)
-        reasons = {name: applicable_reasons(verdict, is_alone=alone) for name, alone in with_code.items()}
-        found[text.student, text.combination.id, text.generation] = CodeEvidence(words, verdict.unrequested, reasons)
-        reading = reading_of(verdict, skills)
-        made += [Ballot(text, name, 1, (reading,)) for name in pure]
-    return replace(records, ballots=made), found
+def _evidence(run: Run, text: StudentText, verdict: Verdict) -> CodeEvidence:
+    """The words that show each skill, the skills that were not asked for, and why code denies points."""
+    words = tuple(verdict.quote(verdict.evidence.get(skill)) for skill in text.combination.skills)
+    reasons = {g.name: applicable_reasons(verdict, is_alone=g.is_code_alone) for g in run.graders_with_code}
+    return CodeEvidence(words, verdict.unrequested, reasons)
 
 
-def _cells(
-    run: RunFolder, rules_name: str, experiment: Experiment | None, records: RunRecords
-) -> tuple[tuple[Cell, ...], list[tuple[Ballot, Points]]]:
-    rules = run_rules(run, rules_name)
-    decided = [(ballot, ballot.points(rules, records.phrases)) for ballot in records.ballots]
+def _cells(run: Run, rules_name: str, records: RunRecords) -> tuple[tuple[Cell, ...], list[tuple[Ballot, Points]]]:
+    rules = run.rules(rules_name)
+    decided = [(ballot, ballot.points(rules, run.phrases)) for ballot in records.ballots]
     points = {id(ballot): p for ballot, p in decided}
     cells = largest_cells(
         group.cell(run.name, [[points[id(b)] if b else None for b in texts] for texts in group.texts])
-        for group in groups_of(experiment, records)
+        for group in groups_of(run, records)
     )
-    kept = _without_skipped(list(cells.values()), experiment) if experiment else list(cells.values())
-    return tuple(kept), decided
+    return tuple(_without_skipped(list(cells.values()), run)), decided
 
 
-def _without_skipped(cells: list[Cell], experiment: Experiment) -> list[Cell]:
-    """An early stop's cells are not missing, they are not there."""
-    if not any(step.may_stop_early for step in experiment.steps):
+def _without_skipped(cells: list[Cell], run: Run) -> list[Cell]:
+    """Drop the cells that `stop_below` skipped, unless some of their texts are scored."""
+    if not any(step.may_stop_early for step in run.experiment.steps):
         return cells
-    skipped = {cell[1:] for cell in skipped_cells(experiment, [score_of(cell, FULL_MARKS, {}) for cell in cells])}
+    skipped = {cell[1:] for cell in skipped_cells(run.experiment, [score_of(cell, FULL_MARKS, run) for cell in cells])}
     return [
         c for c in cells if (c.key.student, c.key.setting, c.key.k) not in skipped or c.scores["full_marks"].complete
     ]
 
 
-def _facts(
-    run: RunFolder,
-    document: Mapping[str, object],
-    experiment: Experiment | None,
-    records: RunRecords,
-    cells: tuple[Cell, ...],
-) -> RunFacts:
-    def text(name: str) -> str | None:
-        value = document.get(name)
-        return value if isinstance(value, str) else None
-
-    seed = document.get("seed")
-    steps = experiment.steps if experiment else []
-    graders = {name: s.model for name, s in experiment.graders.items()} if experiment else {}
+def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
+    experiment = run.experiment
+    graders = {name: s.model for name, s in experiment.graders.items()}
     return RunFacts(
         name=run.name,
-        catalog=text("catalog"),
-        partition=text("partition"),
-        seed=seed if isinstance(seed, int) else None,
-        prompts=text("prompts"),
+        catalog=run.fact("catalog"),
+        partition=run.fact("partition"),
+        seed=run.seed,
+        prompts=run.fact("prompts"),
         rules="default",
-        exclude=tuple(experiment.exclude) if experiment else (),
-        students=student_specs(experiment) if experiment else {},
+        exclude=tuple(experiment.exclude),
+        students=student_specs(experiment),
         graders=graders or dict.fromkeys(sorted({b.grader for b in records.ballots}), "imported"),
-        rounds={name: s.votes for name, s in experiment.graders.items()} if experiment else {},
-        generations=max((cell.generations for step in steps for cell in step.undrawn_cells(steps)), default=0),
+        rounds={name: s.votes for name, s in experiment.graders.items()},
+        generations=max(
+            (cell.generations for s in experiment.steps for cell in s.undrawn_cells(experiment.steps)), default=0
+        ),
         texts=len(records.texts),
         graded=len({id(b.text) for b in records.ballots}),
         missing=sum(points is None for cell in cells for texts in cell.points for points in texts),
     )
 
 
-def _reserved(experiment: Experiment) -> float | None:
-    makes_data = any(step.stage in ("dataset", "train") for step in experiment.steps)
-    return experiment.leakage.reserved if makes_data and experiment.leakage.reserved else None
-
-
-def _shown(run: str, records: RunRecords, found: Mapping[Conversation, CodeEvidence]) -> list[Shown]:
+def _shown(run: str, records: RunRecords, evidence: Mapping[ConversationKey, CodeEvidence]) -> list[Shown]:
     groups: dict[tuple[str, int], list[CodeEvidence]] = defaultdict(list)
     for text in records.texts:
-        conversation = (text.student, text.combination.id, text.generation)
-        if conversation in found and text.answer.text:
-            groups[text.student, text.combination.k].append(found[conversation])
+        if text.conversation in evidence and text.answer.text:
+            groups[text.student, text.combination.k].append(evidence[text.conversation])
     return [
         Shown(
             run=run,

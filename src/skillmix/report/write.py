@@ -15,7 +15,7 @@ from skillmix.report.records import Report, by_key
 from skillmix.report.run_reading import RunReading, read_run
 from skillmix.runs.folders import REPORT, REPORT_MARK, REPORT_NOTE, replacing
 from skillmix.runs.progress.terminal import say
-from skillmix.runs.run import RunFolder, find_run
+from skillmix.runs.run import Run, open_run
 from skillmix.scores.compare import before_and_after
 from skillmix.scores.findings import findings
 from skillmix.scores.graders import grader_agreement, round_agreement
@@ -57,10 +57,10 @@ class WrittenReport:
     gaps: tuple[str, ...]
 
 
-def report_step(experiment: Experiment, step: ReportStep, run: RunFolder, **_: object) -> WrittenReport:
+def report_step(experiment: Experiment, step: ReportStep, run: Run, **_: object) -> WrittenReport:
     """The report of a run in its own folder, with further runs where the step names some."""
     wishes = Wishes().over(step)
-    return write_report([run, *(find_run(name) for name in step.runs)], output=run.path / "report", wishes=wishes)
+    return write_report([run, *(open_run(name) for name in step.runs)], output=run.path / "report", wishes=wishes)
 
 
 def report(targets: Sequence[str], *, output: Path | None = None, wishes: Wishes | None = None) -> WrittenReport:
@@ -69,8 +69,8 @@ def report(targets: Sequence[str], *, output: Path | None = None, wishes: Wishes
     return write_report(runs, output=output or _default_folder(runs), wishes=(wishes or Wishes()).over(step))
 
 
-def _runs_of(targets: Sequence[str]) -> tuple[list[RunFolder], ReportStep | None]:
-    runs: dict[Path, RunFolder] = {}
+def _runs_of(targets: Sequence[str]) -> tuple[list[Run], ReportStep | None]:
+    runs: dict[Path, Run] = {}
     step = None
     for target in targets:
         names = [target]
@@ -79,13 +79,13 @@ def _runs_of(targets: Sequence[str]) -> tuple[list[RunFolder], ReportStep | None
             step = next((s for s in experiment.steps if isinstance(s, ReportStep)), None)
             names = [experiment.name, *(step.runs if step else [])]
         for name in names:
-            run = find_run(name)
+            run = open_run(name)
             runs.setdefault(run.path.resolve(), run)
     _refuse_equal_names(list(runs.values()))
     return list(runs.values()), step
 
 
-def _refuse_equal_names(runs: Sequence[RunFolder]) -> None:
+def _refuse_equal_names(runs: Sequence[Run]) -> None:
     names = [run.name for run in runs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
@@ -94,14 +94,14 @@ def _refuse_equal_names(runs: Sequence[RunFolder]) -> None:
         )
 
 
-def _default_folder(runs: Sequence[RunFolder]) -> Path:
+def _default_folder(runs: Sequence[Run]) -> Path:
     if len(runs) == 1:
         return runs[0].path / "report"
     others = f"-and-{len(runs) - 2}-more" if len(runs) > 2 else ""
     return runs[0].path / f"report-with-{runs[1].name}{others}"
 
 
-def write_report(runs: Sequence[RunFolder], *, output: Path, wishes: Wishes) -> WrittenReport:
+def write_report(runs: Sequence[Run], *, output: Path, wishes: Wishes) -> WrittenReport:
     """Write a report of some runs; it replaces an older report once it is complete."""
     if wishes.rules not in (None, "default", "paper", "both"):
         raise UserError(f"There are no rules {wishes.rules!r}.", hint="Choose default, paper or both.")
@@ -134,7 +134,7 @@ class _Writer:
         return lambda name, content: self.text(f"{folder}/{name}", content)
 
 
-def _fill(runs: Sequence[RunFolder], wishes: Wishes, writer: _Writer) -> tuple[int, list[str]]:
+def _fill(runs: Sequence[Run], wishes: Wishes, writer: _Writer) -> tuple[int, list[str]]:
     from skillmix.report.contents import contents_of
     from skillmix.report.page import ASSETS, asset, index_page, texts_page
     from skillmix.report.tables.formats import written_forms

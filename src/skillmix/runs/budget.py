@@ -1,4 +1,4 @@
-"""A call that is to be made, and the limits on how many calls a run makes and what they cost."""
+"""A call to be made, and the limits on the number and the cost of a run's calls."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,38 +9,38 @@ from skillmix.experiment.prices import Price
 
 
 class Task(NamedTuple):
-    """A request for one of the models by name."""
+    """A request, and the name of the model that is to answer it."""
 
     model: str
     request: Request
 
 
 class Budget(Protocol):
-    """Decides whether a call may start, and learns what it cost."""
+    """Decides whether a call may start, and counts its cost."""
 
     def may_start(self, task: Task) -> bool:
-        """Whether the limit holds even if all calls in flight and this one cost their worst."""
+        """Whether the limits hold even if this call and all calls in flight cost their worst case; if so, it counts."""
         ...
 
     def release(self, task: Task) -> None:
-        """Hold nothing back for a call that has to start again."""
+        """Free the amount that is reserved for a call that has to start again."""
         ...
 
     def at_risk(self, task: Task) -> float | None:
-        """The most that one try may cost; None where no limit is kept."""
+        """The worst case of one try; None if there is no limit."""
         ...
 
     def charge(self, task: Task, problem: CallProblem) -> float | None:
-        """What a try without a reply may have cost, which is spent from now on; None for nothing."""
+        """Count the possible cost of a try without a reply; None if it costs nothing."""
         ...
 
     def settle(self, task: Task, outcome: Outcome) -> Outcome:
-        """The outcome with its price, now that the call is over."""
+        """The outcome with its cost, now that the call is over."""
         ...
 
 
 class LimitedBudget:
-    """Holds a run to its budget over all its resumes."""
+    """Keeps a run within its limits, all its resumes together."""
 
     def __init__(
         self,
@@ -54,42 +54,42 @@ class LimitedBudget:
         self.calls, self.usd = spent
         self._max_calls = max_calls
         self._max_usd = max_usd
-        self._flying: dict[CallKey, float] = {}
+        self._reserved: dict[CallKey, float] = {}
 
     def may_start(self, task: Task) -> bool:
-        """Whether the limits hold even if all calls in flight and this one cost their worst."""
+        """Whether the limits hold even if this call and all calls in flight cost their worst case; if so, it counts."""
         price = self._prices[task.model]
         worst = price.worst(task.request) if price else 0.0
         if not self._may_spend(worst) or not self._may_call():
             return False
-        self._flying[task.request.key] = worst
+        self._reserved[task.request.key] = worst
         return True
 
     def release(self, task: Task) -> None:
-        """Hold nothing back for a call that has to start again."""
-        self._flying.pop(task.request.key, None)
+        """Free the amount that is reserved for a call that has to start again."""
+        self._reserved.pop(task.request.key, None)
 
     def at_risk(self, task: Task) -> float | None:
-        """The most that one try may cost; None where no limit is kept."""
+        """The worst case of one try; None if there is no limit."""
         has_limit = self._max_calls is not None or self._max_usd is not None
-        return self._flying.get(task.request.key, 0.0) if has_limit else None
+        return self._reserved.get(task.request.key, 0.0) if has_limit else None
 
     def charge(self, task: Task, problem: CallProblem) -> float | None:
-        """A try without a reply costs its worst case, unless it is known that nobody bills it."""
+        """A try without a reply costs its worst case, unless it is known to be free."""
         price = self._prices[task.model]
         if problem.is_free or price is None:
             return None
-        cost = self._cost(price, problem.tokens, self._flying.get(task.request.key, 0.0))
+        cost = self._cost(price, problem.tokens, self._reserved.get(task.request.key, 0.0))
         self.usd += cost
         return cost
 
     def settle(self, task: Task, outcome: Outcome) -> Outcome:
-        """The outcome with its price; tokens that nobody counted, or that cannot be, cost what they could have."""
-        worst = self._flying.pop(task.request.key, 0.0)
+        """The outcome with its cost; missing or impossible token counts cost the worst case."""
+        worst = self._reserved.pop(task.request.key, 0.0)
         price = self._prices[task.model]
         if not isinstance(outcome, Reply) or price is None:
             return outcome
-        # A text of no tokens from a prompt of no tokens is a count that nobody made.
+        # A server that reports no tokens for a prompt, or for a text, has not counted.
         has_counted = outcome.input_tokens and (outcome.output_tokens or not outcome.text)
         counted = (outcome.input_tokens, outcome.output_tokens) if has_counted else (None, None)
         cost = self._cost(price, counted, worst)
@@ -97,14 +97,14 @@ class LimitedBudget:
         return replace(outcome, cost_usd=cost)
 
     def _cost(self, price: Price, tokens: tuple[int | None, int | None], worst: float) -> float:
-        """What a server counted, if it can be true: neither below nothing nor beyond the worst case."""
+        """The cost of the tokens that a server counted, at most the worst case."""
         first, second = tokens
         if first is None or second is None or not is_count(first) or not is_count(second):
             return worst
         return min(price.of(first, second), worst)
 
     def _may_spend(self, more: float) -> bool:
-        return self._max_usd is None or self.usd + sum(self._flying.values()) + more <= self._max_usd
+        return self._max_usd is None or self.usd + sum(self._reserved.values()) + more <= self._max_usd
 
     def _may_call(self) -> bool:
         if self._max_calls is not None and self.calls + 1 > self._max_calls:

@@ -1,4 +1,4 @@
-"""A conversation: two turns of a student, then the votes on what came of it. What follows what, and nothing else."""
+"""Which call follows which: two turns of a student, then the votes of graders on the text."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,12 +28,11 @@ from skillmix.models.specs import parse_spec
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.budget import Task
-
-TURNS = 2
+from skillmix.runs.run import TURNS
 
 
 class Conversations:
-    """Makes the requests of an experiment, each from its key and from what came before."""
+    """Makes the requests of an experiment, each from its key and the messages before it."""
 
     def __init__(
         self, experiment: Experiment, catalog: Catalog, prompts: Mapping[str, PromptSet], *, graders: Sequence[str]
@@ -48,7 +47,7 @@ class Conversations:
         self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
 
     def first(self, student: str, combination: Combination, generation: int) -> Task:
-        """The first turn."""
+        """The first turn of a conversation."""
         self._combinations[combination.id] = combination
         prompt, _ = self._student_prompts(student, combination)
         key = GenerateKey(student, combination.id, generation, 1)
@@ -56,7 +55,7 @@ class Conversations:
         return self._student_task(key, (*before, Message("user", prompt)))
 
     def follow(self, request: Request, outcome: Outcome) -> Iterator[Task]:
-        """What an outcome releases."""
+        """The tasks that an outcome releases."""
         if not isinstance(outcome, Reply):
             return
         key = request.key
@@ -65,13 +64,13 @@ class Conversations:
         elif key.turn < TURNS:
             combination = self._combinations[key.combination]
             _, prompt = self._student_prompts(key.student, combination)
-            said = (*request.messages, Message("assistant", outcome.text), Message("user", prompt))
-            yield self._student_task(replace(key, turn=key.turn + 1), said)
+            messages = (*request.messages, Message("assistant", outcome.text), Message("user", prompt))
+            yield self._student_task(replace(key, turn=key.turn + 1), messages)
         else:
             yield from self._votes(key, outcome)
 
     def is_settled(self, combination: Combination, calls: Sequence[Call]) -> bool:
-        """Whether a conversation's calls leave nothing to ask: both turns, and every vote read or given up."""
+        """Whether a conversation needs no more calls: it has both turns, and a readable vote in every round."""
         turns = [call for call in calls if isinstance(call.key, GenerateKey)]
         last = turns[-1].outcome if len(turns) == TURNS else None
         if not isinstance(last, Reply):
@@ -95,11 +94,11 @@ class Conversations:
         return read_grades(rubric, call.outcome.text).points is not None
 
     def votes_wanted(self) -> int:
-        """How many votes a gradeable text gets."""
+        """How many votes a text gets that is worth grading."""
         return sum(self._experiment.graders[grader].votes for grader in self._asked())
 
     def _asked(self) -> list[str]:
-        """Graders that are models, at least in part."""
+        """Graders that call a model."""
         return [grader for grader in self._graders if self._experiment.graders[grader].asked]
 
     def _votes(self, key: GenerateKey, outcome: Reply) -> Iterator[Task]:
@@ -117,17 +116,17 @@ class Conversations:
                 yield self._grader_task(grade, (Message("user", prompt),), subject)
 
     def _ask_again(self, key: GradeKey, request: Request, outcome: Reply) -> Iterator[Task]:
-        """An unreadable grade is asked for anew, under a new key and seed."""
+        """Ask again for an unreadable grade, under a new key and seed."""
         combination = self._combinations[key.combination]
         phrases = self._prompts[self._experiment.prompts].phrases
         rubric = rubric_of(combination.skills, combination.topic, phrases=phrases)
         attempts = self._experiment.graders[key.grader].attempts
-        # The student's text is in the prompt; whether the reply repeats it is decided when scores are read.
+        # Whether the reply only repeats grades of the student's text is decided when scores are read.
         if key.attempt + 1 < attempts and read_grades(rubric, outcome.text).points is None:
             yield self._grader_task(replace(key, attempt=key.attempt + 1), request.messages, request.subject)
 
     def _worked(self, student: str) -> tuple[Message, ...]:
-        """The turns of worked examples; the same messages for every conversation, so that they are hashed once."""
+        """The turns of worked examples: the same objects for every conversation, so that they are hashed once."""
         name = self._experiment.students[student].prompts or self._experiment.prompts
         if name not in self._worked_turns:
             self._worked_turns[name] = _messages(self._prompts[name].worked_turns())

@@ -12,8 +12,11 @@ from skillmix.checkers.judge import Verdict
 from skillmix.errors import UserError
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import METRICS, text_score
-from skillmix.runs.reading.run_records import RunRecords, rules_named, run_gradings, run_records
-from skillmix.runs.run import RunFolder, find_run
+from skillmix.grading.reader import Reading
+from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.reading.conversations import conversations
+from skillmix.runs.reading.records import RunRecords, run_records
+from skillmix.runs.run import Run, open_run, rules_named
 
 What = Literal["texts", "votes", "calls"]
 Format = Literal["jsonl", "parquet"]
@@ -22,7 +25,7 @@ Row = dict[str, Any]
 
 def export(run_name: str, *, what: What, file_format: Format, rules: str, output: Path | None) -> Path:
     """Write one kind of record; the file may be deleted and made again at any time."""
-    run = find_run(run_name)
+    run = open_run(run_name)
     rules_named(rules)
     if output is not None and output.suffix != f".{file_format}":
         raise UserError(f"{str(output)!r} does not end in .{file_format}.", hint="Name the output by its format.")
@@ -81,14 +84,13 @@ def _columns_of_parquet(path: Path) -> frozenset[str]:
 _COLUMNS = {"jsonl": _columns_of_jsonl, "parquet": _columns_of_parquet}
 
 
-def _rows(run: RunFolder, what: What, rules: str) -> Iterator[Row]:
+def _rows(run: Run, what: What, rules: str) -> Iterator[Row]:
     if what == "calls":
         return _calls(run)
-    records = run_records(run)
-    return _texts(run, records, rules) if what == "texts" else _votes(run, records)
+    return _texts(run, run_records(run), rules) if what == "texts" else _votes(run)
 
 
-def _about(run: RunFolder, text: StudentText) -> Row:
+def _about(run: Run, text: StudentText) -> Row:
     return {
         "run": run.name,
         "student": text.student,
@@ -100,7 +102,7 @@ def _about(run: RunFolder, text: StudentText) -> Row:
     }
 
 
-def _texts(run: RunFolder, records: RunRecords, rules: str) -> Iterator[Row]:
+def _texts(run: Run, records: RunRecords, rules: str) -> Iterator[Row]:
     """One row for each text under each grader; a text that nobody graded has one row without a grader."""
     by_text: dict[int, list[Ballot]] = {}
     for ballot in records.ballots:
@@ -125,10 +127,10 @@ _UNGRADED: Row = {
 
 def _graded(ballot: Ballot, records: RunRecords, rules: str) -> Row:
     chosen = rules_named(rules)
-    points = ballot.points(chosen, records.phrases)
+    points = ballot.points(chosen, records.run.phrases)
     verdict = records.verdict(ballot)
     reasons = records.reasons(ballot, points, chosen, verdict)
-    names = [criterion.name for criterion in ballot.rubric(records.phrases).criteria]
+    names = [criterion.name for criterion in ballot.rubric(records.run.phrases).criteria]
     return {
         "grader": ballot.grader,
         "rounds": ballot.rounds,
@@ -147,30 +149,36 @@ def _found_by_code(verdict: Verdict | None) -> Row:
     return {"evidence": found, "unrequested": list(verdict.unrequested)}
 
 
-def _votes(run: RunFolder, records: RunRecords) -> Iterator[Row]:
-    """One row for each grading call, with its reply and what was read from it."""
-    for item in run_gradings(run, records):
-        key, reading = item.call.key, item.reading
-        assert isinstance(key, GradeKey)  # read_calls keeps no other
-        rubric = records.rubric_of(item.text)
-        points = reading.by_name(rubric) if reading else None
-        yield {
-            **_about(run, item.text),
-            "grader": key.grader,
-            "round": key.round,
-            "attempt": key.attempt,
-            "reply": item.call.outcome.text if isinstance(item.call.outcome, Reply) else None,
-            "points": [{"criterion": n, "value": v} for n, v in points.items()] if points else None,
-            "problem": reading.problem if reading else _problem_of(item.call),
-            "notes": list(reading.notes) if reading else [],
-        }
+def _votes(run: Run) -> Iterator[Row]:
+    """One row for each grading call, with its reply and its reading."""
+    with run.read() as journal:
+        for text, calls, readings in conversations(run, journal):
+            shared = _about(run, text)
+            for call, reading in zip(calls, readings, strict=True):
+                yield {**shared, **_vote(run, text, call, reading)}
+
+
+def _vote(run: Run, text: StudentText, call: Call, reading: Reading | None) -> Row:
+    key = call.key
+    assert isinstance(key, GradeKey)  # conversations join grading calls only
+    rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=run.phrases)
+    points = reading.by_name(rubric) if reading else None
+    return {
+        "grader": key.grader,
+        "round": key.round,
+        "attempt": key.attempt,
+        "reply": call.outcome.text if isinstance(call.outcome, Reply) else None,
+        "points": [{"criterion": n, "value": v} for n, v in points.items()] if points else None,
+        "problem": reading.problem if reading else _problem_of(call),
+        "notes": list(reading.notes) if reading else [],
+    }
 
 
 def _problem_of(call: Call) -> str | None:
     return call.outcome.reason if isinstance(call.outcome, CallProblem) else None
 
 
-def _calls(run: RunFolder) -> Iterator[Row]:
+def _calls(run: Run) -> Iterator[Row]:
     """One row for each call, messages in full."""
     with run.read() as journal:
         messages = journal.messages()

@@ -19,10 +19,9 @@ from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.catalog.names import fold_name
 from skillmix.errors import UserError
 from skillmix.grading.answers import extract_answer, plain_answer
-from skillmix.runs.experiment_copy import begin_run, imported_experiment, refuse_other_import
 from skillmix.runs.journal.journal import JournalWriter
-from skillmix.runs.reading.run_records import run_gradings, run_records
-from skillmix.runs.run import new_run
+from skillmix.runs.reading.conversations import conversations
+from skillmix.runs.run import imported_document, new_run
 
 _GENERATION_FOLDER = re.compile(r"k(?P<k>\d+)_s(?P<seed>-?\d+)_v(?P<version>.+)_r(?P<round>\d+)")
 _GRADING_FOLDER = re.compile(r"by_(?P<grader>.+)_on_text_(?P<turn>\d+)_(?P<vote>\d+)_(?P<version>[^_]+)")
@@ -79,16 +78,17 @@ def import_reference(folder: Path, run_name: str) -> ImportedReference:
     students = list(_student_folders(folder))
     if not students:
         raise UserError(f"No records of the original code lie in {folder}.", hint=_LAYOUT)
-    experiment = imported_experiment(run, stage="import-reference")
-    refuse_other_import(run, experiment)
+    document = imported_document(run, stage="import-reference")
+    run.require_same_import(document)
     with run.write() as journal, journal.transaction():
         progress = _Import(journal)
         for student, path in students:
             _import_student(progress, student, path)
-        begin_run(run, experiment)
+        run.begin_import(document)
     run.note_invocation({"command": "import-reference", "folder": folder.resolve().name})
-    gradings = run_gradings(run, run_records(run))
-    problems = Counter(item.reading.problem for item in gradings if item.reading and item.reading.problem)
+    with run.read() as stored:
+        readings = [reading for conversation in conversations(run, stored) for reading in conversation.readings]
+    problems = Counter(reading.problem for reading in readings if reading and reading.problem)
     return ImportedReference(
         run=run.path,
         conversations=progress.conversations,

@@ -26,10 +26,9 @@ from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.catalog.files import load_catalog
 from skillmix.catalog.yaml import read_text
 from skillmix.errors import UserError, faults_error
-from skillmix.grading.answers import extract_answer, plain_answer
 from skillmix.prompts.files import load_prompts
-from skillmix.runs.experiment_copy import begin_run, imported_experiment, refuse_other_import
-from skillmix.runs.run import new_run
+from skillmix.runs.reading.deciding import answer_of
+from skillmix.runs.run import imported_document, new_run
 
 _MOST_FAULTS = 20
 
@@ -80,8 +79,8 @@ def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "sta
     run = new_run(run_name)
     source = load_catalog(catalog)
     lines = _validated_lines(file, source)
-    experiment = imported_experiment(run, stage="import-texts", catalog=source, prompts=load_prompts(prompts))
-    refuse_other_import(run, experiment)
+    document = imported_document(run, stage="import-texts", catalog=source, prompts=load_prompts(prompts))
+    run.require_same_import(document)
     seen: Counter[tuple[str, str]] = Counter()
     gradings = new = 0
     with run.write() as journal, journal.transaction():
@@ -91,10 +90,11 @@ def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "sta
             seen[line.student, combination.id] += 1
             outcomes, origin = _conversation(line, combination, generation)
             new += journal.record_all(outcomes, origin=origin)
-            graded = list(_gradings(line, combination, generation, outcomes[-1][1].text))
+            text = answer_of(outcomes[-1][1].text, origin).text
+            graded = list(_gradings(line, combination, generation, text))
             gradings += len(graded)
             new += journal.record_all(graded, origin="imported")
-        begin_run(run, experiment)
+        run.begin_import(document)
     run.note_invocation(
         {"command": "import-texts", "file": file.name, "catalog": catalog, "catalog_hash": source.content_hash()}
     )
@@ -171,8 +171,7 @@ def _conversation(line: _Line, combination: Combination, generation: int) -> tup
     return outcomes, "imported"
 
 
-def _gradings(line: _Line, combination: Combination, generation: int, reply: str) -> Iterator[tuple[Request, Reply]]:
-    text = (plain_answer(reply) if line.text is not None else extract_answer(reply)).text
+def _gradings(line: _Line, combination: Combination, generation: int, text: str) -> Iterator[tuple[Request, Reply]]:
     for grader, replies in line.gradings.items():
         for round_number, grading in enumerate(replies):
             key = GradeKey(

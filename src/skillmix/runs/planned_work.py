@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.sections import Step
 from skillmix.models.specs import provider_of
-from skillmix.runs.conversations import TURNS
 from skillmix.runs.progress.time_left import Work
+from skillmix.runs.run import TURNS
 from skillmix.runs.students import settings_for
 
 

@@ -11,13 +11,11 @@ from skillmix.checkers.judge import Judge, Verdict
 from skillmix.checkers.prompt_copies import prompt_texts
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import GraderSettings
-from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.reader import Reading
 
 
 class RulesGrader:
-    """Judges texts of one catalogue."""
+    """Grades texts of one catalogue."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._judge = Judge(catalog.vocabulary, prompt_texts(catalog.skills))
@@ -25,31 +23,6 @@ class RulesGrader:
     def verdict(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
         """What a text earns, and where."""
         return self._judge.judge(text, skills=skills, topic=topic)
-
-    def ballots(
-        self, ballots: Iterable[Ballot], graders: Mapping[str, GraderSettings], texts: Iterable[StudentText]
-    ) -> list[Ballot]:
-        """Ballots with the verdicts of code in them; those of `rules:` itself are made here."""
-        pure = [name for name, settings in graders.items() if settings.asked is None]
-        result = [self._mixed(b) if _is_mixed(graders.get(b.grader)) else b for b in ballots if b.grader not in pure]
-        for text in texts if pure else ():
-            reading = self._reading(text)
-            result += [Ballot(text, name, 1, (reading,)) for name in pure]
-        return result
-
-    def _mixed(self, ballot: Ballot) -> Ballot:
-        text = ballot.text
-        verdict = self.verdict(text.answer.text, skills=text.combination.skills, topic=text.combination.topic)
-        return replace(
-            ballot,
-            readings=tuple(
-                None if r is None else with_verdict(r, text.combination.skills, verdict) for r in ballot.readings
-            ),
-        )
-
-    def _reading(self, text: StudentText) -> Reading:
-        skills = text.combination.skills
-        return reading_of(self.verdict(text.answer.text, skills=skills, topic=text.combination.topic), skills)
 
 
 def reading_of(verdict: Verdict, skills: Iterable[str]) -> Reading:
@@ -59,11 +32,6 @@ def reading_of(verdict: Verdict, skills: Iterable[str]) -> Reading:
         return Reading(None, "a skill has no checker")
     points = (*shown, float(verdict.topic is not None), float(verdict.nonsense is None), None)
     return Reading(points, None, (verdict.nonsense,) if verdict.nonsense else ())
-
-
-def graders_with_code(graders: Mapping[str, GraderSettings]) -> dict[str, bool]:
-    """The graders of the form `rules:…`, and whether code decides alone or a model is asked about the rest."""
-    return {name: s.asked is None for name, s in graders.items() if s.model.startswith("rules:")}
 
 
 def applicable_reasons(verdict: Verdict, *, is_alone: bool) -> Mapping[str, str]:
@@ -80,10 +48,6 @@ def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> No
             f"{catalog.name!r}, {unknown[0]!r} among them.",
             hint="Use the catalogue verifiable, or rules:MODEL to let a model decide the rest.",
         )
-
-
-def _is_mixed(settings: GraderSettings | None) -> bool:
-    return settings is not None and settings.model.startswith("rules:") and settings.asked is not None
 
 
 def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict) -> Reading:

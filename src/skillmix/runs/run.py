@@ -1,26 +1,90 @@
-"""A run's folder: its experiment as resolved, its manifest, its journal; everything else there can be remade."""
+"""A run: its folder, its copy of the experiment, and its journal.
+
+`open_run` finds a run that exists, `new_run` names one that may not exist yet. A `Run` is opened once for a command and
+handed on; it reads and checks experiment.yaml once. An imported run has an experiment, too: one without steps, students
+and graders, so that readers need not ask which kind of run they have.
+"""
 
 import json
 import os
 import platform
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
 
 from skillmix import __version__
 from skillmix.calls import checked_name
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.files import load_catalog
+from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError
+from skillmix.experiment.experiment import Experiment, experiment_of
+from skillmix.experiment.plan import PlannedCell, cells_of
+from skillmix.grading.answers import RULES, Rules
+from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import PromptSet
+from skillmix.prompts.rubric import Phrases
 from skillmix.runs.journal.journal import MAIN_FILE, JournalReader, JournalWriter
 from skillmix.runs.journal.locking import locked
+from skillmix.runs.reading.replies import ReplyReader
+from skillmix.runs.rules_grader import RulesGrader
+
+_T = TypeVar("_T")
+TURNS: Final = 2
+"""Turns of a conversation that skillmix holds."""
+_FIXED: Final = ("name", "seed", "catalog", "catalog_hash", "partition", "exclude")
+"""What a run cannot change; more combinations, generations, rounds, k, students and graders only extend it."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunFolder:
-    """Paths of one run."""
+class RunGrader:
+    """A grader as the reader of a run needs it."""
 
-    path: Path
+    name: str
+    model: str
+    votes: int | None = None
+    """How many rounds count; None for an imported grader, whose rounds all count."""
+    has_code: bool = False
+    """Whether code decides the skills that have a checker."""
+    asks_model: bool = True
+    """Whether a model votes; False if code decides alone."""
+
+    @property
+    def is_code_alone(self) -> bool:
+        """Whether code decides every point."""
+        return self.has_code and not self.asks_model
+
+    def counts(self, number: int) -> bool:
+        """Whether a round, numbered from 0, counts; rounds from when the grader had more of them do not.
+
+        >>> RunGrader("judge", "m", votes=1).counts(0), RunGrader("judge", "m", votes=1).counts(1)
+        (True, False)
+        """
+        return self.votes is None or number < self.votes
+
+
+class Run:
+    """One run. What it reads from its files is kept; what it works out from its journal is kept until it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writers = 0
+        self._remembered: dict[str, Any] = {}
+
+    def __reduce__(self) -> "tuple[type[Run], tuple[Path]]":
+        """Another process opens the run anew."""
+        return Run, (self.path,)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    # Files
 
     @property
     def name(self) -> str:
@@ -32,39 +96,27 @@ class RunFolder:
         """The folder of journal files."""
         return self.path / "journal"
 
-    def read(self) -> JournalReader:
-        """Open the journal for reading."""
-        return JournalReader(self.journal)
-
-    def write(self) -> JournalWriter:
-        """Open the journal for writing; only one process can."""
-        return JournalWriter(self.journal)
-
     @property
     def has_journal(self) -> bool:
         """Whether any call was ever stored."""
         return (self.journal / MAIN_FILE).is_file()
 
-    def locked(self) -> AbstractContextManager[None]:
-        """Keep other writers out without opening the journal."""
-        return locked(self.journal / MAIN_FILE)
-
     @property
     def derived(self) -> Path:
-        """What was worked out from the journal; it may be deleted."""
+        """The cache of grading decisions; it may be deleted."""
         return self.path / "derived.sqlite"
-
-    def step(self, name: str) -> Path:
-        """The folder of what one step made."""
-        return self.path / name
 
     @property
     def experiment_file(self) -> Path:
-        """The experiment as it was resolved when the run was made."""
+        """The experiment as it was resolved when the run was made or last continued."""
         return self.path / "experiment.yaml"
 
+    def step(self, name: str) -> Path:
+        """The folder of a step's files."""
+        return self.path / name
+
     def note_invocation(self, facts: Mapping[str, object]) -> None:
-        """Add an entry to the manifest: what ran, with which versions."""
+        """Add an entry to the manifest: which command ran, with which versions."""
         file = self.path / "manifest.json"
         try:
             entries = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
@@ -77,24 +129,225 @@ class RunFolder:
         entries.append({"at": at, "skillmix": __version__, "python": platform.python_version(), **facts})
         write_whole(file, json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
 
+    # The journal
 
-def new_run(name: str) -> RunFolder:
-    """The folder of a run by name (under `runs/`) or by path."""
+    def read(self) -> JournalReader:
+        """Open the journal for reading."""
+        return JournalReader(self.journal)
+
+    @contextmanager
+    def write(self) -> Iterator[JournalWriter]:
+        """Open the journal for writing; only one process can."""
+        with JournalWriter(self.journal) as journal:
+            self._writers += 1
+            self._remembered.clear()
+            try:
+                yield journal
+            finally:
+                self._writers -= 1
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other writers out without opening the journal."""
+        return locked(self.journal / MAIN_FILE)
+
+    def remember(self, name: str, make: Callable[[], _T]) -> _T:
+        """A value worked out from the journal; it is made once, unless this process is writing to the journal."""
+        if self._writers:
+            return make()
+        if name not in self._remembered:
+            self._remembered[name] = make()
+        value: _T = self._remembered[name]
+        return value
+
+    @property
+    def reply_reader(self) -> ReplyReader:
+        """Reads graders' replies; while this process writes to the run, it keeps its readings for the final table."""
+        reader = self._reply_reader
+        reader.keeps_readings = self._writers > 0
+        return reader
+
+    @cached_property
+    def _reply_reader(self) -> ReplyReader:
+        return ReplyReader(self.phrases)
+
+    # The experiment
+
+    @cached_property
+    def document(self) -> dict[str, object]:
+        """The content of experiment.yaml."""
+        document = read_yaml(self.experiment_file)
+        if not isinstance(document, dict):
+            raise UserError(f"{self.experiment_file} is damaged.", hint="Restore it from a copy.")
+        return document
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the calls were made elsewhere and imported."""
+        return "students" not in self.document
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment; that of an imported run has no steps, students or graders."""
+        if self.is_imported:
+            return Experiment.model_construct(name=self.name, steps=[])
+        settings = {key: value for key, value in self.document.items() if key != "catalog_hash"}
+        return experiment_of(settings, source="experiment.yaml")
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The catalogue that the run names, as it is now."""
+        name = self.fact("catalog")
+        if name is None:
+            raise UserError(
+                f"The run {self.name} does not say what its catalogue is.", hint="Import it with --catalog."
+            )
+        return load_catalog(name)
+
+    @cached_property
+    def unchanged_catalog(self) -> Catalog | None:
+        """The catalogue; None if it is unknown, gone, or not the one that the run was made with."""
+        try:
+            catalog = self.catalog
+        except UserError:
+            return None
+        return catalog if self.document.get("catalog_hash") in (None, catalog.content_hash()) else None
+
+    @cached_property
+    def phrases(self) -> Phrases:
+        """The wording of the criteria that graders were shown."""
+        return _stored_phrases(self.document) if self.is_imported else load_prompts(self.experiment.prompts).phrases
+
+    def rules(self, name: str | None = None) -> Rules:
+        """The scoring rules of that name, or the run's own."""
+        chosen = rules_named(name or self.experiment.rules)
+        return replace(chosen, missing_marker=self.experiment.answer.missing_marker)
+
+    @cached_property
+    def graders(self) -> Mapping[str, RunGrader]:
+        """The graders: those of the experiment, or those whose gradings were imported."""
+        if self.is_imported:
+            with self.read() as journal:
+                return {name: RunGrader(name, "imported") for name in journal.graders()}
+        return {
+            name: RunGrader(name, s.model, s.votes, s.has_code, s.asked is not None)
+            for name, s in self.experiment.graders.items()
+        }
+
+    @property
+    def graders_with_code(self) -> list[RunGrader]:
+        """The graders in which code decides something."""
+        return [grader for grader in self.graders.values() if grader.has_code]
+
+    @cached_property
+    def code(self) -> RulesGrader | None:
+        """The code that grades; None if no grader has any."""
+        return RulesGrader(self.catalog) if self.graders_with_code else None
+
+    @cached_property
+    def cells(self) -> list[PlannedCell]:
+        """The planned cells of all steps; none in an imported run."""
+        return cells_of(self.experiment, self.catalog) if self.experiment.steps else []
+
+    @property
+    def turns(self) -> int | None:
+        """How many turns a conversation has; None if every imported conversation is complete as it is."""
+        return None if self.is_imported else TURNS
+
+    @property
+    def makes_data(self) -> bool:
+        """Whether the run trains or makes data sets, so that reserved skill sets mean something."""
+        return any(step.stage in ("dataset", "train") for step in self.experiment.steps)
+
+    def fact(self, name: str) -> str | None:
+        """A text of experiment.yaml, such as the name of the catalogue; None if the file does not say."""
+        value = self.document.get(name)
+        return value if isinstance(value, str) else None
+
+    @property
+    def seed(self) -> int | None:
+        """The seed; None for an imported run."""
+        value = self.document.get("seed")
+        return value if isinstance(value, int) else None
+
+    # Beginning and continuing
+
+    def require_same_import(self, document: Mapping[str, object]) -> None:
+        """Refuse an import into a run that is there with other settings."""
+        if self.experiment_file.exists():
+            self._require_equal(document, sorted(document.keys() | self.document.keys()), "run name")
+
+    def begin_import(self, document: Mapping[str, object]) -> None:
+        """Make the folder of an imported run, or check that it is of this import."""
+        self.require_same_import(document)
+        if not self.experiment_file.exists():
+            self._store(document)
+
+    def checked_document(self, experiment: Experiment, catalog: Catalog) -> dict[str, object]:
+        """The content of experiment.yaml for an experiment; an error if the run is there and cannot become it."""
+        document: dict[str, object] = experiment.model_dump(mode="json")
+        document["catalog_hash"] = catalog.content_hash()
+        if self.experiment_file.exists():
+            self._require_equal(document, _FIXED, "name for the experiment")
+        return document
+
+    def continue_with(self, experiment: Experiment, catalog: Catalog) -> None:
+        """Make the run's folder, or replace its copy of the experiment; the caller holds the run's lock."""
+        self._store(self.checked_document(experiment, catalog))
+        self.experiment, self.catalog = experiment, catalog
+
+    @contextmanager
+    def continued(self, experiment: Experiment, catalog: Catalog, *, has_made: Callable[[], bool]) -> Iterator[None]:
+        """Make an experiment the run's own; if it is refused before it has made anything, the former one comes back."""
+        former = self.experiment_file.read_text(encoding="utf-8") if self.experiment_file.exists() else None
+        self.continue_with(experiment, catalog)
+        try:
+            yield
+        except UserError:
+            if former is not None and not has_made():
+                write_whole(self.experiment_file, former)
+                self._forget()
+            raise
+
+    def _require_equal(self, document: Mapping[str, object], keys: "tuple[str, ...] | list[str]", what: str) -> None:
+        changed = [key for key in keys if self.document.get(key) != document.get(key)]
+        if changed:
+            stored = ", ".join(f"{key}: {self.document.get(key)!r}" for key in changed)
+            raise UserError(
+                f"The run {self.path} exists with another {', '.join(changed)}.",
+                hint=f"It has {stored}. Use another {what}, or set it back.",
+            )
+
+    def _store(self, document: Mapping[str, object]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_whole(self.experiment_file, yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True))
+        self._forget()
+        self.document = dict(document)
+
+    def _forget(self) -> None:
+        """Drop whatever was read from experiment.yaml or depends on it."""
+        for name in list(vars(self)):
+            if isinstance(getattr(type(self), name, None), cached_property):
+                delattr(self, name)
+        self._remembered.clear()
+
+
+def new_run(name: str) -> Run:
+    """A run by name (under `runs/`) or by path; it need not exist."""
     path = Path(name)
     checked_name(path.name, "run")
-    return RunFolder(path if _is_path(name) else Path("runs") / path)
+    return Run(path if _is_path(name) else Path("runs") / path)
 
 
 def _is_path(name: str) -> bool:
     return "/" in name or os.sep in name
 
 
-def find_run(name: str) -> RunFolder:
+def open_run(name: str) -> Run:
     """An existing run by name or by path."""
-    places = [Path(name)] if _is_path(name) else [Path("runs") / name, Path(name)]
-    for path in places:
+    paths = [Path(name)] if _is_path(name) else [Path("runs") / name, Path(name)]
+    for path in paths:
         if (path / "experiment.yaml").exists() or (path / "journal").is_dir():
-            return RunFolder(path)
+            return Run(path)
     known = sorted(p.parent.name for p in Path("runs").glob("*/experiment.yaml"))
     raise UserError(
         f"There is no run {name!r}.",
@@ -102,8 +355,44 @@ def find_run(name: str) -> RunFolder:
     )
 
 
+def opened(run: Run | str) -> Run:
+    """A run itself, or the run of that name."""
+    return open_run(run) if isinstance(run, str) else run
+
+
+def rules_named(name: str) -> Rules:
+    """The scoring rules of that name."""
+    if name not in RULES:
+        raise UserError(f"There are no rules {name!r}.", hint=f"Known: {', '.join(RULES)}.")
+    return RULES[name]
+
+
+def imported_document(
+    run: Run, *, stage: str, catalog: Catalog | None = None, prompts: PromptSet | None = None
+) -> dict[str, object]:
+    """The experiment.yaml of an imported run; `criteria` is the wording that its graders were shown."""
+    return {
+        "name": run.name,
+        "seed": None,
+        "catalog": catalog.name if catalog else None,
+        "catalog_hash": catalog.content_hash() if catalog else None,
+        "partition": None,
+        "prompts": prompts.name if prompts else None,
+        "criteria": asdict(prompts.phrases if prompts else Phrases()),
+        "steps": [{"name": "import", "stage": stage}],
+    }
+
+
+def _stored_phrases(document: Mapping[str, object]) -> Phrases:
+    stored = document.get("criteria")
+    if not isinstance(stored, dict):
+        return Phrases()
+    known = {name: str(stored[name]) for name in ("skill", "topic", "sense", "length") if name in stored}
+    return Phrases(**known)
+
+
 def write_whole(file: Path, content: str) -> None:
-    """All or nothing: a crash leaves the old file."""
+    """Replace a file in one step: a crash leaves the old one."""
     partial = file.with_name(file.name + ".partial")
     partial.write_text(content, encoding="utf-8")
     partial.replace(file)

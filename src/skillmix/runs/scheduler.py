@@ -1,7 +1,7 @@
-"""Making calls: each outcome is journaled before it is used, and only what is missing is asked.
+"""Call models: each outcome is journaled before it is used, and only missing calls are made.
 
-A task whose key is in the journal is not called; its stored outcome releases what depends on it just the same, so
-resuming is running again.
+A task whose key is in the journal is not called; its stored outcome releases the tasks that depend on it. Resuming is
+therefore running again.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ TRIES: Final = 12
 _FIRST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 60.0
 LONGEST_ASKED_WAIT: Final = 600.0
-"""Seconds; a server that asks for more is asked again after this time."""
+"""Seconds; a server that asks for a longer wait is called again after this time."""
 _FIRST_CALLS: Final = 10
-"""If a model refuses all of its first calls, the model is to blame, and not what it is asked."""
+"""If a model refuses all of these, the fault is the model's and not the requests'."""
 _ABOUT_THE_PROMPT: Final = ("prompt too long", "prompt filtered", "refusal", "content filter")
-"""Reasons of refusals that are never the model's fault."""
+"""Reasons for refusals that are never the model's fault."""
 _GATHERING: Final = 0.01
-"""Seconds in which outcomes gather for one transaction; that takes a fifth off the CPU time of a call."""
+"""Seconds in which outcomes gather for one transaction, which saves a fifth of the CPU time of a call."""
 
 
 Follow = Callable[[Request, Outcome], Iterable[Task]]
-"""What an outcome releases: the second turn after the first, gradings after the second."""
+"""The tasks that an outcome releases: the second turn after the first, gradings after the second."""
 
 
 class StopReason(Enum):
@@ -48,7 +48,7 @@ class StopReason(Enum):
 
 @dataclass(slots=True)
 class CallCounts:
-    """How a run is going."""
+    """Counts of the calls of a step."""
 
     started: int = 0
     """Calls that were given to a model."""
@@ -56,21 +56,21 @@ class CallCounts:
     found: int = 0
     """Outcomes that the journal already had."""
     failed: dict[CallKey, CallProblem] = field(default_factory=dict)
-    """Calls without an outcome, refused or given up after all tries, and why."""
+    """Calls without an outcome, refused or given up after all tries, with their problems."""
     retried: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
-    """Of this invocation: what providers count, and the most for every try that they do not."""
+    """The cost of this invocation: as providers count it, and the worst case of every try that they do not count."""
     left_out: int = 0
-    """Calls to models that were not open, and so not made."""
+    """Calls that were not made because their models were not open."""
     stopped: StopReason | None = None
     """Why no more calls were started, if so."""
 
 
 class Scheduler:
-    """Runs tasks and what follows from them, with a bounded number open at a time.
+    """Runs tasks and the tasks that they release, a bounded number at a time.
 
-    A model may go by several names; it is served once, and they share its queue.
+    A model with several names is served once, and its names share one queue.
     """
 
     def __init__(
@@ -78,19 +78,19 @@ class Scheduler:
         models: Mapping[str, Model],
         journal: JournalWriter,
         *,
-        purse: Budget,
-        most_open: int = 512,
+        budget: Budget,
+        max_open: int = 512,
         tries: int = TRIES,
         first_wait: float | None = None,
     ) -> None:
         self._models = models
         self._journal = journal
-        self._purse = purse
-        self._most_open = most_open
+        self._budget = budget
+        self._max_open = max_open
         self._tries = tries
         self._first_wait = _FIRST_WAIT if first_wait is None else first_wait
-        self._queues: dict[str, asyncio.PriorityQueue[_Place]] = {}
-        self._places = count()
+        self._queues: dict[str, asyncio.PriorityQueue[_QueueEntry]] = {}
+        self._order = count()
         self._open = 0
         self._attempts: dict[CallKey, int] = {}
         self._started: dict[CallKey, float] = {}
@@ -102,20 +102,23 @@ class Scheduler:
         self._has_replied: set[str] = set()
         self._first_calls: dict[str, set[CallKey]] = {}
         self._first_refused: dict[str, int] = {}
-        self._told_waits: set[str] = set()
+        self._announced_waits: set[str] = set()
         self._arrived: list[_Arrival] = []
         self._arrival = asyncio.Event()
         self._is_over = False
-        self.tally = CallCounts()
-        self.tell: Callable[[str], None] = lambda line: None
-        """Where a line of news goes."""
+        self.counts = CallCounts()
+        self.say: Callable[[str], None] = lambda line: None
+        """Shows a line to the user."""
 
-    async def run(self, source: Iterator[Task | None], follow: Follow) -> CallCounts:
-        """Work until the source is empty and nothing is open, or the run must stop.
+    async def run(self, source: Iterator[Task | None], follow: Follow, counts: CallCounts | None = None) -> CallCounts:
+        """Work until the source is empty and nothing is open, or the run must stop; `counts` are continued.
 
-        A None in the source waits for everything before it to be over, so that what comes next can depend on it.
+        A None in the source waits until all tasks before it are over, so that later tasks can depend on them.
         """
-        queues: dict[Model, asyncio.PriorityQueue[_Place]] = {m: asyncio.PriorityQueue() for m in self._models.values()}
+        self.counts = counts or self.counts
+        queues: dict[Model, asyncio.PriorityQueue[_QueueEntry]] = {
+            m: asyncio.PriorityQueue() for m in self._models.values()
+        }
         self._queues = {name: queues[model] for name, model in self._models.items()}
         tasks = [asyncio.create_task(self._serve(model, queue)) for model, queue in queues.items()]
         tasks += [asyncio.create_task(self._fill(source, follow)), asyncio.create_task(self._settle(follow))]
@@ -127,30 +130,30 @@ class Scheduler:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._journal_arrived()  # what came before an interruption is paid for
+            self._journal_arrived()  # outcomes that came before an interruption are paid for
             self._journal_left()
         if self._fatal:
             raise _unusable(*self._fatal)
-        return self.tally
+        return self.counts
 
     async def _fill(self, source: Iterator[Task | None], follow: Follow) -> None:
         """Start tasks while there is room, then wait for the open ones."""
         for task in source:
             if task is None:
                 await self._all_over()
-                if self.tally.stopped:
+                if self.counts.stopped:
                     break
                 continue
-            while (self._open >= self._most_open or self._held) and not self.tally.stopped:
+            while (self._open >= self._max_open or self._held) and not self.counts.stopped:
                 self._room.clear()
                 await self._room.wait()
-            if self.tally.stopped:
+            if self.counts.stopped:
                 break
             self._submit(task, follow)
             await asyncio.sleep(0)
         await self._all_over()
         for queue in set(self._queues.values()):
-            queue.put_nowait((_LAST, next(self._places), None))
+            queue.put_nowait((_LAST, next(self._order), None))
         self._is_over = True
         self._arrival.set()
 
@@ -160,36 +163,36 @@ class Scheduler:
             await self._room.wait()
 
     def _submit(self, task: Task, follow: Follow) -> None:
-        """Queue what must be called; walk through what the journal has."""
+        """Queue a task that must be called; follow one whose outcome is in the journal."""
         waiting = deque([task])
         while waiting:
             task = waiting.popleft()
             outcome = self._journal.find(task.request)
             if outcome is not None:
-                self.tally.found += 1
+                self.counts.found += 1
                 if isinstance(outcome, Reply):
                     self._has_replied.add(task.model)
                 waiting.extend(follow(task.request, outcome))
             elif task.model not in self._models:
-                self.tally.left_out += 1
-            elif not self.tally.stopped:
+                self.counts.left_out += 1
+            elif not self.counts.stopped:
                 self._held.append(task)
         self._start_held()
 
     def stop(self, reason: StopReason) -> None:
-        """Start no more calls; those in flight are waited for and journaled, those that wait for a new try are not."""
-        self.tally.stopped = self.tally.stopped or reason
+        """Start no more calls; wait for calls in flight and journal them, drop calls that wait for a retry."""
+        self.counts.stopped = self.counts.stopped or reason
         self._end_waiting()
         for queue in set(self._queues.values()):
             queued = [queue.get_nowait() for _ in range(queue.qsize())]
-            for place in queued:
-                self._forget(place[-1])
-                if place[-1] is None:
-                    queue.put_nowait(place)  # the end of the queue stays, or its model would wait for ever
+            for entry in queued:
+                self._forget(entry[-1])
+                if entry[-1] is None:
+                    queue.put_nowait(entry)  # without the end of the queue, its model would wait for ever
 
     def _stop_spending(self) -> None:
-        """Start nothing that the budget has not allowed yet; calls that it has allowed are made."""
-        self.tally.stopped = self.tally.stopped or StopReason.BUDGET
+        """Start no call that the budget has not allowed yet; calls that it has allowed are made."""
+        self.counts.stopped = self.counts.stopped or StopReason.BUDGET
         self._end_waiting()
 
     def _end_waiting(self) -> None:
@@ -213,40 +216,40 @@ class Scheduler:
         return self._open
 
     def _start_held(self) -> None:
-        """Start what the purse allows; what it does not must wait for calls in flight to cost less than their worst."""
-        while self._held and self._purse.may_start(self._held[0]):
+        """Start the calls that the budget allows; the others wait until calls in flight cost less than reserved."""
+        while self._held and self._budget.may_start(self._held[0]):
             task = self._held.popleft()
             self._open += 1
-            self.tally.started += 1
+            self.counts.started += 1
             self._tasks[task.request.key] = task
             self._queue(task)
         if self._held and not self._open:
             self._stop_spending()
 
     def _repeat(self, task: Task) -> None:
-        """Try again as soon as the purse allows one more call, like any other that is about to start."""
+        """Try again as soon as the budget allows one more call."""
         self._waiting.pop(task.request.key, None)
-        self._purse.release(task)
+        self._budget.release(task)
         self._open -= 1
         self._held.appendleft(task)
         self._start_held()
 
     def _queue(self, task: Task) -> None:
-        """Later parts of a conversation go first: finished texts early, and work for all models at all times."""
-        if self.tally.stopped:
+        """Later parts of a conversation go first, so that texts are finished early and all models have work."""
+        if self.counts.stopped:
             return self._forget(task)
         key = task.request.key
         is_first = isinstance(key, GenerateKey) and key.turn == 1
-        self._queues[task.model].put_nowait((_FIRST_TURN if is_first else _LATER, next(self._places), task))
+        self._queues[task.model].put_nowait((_FIRST_TURN if is_first else _LATER, next(self._order), task))
 
-    async def _serve(self, model: Model, queue: "asyncio.PriorityQueue[_Place]") -> None:
+    async def _serve(self, model: Model, queue: "asyncio.PriorityQueue[_QueueEntry]") -> None:
         async for request, outcome in model.serve(self._requests(queue)):
             seconds = time.monotonic() - self._started.pop(request.key)
             self._arrived.append(_Arrival(self._tasks[request.key], outcome, seconds))
             self._arrival.set()
 
     async def _settle(self, follow: Follow) -> None:
-        """Journal what has arrived, then release what depends on it."""
+        """Journal the outcomes that have arrived, then release the tasks that depend on them."""
         while not self._is_over:
             await self._arrival.wait()
             await asyncio.sleep(_GATHERING)
@@ -255,20 +258,20 @@ class Scheduler:
                 self._release(arrival, follow)
 
     def _journal_arrived(self) -> list["_Arrival"]:
-        """What is settled now, and written; one transaction for all costs hardly more than for one."""
+        """Write the outcomes that have arrived; one transaction for all costs hardly more than for one."""
         arrived, self._arrived = self._arrived, []
         settled: list[_Arrival] = []
         with self._journal.transaction():
             for arrival in arrived:
                 task, outcome, seconds = arrival
-                self.tally.called += 1
+                self.counts.called += 1
                 outcome = _of_its_role(task, outcome)
                 self._journal_try(task, outcome, seconds)
                 if isinstance(outcome, CallProblem) and (
                     self._is_fatal(task, outcome) or self._tries_again(task, outcome)
                 ):
                     continue
-                priced = self._purse.settle(task, outcome)
+                priced = self._budget.settle(task, outcome)
                 self._journal.record(task.request, priced)
                 settled.append(_Arrival(task, priced, seconds))
         return settled
@@ -278,12 +281,12 @@ class Scheduler:
         if isinstance(outcome, Reply):
             self._has_replied.add(task.model)
         else:
-            cost = self._purse.charge(task, outcome)
-            self.tally.cost_usd += cost or 0.0
+            cost = self._budget.charge(task, outcome)
+            self.counts.cost_usd += cost or 0.0
         self._journal.record_try(task.request, outcome, seconds, cost_usd=cost)
 
     def _journal_left(self) -> None:
-        """Calls that nobody waits for any more may have been billed all the same."""
+        """Record the calls that are left in flight; providers may bill them."""
         with self._journal.transaction():
             for key in list(self._started):
                 seconds = time.monotonic() - self._started.pop(key)
@@ -294,20 +297,20 @@ class Scheduler:
         """Whether a problem means that its model cannot be used; the run then ends after the calls in flight."""
         if problem.kind != "fatal" and not self._refuses_everything(task, problem):
             return False
-        self._purse.settle(task, problem)
+        self._budget.settle(task, problem)
         self._forget(task)
         if self._fatal is None:
             self._fatal = task, problem
             self.stop(StopReason.UNUSABLE_MODEL)
             if self._open:
                 waiting = f"{self._open} calls in flight are waited for"
-                self.tell(f"{task.request.model} cannot be used: {problem.reason}; {waiting}")
+                self.say(f"{task.request.model} cannot be used: {problem.reason}; {waiting}")
         return True
 
     def _refuses_everything(self, task: Task, problem: CallProblem) -> bool:
         """Whether all of a model's first calls were refused, and it has never answered one.
 
-        They are the first that were sent, not the first to come back: a refusal comes faster than a reply.
+        They are the first calls sent, not the first to come back: a refusal comes faster than a reply.
         """
         if problem.kind != "failed" or problem.reason in _ABOUT_THE_PROMPT or task.model in self._has_replied:
             return False
@@ -315,13 +318,13 @@ class Scheduler:
             self._first_refused[task.model] = self._first_refused.get(task.model, 0) + 1
         return self._first_refused.get(task.model, 0) == _FIRST_CALLS
 
-    async def _requests(self, queue: "asyncio.PriorityQueue[_Place]") -> AsyncIterator[Request]:
+    async def _requests(self, queue: "asyncio.PriorityQueue[_QueueEntry]") -> AsyncIterator[Request]:
         while (task := (await queue.get())[-1]) is not None:
             self._started[task.request.key] = time.monotonic()
             first = self._first_calls.setdefault(task.model, set())
             if len(first) < _FIRST_CALLS:
                 first.add(task.request.key)
-            cost = self._purse.at_risk(task)
+            cost = self._budget.at_risk(task)
             if cost is not None:
                 self._journal.record_sent(task.request, cost)
             yield task.request
@@ -331,27 +334,27 @@ class Scheduler:
             return False
         key = task.request.key
         attempt = self._attempts[key] = self._attempts.get(key, 0) + 1
-        if attempt >= self._tries or self.tally.stopped:
+        if attempt >= self._tries or self.counts.stopped:
             return False
-        self.tally.retried += 1
+        self.counts.retried += 1
         wait = max(self._wait(key, attempt), self._asked_wait(task, problem))
         timer = asyncio.get_running_loop().call_later(wait, self._repeat, task)
         self._waiting[key] = task, timer
         return True
 
     def _asked_wait(self, task: Task, problem: CallProblem) -> float:
-        """As long as the server asks for, up to a ceiling; the first time that it asks for more, a line says so."""
+        """The wait that the server asks for, up to a ceiling; the first longer one is announced."""
         asked = problem.retry_after or 0.0
-        if asked > LONGEST_ASKED_WAIT and task.model not in self._told_waits:
-            self._told_waits.add(task.model)
-            self.tell(
+        if asked > LONGEST_ASKED_WAIT and task.model not in self._announced_waits:
+            self._announced_waits.add(task.model)
+            self.say(
                 f"{task.request.model} asks to wait for {asked:.3g} s ({problem.reason}); "
                 f"it is asked again after {LONGEST_ASKED_WAIT:g} s"
             )
         return min(asked, LONGEST_ASKED_WAIT)
 
     def _wait(self, key: CallKey, attempt: int) -> float:
-        """Doubling, with jitter that is a function of the key, so that a crowd does not return together."""
+        """Doubling, with a jitter that depends on the key, so that calls do not return together."""
         jitter = int.from_bytes(digest("wait", str(key), attempt, size=2)) / 2**16
         doubled = self._first_wait * float(2 ** (attempt - 1))
         return min(_LONGEST_WAIT, doubled) * (0.5 + jitter)
@@ -362,10 +365,10 @@ class Scheduler:
         self._attempts.pop(key, None)
         self._tasks.pop(key, None)
         if isinstance(outcome, Reply):
-            self.tally.tokens += (outcome.input_tokens or 0) + (outcome.output_tokens or 0)
-            self.tally.cost_usd += outcome.cost_usd or 0.0
+            self.counts.tokens += (outcome.input_tokens or 0) + (outcome.output_tokens or 0)
+            self.counts.cost_usd += outcome.cost_usd or 0.0
         if isinstance(outcome, CallProblem) and outcome.kind != "final":
-            self.tally.failed[key] = outcome
+            self.counts.failed[key] = outcome
         else:
             for released in follow(task.request, outcome):
                 self._submit(released, follow)
@@ -374,8 +377,8 @@ class Scheduler:
         self._room.set()
 
 
-_Place = tuple[int, int, Task | None]
-"""How urgent, which came first, and what; None is the end of the queue."""
+_QueueEntry = tuple[int, int, Task | None]
+"""Priority, order of arrival and task; None is the end of the queue."""
 _LATER, _FIRST_TURN, _LAST = range(3)
 
 
@@ -388,7 +391,7 @@ class _Arrival(NamedTuple):
 
 
 def _of_its_role(task: Task, outcome: Outcome) -> Outcome:
-    """A refusal is what a student did with its task; a grader's refusal is only a vote that is missing."""
+    """A student's refusal is its outcome; a grader's refusal is only a missing vote."""
     is_final = isinstance(outcome, CallProblem) and outcome.kind == "final"
     if is_final and isinstance(outcome, CallProblem) and not isinstance(task.request.key, GenerateKey):
         return replace(outcome, kind="failed")
@@ -398,5 +401,5 @@ def _of_its_role(task: Task, outcome: Outcome) -> Outcome:
 def _unusable(task: Task, problem: CallProblem) -> UserError:
     return UserError(
         f"{task.request.model} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
-        hint="Check its name, its address and the key in the environment; what is done is kept.",
+        hint="Check its name, its address and the key in the environment; finished calls are kept.",
     )

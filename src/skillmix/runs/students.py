@@ -8,7 +8,7 @@ from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.sections import student_name
 from skillmix.models.lineage import DatasetFacts, Lineage, lineage_of
 from skillmix.models.lineage_files import LINEAGE_FILE
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 
 
 def settings_for(experiment: Experiment, name: str) -> StudentSettings:
@@ -23,12 +23,12 @@ def settings_for(experiment: Experiment, name: str) -> StudentSettings:
     return experiment.students[name]
 
 
-def model_folder(run: RunFolder, step: str) -> Path:
+def model_folder(run: Run, step: str) -> Path:
     """The folder of the checkpoint that a train step makes."""
     return run.step(step) / "model"
 
 
-def with_trained(experiment: Experiment, run: RunFolder) -> Experiment:
+def with_trained(experiment: Experiment, run: Run) -> Experiment:
     """The experiment with a student for every train step that has made its checkpoint."""
     trained = {
         step.name: settings_for(experiment, step.name).model_copy(
@@ -49,14 +49,14 @@ def require_trained(experiment: Experiment, name: str) -> None:
         )
 
 
-def trained_combinations(run: RunFolder, experiment: Experiment) -> dict[str, frozenset[str]]:
+def trained_combinations(run: Run, experiment: Experiment) -> dict[str, frozenset[str]]:
     """The combinations that each tuned student of an experiment was trained on."""
     specs = {name: settings.model for name, settings in with_trained(experiment, run).students.items()}
     return {name: lineage.combinations for name, spec in specs.items() if (lineage := lineage_of(spec)) is not None}
 
 
 def student_lineages(
-    run: RunFolder, experiment: Experiment | None, students: Iterable[str], datasets: Mapping[str, DatasetFacts]
+    run: Run, experiment: Experiment | None, students: Iterable[str], datasets: Mapping[str, DatasetFacts]
 ) -> dict[str, Lineage]:
     """The lineages of those students that were tuned; `datasets` are those of the run, by hash."""
     lineages = {}

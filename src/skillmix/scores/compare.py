@@ -6,7 +6,7 @@ from typing import Literal
 
 from skillmix.experiment.experiment import Experiment
 from skillmix.models.lineage import Lineage
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from skillmix.runs.students import settings_for
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.statistics.differences import Gain, gain
@@ -133,16 +133,16 @@ def student_specs(experiment: Experiment) -> dict[str, str]:
 
 
 def comparable_students(
-    run: RunFolder, experiment: Experiment | None, students: Iterable[str], lineages: Mapping[str, Lineage]
+    run: Run, experiment: Experiment, students: Iterable[str], lineages: Mapping[str, Lineage]
 ) -> list[ComparableStudent]:
     """The students of a run, ready for comparison; a student without a lineage is a base."""
-    specs = student_specs(experiment) if experiment else {}
+    specs = student_specs(experiment)
     comparable = []
     for student in students:
         lineage = lineages.get(student)
-        seed = lineage.seed if lineage and lineage.seed is not None else experiment.seed if experiment else 0
-        partition = (lineage.partition if lineage else None) or (experiment.partition if experiment else None)
-        prompts, decoding = _prompts_and_decoding(experiment, student) if experiment else ("", "")
+        seed = lineage.seed if lineage and lineage.seed is not None else experiment.seed
+        partition = (lineage.partition if lineage else None) or experiment.partition
+        prompts, decoding = _prompts_and_decoding(experiment, student) if specs else ("", "")
         spec = specs.get(student, student)
         comparable.append(
             ComparableStudent(run.name, student, spec, prompts, lineage, partition or "default", seed, decoding)

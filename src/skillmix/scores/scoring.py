@@ -5,15 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from skillmix.catalog.combinations import Combination, is_reserved
-from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import cells_of
 from skillmix.experiment.steps import EvaluateStep
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import METRICS, Points
-from skillmix.runs.experiment_copy import experiment_of_run, read_experiment
-from skillmix.runs.reading.run_records import RunRecords, run_records, run_rules
-from skillmix.runs.run import RunFolder, find_run
+from skillmix.runs.reading.records import RunRecords, run_records
+from skillmix.runs.run import Run, opened
 from skillmix.runs.students import student_lineages, trained_combinations
 from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
 from skillmix.scores.compare import Change, before_and_after, comparable_students
@@ -49,54 +46,49 @@ class ScoredRun:
     """Tuned students against their bases, where a run has both."""
 
 
-def run_scores(run_name: str, *, rules: str | None = None, by_sets: bool = False) -> list[CellScore]:
+def run_scores(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> list[CellScore]:
     """Every cell of a run: student, grader, setting, k and metric; the run's own rules unless others are named.
 
     By sets, the cells on train skills come again in two parts: skill sets that are reserved, and those that data sets
     may hold.
     """
-    run = find_run(run_name)
-    return _scored(run, read_experiment(run), rules, by_sets=by_sets)[0]
+    return _scored(opened(run), rules, by_sets=by_sets)[0]
 
 
-def scored_run(run_name: str, *, rules: str | None = None, by_sets: bool = False) -> ScoredRun:
+def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> ScoredRun:
     """The scores of a run, and every tuned student beside its base."""
-    run = find_run(run_name)
-    document = read_experiment(run)
-    scores, cells = _scored(run, document, rules, by_sets=by_sets)
-    return ScoredRun(scores, _changes(run, experiment_of_run(document), largest_cells(cells)))
+    run = opened(run)
+    scores, cells = _scored(run, rules, by_sets=by_sets)
+    return ScoredRun(scores, _changes(run, largest_cells(cells)))
 
 
-def _scored(
-    run: RunFolder, document: Mapping[str, object], rules: str | None, *, by_sets: bool
-) -> tuple[list[CellScore], list[Cell]]:
-    experiment = experiment_of_run(document)
-    chosen = run_rules(run, rules)
+def _scored(run: Run, rules: str | None, *, by_sets: bool) -> tuple[list[CellScore], list[Cell]]:
+    chosen = run.rules(rules)
     records = run_records(run)
     scores: list[CellScore] = []
     cells: list[Cell] = []
-    trained = trained_combinations(run, experiment) if experiment else {}
-    for sets, group in _parts(groups_of(experiment, records), experiment if by_sets else None):
-        points = [[b.points(chosen, records.phrases) if b else None for b in texts] for texts in group.texts]
+    trained = trained_combinations(run, run.experiment)
+    for sets, group in _parts(groups_of(run, records), run.experiment.leakage.reserved if by_sets else 0.0):
+        points = [[b.points(chosen, run.phrases) if b else None for b in texts] for texts in group.texts]
         cell = group.cell(run.name, points)
         known = _known_of(group, trained.get(group.student))
-        scores += [replace(score_of(cell, metric, document), sets=sets, trained_on=known) for metric in METRICS]
+        scores += [replace(score_of(cell, metric, run), sets=sets, trained_on=known) for metric in METRICS]
         if sets == "all":
             cells.append(cell)
-    return (_without_skipped(scores, experiment) if experiment else scores), cells
+    return _without_skipped(scores, run.experiment), cells
 
 
-def score_of(cell: Cell, metric: str, document: Mapping[str, object]) -> CellScore:
-    """One metric of a cell, with what the run's document says of it."""
-    run, student, grader, setting, k = cell.key
+def score_of(cell: Cell, metric: str, run: Run) -> CellScore:
+    """One metric of a cell, with what its run says of itself."""
+    name, student, grader, setting, k = cell.key
     return CellScore(
-        run=run,
+        run=name,
         student=student,
         grader=grader,
-        catalog=_text(document.get("catalog")),
-        partition=_text(document.get("partition")),
-        prompts=_text(document.get("prompts")),
-        seed=_whole(document.get("seed")),
+        catalog=run.fact("catalog"),
+        partition=run.fact("partition"),
+        prompts=run.fact("prompts"),
+        seed=run.seed,
         setting=setting,
         k=k,
         metric=metric,
@@ -105,30 +97,29 @@ def score_of(cell: Cell, metric: str, document: Mapping[str, object]) -> CellSco
     )
 
 
-def _changes(run: RunFolder, experiment: Experiment | None, cells: Mapping[CellKey, Cell]) -> list[Change]:
+def _changes(run: Run, cells: Mapping[CellKey, Cell]) -> list[Change]:
     students = dict.fromkeys(key.student for key in cells)
-    lineages = student_lineages(run, experiment, students, {})
+    lineages = student_lineages(run, run.experiment, students, {})
     if not lineages:
         return []
-    return before_and_after(comparable_students(run, experiment, students, lineages), cells)
+    return before_and_after(comparable_students(run, run.experiment, students, lineages), cells)
 
 
-def groups_of(experiment: Experiment | None, records: RunRecords) -> Iterator[BallotCell]:
-    """The cells of a run: those that were planned, or whatever an import brought."""
-    return _planned_groups(experiment, records) if experiment else _found_groups(records)
+def groups_of(run: Run, records: RunRecords) -> Iterator[BallotCell]:
+    """The cells of a run: those that were planned, or those that an import has texts for."""
+    return _imported_groups(records) if run.is_imported else _planned_groups(run, records)
 
 
-def _parts(groups: Iterable[BallotCell], experiment: Experiment | None) -> Iterator[tuple[str, BallotCell]]:
-    """Each cell, and its two parts where the experiment reserves some of its skill sets."""
+def _parts(groups: Iterable[BallotCell], reserved: float) -> Iterator[tuple[str, BallotCell]]:
+    """Each cell, and its two parts where a share of its skill sets is reserved."""
     for group in groups:
         yield "all", group
-        if experiment is None or not experiment.leakage.reserved or group.k < 2 or group.setting != "train":
+        if not reserved or group.k < 2 or group.setting != "train":
             continue
-        share = experiment.leakage.reserved
         for name, wanted in (("reserved", True), ("seen", False)):
-            places = [i for i, c in enumerate(group.combinations) if is_reserved(c.skills, share) == wanted]
-            combinations = tuple(group.combinations[i] for i in places)
-            yield name, replace(group, texts=[group.texts[i] for i in places], combinations=combinations)
+            chosen = [i for i, c in enumerate(group.combinations) if is_reserved(c.skills, reserved) == wanted]
+            combinations = tuple(group.combinations[i] for i in chosen)
+            yield name, replace(group, texts=[group.texts[i] for i in chosen], combinations=combinations)
 
 
 def _known_of(group: BallotCell, trained: frozenset[str] | None) -> int | None:
@@ -136,13 +127,13 @@ def _known_of(group: BallotCell, trained: frozenset[str] | None) -> int | None:
 
 
 def _without_skipped(scores: list[CellScore], experiment: Experiment) -> list[CellScore]:
-    """An early stop's cells are not missing, they are not there; what was made of one all the same is shown."""
+    """Drop the cells that `stop_below` skipped, unless some of their texts are scored."""
     skipped = {cell[1:] for cell in skipped_cells(experiment, scores)}
     return [s for s in scores if (s.student, s.setting, s.k) not in skipped or s.complete]
 
 
-def _found_groups(records: RunRecords) -> Iterator[BallotCell]:
-    """The cells of an imported run: whatever is there, by k."""
+def _imported_groups(records: RunRecords) -> Iterator[BallotCell]:
+    """The cells of an imported run: one for each student, grader and k."""
     cells: dict[tuple[str, str, int], dict[str, list[Ballot | None]]] = defaultdict(lambda: defaultdict(list))
     for ballot in records.ballots:
         combination = ballot.text.combination
@@ -152,43 +143,23 @@ def _found_groups(records: RunRecords) -> Iterator[BallotCell]:
         yield BallotCell(student, grader, "imported", k, list(by_combination.values()), known)
 
 
-def _planned_groups(experiment: Experiment, records: RunRecords) -> Iterator[BallotCell]:
-    """The cells of an experiment: everything that was to be made, made or not."""
-    made = {(b.text.student, b.text.combination.id, b.text.generation, b.grader): b for b in records.ballots}
-    for cell in cells_of(experiment, load_catalog(experiment.catalog)):
+def _planned_groups(run: Run, records: RunRecords) -> Iterator[BallotCell]:
+    """The cells of an experiment: all planned texts, those that are missing included."""
+    ballots = {(b.text.student, b.text.combination.id, b.text.generation, b.grader): b for b in records.ballots}
+    for cell in run.cells:
         for grader in cell.graders:
             texts = [
-                [made.get((cell.student, c.id, generation, grader)) for generation in range(cell.generations)]
+                [ballots.get((cell.student, c.id, generation, grader)) for generation in range(cell.generations)]
                 for c in cell.combinations
             ]
             yield BallotCell(cell.student, grader, cell.setting, cell.k, texts, cell.combinations)
 
 
-def makes_data(run_name: str) -> bool:
-    """Whether a run trains or makes data sets, so that reserved skill sets mean something."""
-    experiment = experiment_of_run(read_experiment(find_run(run_name)))
-    return experiment is not None and any(step.stage in ("dataset", "train") for step in experiment.steps)
-
-
-def students_without_scores(run_name: str, scores: list[CellScore]) -> list[str]:
-    """Students of a run whose texts no grader has seen, and who are in no table for that."""
-    run = find_run(run_name)
-    experiment = experiment_of_run(read_experiment(run))
-    writers = (
-        {name for step in experiment.steps if step.stage == "dataset" for name in step.student_names}
-        if experiment
-        else set()
-    )
+def students_without_scores(run: Run, scores: Sequence[CellScore]) -> list[str]:
+    """Students whose texts no grader has graded, so that no table lists them; writers of data sets left out."""
+    writers = {name for step in run.experiment.steps if step.stage == "dataset" for name in step.student_names}
     with run.read() as journal:
         return sorted(journal.students() - {score.student for score in scores} - writers)
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 SkippedCell = tuple[str, str, str, int]

@@ -1,18 +1,14 @@
 """Count the calls of a run that are done, missing, failed or unreadable, and add up their cost."""
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from skillmix.calls import CallProblem, Reply
-from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import cells_of
-from skillmix.grading.answers import RULES
 from skillmix.grading.points import earns_nothing
-from skillmix.runs.conversations import TURNS
-from skillmix.runs.experiment_copy import experiment_of_run, read_experiment
-from skillmix.runs.reading.run_records import RunRecords, run_gradings, run_records
-from skillmix.runs.run import RunFolder, find_run
+from skillmix.runs.reading.conversations import conversations
+from skillmix.runs.reading.records import RecordsBuilder, RunRecords
+from skillmix.runs.run import TURNS, Run, open_run
 from skillmix.scores.scoring import SkippedCell, run_scores, skipped_cells
 
 
@@ -34,7 +30,7 @@ class Status:
 
 def run_status(run_name: str) -> Status:
     """Count the calls in a run's journal, and those that its experiment still needs."""
-    run = find_run(run_name)
+    run = open_run(run_name)
     done = failed = 0
     cost = 0.0
     with run.read() as journal:
@@ -45,23 +41,25 @@ def run_status(run_name: str) -> Status:
             done += isinstance(call.outcome, Reply) or is_own
             cost += (call.outcome.cost_usd or 0.0) if isinstance(call.outcome, Reply) else 0.0
         cost += journal.cost_without_reply()
-    records = run_records(run)
-    unreadable = sum(item.reading is not None and item.reading.points is None for item in run_gradings(run, records))
-    experiment = experiment_of_run(read_experiment(run))
-    missing = _missing(run, experiment, records) if experiment else 0
-    return Status(done, missing, failed, unreadable, cost)
+        builder = RecordsBuilder(run, run.code)
+        unreadable = 0
+        for conversation in conversations(run, journal):
+            builder.add(conversation)
+            unreadable += sum(reading is not None and reading.points is None for reading in conversation.readings)
+    records = run.remember("records", builder.records)
+    return Status(done, _missing(run, records), failed, unreadable, cost)
 
 
-def _missing(run: RunFolder, experiment: Experiment, records: RunRecords) -> int:
+def _missing(run: Run, records: RunRecords) -> int:
     """Count the calls that a resume is sure to make: turns, and votes on texts that exist."""
-    written = {(t.student, t.combination.id, t.generation): t for t in records.texts}
-    votes = {(b.text.student, b.text.combination.id, b.text.generation, b.grader): b for b in records.ballots}
-    rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
+    experiment, rules = run.experiment, run.rules()
+    written = {text.conversation: text for text in records.texts}
+    votes = {(*ballot.text.conversation, ballot.grader): ballot for ballot in records.ballots}
     with run.read() as journal:
         spoken = Counter((c.key.student, c.key.combination, c.key.generation) for c in journal.calls("generate"))
     missing = 0
-    skipped = skipped_cells(experiment, run_scores(str(run.path))) if _may_stop_early(experiment) else set()
-    for (student, combination, generation), graders in _conversations(experiment, skipped).items():
+    skipped = skipped_cells(experiment, run_scores(run)) if _may_stop_early(experiment) else set()
+    for (student, combination, generation), graders in _conversations(run, skipped).items():
         text = written.get((student, combination, generation))
         if text is None:
             missing += TURNS - spoken[student, combination, generation]
@@ -76,10 +74,10 @@ def _may_stop_early(experiment: Experiment) -> bool:
     return any(step.may_stop_early for step in experiment.steps)
 
 
-def _conversations(experiment: Experiment, skipped: set[SkippedCell]) -> dict[tuple[str, str, int], set[str]]:
-    """Every conversation that an experiment needs, with its graders."""
+def _conversations(run: Run, skipped: set[SkippedCell]) -> dict[tuple[str, str, int], set[str]]:
+    """Every conversation that the run's experiment needs, with its graders."""
     graders: dict[tuple[str, str, int], set[str]] = defaultdict(set)
-    for cell in cells_of(experiment, load_catalog(experiment.catalog)):
+    for cell in run.cells:
         if (cell.step, cell.student, cell.setting, cell.k) in skipped:
             continue
         for combination in cell.combinations:

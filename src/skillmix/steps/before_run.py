@@ -21,12 +21,12 @@ from skillmix.runs.calling import StepContext, opened_models
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.rules_grader import require_checkers
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from skillmix.runs.students import require_trained, with_trained
 from skillmix.steps.kinds import kind_of
 
 
-def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: RunFolder) -> None:
+def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:
     """Find the faults of an experiment that show without its journal and without a call.
 
     Prompts and draws are checked for all steps, because every reader of the run needs them; files and folders are

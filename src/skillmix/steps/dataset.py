@@ -16,7 +16,7 @@ from skillmix.runs.calling import StepContext, conversations_of
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.folders import DATASET, require_replaceable
 from skillmix.runs.progress.terminal import say
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.steps.calls import counts_line
 from skillmix.steps.estimates import CallEstimate, Counted, EstimateBasis, grader_estimates, student_estimate
@@ -29,7 +29,7 @@ _SAMPLE: Final = 50
 class DatasetKind(StepKind[DatasetStep]):
     """Write or join a data set."""
 
-    def check(self, step: DatasetStep, experiment: Experiment, catalog: Catalog, run: RunFolder) -> None:
+    def check(self, step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Read the files of evaluations, and refuse to replace a folder that is not a data set."""
         bars_for(experiment, catalog)
         require_replaceable(run.step(step.name) / "dataset", DATASET)
@@ -41,7 +41,9 @@ class DatasetKind(StepKind[DatasetStep]):
 
         if not step.writer:
             return []
-        waves = Waves(step, context, plan_of(step, context), writers_of(context.run, context.experiment), CallCounts())
+        waves = Waves(
+            step, context, plan_of(step, context), writers_of(context.run.name, context.experiment), CallCounts()
+        )
         conversations = conversations_of(waves.calls, context)
         return [(conversations, cell) for cell in waves.first_cells()]
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from skillmix.catalog.catalog import SETTINGS, Setting
 from skillmix.experiment.experiment import experiment_of
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.table import score_table
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 class Evaluation:
     """What came of an evaluation; printing it shows the table."""
 
-    run: RunFolder
+    run: Run
     scores: list[CellScore]
     is_complete: bool
 
@@ -65,7 +65,7 @@ def evaluate(
     }
     experiment = experiment_of(document, source="skillmix.evaluate")
     result = _beside_any_loop(lambda: run_checked(experiment))
-    scores = run_scores(str(result.run.path))
+    scores = run_scores(result.run)
     return Evaluation(result.run, scores, result.is_complete and not result.ungraded(scores))
 
 

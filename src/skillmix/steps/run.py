@@ -21,10 +21,9 @@ from skillmix.experiment.prices import load_prices
 from skillmix.experiment.sections import Step
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
-from skillmix.runs.experiment_copy import checked_document, continued
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
 from skillmix.runs.progress.time_left import Work
-from skillmix.runs.run import RunFolder, new_run
+from skillmix.runs.run import Run, new_run
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import check_code_graders, check_journal, check_plan, prices_by_model, probe_models
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
@@ -79,10 +78,10 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: S
                 price_by_model, spent=journal.spent(), max_calls=limits.max_calls, max_usd=limits.max_usd
             )
             context = StepContext(experiment, catalog, run, journal, budget, progress)
-            checked_document(run, experiment, catalog)
+            run.checked_document(experiment, catalog)
             check_journal(context, steps)
             try:
-                with continued(run, experiment, catalog, has_made=lambda: bool(result.called or result.datasets)):
+                with run.continued(experiment, catalog, has_made=lambda: bool(result.called or result.datasets)):
                     _run_steps(steps, context, result)
             except asyncio.CancelledError:
                 raise Interrupted(result.signal or SIGINT) from None
@@ -101,7 +100,7 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: S
     )
 
 
-def planned_work(experiment: Experiment, steps: Sequence[Step], run: RunFolder) -> list[Work]:
+def planned_work(experiment: Experiment, steps: Sequence[Step], run: Run) -> list[Work]:
     """The steps that the progress bar shows, each as large as the experiment file lets it estimate."""
     works = [(kind_of(step), kind_of(step).work(step, experiment, run)) for step in steps]
     planned = sum((work.total or 0) * work.weight for _, work in works if work)
@@ -143,7 +142,7 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
     with (
         RunProgress(planned_work(experiment, chosen, run)) as progress,
         _locked(run, experiment, catalog, chosen),
-        continued(run, experiment, catalog, has_made=lambda: bool(trained)),
+        run.continued(experiment, catalog, has_made=lambda: bool(trained)),
     ):
         for step in chosen:
             trained.append(train_step(experiment, step, run, progress))
@@ -151,10 +150,10 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
 
 
 @contextmanager
-def _locked(run: RunFolder, experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> Iterator[None]:
+def _locked(run: Run, experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> Iterator[None]:
     """Keep other writers out, and find contradictions to the journal, if the run has one."""
     with run.write() if run.has_journal else run.locked() as journal:
-        checked_document(run, experiment, catalog)
+        run.checked_document(experiment, catalog)
         if journal is not None:
             budget = LimitedBudget({}, spent=(0, 0.0), max_calls=None, max_usd=None)
             check_journal(StepContext(experiment, catalog, run, journal, budget, NO_PROGRESS), steps)

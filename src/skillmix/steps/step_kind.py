@@ -15,7 +15,7 @@ from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import planned_calls
 from skillmix.runs.progress.stopping import signal_of
 from skillmix.runs.progress.time_left import Work
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, StopReason
 from skillmix.scores.cells import CellScore
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
@@ -31,7 +31,7 @@ StepT = TypeVar("StepT", bound=Step)
 class RunResult:
     """The outcome of one invocation of an experiment."""
 
-    run: RunFolder
+    run: Run
     counts: dict[str, CallCounts] = field(default_factory=dict)
     """Calls by step."""
     datasets: "dict[str, WrittenDataset]" = field(default_factory=dict)
@@ -130,7 +130,7 @@ class StepKind(Generic[StepT]):
     share_of_bar: float | None = None
     """Part of the run's progress bar for a step whose duration cannot be estimated; otherwise `work` decides."""
 
-    def check(self, step: StepT, experiment: Experiment, catalog: Catalog, run: RunFolder) -> None:
+    def check(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Find faults before the run is changed: missing files, and folders that the step must not replace."""
 
     def check_students(self, step: StepT, context: StepContext) -> None:
@@ -144,7 +144,7 @@ class StepKind(Generic[StepT]):
         """What the step would ask of each model, for `--dry-run`."""
         return []
 
-    def work(self, step: StepT, experiment: Experiment, run: RunFolder) -> Work | None:
+    def work(self, step: StepT, experiment: Experiment, run: Run) -> Work | None:
         """What the progress bar shows for the step; None for a step that takes no time."""
         return planned_calls(step, experiment) if step.makes_calls else None
 

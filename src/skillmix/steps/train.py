@@ -20,7 +20,7 @@ from skillmix.runs.calling import StepContext
 from skillmix.runs.folders import MODEL, require_replaceable
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
 from skillmix.runs.progress.time_left import Bound, Work
-from skillmix.runs.run import RunFolder, write_whole
+from skillmix.runs.run import Run, write_whole
 from skillmix.runs.students import model_folder, settings_for
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.step_kind import RunResult, StepKind
@@ -41,7 +41,7 @@ class Trained:
 class TrainKind(StepKind[TrainStep]):
     """Fine-tune a model on data sets."""
 
-    def check(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: RunFolder) -> None:
+    def check(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Refuse missing data, a folder that is not a model, and a model that was begun with other settings."""
         check_data(step)
         folder = model_folder(run, step.name)
@@ -63,7 +63,7 @@ class TrainKind(StepKind[TrainStep]):
         hours = training_hours(step, model, tokens)
         return [CallEstimate(step.name, step.base, 0, tokens, 0, 0.0, hours)]
 
-    def work(self, step: TrainStep, experiment: Experiment, run: RunFolder) -> Work:
+    def work(self, step: TrainStep, experiment: Experiment, run: Run) -> Work:
         """The optimiser steps; their number is unknown if epochs of an unknown number of conversations decide it."""
         is_over = (model_folder(run, step.name) / LINEAGE_FILE).is_file()
         total: int | None = step.steps or DEFAULT_STEPS
@@ -116,7 +116,7 @@ def _was_other(folder: Path) -> UserError:
     )
 
 
-def train_step(experiment: Experiment, step: TrainStep, run: RunFolder, progress: RunProgress = NO_PROGRESS) -> Trained:
+def train_step(experiment: Experiment, step: TrainStep, run: Run, progress: RunProgress = NO_PROGRESS) -> Trained:
     """Train a step unless its model exists; after a kill, continue from the last checkpoint."""
     job = job_of(experiment, step, run)
     identity = job.identity()

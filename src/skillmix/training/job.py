@@ -27,7 +27,7 @@ from skillmix.models.lineage_files import (
 )
 from skillmix.models.specs import parse_spec, provider_of
 from skillmix.runs.progress.terminal import say
-from skillmix.runs.run import RunFolder, write_whole
+from skillmix.runs.run import Run, write_whole
 from skillmix.runs.students import model_folder
 from skillmix.training.data.examples import Conversation, read_conversations
 
@@ -109,7 +109,7 @@ def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
     return chosen
 
 
-def job_of(experiment: Experiment, step: TrainStep, run: RunFolder) -> Job:
+def job_of(experiment: Experiment, step: TrainStep, run: Run) -> Job:
     """Look up the base model and the data sets of a step."""
     base = base_spec(experiment, step, run)
     checkpoint = checkpoint_of(parse_spec(base))
@@ -125,7 +125,7 @@ def job_of(experiment: Experiment, step: TrainStep, run: RunFolder) -> Job:
     )
 
 
-def base_spec(experiment: Experiment, step: TrainStep, run: RunFolder) -> str:
+def base_spec(experiment: Experiment, step: TrainStep, run: Run) -> str:
     """The spec of the model that a step trains."""
     if step.base.startswith("step:"):
         folder = model_folder(run, step.base.removeprefix("step:"))
@@ -142,7 +142,7 @@ def base_spec(experiment: Experiment, step: TrainStep, run: RunFolder) -> str:
     return spec
 
 
-def lessons_of(step: TrainStep, run: RunFolder) -> Lessons:
+def lessons_of(step: TrainStep, run: Run) -> Lessons:
     """The conversations of a step."""
     return read_lessons(sources_of(step, run.path), validation_share=step.validation_share)
 

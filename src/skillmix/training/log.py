@@ -10,7 +10,7 @@ from math import ceil, isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from skillmix.runs.run import RunFolder, write_whole
+from skillmix.runs.run import Run, write_whole
 from skillmix.training.loss_curve import Point, loss_curve
 
 TRAINING_LOG: Final = "training.jsonl"
@@ -28,7 +28,7 @@ class TrainingCurve:
     series: Mapping[str, Sequence[Point]]
 
 
-def run_curves(run: RunFolder) -> list[TrainingCurve]:
+def run_curves(run: Run) -> list[TrainingCurve]:
     """The losses of every training of a run."""
     files = sorted(run.path.glob(f"*/{TRAINING_LOG}"))
     curves = [TrainingCurve(file.parent.name, logged_losses(file)) for file in files]

@@ -284,6 +284,11 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         """Everybody who wrote something."""
         return {row[0] for row in self.rows("SELECT DISTINCT student FROM calls WHERE stage = 'generate'")}
 
+    def graders(self) -> list[str]:
+        """Everybody who graded something, by name."""
+        rows = self.rows("SELECT DISTINCT grader FROM calls WHERE stage = 'grade' ORDER BY grader")
+        return sorted({row[0] for row in rows})
+
     def messages(self) -> dict[str, Message]:
         """Every message by its hash."""
         return {

@@ -1,4 +1,4 @@
-"""The bar at the bottom of a terminal, and lines that are printed above it."""
+"""Draw the bar at the bottom of a terminal, and print lines above it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,13 +44,13 @@ class Bar:
         )
 
     def start(self) -> None:
-        """Draw it from now on."""
+        """Begin to draw the bar."""
         self._live.start(refresh=True)
-        # A process that is killed cannot show the cursor again, so it is never hidden.
+        # A killed process cannot show the cursor again, so the cursor is never hidden.
         self._console.show_cursor(True)
 
     def stop(self) -> None:
-        """Remove it; what was printed above it stays."""
+        """Remove the bar; the lines above it stay."""
         self._live.stop()
 
     def print(self, line: str) -> None:

@@ -1,11 +1,11 @@
-"""What a run says about its progress, in words."""
+"""The progress of a run in words."""
 
 from skillmix.render.numbers import dollars, duration, percent, whole
 from skillmix.runs.progress.time_left import TimeLeft, Work
 
 
 def begin_words(work: Work) -> str:
-    """A step begins.
+    """The line at the beginning of a step.
 
     >>> begin_words(Work("eval", "calls", total=1200, bound="at most"))
     'eval: begins, at most 1,200 calls'
@@ -26,12 +26,12 @@ def step_words(work: Work, detail: str = "") -> str:
         return work.name
     known = f" of {_total(work)}" if work.total else ""
     done = whole(work.done)
-    said = f"step {done}{known}" if work.kind == "training" else f"{done}{known} {_unit(work)}"
-    return f"{work.name}: {said}" + (f", {detail}" if detail else "")
+    progress = f"step {done}{known}" if work.kind == "training" else f"{done}{known} {_unit(work)}"
+    return f"{work.name}: {progress}" + (f", {detail}" if detail else "")
 
 
 def run_words(share: float, left: TimeLeft | None) -> str:
-    """How far the whole run is; steps that no measurement covers are named.
+    """How far the whole run is; steps without a measurement are named.
 
     >>> run_words(0.4, TimeLeft(130.0, "at least", ("m1",)))
     'the run: 40 %, at least 2 min left (not measured yet: m1)'
@@ -50,7 +50,7 @@ def left_words(left: TimeLeft) -> str:
 
 
 def call_words(pace: float | None, *, cost_usd: float, retried: int) -> str:
-    """What else is known about the calls of a step.
+    """The pace, cost and retries of a step of calls.
 
     >>> call_words(0.25, cost_usd=0.0, retried=0), call_words(1200.4, cost_usd=1.5, retried=3)
     ('0.25/s', '1,200/s, 1.50 US dollars, 3 tried again')

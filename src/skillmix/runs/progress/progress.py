@@ -1,4 +1,4 @@
-"""How a whole run is going, on standard error: a bar on a terminal, lines elsewhere; nothing if nothing is to do."""
+"""Show the progress of a run on standard error: a bar on a terminal, lines elsewhere."""
 
 import asyncio
 import sys
@@ -20,19 +20,19 @@ LINE_EVERY: Final = 15.0
 """Seconds between two lines where there is no terminal."""
 _LOOK_EVERY: Final = 0.5
 _SHORTEST: Final = 0.2
-"""Seconds below which a measurement says nothing."""
+"""Seconds; shorter measurements are ignored."""
 
 
 class RunProgress:
-    """The steps of a run with what is done of each; steps that it was not made with are not shown."""
+    """The steps of a run and how far each of them is; a step that was not planned is not shown."""
 
     def __init__(self, works: Sequence[Work] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
         self._works = {work.name: work for work in works}
         self._clock = clock
         self._started: dict[str, float] = {}
-        """Steps that have work to do, and since when."""
+        """When each step with work to do began."""
         self._first: dict[str, tuple[float, int]] = {}
-        """When the first units of a step were there, and how many: what came before, such as loading, is no pace."""
+        """When the first units of a step were done, and how many: time before that, such as loading, does not count."""
         self._details: dict[str, str] = {}
         self._made: dict[str, int] = {}
         self._current = ""
@@ -51,13 +51,13 @@ class RunProgress:
             self._terminal = None
 
     def expect(self, name: str, total: int, *, bound: Bound | None = None) -> None:
-        """Correct how much a step has to do, and how that is meant if it is meant differently now."""
+        """Correct the total of a step and, if it has changed, whether the total is a bound."""
         if name in self._works:
             work = self._works[name]
             self._works[name] = replace(work, total=total, bound=bound or work.bound)
 
     def begin(self, name: str) -> None:
-        """A step has work to do: show that it begins."""
+        """Show that a step begins, which has work to do."""
         if name not in self._works or name in self._started:
             return
         self._current = name
@@ -68,12 +68,12 @@ class RunProgress:
             say(begin_words(self._works[name]))
 
     def go_on(self, name: str) -> None:
-        """Show a step that is done anew every time, if an earlier one had work to do."""
+        """Show a step that every run repeats, if an earlier step had work to do."""
         if self._started:
             self.begin(name)
 
     def update(self, name: str, *, done: int, made: int, detail: str = "") -> None:
-        """Note how many units of a step are there, and how many of them were made by this process."""
+        """Note how many units of a step are done, and how many of them this process made."""
         if name not in self._works:
             return
         now = self._clock()
@@ -88,7 +88,7 @@ class RunProgress:
             say(f"{self._step(name)}; {self._run()}")
 
     def end(self, name: str, line: str | None = None) -> None:
-        """A step is over; say so, and what is left of the run if this step had anything to do."""
+        """Note that a step is over; if it had work to do, say what is left of the run."""
         work = self._works.get(name)
         if work is not None and not work.is_over:
             made, started = self._made.get(name, 0), self._started.get(name)
@@ -100,7 +100,7 @@ class RunProgress:
             say(f"{line}; {self._run()}" if name in self._started else line)
 
     def pace(self, name: str) -> float | None:
-        """Units a second of a step, if that was measured."""
+        """Units per second of a step; None if not measured."""
         work = self._works.get(name)
         seconds = pace_of(work, ()) if work is not None else None
         return 1 / seconds if seconds else None
@@ -112,7 +112,7 @@ class RunProgress:
         return run_words(self._share(), time_left(self._all()))
 
     def _share(self) -> float:
-        """Never less than was shown: a better estimate may find more to do."""
+        """The share of the run that is done; it never falls, even if a better estimate finds more work."""
         self._largest_share = max(self._largest_share, share_done(self._all()))
         return self._largest_share
 
@@ -126,31 +126,31 @@ class RunProgress:
 
 
 NO_PROGRESS: Final = RunProgress()
-"""For work that nobody watches as a part of a run."""
+"""For work outside a run, whose progress is not shown."""
 
 
 @asynccontextmanager
-async def watched(progress: RunProgress, step: str, tally: CallCounts) -> AsyncIterator[None]:
+async def watched(progress: RunProgress, step: str, counts: CallCounts) -> AsyncIterator[None]:
     """Keep the progress of a step of calls up to date."""
-    watching = asyncio.create_task(_watch(progress, step, tally))
+    watching = asyncio.create_task(_watch(progress, step, counts))
     try:
         yield
     finally:
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
-        _look(progress, step, tally)
+        _look(progress, step, counts)
 
 
-async def _watch(progress: RunProgress, step: str, tally: CallCounts) -> None:
+async def _watch(progress: RunProgress, step: str, counts: CallCounts) -> None:
     while True:
-        _look(progress, step, tally)
+        _look(progress, step, counts)
         await asyncio.sleep(_LOOK_EVERY)
 
 
-def _look(progress: RunProgress, step: str, tally: CallCounts) -> None:
-    made = tally.called - tally.retried
-    detail = call_words(progress.pace(step), cost_usd=tally.cost_usd, retried=tally.retried)
-    if tally.started:
+def _look(progress: RunProgress, step: str, counts: CallCounts) -> None:
+    made = counts.called - counts.retried
+    detail = call_words(progress.pace(step), cost_usd=counts.cost_usd, retried=counts.retried)
+    if counts.started:
         progress.begin(step)
-    progress.update(step, done=tally.found + made, made=made, detail=detail)
+    progress.update(step, done=counts.found + made, made=made, detail=detail)

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM or SIGHUP during calls: the first lets those in flight finish, the second leaves them."""
+"""Handle Ctrl-C, SIGTERM and SIGHUP: the first signal waits for calls in flight, the second leaves them."""
 
 import asyncio
 import signal
@@ -27,7 +27,7 @@ def signal_of(stopped: StopReason | None) -> int | None:
 
 @contextmanager
 def stopping_on_interrupt(scheduler: Scheduler) -> Iterator[None]:
-    """Handle signals where this thread may; elsewhere, as in a notebook's helper thread, leave them as they are."""
+    """Handle signals if this thread may; in other threads, such as a notebook's, leave them as they are."""
     loop = asyncio.get_running_loop()
     working = asyncio.current_task()
 

@@ -15,7 +15,7 @@ _WITHOUT_CURSOR: Final = ("", "dumb", "unknown")
 
 
 def say(line: str) -> None:
-    """Write one line to standard error; nobody may be reading it, and that stops no run."""
+    """Write one line to standard error; a closed stream stops no run."""
     with suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
@@ -31,7 +31,7 @@ def can_draw(stream: TextIO | None) -> bool:
 
 
 class Terminal:
-    """Takes the place of standard error, so that everything written there stays above the bar."""
+    """Replaces standard error, so that everything written to it stays above the bar."""
 
     def __init__(self, stream: TextIO, state: "Callable[[], BarState]") -> None:
         self._stream, self._state = stream, state
@@ -39,7 +39,7 @@ class Terminal:
         sys.stderr = self._lines
 
     def draw(self) -> None:
-        """Draw the bar from now on."""
+        """Begin to draw the bar."""
         if self._lines.bar is None:
             from skillmix.runs.progress.bar import Bar
 
@@ -48,7 +48,7 @@ class Terminal:
             self._lines.bar = bar
 
     def close(self) -> None:
-        """Remove the bar, and leave standard error as it was."""
+        """Remove the bar and restore standard error."""
         bar, self._lines.bar = self._lines.bar, None
         if bar is not None:
             bar.stop()
@@ -58,7 +58,7 @@ class Terminal:
 
 
 class _Lines(io.TextIOBase):
-    """Passes text on, in whole lines while there is a bar; loggers may keep it for longer than the run lasts."""
+    """Passes text on, in whole lines while there is a bar; a logger may keep it longer than the run lasts."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

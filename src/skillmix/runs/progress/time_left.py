@@ -1,4 +1,4 @@
-"""How much of a run is done and how long the rest will take, from the units of work that were timed so far."""
+"""Estimate how much of a run is done and how long the rest will take, from the units of work timed so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 Bound = Literal["about", "at least", "at most"]
 ENOUGH: Final = 2
-"""Timed units that make a measurement."""
+"""Timed units that a measurement needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,22 +17,22 @@ class Work:
     kind: str
     """Units of one kind take about the same time, so a step can be judged by an earlier one of its kind."""
     total: int | None = None
-    """Units in all; None if nobody can know yet."""
+    """All units; None if not known yet."""
     bound: Bound = "about"
-    """How the total is meant."""
+    """Whether the total is an estimate or a bound."""
     done: int = 0
-    """Units that were made now or found from an earlier run."""
+    """Units made by this process or found in the journal."""
     timed: int = 0
-    """Units that were made while the clock ran."""
+    """Units made while they were timed."""
     seconds: float = 0.0
-    """Time that the timed units took together."""
+    """Time of all timed units together."""
     is_over: bool = False
     weight: float = 1.0
-    """Assumed size of a unit; only the length of the bar uses it, and only until the kind was measured."""
+    """Assumed size of a unit; only the length of the bar depends on it, until the kind is measured."""
 
     @property
     def left(self) -> int | None:
-        """Units still to do; None if nobody can know yet."""
+        """Units still to do; None if not known yet."""
         if self.is_over:
             return 0
         return None if self.total is None else max(0, self.total - self.done)
@@ -40,12 +40,12 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """An estimate that rests on measurements alone."""
+    """An estimate from measurements alone."""
 
     seconds: float
     bound: Bound
     unmeasured: tuple[str, ...] = ()
-    """Steps whose time is not part of it."""
+    """Steps that the estimate leaves out."""
 
 
 def pace_of(work: Work, works: Sequence[Work]) -> float | None:
@@ -60,7 +60,7 @@ def pace_of(work: Work, works: Sequence[Work]) -> float | None:
 
 
 def time_left(works: Sequence[Work]) -> TimeLeft | None:
-    """The time that the steps of a run still take; None as long as nothing was measured."""
+    """The time that the steps of a run still take; None if nothing is measured yet."""
     seconds = 0.0
     unmeasured: list[str] = []
     bounds: set[Bound] = set()
@@ -81,7 +81,7 @@ def time_left(works: Sequence[Work]) -> TimeLeft | None:
 
 
 def share_done(works: Sequence[Work]) -> float:
-    """The part of all work that is done, from 0 to 1; steps weigh as much as they take, as far as that is known."""
+    """The share of all work that is done, from 0 to 1; steps weigh as much as they are known to take."""
     sizes = [(work, _unit_size(work, works)) for work in works if work.total]
     everything = sum(max(work.total or 0, work.done) * size for work, size in sizes)
     done = sum((max(work.total or 0, work.done) if work.is_over else work.done) * size for work, size in sizes)
@@ -99,7 +99,7 @@ def _joined(bounds: set[Bound]) -> Bound:
 
 
 def _unit_size(work: Work, works: Sequence[Work]) -> float:
-    """Seconds of a unit, or what its weight makes of the paces that are known."""
+    """Seconds per unit; an unmeasured step is scaled by its weight from the measured ones."""
     pace = pace_of(work, works)
     if pace is not None:
         return pace

@@ -1,7 +1,9 @@
-"""Whole runs of graded conversations, a million if need be: which of them earned full marks, and from whom.
+"""Decisions on whole runs, a million conversations if need be: which texts have full marks, and from which graders.
 
-What a grader's votes make of a text is worked out once and kept in the run's `derived.sqlite`, under a hash of all that
-it depends on: the replies, the combination, the catalogue, the rules, and the code that reads and checks.
+This is the read path of `conversations`, for runs whose replies do not fit into memory: conversations are scanned as
+keys and hashes, and replies are fetched only for decisions that are not in the run's `derived.sqlite` yet. A decision
+is stored under a hash of all it depends on: the replies, the combination, the catalogue, the rules, and the code that
+reads and checks. `deciding` says what counts as a text, a vote and a ballot, as it does everywhere.
 """
 
 import json
@@ -11,49 +13,48 @@ from functools import cache
 from hashlib import blake2b
 from importlib.metadata import entry_points
 from itertools import islice
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import skillmix
-from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.catalog.files import load_catalog
 from skillmix.checkers.registry import ENTRY_POINTS
-from skillmix.experiment.experiment import GraderSettings
-from skillmix.grading.answers import Answer, Rules, extract_answer, plain_answer
-from skillmix.grading.ballots import Ballot, StudentText, counts
+from skillmix.grading.answers import Answer, Rules
+from skillmix.grading.ballots import StudentText
 from skillmix.grading.points import text_score
-from skillmix.grading.reader import Reading, read_grades
 from skillmix.hashing import digest
-from skillmix.prompts.files import load_prompts
-from skillmix.prompts.rubric import Phrases, rubric_of
-from skillmix.runs.conversations import TURNS
-from skillmix.runs.experiment_copy import criteria_of, experiment_of_run, read_experiment
 from skillmix.runs.journal.journal import JournalReader
+from skillmix.runs.reading.conversation_index import (
+    ConversationIndex,
+    IdRange,
+    IndexedVote,
+    combinations_of,
+    contents,
+    indexed_conversations,
+)
+from skillmix.runs.reading.deciding import answer_of, ballot_of, is_over, votes_of
 from skillmix.runs.reading.decision_cache import Decision, DecisionCache
-from skillmix.runs.reading.outlines import ConversationIndex, Ids, IndexedVote, combinations_of, contents, outlines
-from skillmix.runs.reading.run_records import run_rules
-from skillmix.runs.rules_grader import RulesGrader, reading_of, with_verdict
-from skillmix.runs.run import RunFolder
+from skillmix.runs.run import Run, RunGrader
 
+READER_VERSION: Final = 1
+"""To be raised whenever the same replies could be decided otherwise; a test notices changed code."""
 _AT_ONCE: Final = 10_000
 
 
-class Graded(NamedTuple):
+class DecidedConversation(NamedTuple):
     """A conversation with what each grader decided about it, in the order of the graders."""
 
-    outline: ConversationIndex
+    conversation: ConversationIndex
     decisions: tuple[Decision, ...]
-    """None of them if the conversation is not over."""
+    """Empty if the conversation is not over."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the student has said all, or will say no more."""
+        """Whether the student has written the text, or never will."""
         return bool(self.decisions)
 
     @property
     def is_ungraded(self) -> bool:
-        """Whether an undecided point leaves open if it has full marks: no grader says no, and not all say yes."""
+        """Whether full marks are undecided: no grader denies them, and not all grant them."""
         earned = [decision.earned for decision in self.decisions]
         return bool(earned) and 0 not in earned and None in earned
 
@@ -67,175 +68,129 @@ class Graded(NamedTuple):
 class DecisionRules:
     """Everything that turns replies into decisions, for one run."""
 
-    graders: Mapping[str, GraderSettings | None]
-    """By name; None for a grader of an imported run."""
-    phrases: Phrases
+    run: Run
+    graders: Sequence[RunGrader]
     rules: Rules
-    catalog: Catalog | None
-    code: RulesGrader | None
 
-    def version(self, grader: str) -> bytes:
-        """Changes when the same replies could be decided otherwise."""
-        settings = self.graders[grader]
-        told = self.catalog
-        phrases = self.phrases
+    @property
+    def names(self) -> list[str]:
+        """The names of the graders."""
+        return [grader.name for grader in self.graders]
+
+    def version(self, grader: RunGrader) -> bytes:
+        """A hash that changes when the same replies could be decided otherwise."""
+        catalog = None if self.run.is_imported else self.run.catalog
+        phrases = self.run.phrases
         return digest(
             "decision",
             code_version(),
-            [told.content_hash(), {t: list(map(list, w)) for t, w in told.vocabulary.items()}] if told else None,
+            [catalog.content_hash(), {t: list(map(list, w)) for t, w in catalog.vocabulary.items()}]
+            if catalog
+            else None,
             [phrases.skill, phrases.topic, phrases.sense, phrases.length],
             [self.rules.counter, self.rules.name_rule, self.rules.missing_marker],
-            None if settings is None else [settings.votes, settings.model.startswith("rules:"), settings.asked is None],
+            [grader.votes, grader.has_code, grader.asks_model, self.run.turns],
         )
 
     def decide(
-        self, grader: str, combination: Combination, answer: Answer, votes: Sequence[tuple[IndexedVote, str]]
+        self, grader: RunGrader, combination: Combination, answer: Answer, votes: Sequence[tuple[IndexedVote, str]]
     ) -> Decision:
         """One text under one grader; votes on another text (of an older extraction) do not count."""
-        settings = self.graders[grader]
         text = StudentText("", combination, 0, answer)
         address = text.id
-        rounds = {grader: settings.votes} if settings else None
-        mine = [(v, reply) for v, reply in votes if v.text == address and counts(v.round, grader, rounds)]
-        readings = self._readings(text, mine)
-        is_code = settings is not None and settings.model.startswith("rules:")
-        if is_code and self.code is not None and settings is not None:
-            skills = combination.skills
-            verdict = self.code.verdict(answer.text, skills=skills, topic=combination.topic)
-            if settings.asked is None:
-                readings = {0: reading_of(verdict, skills)}
-            else:
-                readings = {r: found and with_verdict(found, skills, verdict) for r, found in readings.items()}
-        wanted = settings.votes if settings else max(1, len(readings))
-        ballot = Ballot(text, grader, wanted, tuple(readings[r] for r in sorted(readings)))
-        points = ballot.points(self.rules, self.phrases)
-        earned = text_score(points, "full_marks")
-        told = [found.points if found else None for found in ballot.readings]
-        return Decision(None if earned is None else int(earned), address, answer.status, json.dumps(told))
-
-    def _readings(self, text: StudentText, votes: Sequence[tuple[IndexedVote, str]]) -> dict[int, Reading | None]:
-        """The first readable attempt of each round."""
-        rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=self.phrases)
-        readings: dict[int, Reading | None] = {}
-        for vote, reply in votes:
-            earlier = readings.get(vote.round)
-            if earlier is None or earlier.points is None:
-                found = read_grades(rubric, reply, text=text.answer.text) if vote.reply else None
-                readings[vote.round] = found or earlier
-        return readings
+        reader = self.run.reply_reader
+        attempts = [
+            (vote.round, reader.read(text, reply) if vote.reply else None)
+            for vote, reply in votes
+            if vote.text == address and grader.counts(vote.round)
+        ]
+        verdict = None
+        if grader.has_code and self.run.code is not None:
+            verdict = self.run.code.verdict(answer.text, skills=combination.skills, topic=combination.topic)
+        ballot = ballot_of(text, grader, votes_of(attempts), verdict)
+        earned = text_score(ballot.points(self.rules, self.run.phrases), "full_marks")
+        points = [reading.points if reading else None for reading in ballot.readings]
+        return Decision(None if earned is None else int(earned), address, answer.status, json.dumps(points))
 
 
 @cache
 def code_version() -> str:
-    """A hash of the code that reads replies and checks texts, other packages' checkers included."""
-    package = Path(skillmix.__file__).parent
-    files = [
-        path
-        for part in ("catalog", "prompts", "grading", "checkers")
-        for path in sorted((package / part).rglob("*.py"))
-    ]
-    files += [package / name for name in ("hashing.py", "runs/reading/decisions.py", "runs/rules_grader.py")]
-    brought = sorted((e.name, e.value, e.dist.version if e.dist else "") for e in entry_points(group=ENTRY_POINTS))
-    content = blake2b(digest_size=16)
-    for path in files:
-        content.update(path.read_bytes())
-    return digest(skillmix.__version__, content.hexdigest(), brought).hex()
+    """The version of the code that reads replies and checks texts, other packages' checkers included."""
+    checkers = sorted((e.name, e.value, e.dist.version if e.dist else "") for e in entry_points(group=ENTRY_POINTS))
+    return digest(skillmix.__version__, READER_VERSION, checkers).hex()
 
 
-def deciding_for(run: RunFolder, *, graders: Sequence[str] | None = None, rules: str | None = None) -> DecisionRules:
-    """What decides in a run: its own graders, or some of them, under its own rules or others."""
-    document = read_experiment(run)
-    experiment = experiment_of_run(document)
-    if experiment is None:
-        with run.read() as journal:
-            known: dict[str, GraderSettings | None] = dict.fromkeys(_graders_found(journal))
-        chosen = {name: None for name in known if graders is None or name in graders}
-        return DecisionRules(chosen, criteria_of(document), run_rules(run, rules), None, None)
-    wanted = list(experiment.graders) if graders is None else [g for g in graders if g in experiment.graders]
-    catalog = load_catalog(experiment.catalog)
-    settings: dict[str, GraderSettings | None] = {name: experiment.graders[name] for name in wanted}
-    with_code = any(s is not None and s.model.startswith("rules:") for s in settings.values())
-    return DecisionRules(
-        settings,
-        load_prompts(experiment.prompts).phrases,
-        run_rules(run, rules),
-        catalog,
-        RulesGrader(catalog) if with_code else None,
-    )
+def decision_rules(run: Run, *, graders: Sequence[str] | None = None, rules: str | None = None) -> DecisionRules:
+    """What decides in a run: all of its graders, or those named, under its own rules or others."""
+    names = run.graders if graders is None else [name for name in graders if name in run.graders]
+    return DecisionRules(run, [run.graders[name] for name in names], run.rules(rules))
 
 
-def _graders_found(journal: JournalReader) -> list[str]:
-    query = "SELECT DISTINCT grader FROM calls WHERE stage = 'grade' ORDER BY grader"
-    return sorted({row[0] for row in journal.rows(query)})
-
-
-def graded_conversations(
-    run: RunFolder, deciding: DecisionRules, *, students: Iterable[str] | None = None, ids: Ids | None = None
-) -> Iterator[Graded]:
-    """Every conversation of a run, decided; in the order of its key; of these students and ids if any are named."""
-    versions = {grader: deciding.version(grader) for grader in deciding.graders}
-    with run.read() as journal, DecisionCache(run.derived) as derived:
-        source = outlines(journal, students=students, ids=ids)
+def decided_conversations(
+    rules: DecisionRules, *, students: Iterable[str] | None = None, ids: IdRange | None = None
+) -> Iterator[DecidedConversation]:
+    """Every conversation of a run in key order, decided; of these students and ids if any are named."""
+    versions = {grader: rules.version(grader) for grader in rules.graders}
+    with rules.run.read() as journal, DecisionCache(rules.run.derived) as known:
+        source = indexed_conversations(journal, students=students, ids=ids)
         while chunk := list(islice(source, _AT_ONCE)):
-            yield from _decided(chunk, deciding, versions, journal, derived)
+            yield from _decided(chunk, rules, versions, journal, known)
 
 
 def _decided(
     chunk: Sequence[ConversationIndex],
-    deciding: DecisionRules,
-    versions: Mapping[str, bytes],
+    rules: DecisionRules,
+    versions: Mapping[RunGrader, bytes],
     journal: JournalReader,
-    derived: DecisionCache,
-) -> list[Graded]:
-    over = [outline if _is_over(outline) else None for outline in chunk]
-    keys = [[_key(versions[g], g, outline) for g in versions] if outline else [] for outline in over]
-    known = derived.find([key for own in keys for key in own])
+    cache: DecisionCache,
+) -> list[DecidedConversation]:
+    turns = rules.run.turns
+    over = [index if _is_over(index, turns) else None for index in chunk]
+    keys = [
+        [_key(version, grader.name, index) for grader, version in versions.items()] if index else [] for index in over
+    ]
+    known = cache.find([key for own in keys for key in own])
     missing = [
-        (outline, grader, key)
-        for outline, own in zip(over, keys, strict=True)
-        if outline
+        (index, grader, key)
+        for index, own in zip(over, keys, strict=True)
+        if index
         for grader, key in zip(versions, own, strict=True)
         if key not in known
     ]
     if missing:
-        new = list(_worked_out(missing, deciding, journal))
-        derived.keep(new)
+        new = list(_worked_out(missing, rules, journal))
+        cache.keep(new)
         known.update(new)
-    return [Graded(outline, tuple(known[key] for key in own)) for outline, own in zip(chunk, keys, strict=True)]
+    return [
+        DecidedConversation(index, tuple([known[key] for key in own])) for index, own in zip(chunk, keys, strict=True)
+    ]
 
 
-def _is_over(outline: ConversationIndex) -> bool:
-    """Both turns said, or a refusal, which is the student's own outcome."""
-    last = outline.turns[-1]
-    if last.problem is not None:
-        return last.problem == "final"
-    return last.reply is not None and (last.number >= TURNS or last.origin != "call")
+def _is_over(index: ConversationIndex, turns: int | None) -> bool:
+    last = index.turns[-1]
+    has_reply = last.reply is not None
+    return is_over(turn=last.number, origin=last.origin, has_reply=has_reply, problem=last.problem, turns=turns)
 
 
-def _key(version: bytes, grader: str, outline: ConversationIndex) -> bytes:
-    last = outline.turns[-1]
+def _key(version: bytes, grader: str, index: ConversationIndex) -> bytes:
+    last = index.turns[-1]
     content = blake2b(version, digest_size=16)
-    content.update(f"{outline.combination}{last.reply}{last.origin == 'imported-text'}".encode())
-    for vote in outline.votes:
+    content.update(f"{index.combination}{last.reply}{last.origin == 'imported-text'}".encode())
+    for vote in index.votes:
         if vote.grader == grader:
             content.update(f"{vote.round} {vote.attempt} {vote.text}{vote.reply}".encode())
     return content.digest()
 
 
 def _worked_out(
-    missing: Sequence[tuple[ConversationIndex, str, bytes]], deciding: DecisionRules, journal: JournalReader
+    missing: Sequence[tuple[ConversationIndex, RunGrader, bytes]], rules: DecisionRules, journal: JournalReader
 ) -> Iterator[tuple[bytes, Decision]]:
-    said = [outline.turns[-1].reply for outline, _, _ in missing]
-    voted = [vote.reply for outline, _, _ in missing for vote in outline.votes]
-    words = contents(journal, [address for address in (*said, *voted) if address is not None])
-    meant = combinations_of(journal, [outline.combination for outline, _, _ in missing])
-    for outline, grader, key in missing:
-        last = outline.turns[-1]
-        answer = Answer("", "refused") if last.reply is None else answer_of(words[last.reply], last.origin)
-        votes = [(v, words[v.reply] if v.reply else "") for v in outline.votes if v.grader == grader]
-        yield key, deciding.decide(grader, meant[outline.combination], answer, votes)
-
-
-def answer_of(reply: str, origin: str) -> Answer:
-    """The graded text of a last reply."""
-    return plain_answer(reply) if origin == "imported-text" else extract_answer(reply)
+    replies = [index.turns[-1].reply for index, _, _ in missing]
+    votes = [vote.reply for index, _, _ in missing for vote in index.votes]
+    words = contents(journal, [address for address in (*replies, *votes) if address is not None])
+    combinations = combinations_of(journal, [index.combination for index, _, _ in missing])
+    for index, grader, key in missing:
+        last = index.turns[-1]
+        answer = answer_of(None if last.reply is None else words[last.reply], last.origin)
+        own = [(v, words[v.reply] if v.reply else "") for v in index.votes if v.grader == grader.name]
+        yield key, rules.decide(grader, combinations[index.combination], answer, own)

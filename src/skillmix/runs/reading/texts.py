@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import text_score
-from skillmix.runs.reading.run_records import RunRecords, run_records, run_rules
-from skillmix.runs.run import find_run
+from skillmix.runs.reading.records import RunRecords, run_records
+from skillmix.runs.run import open_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class TextRow:
 
 def run_texts(run_name: str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
     """Graded texts of a run: full marks first, then larger k, then more points."""
-    run = find_run(run_name)
+    run = open_run(run_name)
     records = run_records(run)
-    rules = run_rules(run)
+    rules = run.rules()
     rows = [
         _row(ballot, records, rules)
         for ballot in records.ballots
@@ -43,8 +43,8 @@ def run_texts(run_name: str, *, student: str | None = None, k: int | None = None
 
 
 def _row(ballot: Ballot, records: RunRecords, rules: Rules) -> TextRow:
-    text, points = ballot.text, ballot.points(rules, records.phrases)
-    names = [criterion.name for criterion in ballot.rubric(records.phrases).criteria]
+    text, points = ballot.text, ballot.points(rules, records.run.phrases)
+    names = [criterion.name for criterion in ballot.rubric(records.run.phrases).criteria]
     verdict = records.verdict(ballot)
     quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()} if verdict else {}
     return TextRow(

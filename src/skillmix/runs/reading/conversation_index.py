@@ -1,4 +1,4 @@
-"""Conversations as hashes: what was said and voted, without a word of it; a million of them fit through here."""
+"""Conversations as keys and hashes, so that a million can be scanned without loading their texts."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -17,11 +17,11 @@ from skillmix.runs.journal.schema import telling_what_broke
 
 
 class IndexedTurn(NamedTuple):
-    """One of the student's replies."""
+    """One call of the student."""
 
     number: int
     reply: str | None
-    """The address of the reply; None if there is none."""
+    """The hash under which the journal keeps the reply; None if there is no reply."""
     problem: str | None
     model: str
     origin: str
@@ -29,7 +29,7 @@ class IndexedTurn(NamedTuple):
 
 
 class IndexedVote(NamedTuple):
-    """One grading."""
+    """One grading call."""
 
     grader: str
     text: str
@@ -39,7 +39,7 @@ class IndexedVote(NamedTuple):
 
 
 class ConversationIndex(NamedTuple):
-    """One conversation."""
+    """One conversation without its words."""
 
     student: str
     combination: str
@@ -48,78 +48,90 @@ class ConversationIndex(NamedTuple):
     votes: tuple[IndexedVote, ...]
 
 
-_TURNS = (
+class _Query(NamedTuple):
+    """A scan of one kind of call."""
+
+    sql: str
+    key_columns: int
+    """How many columns, from the first, make up the key of a call."""
+    reply_column: int
+
+
+# Not indexed: walking the index would fetch each row from another part of a file of gigabytes; sorting the few columns
+# that are needed reads the file once, from front to back.
+_TURNS: Final = _Query(
     "SELECT student, combination, generation, turn, reply, problem_kind, model, origin, request_hash "
-    "FROM calls NOT INDEXED WHERE stage = 'generate' {chosen} ORDER BY student, combination, generation, turn"
+    "FROM calls NOT INDEXED WHERE stage = 'generate' {chosen} ORDER BY student, combination, generation, turn",
+    key_columns=4,
+    reply_column=4,
 )
-_VOTES = (
+_VOTES: Final = _Query(
     "SELECT student, combination, generation, grader, text, round, attempt, reply "
     "FROM calls NOT INDEXED WHERE stage = 'grade' {chosen} "
-    "ORDER BY student, combination, generation, grader, round, attempt, text"
+    "ORDER BY student, combination, generation, grader, round, attempt, text",
+    key_columns=7,
+    reply_column=7,
 )
-# Not indexed: walking the index would fetch every row from another place of a file of gigabytes; sorting the few
-# columns that are wanted reads the file once, from front to back.
 _conversation = itemgetter(0, 1, 2)
 
 
-class Ids(NamedTuple):
+class IdRange(NamedTuple):
     """Combination ids from the first up to the end."""
 
     first: str
     end: str
 
 
-HALVES: Final = (Ids("", "8"), Ids("8", "g"))
+HALVES: Final = (IdRange("", "8"), IdRange("8", "g"))
 """Ids are hexadecimal hashes, so each half has about as many conversations as the other."""
 
 
-def outlines(
-    journal: JournalReader, *, students: Iterable[str] | None = None, ids: Ids | None = None
+def indexed_conversations(
+    journal: JournalReader, *, students: Iterable[str] | None = None, ids: IdRange | None = None
 ) -> Iterator[ConversationIndex]:
-    """Every conversation in the order of its key; of these students and ids if any are named."""
-    chosen = _Chosen.by(students, ids)
-    votes = groupby(_rows(journal, _VOTES, chosen, width=7), key=_conversation)
-    at = next(votes, None)
-    for key, rows in groupby(_rows(journal, _TURNS, chosen, width=4), key=_conversation):
+    """Every conversation in key order; of these students and ids if any are named."""
+    chosen = _Condition.of(students, ids)
+    votes = groupby(_rows(journal, _VOTES, chosen), key=_conversation)
+    group = next(votes, None)
+    for key, rows in groupby(_rows(journal, _TURNS, chosen), key=_conversation):
         turns = tuple([IndexedTurn._make(row[3:]) for row in rows])
-        while at is not None and at[0] < key:
-            at = next(votes, None)
-        graded: tuple[IndexedVote, ...] = ()
-        if at is not None and at[0] == key:
-            graded = tuple([IndexedVote._make(row[3:]) for row in at[1]])
-            at = next(votes, None)
-        yield ConversationIndex(key[0], key[1], key[2], turns, graded)
+        while group is not None and group[0] < key:
+            group = next(votes, None)
+        gradings: tuple[IndexedVote, ...] = ()
+        if group is not None and group[0] == key:
+            gradings = tuple([IndexedVote._make(row[3:]) for row in group[1]])
+            group = next(votes, None)
+        yield ConversationIndex(key[0], key[1], key[2], turns, gradings)
 
 
-class _Chosen(NamedTuple):
+class _Condition(NamedTuple):
     """A condition of a query, and its values."""
 
-    condition: str
+    sql: str
     values: list[str]
 
     @classmethod
-    def by(cls, students: Iterable[str] | None, ids: Ids | None) -> "_Chosen":
-        condition, values = "", []
+    def of(cls, students: Iterable[str] | None, ids: IdRange | None) -> "_Condition":
+        sql, values = "", []
         if students is not None:
             values = sorted(set(students))
-            condition = f"AND student IN ({', '.join('?' * len(values))})"
+            sql = f"AND student IN ({', '.join('?' * len(values))})"
         if ids is not None:
-            condition += " AND combination >= ? AND combination < ?"
+            sql += " AND combination >= ? AND combination < ?"
             values += ids
-        return cls(condition, values)
+        return cls(sql, values)
 
 
-def _rows(journal: JournalReader, query: str, chosen: _Chosen, *, width: int) -> Iterator[tuple[Any, ...]]:
+def _rows(journal: JournalReader, query: _Query, condition: _Condition) -> Iterator[tuple[Any, ...]]:
     """Rows of all files in order; of a key that several files have, the one with a reply."""
-    asked = query.format(chosen=chosen.condition)
-    files = [_rows_of(path, connection, asked, chosen.values) for path, connection in journal.files]
+    sql = query.sql.format(chosen=condition.sql)
+    files = [_rows_of(path, connection, sql, condition.values) for path, connection in journal.files]
     if len(files) == 1:
         yield from files[0]
         return
-    order = itemgetter(*range(width))
-    for _, same in groupby(merge(*files, key=order), key=order):
-        found = list(same)
-        yield max(found, key=lambda row: row[4 if width == 4 else 7] is not None)
+    order = itemgetter(*range(query.key_columns))
+    for _, rows in groupby(merge(*files, key=order), key=order):
+        yield max(rows, key=lambda row: row[query.reply_column] is not None)
 
 
 def _rows_of(path: Path, connection: sqlite3.Connection, query: str, values: list[str]) -> Iterator[tuple[Any, ...]]:
@@ -132,7 +144,7 @@ _AT_ONCE = 500
 
 
 def _rows_with(journal: JournalReader, query: str, wanted: list[str]) -> Iterator[tuple[Any, ...]]:
-    """Rows of all files whose last-named column is one of many values, which are asked for some at a time."""
+    """Rows of all files whose last-named column is one of many values; a query takes only some values at a time."""
     for path, connection in journal.files:
         for start in range(0, len(wanted), _AT_ONCE):
             part = wanted[start : start + _AT_ONCE]
@@ -140,7 +152,7 @@ def _rows_with(journal: JournalReader, query: str, wanted: list[str]) -> Iterato
 
 
 def contents(journal: JournalReader, addresses: Iterable[str]) -> dict[str, str]:
-    """The words behind addresses, each checked against its hash."""
+    """The messages stored under these hashes, each checked against its hash."""
     wanted = sorted(set(addresses))
     found: dict[str, str] = {}
     for address, role, content in _rows_with(journal, "SELECT hash, role, content FROM messages WHERE hash", wanted):
@@ -154,7 +166,7 @@ def contents(journal: JournalReader, addresses: Iterable[str]) -> dict[str, str]
 
 
 def combinations_of(journal: JournalReader, ids: Iterable[str]) -> dict[str, Combination]:
-    """What these combination ids stand for; names that repeat are kept in memory once."""
+    """The combinations with these ids; a name that repeats is in memory once."""
     wanted = sorted(set(ids))
     found: dict[str, Combination] = {}
     for row in _rows_with(journal, "SELECT id, skills, topic FROM combinations WHERE id", wanted):

@@ -1,0 +1,118 @@
+"""A whole run in memory: its texts, and a ballot of every grader on each; replies are dropped once they are read."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from skillmix.calls import GradeKey
+from skillmix.checkers.judge import Verdict
+from skillmix.grading.answers import Rules
+from skillmix.grading.ballots import Ballot, StudentText
+from skillmix.grading.points import Points
+from skillmix.grading.reader import Reading
+from skillmix.grading.reasons import reasons_of
+from skillmix.prompts.rubric import Rubric, rubric_of
+from skillmix.runs.reading.conversations import conversations
+from skillmix.runs.reading.deciding import Votes, ballot_of, votes_of
+from skillmix.runs.reading.read_ahead import GradedConversation
+from skillmix.runs.rules_grader import RulesGrader, applicable_reasons
+from skillmix.runs.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecords:
+    """The texts and ballots of a run, in key order; ballots of graders that are code alone come last."""
+
+    run: Run
+    texts: list[StudentText]
+    ballots: list[Ballot]
+
+    def rubric_of(self, text: StudentText) -> Rubric:
+        """The rubric of one text."""
+        return rubric_of(text.combination.skills, text.combination.topic, phrases=self.run.phrases)
+
+    def verdict(self, ballot: Ballot) -> Verdict | None:
+        """The verdict of code on a text; None under a grader without code."""
+        if self.run.code is None or not self.run.graders[ballot.grader].has_code:
+            return None
+        return _verdict(self.run.code, ballot.text)
+
+    def reasons(self, ballot: Ballot, points: Points, rules: Rules, verdict: Verdict | None) -> dict[str, str]:
+        """Why code denied points of a text, by criterion."""
+        is_alone = self.run.graders[ballot.grader].is_code_alone
+        by_checkers = applicable_reasons(verdict, is_alone=is_alone) if verdict else {}
+        return reasons_of(points, ballot.text.combination.skills, ballot.text.answer, rules, by_checkers)
+
+
+def run_records(run: Run) -> RunRecords:
+    """The records of a run; they are read once, unless this process is writing to the run."""
+    return run.remember("records", lambda: _read_records(run))
+
+
+def _read_records(run: Run) -> RunRecords:
+    builder = RecordsBuilder(run, run.code)
+    with run.read() as journal:
+        for conversation in conversations(run, journal):
+            builder.add(conversation)
+    return builder.records()
+
+
+class RecordsBuilder:
+    """Makes the records of a run from its conversations."""
+
+    def __init__(self, run: Run, code: RulesGrader | None) -> None:
+        self._run = run
+        self._code = code
+        self._texts: list[StudentText] = []
+        self._ballots: list[Ballot] = []
+        self._code_ballots: list[Ballot] = []
+        self._imported_votes: list[dict[str, Votes]] = []
+        alone = [grader for grader in run.graders.values() if code is not None and grader.is_code_alone]
+        self._code_alone = alone
+        self._asked = sorted((g for g in run.graders.values() if g not in alone), key=lambda grader: grader.name)
+
+    def add(self, conversation: GradedConversation) -> Verdict | None:
+        """Take in a conversation; the verdict of code on its text, if some grader has code."""
+        text = conversation.text
+        votes = _votes_by_grader(conversation)
+        verdict = None if self._code is None else _verdict(self._code, text)
+        self._texts.append(text)
+        if self._run.is_imported:
+            self._imported_votes.append(votes)
+            return verdict
+        self._ballots += [ballot_of(text, grader, votes.get(grader.name, {}), verdict) for grader in self._asked]
+        self._code_ballots += [ballot_of(text, grader, {}, verdict) for grader in self._code_alone]
+        return verdict
+
+    def records(self) -> RunRecords:
+        """The records of all conversations that were added."""
+        ballots = self._imported_ballots() if self._run.is_imported else [*self._ballots, *self._code_ballots]
+        return RunRecords(self._run, self._texts, ballots)
+
+    def _imported_ballots(self) -> list[Ballot]:
+        """Every text under every grader of its student.
+
+        A student who earned nothing with every text was never given to a grader, and stands under each of them.
+        """
+        graders: dict[str, set[str]] = defaultdict(set)
+        for text, votes in zip(self._texts, self._imported_votes, strict=True):
+            graders[text.student].update(votes)
+        everyone = set[str]().union(*graders.values())
+        gradeable = {text.student for text in self._texts if text.answer.text}
+        return [
+            ballot_of(text, self._run.graders[name], votes.get(name, {}), None)
+            for text, votes in zip(self._texts, self._imported_votes, strict=True)
+            for name in sorted(graders[text.student] if text.student in gradeable else everyone)
+        ]
+
+
+def _votes_by_grader(conversation: GradedConversation) -> dict[str, Votes]:
+    attempts: dict[str, list[tuple[int, Reading | None]]] = {}
+    for call, reading in zip(conversation.calls, conversation.readings, strict=True):
+        key = call.key
+        assert isinstance(key, GradeKey)  # conversations join grading calls only
+        attempts.setdefault(key.grader, []).append((key.round, reading))
+    return {grader: votes_of(own) for grader, own in attempts.items()}
+
+
+def _verdict(code: RulesGrader, text: StudentText) -> Verdict:
+    return code.verdict(text.answer.text, skills=text.combination.skills, topic=text.combination.topic)

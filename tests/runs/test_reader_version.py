@@ -1,0 +1,91 @@
+"""Stored decisions are thrown away whenever the code that decides has changed."""
+
+import ast
+from hashlib import blake2b
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+import skillmix
+from skillmix.checkers.registry import ENTRY_POINTS
+from skillmix.runs.reading import decisions
+from skillmix.runs.reading.decisions import READER_VERSION, code_version
+
+PACKAGE = Path(skillmix.__file__).parent
+DECIDING = (
+    "hashing.py",
+    "catalog/names.py",
+    "prompts/rubric.py",
+    "grading/*.py",
+    "checkers/**/*.py",
+    "checkers/**/*.json",
+    "runs/rules_grader.py",
+    "runs/reading/deciding.py",
+    "runs/reading/replies.py",
+    "runs/reading/decisions.py",
+)
+"""The files that decide what a stored reply is worth."""
+KNOWN = (1, "ca29097dc937472c")
+"""READER_VERSION, and the hash of those files when it was last looked at."""
+
+
+def test_the_reader_version_is_that_of_the_code() -> None:
+    now = hash_of_code(PACKAGE)
+
+    assert (READER_VERSION, now) == KNOWN, (
+        f"The code that decides has changed. If it could decide the same replies otherwise, raise READER_VERSION in "
+        f"runs/reading/decisions.py; then write the version and {now!r} into KNOWN here."
+    )
+
+
+def hash_of_code(package: Path) -> str:
+    """A hash of the deciding files; comments, docstrings and formatting do not count."""
+    content = blake2b(digest_size=8)
+    for pattern in DECIDING:
+        files = sorted(package.glob(pattern))
+        assert files, pattern
+        for file in files:
+            text = file.read_text(encoding="utf-8")
+            content.update((code_of(text) if file.suffix == ".py" else text).encode())
+    return content.hexdigest()
+
+
+def code_of(source: str) -> str:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            texts = [n for n in body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)]
+            node.body = [n for n in body if n not in texts] or [ast.Pass()]  # type: ignore[attr-defined]
+    return ast.unparse(tree)
+
+
+def test_prose_is_no_code_and_a_number_is() -> None:
+    source = 'def f():\n    """One."""\n    return 1  # one\n'
+
+    assert code_of(source) == code_of('def f():\n    """Two."""\n    return 1\n')
+    assert code_of(source) != code_of(source.replace("return 1", "return 2"))
+
+
+def test_decisions_depend_on_the_checkers_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    code_version.cache_clear()
+    before = code_version()
+    other = EntryPoint("riddle", "riddles:check", ENTRY_POINTS)
+    monkeypatch.setattr(decisions, "entry_points", lambda group: [other])
+    try:
+        code_version.cache_clear()
+        assert code_version() != before
+    finally:
+        code_version.cache_clear()
+
+
+def test_decisions_depend_on_the_reader_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    code_version.cache_clear()
+    before = code_version()
+    monkeypatch.setattr(decisions, "READER_VERSION", READER_VERSION + 1)
+    try:
+        code_version.cache_clear()
+        assert code_version() != before
+    finally:
+        code_version.cache_clear()

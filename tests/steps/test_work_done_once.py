@@ -1,0 +1,119 @@
+"""From an experiment file to its report: how often a reply is read and a combination is drawn."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from skillmix.catalog import combinations
+from skillmix.catalog.yaml import read_yaml
+from skillmix.commands import main
+from skillmix.experiment import plan
+from skillmix.experiment.experiment import experiment_of
+from skillmix.grading import reader
+from skillmix.runs.run import open_run
+
+STEPS: list[dict[str, Any]] = [
+    {
+        "name": "eval",
+        "stage": "evaluate",
+        "students": ["student"],
+        "graders": ["grader", "mixed"],
+        "settings": ["train", "held-out"],
+        "k": [1, 2],
+        "combinations": 4,
+        "generations": 2,
+    },
+    {
+        "name": "data",
+        "stage": "dataset",
+        "writer": "student",
+        "graders": ["grader"],
+        "k": [1, 2],
+        "target": 6,
+    },
+    {"name": "report", "stage": "report"},
+]
+
+
+def experiment(folder: Path, steps: list[dict[str, Any]]) -> Path:
+    document = {
+        "name": "walk",
+        "catalog": "verifiable",
+        "students": {"student": {"model": "scripted:student?skill=0.9"}},
+        "graders": {
+            "grader": {"model": "scripted:grader?unreadable=0.2", "rounds": 3},
+            "mixed": {"model": "rules:scripted:grader?noise=0.2", "rounds": 1},
+        },
+        "steps": steps,
+    }
+    path = folder / "walk.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def wrapped(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any], Callable[..., object]], Counter[Any]]:
+    """Counts the calls of a function, wherever a module of the package has imported it."""
+
+    def wrap(function: Callable[..., Any], label: Callable[..., object]) -> Counter[Any]:
+        calls: Counter[Any] = Counter()
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            calls[label(*arguments, **named)] += 1
+            return function(*arguments, **named)
+
+        for name, module in list(sys.modules.items()):
+            if name.startswith("skillmix.") and getattr(module, function.__name__, None) is function:
+                monkeypatch.setattr(module, function.__name__, counted)
+        return calls
+
+    return wrap
+
+
+def gradings_with_a_reply() -> int:
+    with open_run("walk").read() as journal:
+        return sum(call.outcome is not None for call in journal.calls("grade"))
+
+
+def test_a_reply_is_read_once_for_the_numbers_and_a_cell_is_drawn_once(
+    in_folder: Path, wrapped: Callable[..., Counter[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import skillmix.datasets.from_runs
+    import skillmix.report.write
+    import skillmix.steps.run  # noqa: F401
+
+    monkeypatch.setattr("skillmix.report.contents.FIGURES", ())  # they take seconds
+    plan._drawn.cache_clear()
+    reads = wrapped(reader.read_grades, lambda rubric, reply, *, text=None: "numbers" if text else "ask again")
+    drawn = wrapped(combinations.draw_combinations, lambda draw, count: (draw.purpose, draw.setting, draw.k))
+    started = wrapped(combinations.all_combinations, lambda draw: (draw.purpose, draw.setting, draw.k))
+
+    assert main(["run", str(experiment(in_folder, STEPS))]) == 0
+
+    replies = gradings_with_a_reply()
+    assert replies > 150
+    assert 0 < reads["numbers"] <= replies
+    assert 0 < reads["ask again"] <= replies
+    assert (len(drawn), len(started)) == (4, 6)
+    assert set(drawn.values()) == set(started.values()) == {1}
+
+
+def test_the_copy_of_the_experiment_is_read_at_most_once(in_folder: Path, wrapped: Callable[..., Counter[Any]]) -> None:
+    file = str(experiment(in_folder, STEPS[:1]))
+    assert main(["run", file]) == 0
+    read = wrapped(read_yaml, lambda path: path.name)
+    checked = wrapped(experiment_of, lambda document, *, source: source)
+
+    assert main(["scores", "walk"]) == 0
+    assert (read["experiment.yaml"], checked["experiment.yaml"]) == (1, 1)
+    assert main(["status", "walk"]) == 0
+    assert (read["experiment.yaml"], checked["experiment.yaml"]) == (2, 2)
+    assert main(["report", "walk", "--no-figures"]) == 0
+    assert (read["experiment.yaml"], checked["experiment.yaml"]) == (3, 3)
+    assert main(["run", file]) == 0
+    assert (read["experiment.yaml"], checked["experiment.yaml"]) == (4, 3)
