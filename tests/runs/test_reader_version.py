@@ -22,7 +22,7 @@ DECIDING = (
     "checkers/**/*.json",
     "runs/rules_grader.py",
     "runs/reading/deciding.py",
-    "runs/reading/replies.py",
+    "runs/reading/reply_reader.py",
     "runs/reading/decisions.py",
 )
 """The files that decide what a stored reply is worth."""

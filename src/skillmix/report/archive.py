@@ -17,7 +17,7 @@ from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import Points
 from skillmix.grading.reasons import reasons_of
 from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.reading.conversations import ConversationKey, WrittenConversation
+from skillmix.runs.reading.graded_conversations import ConversationKey, WrittenConversation
 from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.scores.cells import Cell
 

@@ -20,7 +20,7 @@ from skillmix.catalog.names import fold_name
 from skillmix.errors import UserError
 from skillmix.grading.answers import extract_answer, plain_answer
 from skillmix.runs.journal.journal import JournalWriter
-from skillmix.runs.reading.conversations import conversations
+from skillmix.runs.reading.graded_conversations import conversations
 from skillmix.runs.run import imported_document, new_run
 
 _GENERATION_FOLDER = re.compile(r"k(?P<k>\d+)_s(?P<seed>-?\d+)_v(?P<version>.+)_r(?P<round>\d+)")
