@@ -51,7 +51,7 @@ def test_the_page_says_which_differences_are_noise(trained: Reported) -> None:
     for setting in ("train", "held-out"):
         block = page.partition(f'id="scores-{setting}"')[2].partition("</section>")[0]
         assert "format valid" in block
-        remark = "Within noise, as the interval of the paired difference includes 0: m12 against base at k = 1, 2, 3."
+        remark = "Within noise (the interval of the paired difference includes 0): m12 against base at k = 1, 2, 3."
         assert remark in block
 
 
