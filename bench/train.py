@@ -245,8 +245,8 @@ class Bench:
             started = time.perf_counter()
             first = engine.step(0, steps[0])
             note(
-                f"  {engine.precision}, budget {engine.budget}, {first.micro_batches} micro-batches, first step with "
-                f"compilation {time.perf_counter() - started:.1f} s, loss {first.answers:.5f}"
+                f"  {engine.precision.name}, budget {engine.budget}, {first.micro_batches} micro-batches, first step "
+                f"with compilation {time.perf_counter() - started:.1f} s, loss {first.answers:.5f}"
             )
             engine.step(1, steps[0])
             timed = Stretch(self)

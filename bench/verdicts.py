@@ -13,9 +13,9 @@ from pathlib import Path
 import yaml
 
 from skillmix.catalog.files import load_catalog
-from skillmix.checkers.copies import PromptTexts, prompt_texts
 from skillmix.checkers.judge import Judge
 from skillmix.checkers.passage import Passage, Span, passage_of
+from skillmix.checkers.prompt_copies import PromptTexts, prompt_texts
 from skillmix.checkers.registry import all_checkers
 from skillmix.checkers.sense import sense_problem
 from skillmix.checkers.topic import TopicWords, on_topic, topic_words

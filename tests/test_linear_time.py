@@ -13,13 +13,13 @@ import pytest
 
 import skillmix
 from skillmix.catalog.files import load_catalog
-from skillmix.catalog.names import fold
+from skillmix.catalog.names import fold_name
 from skillmix.checkers.passage import passage_of
 from skillmix.checkers.registry import CHECKERS
 from skillmix.checkers.sense import sense_problem
 from skillmix.checkers.topic import on_topic, topic_words
+from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.datasets.leakage import NameFinder
-from skillmix.datasets.words import corpus_of, distinct_share
 from skillmix.grading.answers import extract_answer, names_skill
 from skillmix.grading.injections import quotable
 from skillmix.grading.reader import read_grades
@@ -113,7 +113,7 @@ TOPIC: Final = topic_words("Sewing", ["needle"], ["thread"])
 
 def read_afresh(reply: str, text: str | None = None) -> object:
     """A reading that no cache of an earlier one shortens."""
-    for cached in (fold, read_value, label_forms, quotable):
+    for cached in (fold_name, read_value, label_forms, quotable):
         cached.cache_clear()
     return read_grades(rubric_of(["metaphor", f"red herring {len(reply)}"], "Sewing"), reply, text=text)
 

@@ -67,7 +67,7 @@ def test_the_order_of_catalogue_files_does_not_matter(tiny_catalog: Catalog) -> 
 
 
 def test_asking_for_more_than_exist_says_how_many_exist(tiny_catalog: Catalog) -> None:
-    with pytest.raises(UserError, match="only 60 exist"):
+    with pytest.raises(UserError, match="has only 60"):
         draw_combinations(draw_from(tiny_catalog, 2), 61)
 
 
@@ -109,11 +109,11 @@ def test_a_ladder_is_prefix_stable(tiny_catalog: Catalog) -> None:
 
 
 def test_a_ladder_that_runs_out_says_how_long_it_can_be(tiny_catalog: Catalog) -> None:
-    with pytest.raises(UserError, match="only 4 exist"):
+    with pytest.raises(UserError, match="has only 4"):
         draw_ladder(draw_from(tiny_catalog, 6), 5)
-    with pytest.raises(UserError, match="at most one chain for each skill and topic to start from: 24"):
+    with pytest.raises(UserError, match="at most one chain for each pair of a skill and a topic: 24"):
         draw_ladder(draw_from(tiny_catalog, 2), 25)
-    with pytest.raises(UserError, match="only 10 chains that stay different"):
+    with pytest.raises(UserError, match="Only 10 chains of the ladder stay different"):
         draw_ladder(draw_from(tiny_catalog, 5), 12)
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog, shipped_catalogs
-from skillmix.catalog.names import before_parenthesis, fold
+from skillmix.catalog.names import before_parenthesis, fold_name
 from skillmix.errors import UserError
 from skillmix.grading.answers import names_skill
 
@@ -41,7 +41,7 @@ def test_names_categories_and_topics_are_the_papers(paper: Catalog, shared: Path
 
 
 def runs_of_six(text: str) -> set[tuple[str, ...]]:
-    words = re.findall(r"\w+", fold(text))
+    words = re.findall(r"\w+", fold_name(text))
     return {tuple(words[i : i + 6]) for i in range(len(words) - 5)}
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from skillmix.catalog.files import load_catalog
 from skillmix.checkers import judge as verdict_module
-from skillmix.checkers.copies import prompt_texts
 from skillmix.checkers.judge import Judge, Verdict
+from skillmix.checkers.prompt_copies import prompt_texts
 from skillmix.checkers.registry import CHECKERS, LOOKS_FOR, why_not_shown
 from skillmix.render.wording import shortened
 from tests.checkers.test_texts import NOT_SHOWN, SHOWN
@@ -62,13 +62,13 @@ def test_a_copy_names_the_example_and_counts_its_words(count: int) -> None:
     words = CATALOG.skill("anaphora").example.split()
     text = f"{' '.join(words[:count])} loaf was good bread, and the crust was bad."
 
-    assert judged(text).reasons == {"sense": f'{count} words in a row are from the example of "anaphora"'}
+    assert judged(text).reasons == {"sense": f'{count} words in a row are copied from the example of "anaphora"'}
 
 
 def test_a_copied_definition_is_named() -> None:
     text = "At least three different words close together begin with the bread in the oven."
 
-    assert judged(text).reasons == {"sense": '10 words in a row are from the definition of "alliteration"'}
+    assert judged(text).reasons == {"sense": '10 words in a row are copied from the definition of "alliteration"'}
 
 
 def test_reasons_are_worked_out_only_when_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:

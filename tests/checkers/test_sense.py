@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skillmix
-from skillmix.checkers.copies import PromptTexts
 from skillmix.checkers.english.word_order import OTHER_CLASSES, order_score, word_order
 from skillmix.checkers.passage import passage_of
+from skillmix.checkers.prompt_copies import PromptTexts
 from skillmix.checkers.sense import sense_problem
 
 LABELLED = Path(__file__).parent / "labelled"
@@ -70,10 +70,10 @@ def test_texts_without_sense_fail(kind: str, half: str) -> None:
         ("This sentence shows anaphora, as you can see.", 'it talks about the task: "This sentence shows"'),
         (
             "I said no, no, no, no, no to the bread.",
-            'the word "no" stands 5 times in a row where 4 are allowed',
+            'the word "no" occurs 5 times in a row where 4 are allowed',
         ),
-        ("We baked the bread at home. We baked the bread at home.", "the same sentence stands 2 times"),
-        ("The bread is warm and soft. " * 3, "the same sentence stands 3 times"),
+        ("We baked the bread at home. We baked the bread at home.", "the same sentence occurs 2 times"),
+        ("The bread is warm and soft. " * 3, "the same sentence occurs 3 times"),
         (
             "The bread is warm and the bread is warm and the bread is warm.",
             "it runs in circles: too many of its phrases are repeated",
@@ -89,7 +89,7 @@ def test_the_reason_is_given(text: str, reason: str) -> None:
 def test_a_reason_quotes_only_the_beginning_of_a_long_word() -> None:
     problem = sense_problem(passage_of(f"I said {'o' * 5000} {'o' * 5000} " * 1 + f"{'o' * 5000} " * 4 + "to it."))
 
-    assert problem == f'the word "{"o" * 59}…" stands 6 times in a row where 4 are allowed'
+    assert problem == f'the word "{"o" * 59}…" occurs 6 times in a row where 4 are allowed'
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_copy_has_eight_words_of_the_prompt_in_a_row() -> None:
     copy = sense_problem(passage_of("My uncle sleeps by day for the bread is baked badly."), shown)
     own = sense_problem(passage_of("My uncle sleeps by day, for the bread is cheap then."), shown)
 
-    assert copy == "8 words in a row are from the example"
+    assert copy == "8 words in a row are copied from the example"
     assert own is None
 
 
@@ -126,7 +126,7 @@ def test_the_words_of_a_copy_are_counted(count: int) -> None:
     shown = PromptTexts({"the definition": "Nothing of it is here.", "the example": EXAMPLE})
     text = f"I know that {' '.join(EXAMPLE.split()[:count]).lower()} when he is glad."
 
-    assert sense_problem(passage_of(text), shown) == f"{count} words in a row are from the example"
+    assert sense_problem(passage_of(text), shown) == f"{count} words in a row are copied from the example"
 
 
 def test_seven_words_of_an_example_are_no_copy() -> None:
@@ -142,7 +142,7 @@ def test_words_of_two_examples_are_not_one_copy() -> None:
 
     problem = sense_problem(passage_of(EXAMPLE), shown)
 
-    assert problem == f"{len(second)} words in a row are from the second"
+    assert problem == f"{len(second)} words in a row are copied from the second"
     assert len(second) == 10
 
 

@@ -97,7 +97,7 @@ def test_under_rules_exactly_the_denied_points_have_a_reason(in_folder: Path) ->
 
     texts = run_texts("coded")
 
-    nothing = {"the student wrote no text", "the student refused, or a filter held its reply back"}
+    nothing = {"the student wrote no text", "the student refused to answer, or a filter blocked the reply"}
     assert nothing < {reason for text in texts for reason in text.reasons.values()}
     for text in texts:
         assert set(text.reasons) == {name for name, point in text.points.items() if not point}

@@ -24,7 +24,7 @@ from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.grading.answers import RULES
 from skillmix.grading.points import text_score
 from skillmix.grading.sentences import count_sentences
-from skillmix.runs.reading.records import run_records
+from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import open_run
 from skillmix.runs.scheduler import StopReason
 from skillmix.steps.run import run_experiment

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillmix.datasets.copies import earlier_copies
-from skillmix.datasets.texts import removals
-from skillmix.datasets.words import corpus_of, distinct_share, holds_run_of, repeated_frames, words_of
+from skillmix.datasets.corpus import corpus_of, distinct_share, holds_run_of, repeated_frames, words_of
+from skillmix.datasets.kept_texts import removals
 
 TEXTS = st.lists(st.lists(st.sampled_from("abcdef"), min_size=0, max_size=9).map(" ".join), max_size=25)
 
@@ -128,7 +128,7 @@ def test_removals_say_why_and_of_what() -> None:
 
     found = removals(corpus_of(texts), examples=["Told words that were told before by you."], threshold=0.6)
 
-    assert [(r.place, r.why, r.of) for r in found] == [
+    assert [(r.text_index, r.why, r.copy_of) for r in found] == [
         (1, "exact copy", 0),
         (2, "near copy", 0),
         (3, "repeats an example", None),
@@ -146,7 +146,7 @@ def test_frames_and_shares_do_not_depend_on_how_many_texts_are_looked_at_at_once
         holds_run_of(corpus, ["a b c a b"], length=5),
     )
 
-    monkeypatch.setattr("skillmix.datasets.words._TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr("skillmix.datasets.corpus._TEXTS_AT_ONCE", 3)
 
     parts = (
         repeated_frames(corpus, 6, most=10),

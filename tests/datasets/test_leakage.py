@@ -1,10 +1,16 @@
-"""Names of held-out skills in the words of other texts, against the plain way of finding them."""
+"""Names of held-out skills in other texts, and files of combinations that no data set may hold."""
 
+import json
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmix.datasets.leakage import NameFinder
-from skillmix.datasets.words import words_of
+from skillmix.catalog.combinations import combination_of
+from skillmix.datasets.corpus import words_of
+from skillmix.datasets.leakage import NameFinder, combinations_in
+from skillmix.errors import UserError
 
 SKILLS = ("red herring", "pun", "cliché", "one's own (fallacy)", "self-serving bias", "Occam's razor")
 BITS = ("red", "Red", "herring", "herrings", "pun", "PUN", "punt", "clichÉ", "cliché", "one’s", "one's", "own", "self")
@@ -33,3 +39,33 @@ def test_a_finder_for_many_texts_leaves_out_what_is_in_none() -> None:
 
     assert finder.among("A punt on the river, a herring in the sea.") is None
     assert finder.among("Red sails.") is not None
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
+def test_combinations_are_known_by_their_ids(tmp_path: Path, suffix: str) -> None:
+    one = {"skills": ["metaphor", "red herring"], "topic": "Sewing"}
+    path = tmp_path / f"found.{suffix}"
+    path.write_text(json.dumps([one] if suffix == "json" else one), encoding="utf-8")
+
+    assert list(combinations_in(path)) == [combination_of(one["skills"], "Sewing").id]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"skills": ["metaphor"], "topic": None},
+        {"skills": ["metaphor"], "topic": ""},
+        {"skills": [None], "topic": "Sewing"},
+        {"skills": "metaphor", "topic": "Sewing"},
+        {"skills": {"metaphor": 1}, "topic": "Sewing"},
+        {"skills": ["metaphor"]},
+        ["metaphor"],
+        None,
+    ],
+)
+def test_a_name_that_is_no_text_is_refused_instead_of_barring_nothing(tmp_path: Path, wrong: object) -> None:
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps([wrong]), encoding="utf-8")
+
+    with pytest.raises(UserError, match="does not hold combinations"):
+        list(combinations_in(path))

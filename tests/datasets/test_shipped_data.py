@@ -10,7 +10,7 @@ import pytest
 
 from skillmix.catalog.combinations import combination_of
 from skillmix.catalog.files import load_catalog
-from skillmix.datasets.evaluations import evaluated
+from skillmix.datasets.leakage import evaluated
 from skillmix.experiment.experiment import load_experiment
 from skillmix.grading.sentences import count_sentences
 from skillmix.models.bundled import bundled_models

@@ -44,3 +44,17 @@ def test_the_defaults_are_the_papers_recipe() -> None:
 def test_faults_are_found_before_anything_runs(settings: dict[str, object], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         step(**settings)
+
+
+def test_the_recipe_leaves_out_what_is_trained_and_on_which_data() -> None:
+    recipe = step(seed=3, batch=8).recipe()
+
+    assert not recipe.keys() & {"name", "stage", "base", "data", "seed"}
+    assert (recipe["batch"], recipe["steps"], recipe["epochs"]) == (8, None, None)
+
+
+def test_settings_of_speed_and_memory_do_not_change_the_model() -> None:
+    slow = step(token_budget=64, recompute="on", compile="off", checkpoint_every=1, reshard=False, precision="fp32")
+
+    assert slow.decisive() == step().decisive()
+    assert slow.recipe() != step().recipe()

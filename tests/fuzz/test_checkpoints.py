@@ -14,7 +14,7 @@ from skillmix.models import checkpoints
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
 from skillmix.models.lineage import lineage_of
 from skillmix.models.specs import parse_spec
-from skillmix.training.sources import read_lessons, sources_of
+from skillmix.training.job import read_lessons, sources_of
 from tests.fuzz.common import cases, damaged_bytes, mutated, nothing_changes_in, refused
 from tests.models.tiny_checkpoint import torch, write_adapter, write_checkpoint
 

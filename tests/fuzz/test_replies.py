@@ -7,8 +7,8 @@ from typing import Final
 from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
 from skillmix.catalog.files import load_catalog
 from skillmix.datasets.copies import earlier_copies
+from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.leakage import NameFinder
-from skillmix.datasets.words import corpus_of
 from skillmix.grading.answers import extract_answer, names_skill
 from skillmix.grading.reader import read_grades
 from skillmix.grading.sentences import count_sentences

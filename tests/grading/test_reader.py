@@ -137,7 +137,7 @@ def test_a_row_about_something_else_is_noted() -> None:
     reading = read_grades(rubric, "| metaphor | 1 |\n| topic | 1 |\n| sense | 1 |\n| Creativity | 1 |")
 
     assert reading.points == (1.0, 1.0, 1.0, None)
-    assert reading.notes == ("a row is about no criterion: 'Creativity'",)
+    assert reading.notes == ("a row matches no criterion: 'Creativity'",)
 
 
 def test_a_skill_with_the_topics_name_keeps_its_own_row() -> None:

@@ -7,7 +7,7 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillmix.catalog.names import before_parenthesis, fold
+from skillmix.catalog.names import before_parenthesis, fold_name
 from skillmix.grading.answers import extract_answer
 from skillmix.grading.injections import quotable
 from skillmix.grading.reader import Reading, read_any_form, read_grades, read_plain_table
@@ -103,12 +103,12 @@ def assert_sound(rubric: Rubric, reply: str, reading: Reading) -> None:
         assert reading.problem
         return
     assert len(reading.points) == len(rubric.criteria)
-    said = fold(reply)
+    said = fold_name(reply)
     for criterion, point in zip(rubric.criteria, reading.points, strict=True):
         assert point is None or 0 <= point <= 1
         if criterion.kind == "skill":
             assert point is not None
-            assert fold(before_parenthesis(criterion.name)) in said
+            assert fold_name(before_parenthesis(criterion.name)) in said
         elif criterion.kind == "topic":
             assert point is not None
             assert rubric.folded_topic in said or any(word in said for word in TOPIC_WORDS)
@@ -146,8 +146,8 @@ def test_a_mutation_that_drops_a_criterion_is_never_read() -> None:
             continue
         rubric = rubric_of(case["skills"], case["topic"])
         for criterion in rubric.criteria[: rubric.k]:
-            short = fold(before_parenthesis(criterion.name))
-            lines = [line for line in case["reply"].splitlines() if short not in fold(line)]
+            short = fold_name(before_parenthesis(criterion.name))
+            lines = [line for line in case["reply"].splitlines() if short not in fold_name(line)]
 
             reading = read_grades(rubric, "\n".join(lines), text=case.get("text"))
 

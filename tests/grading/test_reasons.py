@@ -72,7 +72,7 @@ def test_the_reason_of_a_checker_is_given_for_a_denied_point_alone() -> None:
     ("status", "rules", "reason"),
     [
         ("empty", DEFAULT, "the student wrote no text"),
-        ("refused", DEFAULT, "the student refused, or a filter held its reply back"),
+        ("refused", DEFAULT, "the student refused to answer, or a filter blocked the reply"),
         ("no marker", replace(DEFAULT, missing_marker="zero"), 'the reply has no "Answer:"'),
     ],
 )

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from skillmix.calls import Subject
 from skillmix.catalog.files import load_catalog
-from skillmix.checkers.copies import prompt_texts
 from skillmix.checkers.judge import Judge
+from skillmix.checkers.prompt_copies import prompt_texts
 from skillmix.commands import main
 from skillmix.grading.sentences import count_sentences
 from skillmix.models.scripted import ScriptedModel

@@ -18,10 +18,10 @@ import yaml
 
 from skillmix.commands import main
 from skillmix.experiment.experiment import load_experiment
-from skillmix.runs.planned_work import planned_work
 from skillmix.runs.progress.progress import LINE_EVERY, RunProgress
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.run import Run
+from skillmix.steps.run import planned_work
 
 _EVALUATE = {"stage": "evaluate", "graders": ["judge"], "settings": ["train"], "k": [1, 2], "generations": 2}
 _SHOWN_LEFT = re.compile(r"(about|at least) \d+ (s|min) left")

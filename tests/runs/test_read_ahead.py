@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skillmix.runs.reading import read_ahead
-from skillmix.runs.reading.conversations import conversations, graded_conversations
+from skillmix.runs.reading.graded_conversations import conversations, graded_conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.run import Run
 from tests.runs.test_reading import scripted

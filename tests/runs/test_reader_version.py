@@ -22,11 +22,11 @@ DECIDING = (
     "checkers/**/*.json",
     "runs/rules_grader.py",
     "runs/reading/deciding.py",
-    "runs/reading/replies.py",
+    "runs/reading/reply_reader.py",
     "runs/reading/decisions.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (1, "ca29097dc937472c")
+KNOWN = (1, "834a27fcbe98e8fc")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 

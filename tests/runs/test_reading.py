@@ -16,10 +16,10 @@ from skillmix.grading.points import text_score
 from skillmix.grading.reader import Reading
 from skillmix.runs.import_texts import import_texts
 from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.reading.conversations import conversations, written_conversations
 from skillmix.runs.reading.decisions import decided_conversations, decision_rules
+from skillmix.runs.reading.graded_conversations import conversations, written_conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
-from skillmix.runs.reading.records import RunRecords, run_records
+from skillmix.runs.reading.run_records import RunRecords, run_records
 from skillmix.runs.run import Run, open_run
 from skillmix.steps.run import run_experiment
 

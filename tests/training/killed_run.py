@@ -1,4 +1,4 @@
-"""Trains an experiment's steps and is killed before one of them: the program of test_resume.py.
+"""Trains an experiment's steps and is killed before one of them: the program of test_checkpoints.py.
 
 python tests/training/killed_run.py EXPERIMENT.yaml STEP
 """

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from skillmix.runs.run import Run
-from skillmix.training.job_progress import draw_losses
-from skillmix.training.log import run_curves
+from skillmix.training.log import cut_log, draw_losses, run_curves
 from skillmix.training.loss_curve import loss_curve
 
 
@@ -59,3 +58,18 @@ def test_a_loss_that_is_no_number_is_left_out_of_both_pictures(tmp_path: Path) -
     [curve] = run_curves(Run(tmp_path))
 
     assert curve.series == {"answers": [(1, 2.0)]}
+
+
+def test_a_cut_log_has_the_rows_of_earlier_steps_and_no_damaged_line(tmp_path: Path) -> None:
+    folder = write_log(tmp_path / "m1", [{"step": n, "answers": 1.0} for n in range(4)])
+
+    cut_log(folder / "training.jsonl", before=2)
+
+    lines = (folder / "training.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 1]
+
+
+def test_a_log_that_is_not_there_is_cut_to_an_empty_one(tmp_path: Path) -> None:
+    cut_log(tmp_path / "m1" / "training.jsonl", before=0)
+
+    assert (tmp_path / "m1" / "training.jsonl").read_text(encoding="utf-8") == ""

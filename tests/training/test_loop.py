@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from skillmix.errors import Interrupted, UserError
+from skillmix.experiment.train_step import LoraSettings
 from skillmix.training.data.chat_formats import Turn
 from skillmix.training.data.examples import Conversation, Encoder, Example
 from skillmix.training.data.order import TrainingOrder
-from skillmix.training.loop import TrainResult, operations_a_token, train
-from skillmix.training.lora import Lora, with_adapter
+from skillmix.training.loop import TrainResult, operations_per_token, train
 from skillmix.training.recipe import TrainingRecipe
+from skillmix.training.saving import with_adapter
 from skillmix.training.step.engine import Engine
 from tests.training.tiny import Steps, example, random_step, tiny_model, weights_of
 from tests.training.tokenizers_at_hand import tokenizer
@@ -164,7 +165,7 @@ def test_an_interrupted_step_is_finished_and_kept(
 
 def test_only_the_adapter_learns_and_dropout_is_drawn_by_step(tmp_path: Path) -> None:
     def adapted() -> Any:
-        return with_adapter(tiny_model(), Lora(4, 8, 0.3, "all-linear"), seed=0)
+        return with_adapter(tiny_model(), LoraSettings(rank=4, alpha=8, dropout=0.3), seed=0)
 
     before = tiny_model().state_dict()
     results: list[tuple[TrainResult, list[dict[str, Any]]]] = []
@@ -178,7 +179,7 @@ def test_only_the_adapter_learns_and_dropout_is_drawn_by_step(tmp_path: Path) ->
     assert all(torch.equal(kept[key], value) for key, value in before.items())
     assert [row["answers"] for row in rows] == [row["answers"] for row in others]
     assert torch.equal(weights_of(first.model), weights_of(second.model))
-    without = run(FAST, tmp_path, model=with_adapter(tiny_model(), Lora(4, 8, 0.0, "all-linear"), seed=0))[1]
+    without = run(FAST, tmp_path, model=with_adapter(tiny_model(), LoraSettings(rank=4, alpha=8), seed=0))[1]
     assert without[1]["answers"] != rows[1]["answers"]
 
 
@@ -186,5 +187,5 @@ def test_operations_count_what_is_trained_and_what_only_passes_gradients_on() ->
     model = tiny_model()
     count = sum(p.numel() for p in model.parameters())
 
-    assert operations_a_token(model) == 6 * count
-    assert operations_a_token(model.requires_grad_(False)) == 4 * count
+    assert operations_per_token(model) == 6 * count
+    assert operations_per_token(model.requires_grad_(False)) == 4 * count

@@ -47,7 +47,7 @@ def trainer(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
             [
                 {"role": r, "content": c}
                 for t in conversation.turns
-                for r, c in (("user", t.said), ("assistant", t.answer))
+                for r, c in (("user", t.user), ("assistant", t.answer))
             ]
             for conversation in CONVERSATIONS
         ]

@@ -64,7 +64,7 @@ def weights_of(model: Any) -> torch.Tensor:
 
 
 def gradients_of(engine: Engine) -> dict[str, torch.Tensor]:
-    return {slot.name: slot.total.clone() for slot in engine.optimizer.slots}
+    return {trained.name: trained.total.clone() for trained in engine.optimizer.parameters}
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:

@@ -5,18 +5,19 @@ torchrun --nproc-per-node 2 tests/training/two_ranks.py FOLDER
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from skillmix.experiment.train_step import LoraSettings
 from skillmix.training.data.examples import Example
 from skillmix.training.data.micro_batches import split
 from skillmix.training.loop import train
-from skillmix.training.lora import Lora, with_adapter
 from skillmix.training.ranks import Ranks, joined_ranks
 from skillmix.training.recipe import TrainingRecipe
+from skillmix.training.saving import with_adapter
 from skillmix.training.step import loss
 from skillmix.training.step.engine import Engine
 from tests.training.tiny import Steps, example, random_step, tiny_model
@@ -30,10 +31,10 @@ ADAM = TrainingRecipe(
 )
 RECIPES = {
     "adam": ADAM,
-    "sgd": replace(ADAM, optimizer="sgd", learning_rate=0.3, weight_decay=0.1),
-    "adapter": replace(ADAM, optimizer="sgd", learning_rate=0.03, reshard=False, recompute="on"),
+    "sgd": ADAM.model_copy(update={"optimizer": "sgd", "learning_rate": 0.3, "weight_decay": 0.1}),
+    "adapter": ADAM.model_copy(update={"optimizer": "sgd", "learning_rate": 0.03, "reshard": False, "recompute": "on"}),
 }
-RESUMED = replace(ADAM, steps=8, checkpoint_every=3)
+RESUMED = ADAM.model_copy(update={"steps": 8, "checkpoint_every": 3})
 INTERRUPTED_AT = 5
 VALIDATION = [example(30, seed=5), example(50, seed=6), example(11, seed=7)]
 
@@ -53,7 +54,7 @@ class Interrupted(Steps):
 def trace(name: str, ranks: Ranks) -> dict[str, Any]:
     """Losses, norms and whole updates of every step."""
     setattr(loss, "_LOGITS", 97 * 5)  # noqa: B010, five rows are a chunk
-    model = with_adapter(tiny_model(), Lora(4, 40, 0.0, "all-linear"), seed=0) if name == "adapter" else tiny_model()
+    model = with_adapter(tiny_model(), LoraSettings(rank=4, alpha=40), seed=0) if name == "adapter" else tiny_model()
     engine = Engine(model, RECIPES[name], ranks)
     rows, updates = [], []
     weights = whole_weights(engine)

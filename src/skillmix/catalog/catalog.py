@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, get_args
 
-from skillmix.catalog.names import before_parenthesis, fold
+from skillmix.catalog.names import before_parenthesis, fold_name
 from skillmix.errors import UserError
 from skillmix.hashing import ranked, short_id
 
 RESERVED_NAMES: Final = ("topic", "sense", "length")
-"""The three criteria beside the skills, as they are named in every output."""
+"""Names of the three criteria besides the skills, as every output spells them."""
 
 
 Setting = Literal["train", "held-out", "all"]
@@ -19,7 +19,7 @@ SETTINGS: Final[tuple[Setting, ...]] = get_args(Setting)
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One language skill, with what a student and a grader are told about it."""
+    """One language skill, with the definition and the example that prompts show."""
 
     name: str
     category: str
@@ -34,19 +34,19 @@ class Side:
     skills: tuple[str, ...]
     topics: tuple[str, ...]
     impossible: frozenset[frozenset[str]] = frozenset()
-    """Skills that no text can show together, and that are not drawn together."""
+    """Groups of skills that no text can show together; a draw skips them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A split into what may be trained on and what is held out; a skill may be on neither side."""
+    """A split into a train side and a held-out side; a skill may be on neither."""
 
     name: str
     train: Side
     held_out: Side
 
     def side(self, setting: Setting) -> Side:
-        """What a setting draws from; `all` is both sides together."""
+        """The side that a setting draws from; `all` joins both sides."""
         if setting == "train":
             return self.train
         if setting == "held-out":
@@ -56,7 +56,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Catalog:
-    """A named set of skills and topics; valid once built."""
+    """A named set of skills, topics and partitions; every instance is valid."""
 
     name: str
     skills: tuple[Skill, ...]
@@ -65,12 +65,12 @@ class Catalog:
     default_partition: str
     exclude: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     vocabulary: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
-    """For code that checks a topic: words each of which is enough, and words of which two are."""
+    """For the topic checker, by topic: words of which one is enough, and words of which two are needed."""
     impossible: frozenset[frozenset[str]] = frozenset()
-    """Skills that no text can show together; never drawn."""
+    """Groups of skills that no text can show together; never drawn."""
 
     def content_hash(self) -> str:
-        """Changes when anything that reaches a prompt or a draw changes."""
+        """A hash of everything that reaches a prompt or a draw."""
         skills = [[s.name, s.category, s.definition, s.example] for s in self.skills]
         sides = [[p.name, [[s.skills, s.topics] for s in (p.train, p.held_out)]] for p in self.partitions]
         parts: list[object] = [skills, self.topics, sides, self.default_partition, dict(self.exclude)]
@@ -80,36 +80,36 @@ class Catalog:
 
     @cached_property
     def _by_name(self) -> dict[str, Skill]:
-        return {fold(skill.name): skill for skill in self.skills}
+        return {fold_name(skill.name): skill for skill in self.skills}
 
     def skill(self, name: str) -> Skill:
-        """The skill of that name, or of that short form where only one has it."""
-        folded = fold(name)
+        """The skill with this name, or the only skill with this short form."""
+        folded = fold_name(name)
         exact = self._by_name.get(folded)
         if exact is not None:
             return exact
-        found = [s for s in self.skills if fold(before_parenthesis(s.name)) == folded]
-        if len(found) == 1:
-            return found[0]
+        matches = [s for s in self.skills if fold_name(before_parenthesis(s.name)) == folded]
+        if len(matches) == 1:
+            return matches[0]
         raise UserError(
             f"No skill named {name!r} in catalogue {self.name!r}."
-            if not found
-            else f"{name!r} is the short form of {len(found)} skills.",
-            hint=_nearest_hint(folded, [s.name for s in (found or self.skills)], "skillmix catalog"),
+            if not matches
+            else f"{name!r} is the short form of {len(matches)} skills.",
+            hint=_nearest_hint(folded, [s.name for s in (matches or self.skills)], "skillmix catalog"),
         )
 
     def topic(self, name: str) -> str:
-        """The topic of that name, in the catalogue's spelling."""
+        """The topic with this name, in the catalog's spelling."""
         for topic in self.topics:
-            if fold(topic) == fold(name):
+            if fold_name(topic) == fold_name(name):
                 return topic
         raise UserError(
             f"No topic named {name!r} in catalogue {self.name!r}.",
-            hint=_nearest_hint(fold(name), self.topics, "skillmix catalog"),
+            hint=_nearest_hint(fold_name(name), self.topics, "skillmix catalog"),
         )
 
     def partition(self, name: str | None = None) -> Partition:
-        """A partition by name; `random-skills:SEED` and `random-categories:SEED` are made on the spot."""
+        """A partition by name; `random-skills:SEED` and `random-categories:SEED` are computed from the default one."""
         wanted = name or self.default_partition
         for partition in self.partitions:
             if partition.name == wanted:
@@ -123,28 +123,28 @@ class Catalog:
         )
 
     def excluded(self, names: Iterable[str]) -> frozenset[str]:
-        """Skill names behind a mix of exclude-list names and skill names."""
+        """Resolve exclude lists and single skills to skill names."""
         skills: set[str] = set()
         for name in names:
             skills |= set(self.exclude[name]) if name in self.exclude else {self.skill(name).name}
         return frozenset(skills)
 
     def pool(self, setting: Setting, *, partition: str | None = None, exclude: Iterable[str] = ()) -> Side:
-        """The skills and topics that a setting draws from, without the excluded skills."""
+        """The skills and topics that a setting draws from, less the excluded skills."""
         side = self.partition(partition).side(setting)
-        gone = self.excluded(exclude)
-        skills = tuple(s for s in side.skills if s not in gone)
+        excluded = self.excluded(exclude)
+        skills = tuple(s for s in side.skills if s not in excluded)
         return Side(skills=skills, topics=side.topics, impossible=self.impossible)
 
 
 def _nearest_hint(folded: str, names: Sequence[str], command: str) -> str:
     words = set(folded.split())
-    near = [name for name in names if words & set(fold(name).split())][:5]
+    near = [name for name in names if words & set(fold_name(name).split())][:5]
     return f"Did you mean: {'; '.join(near)}?" if near else f"`{command}` lists them."
 
 
 def _random_skills(catalog: Catalog, seed: int) -> Partition:
-    """Single skills reshuffled between sides of the default partition's sizes; topics stay."""
+    """Shuffle the skills between two sides of the default partition's sizes; topics stay where they are."""
     base = catalog.partition()
     names = ranked([*base.train.skills, *base.held_out.skills], "random-skills", seed)
     chosen = set(names[: len(base.train.skills)])
@@ -152,7 +152,7 @@ def _random_skills(catalog: Catalog, seed: int) -> Partition:
 
 
 def _random_categories(catalog: Catalog, seed: int) -> Partition:
-    """Whole categories reshuffled, train filled until it is as near half of the skills as it gets."""
+    """Shuffle whole categories; the train side takes categories while they bring it closer to half of the skills."""
     base = catalog.partition()
     on_a_side = {*base.train.skills, *base.held_out.skills}
     members: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""Which k skills and which topic: drawn by hash, without replacement, the same on every machine."""
+"""Draw combinations of k skills and a topic, by hash and without replacement, the same on every machine."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Purpose = Literal["training", "evaluation"]
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """k different skills and a topic; the order of the skills is the order in prompts."""
+    """k different skills and a topic; prompts list the skills in this order."""
 
     id: str
     skills: tuple[str, ...]
@@ -24,17 +24,17 @@ class Combination:
 
     @property
     def k(self) -> int:
-        """How many skills."""
+        """The number of skills."""
         return len(self.skills)
 
     def __reduce__(self) -> tuple[type["Combination"], tuple[str, tuple[str, ...], str]]:
-        """They go between processes by the hundred thousand, for which what dataclasses do by themselves is slow."""
+        """Pickle as a plain tuple: hundreds of thousands cross process borders, and the dataclass default is slow."""
         return Combination, (self.id, self.skills, self.topic)
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """All that a sequence of combinations depends on, but its length."""
+    """Everything that determines a sequence of combinations, except its length."""
 
     side: Side
     setting: Setting
@@ -44,12 +44,12 @@ class Draw:
 
     @property
     def total(self) -> int:
-        """How many different combinations there are."""
+        """The number of different combinations."""
         return comb(len(self.side.skills), self.k) * len(self.side.topics)
 
 
 def combination_of(skills: tuple[str, ...] | list[str], topic: str) -> Combination:
-    """The combination of a set of skills and a topic; its id and order do not depend on the order given.
+    """Make a combination; its id and its order of skills do not depend on the order given.
 
     >>> combination_of(["a", "b"], "t") == combination_of(["b", "a"], "t")
     True
@@ -64,27 +64,27 @@ def combination_of(skills: tuple[str, ...] | list[str], topic: str) -> Combinati
 
 
 def combination_id(skills: Sequence[str], topic: str) -> str:
-    """The id of a set of skills and a topic."""
+    """The id of a combination, whatever the order of its skills."""
     return short_id("combination", sorted(skills), topic)
 
 
 def draw_combinations(draw: Draw, count: int) -> list[Combination]:
-    """The first `count` combinations of a draw; a longer list starts with a shorter one.
+    """The first `count` combinations of a draw; a longer draw begins with the shorter one.
 
-    Combinations that no text can meet are passed over, so a list of them changes what follows and nothing before.
+    Combinations that no text can show are skipped, so declaring one impossible changes only the draws after it.
     """
     _check_size(draw, count)
     drawn = list(islice(all_combinations(draw), count))
     if len(drawn) < count:
         raise UserError(
-            f"Only {len(drawn)} combinations of k = {draw.k} can be met, and {count} were asked for.",
+            f"Only {len(drawn)} combinations of k = {draw.k} are possible, but {count} were requested.",
             hint=f"Ask for at most {len(drawn)}.",
         )
     return drawn
 
 
 def all_combinations(draw: Draw) -> Iterator[Combination]:
-    """Every combination of a draw that a text can meet, in the order of the draw."""
+    """Every combination of a draw that a text can show, in draw order."""
     _check_size(draw, 0)
     key = digest("draw", draw.purpose, draw.setting, draw.k, draw.seed, size=32)
     skills, topics = sorted(draw.side.skills), sorted(draw.side.topics)
@@ -96,42 +96,42 @@ def all_combinations(draw: Draw) -> Iterator[Combination]:
 
 
 def is_reserved(skills: Sequence[str], share: float) -> bool:
-    """Whether a set of two or more skills is kept out of every data set, so that evaluations can tell it apart.
+    """Whether a set of two or more skills is reserved: kept out of every data set, for evaluations to report apart.
 
-    A hash of the names alone: the same sets in every run, whatever its seed, and a larger share only adds some.
+    The choice hashes the names alone: the sets are the same for every seed, and a larger share only adds sets.
 
     >>> is_reserved(["a", "b"], 1.0), is_reserved(["a"], 1.0), is_reserved(["a", "b"], 0.0)
     (True, False, False)
     """
-    return len(skills) > 1 and share > 0 and _place_of_set(tuple(sorted(skills))) < share * 2**48
+    return len(skills) > 1 and share > 0 and _hash_of_set(tuple(sorted(skills))) < share * 2**48
 
 
 @lru_cache(maxsize=1 << 16)
-def _place_of_set(skills: tuple[str, ...]) -> int:
+def _hash_of_set(skills: tuple[str, ...]) -> int:
     return int.from_bytes(digest("reserved", skills, size=6))
 
 
 def draw_ladder(draw: Draw, count: int) -> list[Combination]:
-    """`count` combinations of draw.k skills, the n-th of which extends the n-th of k - 1 by one skill.
+    """Draw `count` combinations of draw.k skills; the n-th adds one skill to the n-th combination of k - 1.
 
-    The rungs of a ladder share topics and skills, so scores along k differ by the added skill alone.
+    The rungs of a ladder share topics and skills, so scores along k differ by the added skill only.
     """
     _check_size(draw, count)
     chains = len(draw.side.skills) * len(draw.side.topics)
     if count > chains:
         raise UserError(
-            f"A ladder has at most one chain for each skill and topic to start from: {chains}, not {count}.",
+            f"A ladder has at most one chain for each pair of a skill and a topic: {chains}, not {count}.",
             hint=f"Ask for at most {chains}.",
         )
     first = Draw(side=draw.side, setting=draw.setting, k=1, seed=draw.seed, purpose=draw.purpose)
     rung = draw_combinations(first, count)
     for _ in range(1, draw.k):
         taken: set[str] = set()
-        rung = [_extended(c, draw, taken=taken, place=place) for place, c in enumerate(rung)]
+        rung = [_extended(c, draw, taken=taken, index=index) for index, c in enumerate(rung)]
     return rung
 
 
-def _extended(base: Combination, draw: Draw, *, taken: set[str], place: int) -> Combination:
+def _extended(base: Combination, draw: Draw, *, taken: set[str], index: int) -> Combination:
     barred = {s for group in draw.side.impossible if group & set(base.skills) for s in group}
     others = [s for s in draw.side.skills if s not in base.skills and s not in barred]
     for skill in ranked(others, "ladder", draw.purpose, draw.setting, draw.seed, base.id):
@@ -140,8 +140,8 @@ def _extended(base: Combination, draw: Draw, *, taken: set[str], place: int) -> 
             taken.add(longer.id)
             return longer
     raise UserError(
-        f"The ladder has only {place} chains that stay different up to k = {draw.k}.",
-        hint=f"Ask for at most {place}, or for a smaller k.",
+        f"Only {index} chains of the ladder stay different up to k = {draw.k}.",
+        hint=f"Ask for at most {index}, or for a smaller k.",
     )
 
 
@@ -156,14 +156,13 @@ def _check_size(draw: Draw, count: int) -> None:
         raise UserError(f"n = {count} is not a number of combinations.", hint="Choose n of 0 or more.")
     if count > draw.total:
         raise UserError(
-            f"{count} combinations of k = {draw.k} were asked for, but only {draw.total} exist in setting "
-            f"{draw.setting!r}.",
+            f"{count} combinations of k = {draw.k} were requested, but setting {draw.setting!r} has only {draw.total}.",
             hint=f"Ask for at most {draw.total}.",
         )
 
 
 def _subset_of_rank(rank: int, k: int) -> Iterator[int]:
-    """The k-subset with that rank in the combinatorial number system, largest element first."""
+    """The k-subset of this rank in the combinatorial number system, largest element first."""
     for size in range(k, 0, -1):
         element = _largest_element(rank, size)
         yield element

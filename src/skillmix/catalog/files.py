@@ -1,4 +1,4 @@
-"""Catalogue folders: three YAML files, validated as a whole."""
+"""Load a catalog folder: three YAML files and an optional fourth, validated together."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
@@ -8,15 +8,15 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from skillmix.catalog.catalog import RESERVED_NAMES, Catalog, Partition, Side, Skill
-from skillmix.catalog.names import fold
+from skillmix.catalog.names import fold_name
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError, faults_error
 
 SHIPPED = Path(str(files("skillmix"))) / "data"
-"""Where the package's own catalogues and prompt sets lie."""
+"""The folder of the package's own catalogs and prompt sets."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\x1f\x7f])?$")]
-"""One line without outer blanks, without ';' (it separates names on the command line) and without '|'."""
+"""A name is one line without outer blanks, without ';' (it separates names on the command line) and without '|'."""
 Prose = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
 
 
@@ -42,55 +42,56 @@ class SideEntry(_Strict):
     categories: list[str] = []
     skills: list[str] = []
     topics: list[str] | None = None
-    """Without it, the side of that name under `topics:`."""
+    """Default: the topics of the same side under `topics:`."""
 
 
 class TopicSides(_Strict):
-    """The topics of the two sides, for partitions that name none of their own."""
+    """The topics of both sides, for partitions without topics of their own."""
 
     train: list[str]
     held_out: list[str] = Field(alias="held-out")
 
 
 class PartitionEntry(_Strict):
-    """Two sides."""
+    """The two sides of a partition."""
 
     train: SideEntry
     held_out: SideEntry = Field(alias="held-out")
 
 
 class VocabularyEntry(_Strict):
-    """The words of one topic."""
+    """The words that put a text on one topic."""
 
     alone: list[str] = []
     together: list[str] = []
 
 
 class PartitionsFile(_Strict):
-    """The whole of partitions.yaml."""
+    """The content of partitions.yaml."""
 
     default: str
     partitions: dict[Name, PartitionEntry]
     topics: TopicSides
     exclude: dict[Name, list[str]] = {}
     impossible: list[Annotated[list[str], Field(min_length=2)]] = []
-    """Skills that no text can show together."""
+    """Groups of skills that no text can show together."""
 
 
 def shipped_catalogs() -> list[str]:
-    """Names of the catalogues in the package."""
+    """Names of the catalogs in the package."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/skills.yaml"))
 
 
 def load_catalog(name: str) -> Catalog:
-    """A shipped catalogue by name, or any folder by path."""
+    """Load a shipped catalog by name, or any folder by path."""
     shipped = SHIPPED / name
     is_shipped = name in shipped_catalogs()
     folder = shipped if is_shipped else Path(name)
     if not folder.is_dir():
         raise UserError(
             f"There is no catalogue {name!r}.",
-            hint=f"Shipped: {', '.join(shipped_catalogs())}. Or give a folder with skills.yaml and its two companions.",
+            hint=f"Shipped: {', '.join(shipped_catalogs())}. "
+            "Or give a folder with skills.yaml, topics.yaml and partitions.yaml.",
         )
     return _build(name if is_shipped else folder.resolve().name, folder)
 
@@ -110,7 +111,7 @@ def _build(name: str, folder: Path) -> Catalog:
     elif skills and topics and partitions:
         faults += _partition_faults(partitions, skills, topics)
     if faults or not skills or not topics or not partitions:
-        raise faults_error(f"Catalogue {folder}", faults, hint="Mend the files; nothing was loaded.")
+        raise faults_error(f"Catalogue {folder}", faults, hint="Correct the files; nothing was loaded.")
     return Catalog(
         name=name,
         skills=tuple(Skill(s.name, s.category, s.definition, s.example) for s in skills),
@@ -129,16 +130,16 @@ def _validated(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
     except UserError as error:
         faults.append(f"{path.name}: {error.message.removeprefix(f'{path} ')}")
     except ValidationError as error:
-        faults += [f"{path.name}{_place(e['loc'])}: {_said(e['type'], e['msg'])}" for e in error.errors()]
+        faults += [f"{path.name}{_location(e['loc'])}: {_explained(e['type'], e['msg'])}" for e in error.errors()]
     return None
 
 
-def _place(location: Sequence[int | str]) -> str:
-    """Where in a file: entries are counted from 1, as people do."""
+def _location(location: Sequence[int | str]) -> str:
+    """The location of a fault in a file; entries count from 1."""
     return "".join(f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in location)
 
 
-def _said(kind: str, message: str) -> str:
+def _explained(kind: str, message: str) -> str:
     if kind == "string_pattern_mismatch":
         return "must be one line of text without outer blanks, ';' or '|', and not empty"
     return {"missing": "is missing", "extra_forbidden": "is not a known key"}.get(
@@ -149,7 +150,7 @@ def _said(kind: str, message: str) -> str:
 def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:
     first: dict[str, int] = {}
     for number, name in enumerate(names, start=1):
-        folded = fold(name)
+        folded = fold_name(name)
         if not folded:
             yield f"{file}, entry {number}: the name {name!r} has no letters or digits"
         elif folded in RESERVED_NAMES and file == "skills.yaml":
@@ -168,8 +169,8 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], to
     yield from _overlap("topics", document.topics.train, document.topics.held_out)
     lists = {"impossible": [n for group in document.impossible for n in group]}
     lists |= {f"exclude, {list_name}": listed for list_name, listed in document.exclude.items()}
-    for place, listed in lists.items():
-        yield from _unknown(place, "skill", listed, names)
+    for location, listed in lists.items():
+        yield from _unknown(location, "skill", listed, names)
     for name, entry in document.partitions.items():
         for label, side in (("train", entry.train), ("held-out", entry.held_out)):
             yield from _unknown(f"{name}, {label}", "category", side.categories, categories)
@@ -187,15 +188,15 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], to
         )
 
 
-def _unknown(place: str, kind: str, listed: Iterable[str], known: set[str]) -> Iterator[str]:
+def _unknown(location: str, kind: str, listed: Iterable[str], known: set[str]) -> Iterator[str]:
     for name in listed:
         if name not in known:
-            yield f"partitions.yaml, {place}: there is no {kind} {name!r}"
+            yield f"partitions.yaml, {location}: there is no {kind} {name!r}"
 
 
-def _overlap(place: str, train: Iterable[str], held_out: Iterable[str]) -> Iterator[str]:
+def _overlap(location: str, train: Iterable[str], held_out: Iterable[str]) -> Iterator[str]:
     for name in sorted(set(train) & set(held_out)):
-        yield f"partitions.yaml, {place}: {name!r} is on both sides"
+        yield f"partitions.yaml, {location}: {name!r} is on both sides"
 
 
 def _skills_of(side: SideEntry, skills: Sequence[SkillEntry]) -> tuple[str, ...]:

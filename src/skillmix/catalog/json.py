@@ -1,4 +1,4 @@
-"""JSON that strangers wrote: whatever is wrong with it, its user gets one line and a hint."""
+"""Read JSON from outside; whatever is wrong with it, the user gets a one-line error and a hint."""
 
 import json
 from math import isfinite
@@ -8,21 +8,21 @@ from skillmix.errors import UserError
 
 
 def parsed_json(content: bytes | str, *, source: str, hint: str) -> object:
-    """The value of a JSON text, with or without a byte order mark."""
+    """Parse JSON bytes, with or without a byte order mark."""
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content.removeprefix("\ufeff")
-        found: object = json.loads(text, parse_constant=_number, parse_float=_number)
+        value: object = json.loads(text, parse_constant=_number, parse_float=_number)
     except UnicodeDecodeError:
         raise UserError(f"{source} is not UTF-8.", hint="Write it again in UTF-8.") from None
     except RecursionError:
         raise UserError(f"{source} is nested too deeply.", hint=hint) from None
     except ValueError:
         raise UserError(f"{source} is not JSON.", hint=hint) from None
-    return found
+    return value
 
 
 def _number(written: str) -> float:
-    """Refuse what Python reads although it is no JSON, or no number any more: NaN, Infinity, 1e999."""
+    """Refuse what Python accepts although JSON does not, or what overflows: NaN, Infinity, 1e999."""
     number = float(written)
     if not isfinite(number):
         raise ValueError(f"{written} is not a number")
@@ -30,19 +30,19 @@ def _number(written: str) -> float:
 
 
 def json_object(content: bytes | str, *, source: str, hint: str) -> dict[str, Any]:
-    """The same for a text that must be an object.
+    """Parse JSON bytes that must hold an object.
 
-    >>> json_object(b'{"a": 1}', source="a file", hint="Mend it.")
+    >>> json_object(b'{"a": 1}', source="a file", hint="Correct it.")
     {'a': 1}
     """
-    found = parsed_json(content, source=source, hint=hint)
-    if not isinstance(found, dict):
+    value = parsed_json(content, source=source, hint=hint)
+    if not isinstance(value, dict):
         raise UserError(f"{source} is not a JSON object.", hint=hint)
-    return found
+    return value
 
 
 def is_encodable(text: str) -> bool:
-    """Whether a text can be written as UTF-8; JSON can spell halves of characters that nothing else can hold.
+    """Whether a text can be written as UTF-8; JSON can spell lone surrogates, which UTF-8 cannot.
 
     >>> is_encodable("day"), is_encodable(chr(0xD800))
     (True, False)

@@ -1,4 +1,4 @@
-"""One way of comparing names, whatever their case, accents, quotes, hyphens and markup."""
+"""Compare names regardless of case, accents, quotes, hyphens and markup."""
 
 import re
 import unicodedata
@@ -11,14 +11,14 @@ _NOT_A_WORD = re.compile(r"[\W_]+")
 
 
 @lru_cache(maxsize=1 << 13)
-def fold(text: str) -> str:
-    """Words in lower case with single blanks between; what is left of a name for comparing.
+def fold_name(text: str) -> str:
+    """Reduce a name to lower-case words with single blanks, the form in which names are compared.
 
-    >>> fold("**Self-serving Bias**"), fold("cliché"), fold("one’s (own)")
+    >>> fold_name("**Self-serving Bias**"), fold_name("cliché"), fold_name("one’s (own)")
     ('self serving bias', 'cliche', 'ones own')
     """
     if not text.isascii():
-        # Only Latin accents are dropped: elsewhere combining marks are letters in their own right.
+        # Only Latin accents are dropped: in other scripts combining marks distinguish letters.
         text = _ACCENTS.sub("", unicodedata.normalize("NFKD", INVISIBLE.sub("", text)))
         text = unicodedata.normalize("NFKC", text)
     return _NOT_A_WORD.sub(" ", APOSTROPHES.sub("", text.casefold())).strip()
@@ -26,7 +26,7 @@ def fold(text: str) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def before_parenthesis(name: str) -> str:
-    """The short form of a skill's name.
+    """The short form of a skill's name: the part before a parenthesis.
 
     >>> before_parenthesis("accident (fallacy)")
     'accident'

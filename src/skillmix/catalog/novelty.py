@@ -1,4 +1,4 @@
-"""How often a combination of skills and a topic can be expected in a corpus at all (arXiv 2310.17567)."""
+"""Bound how often a combination of skills and a topic occurs in a training corpus (arXiv 2310.17567)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +15,7 @@ class NoveltyInputs:
     topic_frequency: float = 0.0022
     """Largest share of sentences on one given topic."""
     sentences_per_token: float = 5e10 / 1.2e12
-    """Sentences in a corpus over its tokens: at most 5e10 sentences in about 1.2e12 tokens."""
+    """Sentences per token of a corpus: at most 5e10 sentences in about 1.2e12 tokens."""
 
 
 ASSUMPTIONS: Final = (
@@ -31,7 +31,7 @@ _MOST_SKILLS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Novelty:
-    """The bound, and what a Full Marks ratio above it means."""
+    """The bound, and the Full Marks ratio above which texts must be new."""
 
     k: int
     tokens: float
@@ -39,11 +39,11 @@ class Novelty:
     expected_occurrences: float
     """Upper bound on how often one combination occurs in the corpus."""
     a_third_new_above: float
-    """Full Marks ratio above which more than a third of the texts cannot stand in the corpus."""
+    """Full Marks ratio above which more than a third of the texts cannot come from the corpus."""
 
 
 def novelty(k: int, tokens: float, inputs: NoveltyInputs | None = None) -> Novelty:
-    """The expected number of occurrences of one combination of k skills and a topic.
+    """Bound the expected number of occurrences of one combination of k skills and a topic.
 
     >>> round(novelty(5, 2e12).expected_occurrences, 2)
     0.11

@@ -1,4 +1,4 @@
-"""Reading YAML that strangers wrote: plain data only, no repeated keys, faults with file and line."""
+"""Read YAML from outside: plain data only, no repeated keys, and errors with file and line."""
 
 from collections.abc import Hashable
 from pathlib import Path
@@ -12,10 +12,10 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc]  # the C loader when libyaml is there, else the Python one
-    """A safe loader that refuses a key given twice, which YAML would silently let the last one win."""
+    """A safe loader that refuses a repeated key; plain YAML would silently keep the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Build a mapping once its keys are known to differ."""
+        """Build a mapping after checking that its keys differ."""
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -30,7 +30,7 @@ class _StrictLoader(_Loader):  # type: ignore[misc]  # the C loader when libyaml
 
 
 def read_text(path: Path) -> str:
-    """A UTF-8 text file."""
+    """Read a UTF-8 text file."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -46,15 +46,15 @@ def read_text(path: Path) -> str:
 
 
 def read_yaml(path: Path) -> object:
-    """The plain data of a YAML file; an empty one is an error."""
+    """Read the plain data of a YAML file; an empty file is an error."""
     document = yaml_of(read_text(path), source=str(path))
     if document is None:
-        raise UserError(f"{path} is empty.", hint="The shipped catalogues show what belongs there.")
+        raise UserError(f"{path} is empty.", hint="The shipped catalogs show what belongs there.")
     return document
 
 
 def yaml_of(text: str, *, source: str) -> object:
-    """The plain data of YAML text."""
+    """Parse YAML text into plain data."""
     try:
         _refuse_bombs(text)
         document: object = yaml.load(text, Loader=_StrictLoader)
@@ -63,16 +63,16 @@ def yaml_of(text: str, *, source: str) -> object:
             f"{source} is not valid YAML: {_one_line(error)}.", hint="Check quotes, colons and indentation."
         ) from None
     except (ValueError, LookupError, AttributeError, TypeError) as error:
-        # PyYAML's constructors of tagged scalars fail in all these ways, `!!int ""` and `2024-13-45` among them.
+        # PyYAML's scalar constructors raise all of these, for `!!int ""` and `2024-13-45` among others.
         raise UserError(f"{source} holds a value that cannot be read: {error}.", hint="Quote the value.") from None
     return document
 
 
 def _refuse_bombs(text: str) -> None:
-    """Refuse what would take all memory or never end: the parser alone only walks through what is written.
+    """Refuse YAML that would exhaust memory when loaded, by walking the parser's events first.
 
-    The C loader recurses, and dies where Python would raise. An alias stands for a whole value, so a few lines of
-    aliases to aliases can stand for more values than any machine holds.
+    The C loader recurses, and crashes where Python would raise. An alias stands for a whole value, so a few lines of
+    aliases to aliases can expand to more values than fit in memory.
     """
     size = 0
     open_nodes: list[tuple[str | None, int]] = []
@@ -87,14 +87,14 @@ def _refuse_bombs(text: str) -> None:
         if len(open_nodes) > _DEEPEST:
             raise ValueError(f"it is nested more than {_DEEPEST} deep")
         if size > _MOST_VALUES:
-            raise ValueError(f"it stands for more than {_MOST_VALUES} values")
+            raise ValueError(f"it expands to more than {_MOST_VALUES} values")
 
 
 def _size_of(event: yaml.Event, sizes: dict[str | None, int]) -> int:
-    """How many values an event adds; an alias adds all that it stands for."""
+    """The number of values that an event adds; an alias adds all values of its anchor."""
     if isinstance(event, yaml.AliasEvent):
         if event.anchor not in sizes:
-            raise ValueError(f"the alias *{event.anchor} stands for nothing that is complete before it")
+            raise ValueError(f"the alias *{event.anchor} has no complete anchor before it")
         return sizes[event.anchor]
     if isinstance(event, yaml.ScalarEvent) and event.anchor:
         sizes[event.anchor] = 1

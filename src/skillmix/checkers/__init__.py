@@ -1,4 +1,7 @@
-"""Code that checks a skill; a checker of another package works with `Passage` and `Span`."""
+"""Checkers: code that decides whether a text shows a skill.
+
+A checker of another package takes a `Passage` and returns a `Span` or None.
+"""
 
 from skillmix.checkers.passage import Passage, Span
 

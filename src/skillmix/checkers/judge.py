@@ -1,12 +1,12 @@
-"""A text judged by code alone: the skills it was to show, its topic, its sense, and what else it shows."""
+"""Judge a text by code alone: the requested skills, the topic, the sense, and skills that were not requested."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from skillmix.catalog.names import fold
-from skillmix.checkers.copies import PromptTexts
+from skillmix.catalog.names import fold_name
 from skillmix.checkers.passage import Passage, Span, passage_of
+from skillmix.checkers.prompt_copies import PromptTexts
 from skillmix.checkers.registry import all_checkers, checker_of, why_not_shown
 from skillmix.checkers.sense import sense_problem
 from skillmix.checkers.topic import TopicWords, on_topic, topic_problem, topic_words
@@ -14,20 +14,20 @@ from skillmix.checkers.topic import TopicWords, on_topic, topic_problem, topic_w
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a text earns, with the part of it that earned each point."""
+    """The decisions of code on one text, with the span that earned each point."""
 
     passage: Passage
     evidence: Mapping[str, Span | None]
-    """The span that shows each wanted skill; None where none does. A skill without a checker is not in it."""
+    """The span that shows each requested skill, or None if no span does. Skills without a checker are absent."""
     topic: Span | None
     nonsense: str | None
-    """Why it does not make sense, if so."""
+    """Why the text does not make sense; None if it does."""
     topic_words: TopicWords
-    """What was looked for on the topic."""
+    """The words of the topic."""
 
     @cached_property
     def reasons(self) -> Mapping[str, str]:
-        """Why each point that code denies is denied, by criterion; worked out only for those who show it."""
+        """The reason for each point that code denies, by criterion; computed on first use."""
         return dict(self._reasons())
 
     def _reasons(self) -> Iterator[tuple[str, str]]:
@@ -41,7 +41,7 @@ class Verdict:
 
     @cached_property
     def unrequested(self) -> tuple[str, ...]:
-        """Skills that it shows without having been asked for."""
+        """Skills that the text shows although the prompt did not request them."""
         return tuple(
             name
             for name, checker in all_checkers().items()
@@ -50,15 +50,15 @@ class Verdict:
 
     @cached_property
     def _wanted(self) -> frozenset[str]:
-        return frozenset(fold(name) for name in self.evidence)
+        return frozenset(fold_name(name) for name in self.evidence)
 
     def quote(self, span: Span | None) -> str | None:
-        """The words of a span."""
+        """The text of a span."""
         return None if span is None else self.passage.text[span.start : span.end]
 
 
 class Judge:
-    """What texts are judged by: the topics' words, and the prompts' own sentences, which do not count when copied."""
+    """Judges texts by the vocabulary of topics, and against the prompt's own sentences, which a text must not copy."""
 
     def __init__(self, vocabulary: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]], shown: PromptTexts) -> None:
         self._vocabulary = vocabulary
@@ -66,7 +66,7 @@ class Judge:
         self._shown = shown
 
     def judge(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
-        """One text."""
+        """Judge one text."""
         passage = passage_of(text)
         evidence = {}
         for skill in skills:

@@ -1,4 +1,4 @@
-"""A text, taken apart once for all checkers: sentences, the pieces between their marks, words with their places."""
+"""Split a text once for all checkers: into sentences, pieces between marks, and words with their positions."""
 
 import re
 from bisect import bisect_left
@@ -23,11 +23,11 @@ class Span(NamedTuple):
 
 
 class Word(NamedTuple):
-    """One word or number."""
+    """A word or a number."""
 
     text: str
     lower: str
-    """In small letters, with a straight apostrophe."""
+    """In lower case, with a straight apostrophe."""
     start: int
     end: int
 
@@ -37,7 +37,7 @@ Words = tuple[Word, ...]
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence, its end mark included."""
+    """A sentence with its end mark."""
 
     text: str
     start: int
@@ -46,79 +46,79 @@ class Sentence:
 
     @cached_property
     def pieces(self) -> tuple[Words, ...]:
-        """Words between marks: clauses, phrases, members of a list; never empty."""
+        """Words between marks: clauses, phrases or list members; never empty."""
         text, words = self.text, self.words
         cuts = [0]
         end = words[0].end - self.start if words else 0
-        for place, (_, _, word_start, word_end) in enumerate(words):
+        for index, (_, _, word_start, word_end) in enumerate(words):
             start = word_start - self.start
-            # A mark stands between words; one character of the next word tells "5, 6" from "5,6".
+            # A mark is between two words; the first character of the next word tells "5, 6" from "5,6".
             if start > end and text[end:start] != " " and _MARK.search(text, end, start + 1):
-                cuts.append(place)
+                cuts.append(index)
             end = word_end - self.start
         return tuple(words[first:last] for first, last in pairwise([*cuts, len(words)]) if first < last)
 
     @cached_property
     def repeated(self) -> frozenset[str]:
-        """Words, in small letters, that come more than once."""
+        """Words, in lower case, that occur more than once."""
         lower = sorted([word.lower for word in self.words])
         return frozenset([word for word, after in pairwise(lower) if word == after])
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A whole text."""
+    """A text and its sentences."""
 
     text: str
     sentences: tuple[Sentence, ...]
 
     @cached_property
     def words(self) -> Words:
-        """Of all sentences."""
+        """The words of all sentences."""
         return tuple(word for sentence in self.sentences for word in sentence.words)
 
     @cached_property
     def pieces(self) -> tuple[Words, ...]:
-        """Of all sentences; a sentence's end always ends a piece."""
+        """The pieces of all sentences; the end of a sentence always ends a piece."""
         return tuple(piece for sentence in self.sentences for piece in sentence.pieces)
 
     @cached_property
     def divisions(self) -> tuple[tuple[Words, ...], ...]:
-        """The text cut at every mark, at strong marks only, and at sentence ends only, each where it differs."""
+        """The text cut at every mark, at strong marks only and at sentence ends only; equal results are left out."""
         pieces = self.pieces
         sentences = tuple(sentence.words for sentence in self.sentences if sentence.words)
-        found = [pieces]
+        divisions = [pieces]
         if len(pieces) > len(sentences):
             if any(mark in self.text for mark in _STRONG_INSIDE):
                 strong = _at_strong_marks(self.text, pieces)
                 if len(sentences) < len(strong) < len(pieces):
-                    found.append(strong)
+                    divisions.append(strong)
             if len(sentences) > 1:
-                found.append(sentences)
-        return tuple(found)
+                divisions.append(sentences)
+        return tuple(divisions)
 
     @cached_property
     def lower(self) -> str:
-        """In small letters with straight apostrophes and quotes, character for character at the same places."""
+        """The text in lower case with straight apostrophes and quotes; every character keeps its position."""
         lower = self.text.lower()
         return _straight(lower if len(lower) == len(self.text) else self.text)
 
 
 _start: Final = attrgetter("start")
-# As `Word._make`, but without a call of Python code for each word.
+# The same as `Word._make`, without a Python call for each word.
 _word: Final[Callable[[tuple[str, str, int, int]], Word]] = partial(tuple.__new__, Word)
 
 Checker = Callable[[Passage], Span | None]
-"""Finds the part of a text that shows one skill, or nothing."""
+"""Finds the part of a text that shows one skill; None if no part does."""
 
 
 def passage_of(text: str) -> Passage:
-    """Take a text apart.
+    """Split a text.
 
     >>> [[word.lower for word in piece] for piece in passage_of("Don't go, Ana: it's 5.30 o'clock!").pieces]
     [["don't", 'go'], ['ana'], ["it's", '5.30', "o'clock"]]
     """
-    words = [_word((word := found[0], word.lower(), found.start(), found.end())) for found in _WORD.finditer(text)]
+    words = [_word((word := match[0], word.lower(), match.start(), match.end())) for match in _WORD.finditer(text)]
     if not text.isascii():
         words = [word._replace(lower=_straight(word.lower)) for word in words]
     sentences = []
@@ -152,5 +152,23 @@ def _straight(text: str) -> str:
 
 
 def span_of(words: Words) -> Span:
-    """From the first word to the last."""
+    """The span from the first word to the last."""
     return Span(words[0].start, words[-1].end)
+
+
+def has_mark(text: str, first: Word, second: Word) -> bool:
+    """Whether a text has punctuation between two words."""
+    return _MARK.search(text, first.end, second.start) is not None
+
+
+def only_comma(text: str, first: Words, second: Words) -> bool:
+    """Whether a text has only a comma between two pieces."""
+    return text[first[-1].end : second[0].start].strip() == ","
+
+
+_MARK = re.compile(r"[.,;:!?…()\[\]\"“”«»–—]|--| - ")
+
+
+def span_between(first: Word, last: Word) -> Span:
+    """The span from one word to another."""
+    return Span(first.start, last.end)

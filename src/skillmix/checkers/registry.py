@@ -1,11 +1,11 @@
-"""Every checker by the name of its skill: ours, and those that installed packages bring."""
+"""The table of checkers by skill, including those of other installed packages."""
 
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Final
 
-from skillmix.catalog.names import fold
+from skillmix.catalog.names import fold_name
 from skillmix.checkers.passage import Checker
 from skillmix.checkers.skills import (
     argument,
@@ -23,7 +23,7 @@ from skillmix.checkers.skills import (
 from skillmix.errors import UserError
 
 ENTRY_POINTS: Final = "skillmix.checkers"
-"""The group under which a package names its checkers: `skill name = module:function`."""
+"""The entry-point group for checkers of other packages: `skill name = module:function`."""
 
 _MODULES: Final = (
     sound,
@@ -42,22 +42,22 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     name: checker for module in _MODULES for name, checker in module.CHECKERS.items()
 }
 LOOKS_FOR: Final[Mapping[str, str]] = {name: words for module in _MODULES for name, words in module.LOOKS_FOR.items()}
-"""What the checker of each skill looks for, in a few words."""
-_LOOKS_FOR: Final = {fold(name): words for name, words in LOOKS_FOR.items()}
+"""A short description of what each checker looks for."""
+_LOOKS_FOR: Final = {fold_name(name): words for name, words in LOOKS_FOR.items()}
 
 
 def checker_of(skill: str) -> Checker | None:
-    """The checker of a skill, if there is one."""
-    return all_checkers().get(fold(skill))
+    """The checker of a skill; None if the skill has none."""
+    return all_checkers().get(fold_name(skill))
 
 
 def why_not_shown(skill: str) -> str:
-    """The reason for a skill that its checker did not find; the checker of another package has a general one.
+    """The reason for denying a skill; checkers of other packages have only a general one.
 
     >>> why_not_shown("simile")
     'code found no passage that shows it; the check looks for a comparison with "as ... as a" or "like a"'
     """
-    looks_for = _LOOKS_FOR.get(fold(skill))
+    looks_for = _LOOKS_FOR.get(fold_name(skill))
     return _NOT_SHOWN if looks_for is None else f"{_NOT_SHOWN}; the check looks for {looks_for}"
 
 
@@ -66,13 +66,13 @@ _NOT_SHOWN: Final = "code found no passage that shows it"
 
 @cache
 def all_checkers() -> Mapping[str, Checker]:
-    """By folded name; a package may add checkers but not replace ours."""
-    found = {fold(name): checker for name, checker in CHECKERS.items()}
+    """All checkers by folded name; another package may add a checker but not replace one."""
+    checkers = {fold_name(name): checker for name, checker in CHECKERS.items()}
     for entry in entry_points(group=ENTRY_POINTS):
-        if fold(entry.name) in found:
+        if fold_name(entry.name) in checkers:
             raise UserError(
-                f"The package {entry.value.partition(':')[0]!r} brings a second checker for {entry.name!r}.",
+                f"The package {entry.value.partition(':')[0]!r} has a second checker for {entry.name!r}.",
                 hint="Give the skill another name in its catalogue and in the entry point.",
             )
-        found[fold(entry.name)] = entry.load()
-    return found
+        checkers[fold_name(entry.name)] = entry.load()
+    return checkers

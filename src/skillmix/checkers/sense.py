@@ -1,4 +1,4 @@
-"""Why a text does not make sense as a piece of prose, as far as form can tell: verbs, order, loops, copies."""
+"""Decide by form whether a text makes sense as prose: length, markup, verbs, word order, loops, copies."""
 
 import re
 from collections import Counter
@@ -7,10 +7,10 @@ from itertools import pairwise
 from operator import eq
 from typing import Final
 
-from skillmix.checkers.copies import PromptTexts
 from skillmix.checkers.english.verbs import has_main_clause
 from skillmix.checkers.english.word_order import order_score
 from skillmix.checkers.passage import Passage, Sentence
+from skillmix.checkers.prompt_copies import PromptTexts
 from skillmix.render.wording import plural, shortened
 
 _FIGURES: Final = (
@@ -62,39 +62,39 @@ _CUES: Final = frozenset(
 
 
 def talk_of_task(passage: Passage) -> str | None:
-    """Find where a text names its own figures or skills, answers the prompt instead of writing, or has labels.
+    """Find words that talk about the task: names of skills, replies to the prompt, or labels such as "Answer:".
 
     >>> from skillmix.checkers.passage import passage_of
     >>> talk_of_task(passage_of("It is warm. Answer: bread"))
     'Answer'
     """
-    # Most texts have none of the words, and the expression is slow.
+    # Most texts have none of these words, and the regular expression is slow.
     if _CUES.isdisjoint([word.lower for word in passage.words]):
         return None
-    found = _TALK_OF_TASK.search(passage.lower)
-    return passage.text[found.start() : found.end()].strip(_AROUND_TALK) if found else None
+    match = _TALK_OF_TASK.search(passage.lower)
+    return passage.text[match.start() : match.end()].strip(_AROUND_TALK) if match else None
 
 
 _AROUND_TALK: Final = " \t\r\n.,:;!?…\"'“”‘’«»()[]*_#>-–—"
 
 
 MOST_WORDS: Final = 40
-"""In one sentence."""
+"""Words that one sentence may have."""
 FEWEST_WORDS: Final = 4
 MOST_STUTTER: Final = 4
-"""Times that one word may stand in a row."""
+"""Times that a word may occur in a row."""
 LEAST_ORDER: Final = -0.15
-"""Of neighbouring words in a whole text (`word_order`); shuffled texts have less."""
+"""The lowest mean score of a text's neighbouring words (`word_order`); shuffled texts score lower."""
 LEAST_ORDER_OF_SENTENCE: Final = -0.25
 LEAST_NEW: Final = 0.55
-"""The share of a text's runs of three words that differ from each other: a syllogism says its premises twice."""
+"""The lowest share of distinct three-word runs; it leaves room for a syllogism, which repeats its premises."""
 LEAST_NEW_OF_THRICE: Final = 0.68
 MOST_THRICE: Final = 0.12
-"""The share of runs said a third time or more; where it is larger, more must be new."""
+"""The share of three-word runs that are third or later repeats; above it, `LEAST_NEW_OF_THRICE` applies."""
 
 
 def sense_problem(passage: Passage, shown: PromptTexts | None = None) -> str | None:
-    """Say why a text makes no sense, or nothing; `shown` are texts that it must not copy.
+    """Say why a text makes no sense; None if it does. `shown` holds texts that it must not copy.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> sense_problem(passage_of("The baker sleeps by day, for the bread is baked at night."))
@@ -102,11 +102,11 @@ def sense_problem(passage: Passage, shown: PromptTexts | None = None) -> str | N
     'its words are in no usual order'
     """
     for problem in _PROBLEMS:
-        found = problem(passage)
-        if found:
-            return found
+        reason = problem(passage)
+        if reason:
+            return reason
     copy = shown.copied_by(passage) if shown else None
-    return f"{copy.words} words in a row are from {copy.source}" if copy else None
+    return f"{copy.words} words in a row are copied from {copy.source}" if copy else None
 
 
 def _length(passage: Passage) -> str | None:
@@ -131,7 +131,7 @@ _SECOND_ITEM = re.compile(r"\s\(?[2b][.)]\s+\w")
 
 def _markup(passage: Passage) -> str | None:
     text = passage.text
-    # Most texts have none of the signs, and the long expression is slow.
+    # Most texts have none of these characters, and the long regular expression is slow.
     marked = _MARKUP.search(text) if _SIGN.search(text) else _MARKUP.match(text)
     numbered = _SECOND_ITEM.search(text) and _FIRST_ITEM.search(text)
     return "it is a list, a table or code, not prose" if numbered or marked else None
@@ -155,10 +155,10 @@ def _loop(passage: Passage) -> str | None:
     words = [word.lower for word in passage.words]
     times, word = _longest_stutter(words)
     if times > MOST_STUTTER:
-        return f'the word "{shortened(word)}" stands {times} times in a row where {MOST_STUTTER} are allowed'
+        return f'the word "{shortened(word)}" occurs {times} times in a row where {MOST_STUTTER} are allowed'
     sentences = [sentence.text.lower() for sentence in passage.sentences if len(sentence.words) > 4]
     if len(set(sentences)) < len(sentences):
-        return f"the same sentence stands {max(Counter(sentences).values())} times"
+        return f"the same sentence occurs {max(Counter(sentences).values())} times"
     if len(words) >= 8 and _runs_in_circles(words):
         return "it runs in circles: too many of its phrases are repeated"
     return None
@@ -174,7 +174,7 @@ def _runs_in_circles(words: list[str]) -> bool:
 
 
 def _longest_stutter(words: list[str]) -> tuple[int, str]:
-    """How often a word stands in a row, and which word; the plain answer 1 where nothing is close to too often."""
+    """The length of the longest run of one word, and the word; (1, "") if no word could exceed the limit."""
     if sum(map(eq, words, words[1:])) < 2:
         return 1, ""
     longest, repeated = 1, ""
@@ -188,7 +188,7 @@ def _longest_stutter(words: list[str]) -> tuple[int, str]:
 
 def _verbs(passage: Passage) -> str | None:
     without = sum(len(sentence.words) for sentence in passage.sentences if not _has_clause(sentence))
-    # In a dialogue an answer may be a word or two.
+    # An answer in a dialogue may be one or two words.
     most = len(passage.words) * (0.5 if '"' not in passage.lower else 0.99)
     if without > most:
         return "most of it has no finite verb"

@@ -1,4 +1,4 @@
-"""Whether a text is on its topic: it uses the words of the topic's name, or of the vocabulary that goes with it."""
+"""Decide whether a text is on its topic, by the words of the topic's name and vocabulary."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from skillmix.checkers.passage import Passage, Span, Word
 from skillmix.render.wording import shortened
 
 ENOUGH: Final = 2
-"""So many different words of a topic make a text on that topic."""
+"""The number of different topic words that put a text on its topic."""
 
 _SMALL: Final = frozenset(["a", "an", "and", "at", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"])
 _VOWELS: Final = "aeiou"
@@ -19,15 +19,15 @@ class TopicWords:
     """The words of a topic, in all their forms."""
 
     name: frozenset[str]
-    """The words of its name that carry meaning."""
+    """The words of its name, without function words."""
     alone: frozenset[str]
-    """Words each of which is enough."""
+    """Words of which one is enough."""
     forms: dict[str, str]
-    """Each form in which a word of the name or of the vocabulary may come, and that word."""
+    """Each inflected form of a word of the name or of the vocabulary, and that word."""
 
 
 def topic_words(name: str, alone: Iterable[str], together: Iterable[str]) -> TopicWords:
-    """What to look for in a text on a topic.
+    """Collect the words of a topic with their forms.
 
     >>> words = topic_words("Old buses", ["bus"], ["ride"])
     >>> sorted(words.name), words.forms["buses"], words.forms["riding"]
@@ -47,24 +47,24 @@ def topic_words(name: str, alone: Iterable[str], together: Iterable[str]) -> Top
 
 
 def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
-    """Find what puts a text on its topic: a word that is enough alone, all of the name, or two different words."""
-    found: dict[str, Word] = {}
+    """Find the words that put a text on its topic: one that is enough alone, the whole name, or two different ones."""
+    seen: dict[str, Word] = {}
     for word in passage.words:
         lower = word.lower
         for form in (lower,) if lower.isalpha() else _parts(lower):
             base = topic.forms.get(form)
-            if base is None or base in found:
+            if base is None or base in seen:
                 continue
             if base in topic.alone:
                 return Span(word.start, word.end)
-            found[base] = word
-            if len(found) >= ENOUGH or topic.name <= found.keys():
-                return Span(min(word.start for word in found.values()), word.end)
+            seen[base] = word
+            if len(seen) >= ENOUGH or topic.name <= seen.keys():
+                return Span(min(word.start for word in seen.values()), word.end)
     return None
 
 
 def topic_problem(passage: Passage, topic: TopicWords) -> str:
-    """Say why a text that is not on its topic is not.
+    """Say why a text is not on its topic.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> topic_problem(passage_of("The oven is hot."), topic_words("Sourdough bread", ["sourdough"], ["oven", "dough"]))
@@ -77,7 +77,7 @@ def topic_problem(passage: Passage, topic: TopicWords) -> str:
 
 
 def _parts(word: str) -> Iterator[str]:
-    """A word without its possessive, and the parts of a compound with hyphens."""
+    """A word without its possessive ending, and the parts of a hyphenated compound."""
     word = word.removesuffix("'s").removesuffix("'")
     yield word
     if "-" in word:
@@ -85,7 +85,7 @@ def _parts(word: str) -> Iterator[str]:
 
 
 def _roots(word: str) -> set[str]:
-    """A word of a name, and the plain forms of which it may be an inflection."""
+    """A word and the base forms of which it may be an inflection."""
     roots = {word}
     if word.endswith("ies"):
         roots.add(word[:-3] + "y")
@@ -100,7 +100,7 @@ def _roots(word: str) -> set[str]:
 
 
 def _forms(root: str) -> Iterator[str]:
-    """The plain form, plurals, and the forms in -ed, -ing and -er that a regular word would have."""
+    """The base form, its plurals, and its regular forms in -ed, -ing and -er."""
     yield root
     yield root + "s"
     yield from _PLURALS.get(root, ())
@@ -123,7 +123,7 @@ _NOT_DOERS: Final = frozenset(["banker", "boarder", "brother", "corner", "flower
 
 
 def _stems(root: str) -> Iterator[str]:
-    """A word as it is before -ed, -ing and -er: without its last e, with i for y, with its last letter doubled."""
+    """The stems before -ed, -ing and -er: without a final e, with i for y, or with the last letter doubled."""
     if root.endswith("e"):
         if not root.endswith("ee"):
             yield root[:-1]

@@ -1,4 +1,4 @@
-"""From graded conversations to kept texts, and from kept texts to a data set's folder."""
+"""Collect kept texts from graded conversations, and write a data set's folder from kept texts."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,11 +9,11 @@ from typing import Any
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.datasets.card import CardFacts, dataset_card, dataset_info
+from skillmix.datasets.corpus import Corpus, corpus_of
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield, figures_of
-from skillmix.datasets.files import Prompting, Written, prompts_shown, write_rows
+from skillmix.datasets.kept_texts import KeptText, removals, span_of
 from skillmix.datasets.leakage import Bars, names_inside, refuse_leaks, refuse_names
-from skillmix.datasets.texts import KeptText, place_of, removals
-from skillmix.datasets.words import Corpus, corpus_of
+from skillmix.datasets.row_files import Prompting, Written, prompts_shown, write_rows
 from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe, draw_set
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
@@ -30,11 +30,11 @@ _MOST_EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """What is known of a run's students."""
+    """The prompts and the decoding of a run's students."""
 
     run: str
     written_with: Mapping[str, str]
-    """Prompt sets with their hashes, by student."""
+    """The prompt set of each student, with its hash."""
     decoding: Mapping[str, str]
 
     def of(self, student: str) -> str:
@@ -43,14 +43,14 @@ class Writers:
 
 
 def has_two_turns(conversation: ConversationIndex) -> bool:
-    """Whether it is a conversation that can be trained on."""
+    """Whether a conversation has both turns with replies, so that it can be trained on."""
     return len(conversation.turns) == TURNS and all(turn.reply for turn in conversation.turns)
 
 
 def kept_texts(
     graded: Sequence[DecidedConversation], journal: JournalReader, writers: Writers, graders: Sequence[str]
 ) -> list[KeptText]:
-    """Conversations with full marks, in the order given, with their words."""
+    """Load the replies of conversations with full marks, in the order given."""
     meant = combinations_of(journal, [g.conversation.combination for g in graded])
     words = contents(journal, [turn.reply for g in graded for turn in g.conversation.turns if turn.reply])
     names = tuple(graders)
@@ -64,7 +64,7 @@ def kept_texts(
                 writer=intern(g.conversation.student),
                 combination=meant[g.conversation.combination],
                 generation=g.conversation.generation,
-                place=place_of(answer_of(replies[1], last.origin).text, replies[1]),
+                answer_span=span_of(answer_of(replies[1], last.origin).text, replies[1]),
                 text_id=g.decisions[0].text,
                 replies=replies,
                 first_status=answer_of(replies[0], first.origin).status,
@@ -78,8 +78,8 @@ def kept_texts(
     return result
 
 
-def examples_told(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
-    """What a writer could copy: the catalogue's examples, and all that worked ones show."""
+def prompt_examples(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
+    """Texts that a writer could copy: the catalog's examples, and the skills and answers of worked examples."""
     worked = [example for name in sorted(set(prompt_sets)) for example in load_prompts(name).examples]
     shown = [skill.example for example in worked for skill in example.skills]
     answers = [answer for example in worked for answer in example.answers]
@@ -88,7 +88,7 @@ def examples_told(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class DatasetPlan:
-    """Everything that a folder of a data set depends on besides its texts."""
+    """Everything except the texts that determines a data set's folder."""
 
     name: str
     recipe: DataRecipe
@@ -102,32 +102,32 @@ class DatasetPlan:
     graders: tuple[str, ...] = ()
     decoding: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
-    """Prompt sets whose worked examples must not be repeated."""
+    """Prompt sets whose worked examples no text may repeat."""
 
     @property
     def examples(self) -> list[str]:
-        """What no answer may repeat."""
-        return examples_told(self.catalog, self.copied)
+        """Examples that no answer may repeat."""
+        return prompt_examples(self.catalog, self.copied)
 
 
 def without_copies(texts: list[KeptText], plan: DatasetPlan, left: LeftOut) -> tuple[list[KeptText], Corpus, LeftOut]:
-    """Texts that say something of their own, their words, and what was left out for it."""
+    """Remove copies; return the other texts, their corpus, and the updated counts of texts left out."""
     corpus = corpus_of(t.text for t in texts)
-    found = removals(corpus, examples=plan.examples, threshold=plan.near_duplicates)
-    gone = {removal.place for removal in found}
+    copies = removals(corpus, examples=plan.examples, threshold=plan.near_duplicates)
+    gone = {removal.text_index for removal in copies}
     shown = [
-        (r.why, texts[r.place].text, texts[r.of].text if r.of is not None else "an example")
-        for r in found[:_MOST_EXAMPLES]
+        (r.why, texts[r.text_index].text, texts[r.copy_of].text if r.copy_of is not None else "an example")
+        for r in copies[:_MOST_EXAMPLES]
     ]
-    removed = Counter(left.removed) + Counter(removal.why for removal in found)
+    removed = Counter(left.removed) + Counter(removal.why for removal in copies)
     examples = (*left.examples, *shown)[:_MOST_EXAMPLES]
-    own = [place for place in range(len(texts)) if place not in gone]
-    return [texts[place] for place in own], corpus.part(own), replace(left, removed=dict(removed), examples=examples)
+    own = [index for index in range(len(texts)) if index not in gone]
+    return [texts[index] for index in own], corpus.part(own), replace(left, removed=dict(removed), examples=examples)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenDataset:
-    """A data set that was written."""
+    """A data set on disk, with its counts."""
 
     folder: Path
     written: Written
@@ -137,7 +137,7 @@ class WrittenDataset:
 
     @property
     def texts(self) -> int:
-        """How many conversations it has."""
+        """The number of conversations."""
         return self.figures.texts
 
     def as_json(self) -> dict[str, object]:
@@ -173,7 +173,7 @@ class WrittenDataset:
 
     @property
     def short(self) -> list[SamplingYield]:
-        """Where too little was kept for later steps."""
+        """The yields that are too small for later steps."""
         return [y for y in self.yields if not y.is_enough]
 
 
@@ -186,17 +186,19 @@ def make_dataset(
     yields: Sequence[SamplingYield] = (),
     corpus: Corpus | None = None,
 ) -> WrittenDataset:
-    """Draw the set, check it for leaks, and write its folder; nothing is written if anything is wrong."""
+    """Draw the set, check it for leaks and write its folder; an error leaves nothing behind."""
     is_drawn = plan.recipe.size is not None
-    places = draw_set(plan.recipe, [(t.identity if is_drawn else "", t.combination.k) for t in texts])
-    chosen = [texts[place] for place in places]
-    if not chosen and (not yields or any(y.least != 0 for y in yields)):  # a step may be content with nothing
+    indices = draw_set(plan.recipe, [(t.identity if is_drawn else "", t.combination.k) for t in texts])
+    chosen = [texts[index] for index in indices]
+    if not chosen and (
+        not yields or any(y.least != 0 for y in yields)
+    ):  # with `least: 0`, a step may write an empty set
         raise _empty(plan, left)
     refuse_leaks((t.combination for t in chosen), plan.bars)
     named = names_inside(((t.combination, t.replies) for t in chosen), plan.catalog, plan.bars.skills)
     if plan.names == "strict":
         refuse_names(named)
-    corpus = corpus.part(places) if corpus else corpus_of(t.text for t in chosen)
+    corpus = corpus.part(indices) if corpus else corpus_of(t.text for t in chosen)
     figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus)
     prompts = load_prompts(plan.prompts)
     prompting = Prompting(prompts, plan.catalog)
@@ -220,9 +222,9 @@ def _empty(plan: DatasetPlan, left: LeftOut) -> UserError:
         **left.outside,
         **left.removed,
     }
-    told = ", ".join(f"{count} {name}" for name, count in why.items() if count)
+    reasons = ", ".join(f"{count} {name}" for name, count in why.items() if count)
     return UserError(
-        f"No text is left for {plan.recipe.name}: {told or 'there are no conversations'}. Nothing was written.",
+        f"No text is left for {plan.recipe.name}: {reasons or 'there are no conversations'}. Nothing was written.",
         hint="`skillmix texts RUN` shows the graded texts; more conversations, a better writer or another k may help.",
     )
 

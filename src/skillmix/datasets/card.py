@@ -1,4 +1,4 @@
-"""The card of a data set: a README that says what is in it, how it was made, and what was left out."""
+"""Write the card of a data set: a README on how it was made, what it holds and what was left out."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ _MOST_ROWS = 20
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What the card says besides figures."""
+    """The facts on the card that are not counts."""
 
     name: str
     recipe: str
@@ -29,13 +29,13 @@ class CardFacts:
     written_with: tuple[str, ...]
     """Prompt sets of the writers, with their hashes."""
     prompts: str
-    """Prompt set in the data, with its hash."""
+    """The prompt set in the data, with its hash."""
     graders: tuple[str, ...]
     decoding: tuple[str, ...]
 
 
 def dataset_card(facts: CardFacts, figures: DatasetCounts, left: LeftOut, yields: Sequence[SamplingYield]) -> str:
-    """The whole README."""
+    """The text of the README."""
     parts = [
         _front_matter(facts),
         f"# {facts.name}",
@@ -69,22 +69,22 @@ def _about(facts: CardFacts, figures: DatasetCounts) -> str:
         f"got full marks: {by_k}. Recipe: {facts.recipe}"
         + (f", {whole(facts.size)} of it" if facts.size else "")
         + f". `train.jsonl` has {whole(facts.train)} of them, `validation.jsonl` {whole(facts.held_back)}, split by "
-        "combination, never by text. `rows.parquet` has the same rows in the same order, train first, with where each "
-        "is from."
+        "combination, never by text. `rows.parquet` has the same rows in the same order, train first, with the origin "
+        "of each."
     )
 
 
 def _making(facts: CardFacts, yields: Sequence[SamplingYield]) -> str:
     lines = [
         f"- Catalogue {facts.catalog}, partition {facts.partition}.",
-        f"- Full marks from: {', '.join(facts.graders) or 'nobody'}.",
+        f"- Full marks from: {', '.join(facts.graders) or 'no grader'}.",
         f"- Written with the prompts {', '.join(facts.written_with)}"
         + (f"; decoding: {'; '.join(facts.decoding)}." if facts.decoding else "."),
         _rendering(facts),
         "- Near copies are texts whose three-word runs overlap with those of an earlier text by "
         f"{share(facts.near_duplicates)} or more."
         if facts.near_duplicates is not None
-        else "- Near copies were kept, exact ones not.",
+        else "- Near copies were kept; exact copies were removed.",
     ]
     if not yields:
         return "\n".join(lines)
@@ -109,7 +109,7 @@ def _rendering(facts: CardFacts) -> str:
     if facts.written_with == (facts.prompts,):
         return f"- The prompts in the data are rendered from {facts.prompts}, the set they were written with."
     return (
-        "- **The prompts in the data are not those that the writers saw**: they are rendered anew from "
+        "- **The prompts in the data are not those that the writers saw**: they were rendered again from "
         f"{facts.prompts}, without worked examples."
     )
 
@@ -119,16 +119,16 @@ def _spread(y: SamplingYield) -> str:
     wanted += [f"at most {y.ceiling}"] if y.ceiling is not None else []
     if y.below_floor:
         wanted.append("below: " + ", ".join(f"{skill} {count}" for skill, count in sorted(y.below_floor.items())))
-    return "; ".join(wanted) or "as it came"
+    return "; ".join(wanted) or "no limit"
 
 
 def _left_out(left: LeftOut) -> str:
     rows = [
         ("less than full marks", left.less),
-        ("full marks undecided: a vote is missing or cannot be read", left.undecided),
-        ("conversations that are not over", left.unfinished),
+        ("undecided: a vote is missing or cannot be read", left.undecided),
+        ("unfinished conversations", left.unfinished),
         ("texts without the two turns of a conversation", left.not_conversations),
-        *((f"outside of the recipe: {why}", count) for why, count in sorted(left.outside.items())),
+        *((f"outside the recipe: {why}", count) for why, count in sorted(left.outside.items())),
         *((why, count) for why, count in sorted(left.removed.items())),
     ]
     table = markdown_table(("why", "texts"), [(why, whole(n)) for why, n in rows if n], right=frozenset({1}))
@@ -141,7 +141,7 @@ def _left_out(left: LeftOut) -> str:
 
 
 def _cut(text: str) -> str:
-    # Markdown may hold HTML; what a model wrote must stay text wherever the card is shown.
+    # Markdown may hold HTML; a model's output must stay plain text wherever the card is shown.
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("`", "'")
     return escaped if len(escaped) <= 120 else f"{escaped[:119]}…"
 
@@ -154,9 +154,9 @@ def _content(figures: DatasetCounts) -> str:
         shortest, middle, longest = figures.words
         lines.append(f"- Words in a text: {shortest} to {longest}, median {middle:g} ({lengths}).")
     lines += [
-        f"- Different four-word runs over all of them (distinct-4): {share(figures.distinct_4)}.",
-        f"- Texts with a six-word run that three or more share: {whole(figures.framed)} of {whole(figures.texts)}.",
-        "- First answers that a reader cannot use, marked in `first_answer`: "
+        f"- Distinct four-word runs, as a share of all (distinct-4): {share(figures.distinct_4)}.",
+        f"- Texts with a six-word run of three or more texts: {whole(figures.framed)} of {whole(figures.texts)}.",
+        "- Unusable first answers, marked in `first_answer`: "
         + (", ".join(f"{whole(n)} {status}" for status, n in unusable.items()) or "none")
         + ".",
     ]
@@ -168,8 +168,8 @@ def _content(figures: DatasetCounts) -> str:
     parts.append(_table("topic", figures.by_topic.items(), len(figures.by_topic)))
     if figures.by_pair:
         pairs: Mapping[tuple[str, str], int] = figures.by_pair
-        told = [(f"{one} + {other}", count) for (one, other), count in pairs.items()]
-        parts.append(_table("pair of skills", told, _MOST_ROWS))
+        pair_rows = [(f"{one} + {other}", count) for (one, other), count in pairs.items()]
+        parts.append(_table("pair of skills", pair_rows, _MOST_ROWS))
     return "\n\n".join(parts)
 
 
@@ -185,12 +185,12 @@ def _table(header: str, counts: Iterable[tuple[str, int]], most: int) -> str:
 def _leakage(facts: CardFacts, figures: DatasetCounts) -> str:
     lines = [
         "- No held-out topic, no held-out skill at k > 1, no combination of an evaluation: checked on every row.",
-        f"- {share(facts.reserved)} of the skill sets of k = 2 and more are reserved for evaluation and in no row. "
-        f"{whole(figures.holding_reserved)} texts show a larger set that holds a reserved pair or triple.",
+        f"- {share(facts.reserved)} of the skill sets of k = 2 and more are reserved for evaluation and are in no row. "
+        f"{whole(figures.holding_reserved)} texts have a larger set that contains a reserved pair or triple.",
     ]
     if not figures.named:
-        return "\n".join([*lines, "- No held-out skill is named inside texts of other skills."])
-    lines.append("- Held-out skills named inside texts that are not theirs:")
+        return "\n".join([*lines, "- No text of other skills names a held-out skill."])
+    lines.append("- Held-out skills named in texts of other skills:")
     table = markdown_table(
         ("held-out skill", "named in", "texts"),
         [(n.skill, n.where, whole(n.texts)) for n in figures.named],
@@ -200,7 +200,7 @@ def _leakage(facts: CardFacts, figures: DatasetCounts) -> str:
 
 
 def dataset_info(name: str, *, has_validation: bool) -> str:
-    """The description that LLaMA-Factory reads: files and the names of their columns."""
+    """The content of dataset_info.json for LLaMA-Factory: the files and their columns."""
     files = [("train", "train.jsonl"), *([("validation", "validation.jsonl")] if has_validation else [])]
     tags = {
         "role_tag": "role",

@@ -1,11 +1,11 @@
-"""Exact and near copies among texts: each text against the earlier ones that are kept."""
+"""Find exact and near copies among texts, comparing each text with earlier kept ones."""
 
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmix.datasets.words import Corpus
+from skillmix.datasets.corpus import Corpus
 
 RUN: Final = 3
 """Texts are compared by their sets of three-word runs."""
@@ -14,25 +14,25 @@ _MOST_BUCKETS: Final = 26
 
 
 def earlier_copies(corpus: Corpus, *, threshold: float | None) -> list[int | None]:
-    """For each text the earlier kept text that it repeats, None for those that are kept.
+    """For each text, the index of the earlier kept text that it repeats; None for kept texts.
 
-    Two texts repeat each other if they are the same words in the same order, or if the sets of their three-word runs
-    overlap (common over all) by the threshold or more. Not an estimate: every pair that counts is found, by the fact
-    that two such sets share one of their rarest members.
+    Two texts repeat each other if they have the same words in the same order, or if the Jaccard overlap of their
+    sets of three-word runs reaches the threshold. The result is exact, not an estimate: two sets that overlap enough
+    always share one of their rarest members, so no such pair is missed.
     """
     copy_of = _exact_copies(corpus)
     if threshold is None:
-        return [None if place < 0 else int(place) for place in copy_of]
+        return [None if index < 0 else int(index) for index in copy_of]
     pairs = _pairs(corpus, copy_of < 0, threshold)
     sets: dict[int, frozenset[int]] = {}
     for later, earlier in pairs:
         if copy_of[later] < 0 and copy_of[earlier] < 0 and _overlap(corpus, sets, later, earlier) >= threshold:
             copy_of[later] = earlier
-    return [None if place < 0 else int(place) for place in _roots(copy_of)]
+    return [None if index < 0 else int(index) for index in _roots(copy_of)]
 
 
 def _exact_copies(corpus: Corpus) -> NDArray[np.int64]:
-    """The first text with the same words, -1 if it is the first."""
+    """For each text, the first text with the same words; -1 if the text itself is the first."""
     seen: dict[bytes, int] = {}
     copy_of = np.full(len(corpus), -1, np.int64)
     for number in range(len(corpus)):
@@ -43,7 +43,7 @@ def _exact_copies(corpus: Corpus) -> NDArray[np.int64]:
 
 
 def _roots(copy_of: NDArray[np.int64]) -> NDArray[np.int64]:
-    """An exact copy of a text that is itself a near copy repeats what that one repeats."""
+    """Point each exact copy of a near copy to the kept text."""
     for number in np.flatnonzero(copy_of >= 0):
         target = copy_of[copy_of[number]]
         if target >= 0:
@@ -52,7 +52,7 @@ def _roots(copy_of: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _pairs(corpus: Corpus, is_first: NDArray[np.bool_], threshold: float) -> list[tuple[int, int]]:
-    """Pairs of texts (later, earlier) that may overlap enough, in the order of the later text."""
+    """Pairs of texts (later, earlier) that may overlap enough, ordered by the later text."""
     if not len(corpus.words):
         return []
     frequency = _frequencies(corpus)
@@ -77,9 +77,9 @@ def _pairs(corpus: Corpus, is_first: NDArray[np.bool_], threshold: float) -> lis
 
 
 def _frequencies(corpus: Corpus) -> NDArray[np.uint8]:
-    """How often runs occur, by a remainder of their hash, repeats and copies included, and no further than 255.
+    """Count runs by a remainder of their hash, up to 255, with repeats and copies included.
 
-    Some look more frequent than they are, none looks rarer.
+    A collision makes a run look more frequent than it is, never rarer.
     """
     frequency = np.zeros(1 << min(_MOST_BUCKETS, len(corpus.words).bit_length() + 2), np.uint8)
     for first in range(0, len(corpus), _CHUNK):
@@ -87,8 +87,8 @@ def _frequencies(corpus: Corpus) -> NDArray[np.uint8]:
         buckets = np.sort(_buckets(runs, frequency))
         starts = _starts(buckets)
         counts = np.diff(np.append(starts, len(buckets)))
-        places = buckets[starts]
-        frequency[places] = np.minimum(frequency[places] + counts, 255)
+        used = buckets[starts]
+        frequency[used] = np.minimum(frequency[used] + counts, 255)
     return frequency
 
 
@@ -97,14 +97,14 @@ def _buckets(runs: NDArray[np.uint64], frequency: NDArray[np.uint8]) -> NDArray[
 
 
 def _starts(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Where each group of equal values begins."""
+    """The start of each group of equal values."""
     if not len(values):
         return np.empty(0, np.int64)
     return np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
 
 
 def _may_overlap(texts: NDArray[np.int64], often: NDArray[np.uint8], count: int, threshold: float) -> NDArray[np.bool_]:
-    """Which of so many texts do not have too many runs to themselves: a copy shares its part of what it has."""
+    """Which texts may overlap enough with another: at most 1 - threshold of their runs occur nowhere else."""
     alone = np.bincount(texts[often == 1], minlength=count)
     return alone <= (1 - threshold) * np.bincount(texts, minlength=count) + 1e-9
 
@@ -112,7 +112,7 @@ def _may_overlap(texts: NDArray[np.int64], often: NDArray[np.uint8], count: int,
 def _run_sets(
     runs: NDArray[np.uint64], texts: NDArray[np.int64], often: NDArray[np.uint8]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint8]]:
-    """The different runs of each text, in the order of their hashes."""
+    """The distinct runs of each text, ordered by hash."""
     order = np.lexsort((runs, texts))
     runs, texts, often = runs[order], texts[order], often[order]
     is_new = np.ones(len(runs), np.bool_)
@@ -123,39 +123,39 @@ def _run_sets(
 def _rarest(
     runs: NDArray[np.uint64], texts: NDArray[np.int64], often: NDArray[np.uint8], threshold: float
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Of each text as many of its rarest runs as overlapping texts cannot both miss, less those that nobody shares."""
-    # Stable, so that runs of one frequency stay in the order of their hashes, which is the same in every text.
+    """The rarest runs of each text, enough that two overlapping texts share one, without runs of a single text."""
+    # A stable sort keeps runs of equal frequency in the order of their hashes, which is the same in every text.
     order = np.argsort(texts << 8 | often, kind="stable")
     runs, texts, often = runs[order], texts[order], often[order]
     starts = _starts(texts)
     sizes = np.diff(np.append(starts, len(texts)))
-    place = np.arange(len(texts)) - np.repeat(starts, sizes)
-    # A small allowance, so that rounding never shortens a prefix.
+    rank = np.arange(len(texts)) - np.repeat(starts, sizes)
+    # The small allowance keeps rounding from shortening a prefix.
     prefix = sizes - np.ceil(threshold * sizes - 1e-9).astype(np.int64) + 1
-    chosen = (place < np.repeat(prefix, sizes)) & (often > 1)
+    chosen = (rank < np.repeat(prefix, sizes)) & (often > 1)
     return runs[chosen], texts[chosen]
 
 
 def _grouped_pairs(
     runs: NDArray[np.uint64], texts: NDArray[np.int64], sizes: NDArray[np.int64], threshold: float
 ) -> list[tuple[int, int]]:
-    found: set[tuple[int, int]] = set()
+    pairs: set[tuple[int, int]] = set()
     starts = _starts(runs)
     ends = np.append(starts[1:], len(runs))
     for start, end in zip(starts[ends - starts > 1], ends[ends - starts > 1], strict=True):
         group = texts[start:end].tolist()
         group_sizes = sizes[texts[start:end]].tolist()
-        for place in range(1, len(group)):
-            size = group_sizes[place]
-            for before in range(place):
+        for index in range(1, len(group)):
+            size = group_sizes[index]
+            for before in range(index):
                 other = group_sizes[before]
                 if other >= threshold * size - 1e-9 and size >= threshold * other - 1e-9:
-                    found.add((group[place], group[before]))
-    return sorted(found)
+                    pairs.add((group[index], group[before]))
+    return sorted(pairs)
 
 
 def _overlap(corpus: Corpus, sets: dict[int, frozenset[int]], one: int, other: int) -> float:
-    """Common runs over all runs of two texts."""
+    """The Jaccard overlap of the runs of two texts."""
     for number in (one, other):
         if number not in sets:
             runs, _ = corpus.runs(RUN, first=number, last=number + 1)

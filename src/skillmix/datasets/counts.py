@@ -1,4 +1,4 @@
-"""The figures of a data set's card: what is in it, how varied it is, what was left out and why."""
+"""Count what a data set holds, how varied it is, and what was left out and why."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,17 +7,17 @@ from itertools import combinations
 from statistics import median
 
 from skillmix.catalog.combinations import is_reserved
+from skillmix.datasets.corpus import Corpus, Frame, corpus_of, distinct_share, repeated_frames
+from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import NamedSkill
-from skillmix.datasets.texts import KeptText
-from skillmix.datasets.words import Corpus, Frame, corpus_of, distinct_share, repeated_frames
 
 FRAME = 6
-"""Words in a row that make a frame."""
+"""The number of consecutive words in a frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingYield:
-    """How sampling to a target went, for one k."""
+    """The result of sampling to a target for one k."""
 
     k: int
     target: int
@@ -30,42 +30,42 @@ class SamplingYield:
     floor: int = 0
     ceiling: int | None = None
     least: int | None = None
-    """Texts that are enough for later steps; the whole target if None."""
+    """The number of texts that later steps need; None for the whole target."""
 
     @property
     def is_enough(self) -> bool:
-        """Whether later steps may begin."""
+        """Whether later steps have enough texts."""
         return self.taken >= (self.target if self.least is None else min(self.least, self.target))
 
     @property
     def rate(self) -> float | None:
-        """Share of the conversations with full marks."""
+        """The share of conversations with full marks."""
         return self.full_marks / self.written if self.written else None
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What did not go in, by why."""
+    """Texts left out of a data set, counted by reason."""
 
     undecided: int = 0
-    """Texts that the graders left open."""
+    """Texts on which the graders reached no decision."""
     unfinished: int = 0
-    """Conversations that are not over."""
+    """Unfinished conversations."""
     not_conversations: int = 0
-    """Texts without the two turns."""
+    """Texts without two turns, such as imported ones."""
     less: int = 0
     """Texts with less than full marks."""
     outside: dict[str, int] = field(default_factory=dict)
-    """Full marks, but not of the recipe, by the rule that keeps them out."""
+    """Texts with full marks outside the recipe, by the rule that excludes them."""
     removed: dict[str, int] = field(default_factory=dict)
-    """Copies, by kind."""
+    """Copies by kind."""
     examples: tuple[tuple[str, str, str], ...] = ()
-    """Some of the copies: why, the text, what it repeats."""
+    """Some of the copies: reason, text, repeated text."""
 
 
 @dataclass(frozen=True)
 class DatasetCounts:
-    """What the card tells."""
+    """The counts on a data set's card."""
 
     texts: int
     by_k: dict[int, int]
@@ -77,20 +77,20 @@ class DatasetCounts:
     words: tuple[int, float, int] | None
     """Shortest, median and longest text."""
     words_by_k: dict[int, float]
-    """Median."""
+    """Median number of words, by k."""
     distinct_4: float | None
     frames: list[Frame]
     framed: int
     """Texts with a six-word run that three or more texts share."""
     holding_reserved: int
-    """Texts of larger sets inside which a reserved pair or triple stands."""
+    """Texts whose skill set contains a smaller reserved set."""
     named: list[NamedSkill]
 
 
 def figures_of(
     texts: Sequence[KeptText], *, reserved: float, named: list[NamedSkill], corpus: Corpus | None = None
 ) -> DatasetCounts:
-    """Count everything."""
+    """Count the texts of a data set."""
     corpus = corpus or corpus_of(kept.text for kept in texts)
     lengths = [int(length) for length in corpus.starts[1:] - corpus.starts[:-1]]
     by_k: dict[int, list[int]] = {}
@@ -129,5 +129,5 @@ def _pairs(sets: "Counter[tuple[str, ...]]") -> dict[tuple[str, str], int]:
 
 
 def _holds_reserved(skills: Sequence[str], share: float) -> bool:
-    """Whether a smaller set inside it, a pair or a triple, is reserved."""
+    """Whether a pair or triple within a larger skill set is reserved."""
     return any(is_reserved(part, share) for size in (2, 3) if size < len(skills) for part in combinations(skills, size))

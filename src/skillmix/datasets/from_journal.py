@@ -1,4 +1,4 @@
-"""The conversations of a run that have full marks; of a large run, a second process reads one half."""
+"""Collect the conversations with full marks of a run; a second process reads half of a large run."""
 
 import gc
 from collections import Counter
@@ -8,7 +8,7 @@ from itertools import islice, zip_longest
 from typing import Final
 
 from skillmix.datasets.build import Writers, has_two_turns, kept_texts
-from skillmix.datasets.texts import KeptText
+from skillmix.datasets.kept_texts import KeptText
 from skillmix.runs.helper_process import LostHelper, in_helper, is_there_a_second_core
 from skillmix.runs.reading.conversation_index import HALVES, IdRange
 from skillmix.runs.reading.decisions import DecidedConversation, decided_conversations, decision_rules
@@ -16,7 +16,7 @@ from skillmix.runs.run import Run
 
 _AT_ONCE: Final = 10_000
 WORTH_IT: Final = 100_000
-"""Calls in a journal from which on another process, which takes a second to come up, saves time."""
+"""The number of calls above which a second process saves time, although it takes a second to start."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class KeptOfRun:
 
     kept: list[KeptText] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
-    """Conversations: 'full', 'less', 'undecided', 'unfinished' and 'no turns'."""
+    """The number of conversations of each kind: 'full', 'less', 'undecided', 'unfinished' and 'no turns'."""
     decided: Counter[str] = field(default_factory=Counter)
-    """Texts by the grader who decided about them."""
+    """The number of texts that each grader decided."""
 
     def add(self, other: "KeptOfRun") -> None:
         """Add the texts and counts of another part."""
@@ -82,7 +82,7 @@ def _parts_there(source: RunSource, ids: IdRange) -> Iterator[KeptOfRun]:
 
 
 def _parts(source: RunSource, ids: IdRange | None) -> Iterator[KeptOfRun]:
-    """One part after the other; replies are fetched only for texts that are kept."""
+    """The conversations in blocks; the texts are loaded only for kept conversations, one block at a time."""
     rules = decision_rules(source.run, graders=source.graders)
     graders = rules.names
     decided = decided_conversations(rules, students=source.students, ids=ids)

@@ -1,4 +1,4 @@
-"""`skillmix dataset`: conversations with full marks, from an experiment's steps or from runs."""
+"""Make data sets of conversations with full marks, from an experiment's steps or from runs."""
 
 import gc
 from collections import Counter
@@ -11,11 +11,10 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.datasets.build import DatasetPlan, Writers, WrittenDataset, make_dataset, without_copies
 from skillmix.datasets.counts import LeftOut
-from skillmix.datasets.evaluations import bars_for, combinations_in, evaluated
-from skillmix.datasets.files import prompts_shown, read_rows, require_parquet
 from skillmix.datasets.from_journal import RunSource, found_in
-from skillmix.datasets.leakage import Bars, bars_of
-from skillmix.datasets.texts import KeptText
+from skillmix.datasets.kept_texts import KeptText
+from skillmix.datasets.leakage import Bars, bars_for, bars_of, combinations_in, evaluated
+from skillmix.datasets.row_files import prompts_shown, read_rows, require_parquet
 from skillmix.datasets.waves import Waves
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, StudentSettings
@@ -33,35 +32,35 @@ from skillmix.runs.students import settings_for
 
 
 def dataset_folder(run: Run, step: str) -> Path:
-    """Where a dataset step puts its files."""
+    """The folder of a dataset step's files."""
     return run.step(step) / "dataset"
 
 
-async def work_on_dataset(step: DatasetStep, place: StepContext, tally: CallCounts) -> WrittenDataset | None:
-    """Do a dataset step; None if it was interrupted before there was anything to write."""
+async def work_on_dataset(step: DatasetStep, context: StepContext, counts: CallCounts) -> WrittenDataset | None:
+    """Run a dataset step; None if it stopped before it could write its data set."""
     require_parquet()
-    plan = plan_of(step, place)
-    folder = dataset_folder(place.run, step.name)
+    plan = plan_of(step, context)
+    folder = dataset_folder(context.run, step.name)
     require_replaceable(folder, DATASET)
     if step.writer is None:
-        return _joined(step, plan, place.run, folder)
-    waves = Waves(step, place, plan, writers_of(place.run.name, place.experiment), tally)
+        return _joined(step, plan, context.run, folder)
+    waves = Waves(step, context, plan, writers_of(context.run.name, context.experiment), counts)
     await waves.run()
-    if signal_of(tally.stopped) is not None or waves.is_broken:
+    if signal_of(counts.stopped) is not None or waves.is_broken:
         return None
     return make_dataset(waves.texts, plan, folder, left=waves.left, yields=waves.yields)
 
 
-def plan_of(step: DatasetStep, place: StepContext) -> DatasetPlan:
-    """Everything that a step's files depend on besides texts."""
-    experiment = place.experiment
+def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
+    """The plan of a dataset step."""
+    experiment = context.experiment
     writer = settings_for(experiment, student_name(step.writer)) if step.writer else None
     return DatasetPlan(
         name=f"{experiment.name}-{step.name}",
         recipe=step.data_recipe,
-        catalog=place.catalog,
+        catalog=context.catalog,
         partition=experiment.partition,
-        bars=bars_for(experiment, place.catalog),
+        bars=bars_for(experiment, context.catalog),
         names=experiment.leakage.names,
         prompts=step.prompts or experiment.prompts,
         near_duplicates=step.near_duplicates,
@@ -78,7 +77,7 @@ def _decoding(settings: StudentSettings) -> str:
 
 
 def writers_of(run: str, experiment: Experiment) -> Writers:
-    """Which prompts and decoding the students of a run had; of an imported run nothing is known."""
+    """The prompts and the decoding of the students of a run; unknown for an imported run."""
     trained = [step.name for step in experiment.steps if step.trains_model]
     settings = {name: settings_for(experiment, name) for name in (*experiment.students, *trained)}
     shown = {n: prompts_shown(load_prompts(n)) for n in {s.prompts or experiment.prompts for s in settings.values()}}
@@ -90,7 +89,7 @@ def writers_of(run: str, experiment: Experiment) -> Writers:
 
 
 def _joined(step: DatasetStep, plan: DatasetPlan, run: Run, folder: Path) -> WrittenDataset:
-    """Texts of earlier steps together, each once."""
+    """Join the texts of earlier steps, each text once."""
     texts = {text.provenance: text for name in step.of for text in read_rows(dataset_folder(run, name))}
     return _made(list(texts.values()), plan, folder, LeftOut())
 
@@ -102,7 +101,7 @@ def _made(texts: list[KeptText], plan: DatasetPlan, folder: Path, left: LeftOut)
 
 
 def _of_recipe(texts: list[KeptText], plan: DatasetPlan, left: LeftOut) -> tuple[list[KeptText], LeftOut]:
-    """A named recipe takes only what may be in it; the rest is counted."""
+    """Keep the texts that belong to the recipe, and count the others by reason."""
     outside: Counter[str] = Counter()
     inside = []
     for text in texts:
@@ -126,7 +125,7 @@ def _outside(combination: Combination, recipe: DataRecipe, bars: Bars) -> str | 
 
 @dataclass(frozen=True)
 class FromRuns:
-    """What is wanted of runs."""
+    """A request for a data set from runs."""
 
     runs: Sequence[str]
     recipe: DataRecipe
@@ -143,9 +142,9 @@ class FromRuns:
 
 
 def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
-    """A data set from the graded conversations of one run or several."""
+    """Make a data set from the graded conversations of one or more runs."""
     require_parquet()
-    # Millions of records and no circles among them: looking for some again and again takes a fifth of the time.
+    # Millions of records without reference cycles: searching for cycles would take a fifth of the time.
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -189,11 +188,11 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
 
 
 def _refuse_step_folder(output: Path) -> None:
-    """A data set that a step of a run made is replaced by that step alone: later steps stand on it."""
+    """Refuse the folder of a step's data set, which only that step may replace, since later steps depend on it."""
     step = output.resolve().parent
     if output.name == "dataset" and Run(step.parent).experiment_file.is_file():
         raise UserError(
-            f"{output} is where the step {step.name} of the run {step.parent.name} keeps its data set.",
+            f"{output} holds the data set of step {step.name} of the run {step.parent.name}.",
             hint="Choose another --output.",
         )
 
@@ -206,27 +205,27 @@ def _common_catalog(runs: Sequence[Run]) -> Catalog:
     hashes = {str(run.document.get("catalog_hash")) for run in runs}
     if len(hashes) > 1:
         raise UserError(
-            f"The runs {', '.join(run.name for run in runs)} are of different catalogues.",
+            f"The runs {', '.join(run.name for run in runs)} use different catalogues.",
             hint="Make a data set from each.",
         )
     return runs[0].catalog
 
 
 def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[list[KeptText], LeftOut]:
-    """Full marks of a run in the order of their keys, and the count of everything else."""
+    """The texts of a run with full marks in key order, and the counts of all other texts."""
     rules = decision_rules(run, graders=wanted.graders)
     unknown = sorted(set(wanted.graders or ()) - set(rules.names))
     if unknown or not rules.graders:
         raise UserError(
             f"The run {run.name} has no grader {unknown[0]!r}." if unknown else f"The run {run.name} has no grades.",
-            hint="`skillmix grade` grades what is written; `skillmix export RUN --what votes` shows who voted.",
+            hint="`skillmix grade` grades the texts of a run; `skillmix export RUN --what votes` lists the graders.",
         )
     found = found_in(RunSource(run, wanted.graders, wanted.students, writers_of(run.name, run.experiment)))
     counts = found.kinds
     total = counts.total()
     if counts["undecided"] == total - counts["unfinished"] - counts["no turns"] > 0:
-        told = ", ".join(f"{name} decided {found.decided[name]} of {total} texts" for name in rules.names)
-        raise UserError(f"The run {run.name} has no grades: {told}.", hint="Grade it first: skillmix grade.")
+        decided = ", ".join(f"{name} decided {found.decided[name]} of {total} texts" for name in rules.names)
+        raise UserError(f"The run {run.name} has no grades: {decided}.", hint="Grade it first: skillmix grade.")
     left = replace(
         left,
         undecided=left.undecided + counts["undecided"],

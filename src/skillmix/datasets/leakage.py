@@ -1,33 +1,46 @@
-"""What no training text may be about: by the fields of its combination, and by names inside its words."""
+"""Leakage rules: which combinations must not be trained on, and where texts name held-out skills.
 
+`Bars` holds the rules for one data set. `bars_for` and `evaluated` collect the combinations of evaluations;
+`refuse_trained` is the reverse check, before a trained student is evaluated. `NameFinder` searches the texts.
+"""
+
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from skillmix.catalog.catalog import Catalog, Skill
-from skillmix.catalog.combinations import Combination, is_reserved
+from skillmix.catalog.combinations import Combination, combination_of, is_reserved
+from skillmix.catalog.files import load_catalog
 from skillmix.catalog.names import before_parenthesis
-from skillmix.datasets.words import words_of
+from skillmix.catalog.yaml import read_text
+from skillmix.datasets.corpus import words_of
 from skillmix.errors import UserError
+from skillmix.experiment.experiment import Experiment, load_experiment
+from skillmix.experiment.plan import step_cells
+from skillmix.experiment.sections import student_name
+from skillmix.experiment.steps import EvaluateStep
+from skillmix.models.lineage import lineage_of
 
 
 @dataclass(frozen=True)
 class Bars:
-    """What must stay out."""
+    """What a data set must not contain."""
 
     topics: frozenset[str]
-    """Held out."""
+    """Held-out topics."""
     skills: frozenset[str]
-    """Held out; a text may show one alone."""
+    """Held-out skills; a text with k = 1 may show one."""
     evaluations: Mapping[str, str]
-    """Combination ids of evaluations, and where each is evaluated."""
+    """Ids of evaluated combinations, each with the step or file that evaluates it."""
     reserved: float
-    """Share of the skill sets."""
+    """The share of skill sets that are reserved for evaluation."""
 
     def leak_of(self, combination: Combination) -> str | None:
-        """The rule that a combination breaks, if it does."""
+        """The rule that a combination breaks; None if it breaks none."""
         return next((rule for rule, breaks in _RULES.items() if breaks(self, combination)), None)
 
 
@@ -40,13 +53,13 @@ _RULES: Final[Mapping[str, Callable[[Bars, Combination], bool]]] = {
 
 
 def bars_of(catalog: Catalog, *, partition: str | None, evaluations: Mapping[str, str], reserved: float) -> Bars:
-    """What a partition and evaluations keep out."""
+    """The bars that follow from a partition and from evaluations."""
     held_out = catalog.partition(partition).held_out
     return Bars(frozenset(held_out.topics), frozenset(held_out.skills), evaluations, reserved)
 
 
 def refuse_leaks(combinations: Iterable[Combination], bars: Bars) -> None:
-    """Stop if any text must not be trained on; every rule that is broken is told, with counts and an example."""
+    """Raise an error if a text must not be trained on; it lists every broken rule with a count and an example."""
     counts: Counter[str] = Counter()
     examples: dict[str, Combination] = {}
     for combination in combinations:
@@ -56,10 +69,12 @@ def refuse_leaks(combinations: Iterable[Combination], bars: Bars) -> None:
             examples.setdefault(rule, combination)
     if not counts:
         return
-    told = "; ".join(f"{counts[rule]} with {rule} ({_shown(examples[rule], bars)})" for rule in _RULES if counts[rule])
+    broken = "; ".join(
+        f"{counts[rule]} with {rule} ({_shown(examples[rule], bars)})" for rule in _RULES if counts[rule]
+    )
     raise UserError(
-        f"The data set would leak: {counts.total()} texts must not be trained on: {told}. Nothing was written.",
-        hint="A recipe such as D(1,2) leaves such texts out.",
+        f"The data set would leak: {counts.total()} texts must not be trained on: {broken}. Nothing was written.",
+        hint="A recipe such as D(1,2) excludes such texts.",
     )
 
 
@@ -68,8 +83,84 @@ def _shown(combination: Combination, bars: Bars) -> str:
     return f"{'; '.join(combination.skills)} on {combination.topic}" + (f", in {where}" if where else "")
 
 
+def bars_for(experiment: Experiment, catalog: Catalog) -> Bars:
+    """The bars for the data sets of an experiment."""
+    evaluations = evaluated(experiment, catalog)
+    for name in experiment.leakage.evaluations:
+        for combination in combinations_in(Path(name)):
+            evaluations.setdefault(combination, name)
+    reserved = experiment.leakage.reserved
+    return bars_of(catalog, partition=experiment.partition, evaluations=evaluations, reserved=reserved)
+
+
+def evaluated(experiment: Experiment, catalog: Catalog) -> dict[str, str]:
+    """The ids of combinations that an experiment evaluates, each with its step."""
+    steps_by_id: dict[str, str] = {}
+    for step in experiment.steps:
+        if isinstance(step, EvaluateStep):
+            # Every student gets the same draw, so one is enough.
+            for cell in step_cells(step.model_copy(update={"students": step.students[:1]}), experiment, catalog):
+                for combination in cell.combinations:
+                    steps_by_id.setdefault(combination.id, f"step {step.name} of {experiment.name}")
+    return steps_by_id
+
+
+def combinations_in(path: Path) -> Iterator[str]:
+    """The ids of the combinations in an experiment file, a `combinations --json` output or a JSON Lines file."""
+    if not path.is_file():
+        raise UserError(f"There is no file {str(path)!r}.", hint="leakage.evaluations lists files.")
+    if path.suffix in (".yaml", ".yml"):
+        experiment = load_experiment(path)
+        yield from evaluated(experiment, load_catalog(experiment.catalog))
+        return
+    text = read_text(path)
+    try:
+        documents = (
+            json.loads(text) if path.suffix == ".json" else [json.loads(x) for x in text.split("\n") if x.strip()]
+        )
+        ids = [_combination(document) for document in documents]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UserError(
+            f"{path} does not hold combinations.",
+            hint='It must be an experiment file, or JSON: [{"skills": […], "topic": …}], or one such object a line.',
+        ) from None
+    yield from ids
+
+
+def _combination(document: Mapping[str, object]) -> str:
+    """The id of one combination. Every name must be a string: another value would give an id that bars nothing."""
+    skills, topic = document["skills"], document["topic"]
+    if not isinstance(skills, list) or not all(isinstance(name, str) and name for name in [*skills, topic]):
+        raise ValueError("a name is not a string")
+    return combination_of(skills, str(topic)).id
+
+
+def trained_on(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> dict[str, int]:
+    """For each student with a known lineage, the number of the step's combinations that it was trained on."""
+    wanted = set(evaluated(experiment.model_copy(update={"steps": [step]}), catalog))
+    counts = {}
+    for reference in step.students:
+        settings = experiment.students.get(student_name(reference))
+        lineage = lineage_of(settings.model) if settings else None
+        if lineage is not None:
+            counts[student_name(reference)] = len(wanted & lineage.combinations)
+    return counts
+
+
+def refuse_trained(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> None:
+    """Raise an error if a student was trained on combinations of the step, unless the step allows it."""
+    if step.allow_trained:
+        return
+    for student, count in trained_on(step, experiment, catalog).items():
+        if count:
+            raise UserError(
+                f"{student} was trained on {count} of the combinations of step {step.name}.",
+                hint="Evaluate other combinations (another seed), or set allow_trained: true; the scores then say so.",
+            )
+
+
 class NameFinder:
-    """Finds the names of held-out skills in words that are about other skills."""
+    """Finds the names of held-out skills in texts about other skills."""
 
     def __init__(self, skills: Iterable[str]) -> None:
         self._by_first: dict[str, list[tuple[str, list[str]]]] = {}
@@ -80,32 +171,32 @@ class NameFinder:
         self._pieces = {first: _pieces(first) for first in self._by_first}
 
     def among(self, text: str) -> "NameFinder | None":
-        """A finder of the names that may be in any part of a text; None if there are none."""
-        found = _pieces(_folded(text))
+        """A finder for the names that may occur in a text or in parts of it; None if no name can."""
+        pieces = _pieces(_folded(text))
         skills = [
-            skill for first, names in self._by_first.items() if self._pieces[first] <= found for skill, _ in names
+            skill for first, names in self._by_first.items() if self._pieces[first] <= pieces for skill, _ in names
         ]
         return NameFinder(skills) if skills else None
 
     def names_in(self, text: str) -> set[str]:
         """The skills that a text names."""
         folded = _folded(text)
-        # Most texts name none: taking them apart would take most of the time.
+        # Most texts name no skill, and splitting them into words would take most of the time.
         firsts = [first for first in self._by_first if first in folded]
         if not firsts:
             return set()
         words = words_of(text)
-        found = set()
+        skills = set()
         for first in set(words).intersection(firsts):
             for skill, name in self._by_first[first]:
-                if skill not in found and _has_run(words, name):
-                    found.add(skill)
-        return found
+                if skill not in skills and _has_run(words, name):
+                    skills.add(skill)
+        return skills
 
     def names_in_skill(self, skill: Skill) -> dict[str, set[str]]:
-        """The other skills that a skill's own definition and example name."""
+        """The other skills that the definition and the example of a skill name."""
         parts = {"definition": skill.definition, "example": skill.example}
-        return {part: self.names_in(said) - {skill.name} for part, said in parts.items()}
+        return {part: self.names_in(text) - {skill.name} for part, text in parts.items()}
 
 
 def _folded(text: str) -> str:
@@ -113,15 +204,15 @@ def _folded(text: str) -> str:
 
 
 def _pieces(folded: str) -> set[bytes]:
-    """The ASCII letters and digits that stand together: a word has its pieces in every text that it is in.
+    """The runs of ASCII letters and digits in a text. A word's pieces are in every text that contains the word.
 
-    Coarser than words, but all pieces of many texts are found in the time in which one word is looked for.
+    Pieces are coarser than words, but finding all pieces of many texts takes no longer than searching for one word.
     """
     return set(folded.encode("utf-8", "surrogatepass").translate(_ASCII_PIECES).split())
 
 
 _ASCII_PIECES: Final = bytes(
-    place if place < 128 and (chr(place).isalnum() or place == 95) else 32 for place in range(256)
+    index if index < 128 and (chr(index).isalnum() or index == 95) else 32 for index in range(256)
 )
 
 
@@ -129,7 +220,7 @@ def _has_run(words: Sequence[str], run: Sequence[str]) -> bool:
     if len(run) == 1:
         return True
     size = len(run)
-    return any(words[place : place + size] == run for place in range(len(words) - size + 1) if words[place] == run[0])
+    return any(words[index : index + size] == run for index in range(len(words) - size + 1) if words[index] == run[0])
 
 
 _AT_ONCE: Final = 200
@@ -137,25 +228,25 @@ _AT_ONCE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class NamedSkill:
-    """A held-out skill's name inside texts of other skills."""
+    """A held-out skill that texts of other skills name."""
 
     skill: str
     where: str
-    """In whose 'definition of …' or 'example of …', or in 'answers'."""
+    """'definition of …', 'example of …' or 'answers'."""
     texts: int
 
 
 def names_inside(
     texts: Iterable[tuple[Combination, Sequence[str]]], catalog: Catalog, held_out: Iterable[str]
 ) -> list[NamedSkill]:
-    """Held-out skills that are named in texts (combination and replies) that are not theirs."""
+    """Count the held-out skills that texts (combination and replies) of other skills name."""
     finder = NameFinder(held_out)
     in_skills = {skill.name: finder.names_in_skill(skill) for skill in catalog.skills}
     counts: Counter[tuple[str, str]] = Counter()
     shown: Counter[str] = Counter()
     source = iter(texts)
     while block := list(islice(source, _AT_ONCE)):
-        # Most names are in none of many texts, which is found out at one go.
+        # Most names occur in none of the texts, so one search over the block excludes them.
         near = finder.among("\n".join(reply for _, replies in block for reply in replies))
         for combination, replies in block:
             shown.update(combination.skills)
@@ -170,11 +261,11 @@ def names_inside(
 
 
 def refuse_names(named: Sequence[NamedSkill]) -> None:
-    """Stop at the first name of a held-out skill."""
+    """Raise an error if any text names a held-out skill."""
     if named:
-        told = "; ".join(f"{n.skill} in the {n.where} ({n.texts} texts)" for n in named[:5])
+        examples = "; ".join(f"{n.skill} in the {n.where} ({n.texts} texts)" for n in named[:5])
         more = f" and {len(named) - 5} more" if len(named) > 5 else ""
         raise UserError(
-            f"Names of held-out skills stand inside other texts: {told}{more}. Nothing was written.",
-            hint="Set leakage.names to list to have them only listed in the card.",
+            f"Texts of other skills name held-out skills: {examples}{more}. Nothing was written.",
+            hint="Set leakage.names to list, and the card only lists them.",
         )

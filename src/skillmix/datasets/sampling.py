@@ -1,7 +1,7 @@
-"""Sampling to a target in waves: which conversations to write next, and which of the accepted texts to take.
+"""Sample to a target in waves: choose which conversations to write next, and which accepted texts to take.
 
-Everything here is a function of the candidates in their order and of what became of the earlier ones, never of when
-an answer arrived: a run that was killed goes on to the same set.
+Every choice depends only on the order of the candidates and on the outcome of earlier ones, never on when an answer
+arrived. A run that was killed therefore continues to the same set.
 """
 
 from collections import Counter
@@ -15,9 +15,9 @@ from skillmix.catalog.combinations import Combination
 
 _SMALLEST_WAVE: Final = 16
 _GROWTH: Final = 4
-"""A wave is at most so many times what was tried before: an early yield is a guess."""
+"""A wave is at most this many times the number of earlier conversations, since an early yield is a guess."""
 _TRIES_FOR_A_FLOOR: Final = 100
-"""Conversations for each text of a floor, after which a skill is given up."""
+"""Conversations for each text of the floor after which the sampler gives up on a skill."""
 
 
 class Candidate(NamedTuple):
@@ -29,19 +29,19 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is wanted of one k."""
+    """The target for one k."""
 
     kept: int
     most: int
-    """Conversations at most."""
+    """The most conversations to write."""
     floor: int = 0
     ceiling: int | None = None
     skills: tuple[str, ...] = ()
-    """All that candidates are made of; those for which there is a floor."""
+    """All skills of the candidates; the floor applies to each."""
 
 
 class Candidates:
-    """Every combination so many times, then all of them again with new generations, for ever; drawn as needed."""
+    """An endless sequence: every combination `generations` times, then all again with new generations; drawn lazily."""
 
     def __init__(self, combinations: Iterable[Combination], *, generations: int = 1) -> None:
         self._source = iter(combinations)
@@ -49,9 +49,9 @@ class Candidates:
         self._is_whole = False
         self._generations = generations
 
-    def __getitem__(self, place: int) -> Candidate:
-        """Raises IndexError only if there is no combination at all."""
-        wanted, generation = divmod(place, self._generations)
+    def __getitem__(self, index: int) -> Candidate:
+        """The candidate at an index; IndexError only if no combination exists."""
+        wanted, generation = divmod(index, self._generations)
         while not self._is_whole and len(self._drawn) <= wanted:
             combination = next(self._source, None)
             if combination is None:
@@ -59,7 +59,7 @@ class Candidates:
             else:
                 self._drawn.append(combination)
         if not self._drawn:
-            raise IndexError(place)
+            raise IndexError(index)
         turn, number = divmod(wanted, len(self._drawn)) if self._is_whole else (0, wanted)
         return Candidate(self._drawn[number], turn * self._generations + generation)
 
@@ -73,29 +73,29 @@ class Sampler:
     tried: list[Candidate] = field(default_factory=list)
     accepted: list[bool] = field(default_factory=list)
     is_exhausted: bool = False
-    """Whether no more candidates may be written, or none that could be taken is found."""
+    """Whether no more candidates may be written, or none of them could be taken."""
     _next: int = 0
 
     @property
     def taken(self) -> list[int]:
-        """Places among the tried, in their order, of the texts that are taken."""
+        """The indices of the taken texts among the tried ones, in order."""
         given_up = self.target.skills if self.is_exhausted else self.hopeless
         return take(self.tried, self.accepted, self.target, hopeless=given_up)
 
     @property
     def below_floor(self) -> dict[str, int]:
-        """Skills with fewer taken texts than the floor, and how many they have."""
-        counts = _counts(self.tried[place] for place in self.taken)
+        """Skills with fewer taken texts than the floor, with their counts."""
+        counts = _counts(self.tried[index] for index in self.taken)
         return {skill: counts[skill] for skill in _lacking(counts, self.target, ())}
 
     @property
     def yielded(self) -> float | None:
-        """Share of the conversations that were accepted; None before the first."""
+        """The share of conversations that were accepted; None before the first."""
         return sum(self.accepted) / len(self.accepted) if self.accepted else None
 
     @property
     def hopeless(self) -> frozenset[str]:
-        """Skills whose floor is out of reach: tried often, and still below it."""
+        """Skills that are still below their floor after many conversations."""
         if not self.target.floor:
             return frozenset()
         enough = _TRIES_FOR_A_FLOOR * self.target.floor
@@ -109,14 +109,14 @@ class Sampler:
         return frozenset(s for s in self.target.skills if tries[s] >= enough and kept[s] < self.target.floor)
 
     def next_wave(self) -> list[Candidate]:
-        """The conversations to write next; none if the target is met or no more may be written."""
+        """The conversations to write next; none if the target is met or the limit is reached."""
         taken = self.taken
         missing = self.target.kept - len(taken)
         room = self.target.most - len(self.tried)
         if missing <= 0 or room <= 0:
             self.is_exhausted = missing > 0
             return []
-        counts = _counts(self.tried[place] for place in taken)
+        counts = _counts(self.tried[index] for index in taken)
         wanted = self._wanted_skills(counts, missing)
         size = min(room, self._wave_size(missing))
         wave = list(islice(self._useful(counts, wanted), size))
@@ -125,7 +125,7 @@ class Sampler:
         return wave
 
     def learn(self, accepted: Iterable[bool]) -> None:
-        """What became of every candidate that was tried, in order; later waves may change what an earlier one is."""
+        """Record the outcome of every tried candidate, in order; a later wave may change earlier outcomes."""
         self.accepted = list(accepted)
 
     def _wave_size(self, missing: int) -> int:
@@ -135,13 +135,13 @@ class Sampler:
         return max(_SMALLEST_WAVE, min(ceil(missing / share), _GROWTH * len(self.accepted)))
 
     def _wanted_skills(self, counts: "Counter[str]", missing: int) -> frozenset[str] | None:
-        """The skills below their floor, once all that is missing must be theirs; None while anything will do."""
+        """The skills below their floor, once every missing text must have one of them; None before."""
         lacking = _lacking(counts, self.target, self.hopeless)
         k = self.tried[0].combination.k if self.tried else 1
         return frozenset(lacking) if lacking and missing <= ceil(sum(lacking.values()) / k) else None
 
     def _useful(self, counts: "Counter[str]", wanted: frozenset[str] | None) -> Iterator[Candidate]:
-        """The candidates that follow, without those of a full skill or, where some are wanted, of none of them."""
+        """The next candidates, without those that have a skill at its ceiling or, given `wanted`, no wanted skill."""
         ceiling = self.target.ceiling
         in_vain = 0
         while in_vain < _SEARCH:
@@ -160,33 +160,33 @@ class Sampler:
 
 
 _SEARCH: Final = 20_000
-"""Candidates passed over in a row, before nothing useful is thought to be left."""
+"""Consecutive candidates to skip before the sampler assumes that no useful one is left."""
 
 
 def take(
     tried: Sequence[Candidate], accepted: Sequence[bool], target: Target, *, hopeless: Collection[str] = ()
 ) -> list[int]:
-    """The places of the texts to take: the first accepted ones, with room held back for skills below their floor."""
+    """The indices of the texts to take: the first accepted ones, with room reserved for skills below their floor."""
     taken: list[int] = []
     counts: Counter[str] = Counter()
     floors = frozenset(target.skills) - frozenset(hopeless) if target.floor else frozenset[str]()
     short = target.floor * len(floors)
-    for place, candidate in enumerate(tried[: len(accepted)]):
+    for index, candidate in enumerate(tried[: len(accepted)]):
         if len(taken) == target.kept:
             break
         skills = candidate.combination.skills
-        if not accepted[place] or (target.ceiling is not None and any(counts[s] >= target.ceiling for s in skills)):
+        if not accepted[index] or (target.ceiling is not None and any(counts[s] >= target.ceiling for s in skills)):
             continue
         gain = sum(s in floors and counts[s] < target.floor for s in skills)
         if gain or target.kept - len(taken) - 1 >= ceil(short / len(skills)):
-            taken.append(place)
+            taken.append(index)
             counts.update(skills)
             short -= gain
     return taken
 
 
 def _lacking(counts: "Counter[str]", target: Target, hopeless: Collection[str]) -> dict[str, int]:
-    """Texts that skills are short of their floor."""
+    """The number of texts that skills lack to reach the floor."""
     if not target.floor:
         return {}
     return {s: target.floor - counts[s] for s in target.skills if s not in hopeless and counts[s] < target.floor}

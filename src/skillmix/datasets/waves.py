@@ -1,4 +1,4 @@
-"""Sampling to a target: a writer writes in waves, graders vote, until enough texts are kept."""
+"""Run a dataset step: a writer writes in waves and graders vote until enough texts are kept."""
 
 import time
 from collections import Counter
@@ -10,10 +10,10 @@ from math import ceil
 from skillmix.catalog.catalog import Side
 from skillmix.catalog.combinations import Draw
 from skillmix.datasets.build import DatasetPlan, Writers, has_two_turns, kept_texts
+from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.counts import LeftOut, SamplingYield
+from skillmix.datasets.kept_texts import KeptText, removals
 from skillmix.datasets.sampling import Candidate, Candidates, Sampler, Target
-from skillmix.datasets.texts import KeptText, removals
-from skillmix.datasets.words import corpus_of
 from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.sections import student_name
 from skillmix.experiment.steps import DatasetStep
@@ -31,21 +31,21 @@ from skillmix.runs.scheduler import CallCounts
 
 @dataclass
 class Waves:
-    """The waves of one dataset step."""
+    """Writes the conversations of one dataset step, wave by wave."""
 
     step: DatasetStep
-    place: StepContext
+    context: StepContext
     plan: DatasetPlan
     writers: Writers
-    tally: CallCounts
+    counts: CallCounts
     texts: list[KeptText] = field(default_factory=list)
-    """Taken, k by k, in draw order."""
+    """The texts taken so far, by k and in draw order."""
     yields: list[SamplingYield] = field(default_factory=list)
     left: LeftOut = field(default_factory=LeftOut)
     is_broken: bool = False
-    """Whether calls of a wave failed, so that the next one cannot be planned."""
+    """Whether calls of a wave failed, so that the next wave cannot be planned."""
     _open: tuple[int, Sampler] | None = None
-    """What is being sampled."""
+    """The k in progress and its sampler."""
     _started: float = field(default_factory=time.monotonic)
     _waves: int = 0
 
@@ -54,10 +54,10 @@ class Waves:
         return student_name(str(self.step.writer))
 
     async def run(self) -> None:
-        """Write until the targets are met, no more may be written, or the run must stop."""
+        """Write until the targets are met, the limit is reached or the run must stop."""
         await self._write()
-        if self.tally.stopped and self._open is not None:
-            # What there is when the budget is spent: as far as it goes, in draw order.
+        if self.counts.stopped and self._open is not None:
+            # When the budget is spent, take the texts written so far, in draw order.
             k, sampler = self._open
             sampler.is_exhausted = True
             self._close(k, sampler, self._learn(sampler))
@@ -65,39 +65,39 @@ class Waves:
 
     @property
     def calls(self) -> Calls:
-        """Whose calls the step makes."""
+        """The writer and the graders whose calls the step makes."""
         return Calls(self.step.name, (self._writer,), tuple(self.step.graders))
 
     def first_cells(self) -> Iterator[PlannedCell]:
         """The first conversation of each k."""
         for k in self.plan.recipe.ks:
-            with suppress(IndexError):  # nothing that may be in the set can be drawn
+            with suppress(IndexError):  # no combination of this k may be in the set
                 yield from self._cells(k, [self._candidates(k)[0]])
 
     async def _write(self) -> None:
         calls = self.calls
-        used = calls.models(self.place.experiment)
+        used = calls.models(self.context.experiment)
         if len(passes(used)) > 1:
             await self._wave_by_wave(calls)
             return
-        # One model in memory at most: it stays there from wave to wave.
-        conversations = conversations_of(calls, self.place)
-        async with watched(self.place.progress, self.step.name, self.tally):
-            await serve(used, self._tasks(conversations), conversations, self.place, self.tally)
+        # With at most one local model, the model stays in memory from wave to wave.
+        conversations = conversations_of(calls, self.context)
+        async with watched(self.context.progress, self.step.name, self.counts):
+            await serve(used, self._tasks(conversations), conversations, self.context, self.counts)
 
     def _tasks(self, conversations: Conversations) -> Iterator[Task | None]:
         for cells in self._planned():
-            yield from first_turns(cells, conversations, self.place.journal, self.tally)
+            yield from first_turns(cells, conversations, self.context.journal, self.counts)
             yield None
 
     async def _wave_by_wave(self, calls: Calls) -> None:
         for cells in self._planned():
-            await make_calls(calls, cells, self.place, self.tally)
-            if self.tally.stopped:
+            await make_calls(calls, cells, self.context, self.counts)
+            if self.counts.stopped:
                 return
 
     def _planned(self) -> Iterator[list[PlannedCell]]:
-        """The cells of wave after wave; each is planned when all calls of the one before are over."""
+        """The cells of each wave; a wave is planned after all calls of the one before."""
         for k in self.plan.recipe.ks:
             sampler = Sampler(self._candidates(k), self._target(k))
             self._open = k, sampler
@@ -107,7 +107,7 @@ class Waves:
                 self._waves += 1
                 cells = self._cells(k, wave)
                 for cell in cells:
-                    self.place.journal.add_combinations(cell.combinations)
+                    self.context.journal.add_combinations(cell.combinations)
                 yield cells
                 outcome = self._learn(sampler)
                 self._expect(k, sampler)
@@ -120,13 +120,13 @@ class Waves:
                 return
 
     def _candidates(self, k: int) -> Candidates:
-        draw = Draw(side=self._side(k), setting="train", k=k, seed=self.place.experiment.seed, purpose="training")
-        allowed = (c for c in self.place.draws.combinations(draw) if self.plan.bars.leak_of(c) is None)
+        draw = Draw(side=self._side(k), setting="train", k=k, seed=self.context.experiment.seed, purpose="training")
+        allowed = (c for c in self.context.draws.combinations(draw) if self.plan.bars.leak_of(c) is None)
         return Candidates(allowed, generations=self.step.generations)
 
     def _side(self, k: int) -> Side:
-        """The train topics, with the skills of the train side or, for k = 1 where the recipe says so, with all."""
-        experiment, catalog = self.place.experiment, self.place.catalog
+        """The train topics with the skills of the train side, or with all skills if the recipe says so for k = 1."""
+        experiment, catalog = self.context.experiment, self.context.catalog
         train = catalog.pool("train", partition=experiment.partition, exclude=experiment.exclude)
         if k > 1 or self.plan.recipe.skills == "train":
             return train
@@ -143,7 +143,7 @@ class Waves:
         )
 
     def _cells(self, k: int, wave: Sequence[Candidate]) -> list[PlannedCell]:
-        """A wave as cells, one for each number of a generation."""
+        """Group a wave into cells by generation."""
         by_number: dict[int, list[Candidate]] = {}
         for candidate in wave:
             by_number.setdefault(candidate.generation, []).append(candidate)
@@ -162,47 +162,51 @@ class Waves:
         ]
 
     def _learn(self, sampler: Sampler) -> "_Outcome":
-        """What became of every candidate so far, in draw order, never in the order of arrival."""
-        rules = decision_rules(self.place.run, graders=self.step.graders)
-        wanted = {(c.combination.id, c.generation): place for place, c in enumerate(sampler.tried)}
-        found: list[DecidedConversation | None] = [None] * len(wanted)
+        """Collect the outcome of every candidate so far, in draw order, never in order of arrival."""
+        rules = decision_rules(self.context.run, graders=self.step.graders)
+        wanted = {(c.combination.id, c.generation): index for index, c in enumerate(sampler.tried)}
+        conversations: list[DecidedConversation | None] = [None] * len(wanted)
         for graded in decided_conversations(rules, students=[self._writer]):
-            place = wanted.get((graded.conversation.combination, graded.conversation.generation))
-            if place is not None:
-                found[place] = graded
-        outcome = _Outcome(unfinished=sum(g is None or not g.is_over for g in found))
-        # A request that a server refuses for good is one conversation less; everything else is waited for.
-        refused = sum(g is not None and not g.is_over and g.conversation.turns[-1].problem == "failed" for g in found)
-        is_waiting = any(problem.kind == "passing" for problem in self.tally.failed.values())
-        self.is_broken = outcome.unfinished > refused or is_waiting
-        full = [(p, g) for p, g in enumerate(found) if g is not None and g.is_kept and has_two_turns(g.conversation)]
-        with self.place.run.read() as journal:
-            outcome.full = kept_texts([g for _, g in full], journal, self.writers, self.step.graders)
-        outcome.places = [place for place, _ in full]
-        outcome.undecided = sum(g is not None and g.is_ungraded for g in found)
-        outcome.less = len(found) - len(full) - outcome.undecided - outcome.unfinished
-        # Compared with what was taken of smaller k as well, which comes first.
-        said = [kept.text for kept in (*self.texts, *outcome.full)]
-        gone = removals(corpus_of(said), examples=self.plan.examples, threshold=self.plan.near_duplicates)
-        outcome.removed = {r.place - len(self.texts): r.why for r in gone if r.place >= len(self.texts)}
-        outcome.examples = tuple(
-            (r.why, said[r.place], said[r.of] if r.of is not None else "an example")
-            for r in gone
-            if r.place >= len(self.texts)
+            index = wanted.get((graded.conversation.combination, graded.conversation.generation))
+            if index is not None:
+                conversations[index] = graded
+        outcome = _Outcome(unfinished=sum(g is None or not g.is_over for g in conversations))
+        # A conversation that a server refuses for good is lost; every other unfinished one is awaited.
+        refused = sum(
+            g is not None and not g.is_over and g.conversation.turns[-1].problem == "failed" for g in conversations
         )
-        accepted = [False] * len(found)
-        for number, place in enumerate(outcome.places):
-            accepted[place] = number not in outcome.removed
+        is_waiting = any(problem.kind == "passing" for problem in self.counts.failed.values())
+        self.is_broken = outcome.unfinished > refused or is_waiting
+        full = [
+            (p, g) for p, g in enumerate(conversations) if g is not None and g.is_kept and has_two_turns(g.conversation)
+        ]
+        with self.context.run.read() as journal:
+            outcome.full = kept_texts([g for _, g in full], journal, self.writers, self.step.graders)
+        outcome.indices = [index for index, _ in full]
+        outcome.undecided = sum(g is not None and g.is_ungraded for g in conversations)
+        outcome.less = len(conversations) - len(full) - outcome.undecided - outcome.unfinished
+        # Texts are also compared with those taken for smaller k, which come first.
+        texts = [kept.text for kept in (*self.texts, *outcome.full)]
+        gone = removals(corpus_of(texts), examples=self.plan.examples, threshold=self.plan.near_duplicates)
+        outcome.removed = {r.text_index - len(self.texts): r.why for r in gone if r.text_index >= len(self.texts)}
+        outcome.examples = tuple(
+            (r.why, texts[r.text_index], texts[r.copy_of] if r.copy_of is not None else "an example")
+            for r in gone
+            if r.text_index >= len(self.texts)
+        )
+        accepted = [False] * len(conversations)
+        for number, index in enumerate(outcome.indices):
+            accepted[index] = number not in outcome.removed
         sampler.learn(accepted)
         return outcome
 
     def _close(self, k: int, sampler: Sampler, outcome: "_Outcome") -> None:
         taken = sampler.taken
-        by_place = dict(zip(outcome.places, outcome.full, strict=True))
-        self.texts += [by_place[place] for place in taken]
+        by_index = dict(zip(outcome.indices, outcome.full, strict=True))
+        self.texts += [by_index[index] for index in taken]
         target = sampler.target
         last = taken[-1] if len(taken) == target.kept and taken else len(sampler.tried) - 1
-        removed = Counter(why for number, why in outcome.removed.items() if outcome.places[number] <= last)
+        removed = Counter(why for number, why in outcome.removed.items() if outcome.indices[number] <= last)
         self.yields.append(
             SamplingYield(
                 k=k,
@@ -226,7 +230,7 @@ class Waves:
         )
 
     def _expect(self, k: int, sampler: Sampler) -> None:
-        """Tell how many calls there will be, by what was kept so far; a k that has not begun is known only at least."""
+        """Estimate the total number of calls from the yield so far; a later k gives only a lower bound."""
         missing = sampler.target.kept - len(sampler.taken)
         room = max(0, sampler.target.most - len(sampler.tried))
         more = min(room, ceil(missing / sampler.yielded) if sampler.yielded else room) if missing > 0 else 0
@@ -234,37 +238,36 @@ class Waves:
         later = ks[ks.index(k) + 1 :]
         conversations = sum(y.written for y in self.yields) + len(sampler.tried) + more
         conversations += sum(self.step.target_of(one) for one in later)
-        calls = conversations * calls_a_conversation(self.place.experiment, self.step.graders)
-        # Before the first text is kept, only the most that may be written is known.
+        calls = conversations * calls_a_conversation(self.context.experiment, self.step.graders)
+        # Before the first text is kept, only the upper limit is known.
         bound: Bound = "about" if sampler.yielded or missing <= 0 else "at most"
-        self.place.progress.expect(self.step.name, calls, bound="at least" if later else bound)
+        self.context.progress.expect(self.step.name, calls, bound="at least" if later else bound)
 
     def _tell(self, k: int, sampler: Sampler) -> None:
-        """How far it is, what it takes, and what is still to come."""
+        """Print the progress, the yield, and the expected rest."""
         kept, wanted = len(sampler.taken), sampler.target.kept
         rate = sampler.yielded or 0.0
-        told = f"{self.step.name}, k = {k}, wave {self._waves}: {kept} of {wanted} kept, yield {rate:.3f}"
-        asked = self.tally.called
+        message = f"{self.step.name}, k = {k}, wave {self._waves}: {kept} of {wanted} kept, yield {rate:.3f}"
         missing = wanted - kept
         if missing > 0 and rate:
             more = min(missing / rate, sampler.target.most - len(sampler.tried))
-            told += f", about {more:.0f} more conversations"
-            if asked:
+            message += f", about {more:.0f} more conversations"
+            if self.counts.called:
                 share = more / max(1, len(sampler.tried) + sum(y.written for y in self.yields))
                 seconds = (time.monotonic() - self._started) * share
-                told += f", {self.tally.cost_usd * share:.2f} US dollars, about {duration(seconds)} left"
-        say(told)
+                message += f", {self.counts.cost_usd * share:.2f} US dollars, about {duration(seconds)} left"
+        say(message)
 
 
 @dataclass
 class _Outcome:
-    """What came of the conversations of one k so far."""
+    """The outcome of the conversations of one k so far."""
 
     full: list[KeptText] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    """Of the full ones, among all tried."""
+    indices: list[int] = field(default_factory=list)
+    """Indices of the texts with full marks among all tried."""
     removed: dict[int, str] = field(default_factory=dict)
-    """By number among the full ones."""
+    """Reasons by index among the texts with full marks."""
     examples: tuple[tuple[str, str, str], ...] = ()
     undecided: int = 0
     unfinished: int = 0

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from skillmix.experiment.train_step import TrainStep
+from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.checkpoints import base_and_adapters, parameters_in
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
@@ -32,7 +32,6 @@ NOTE: Final = (
     "Training tokens are an upper bound: every conversation has the maximum length."
 )
 _SIZE: Final = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])", re.IGNORECASE)
-DEFAULT_STEPS: Final = 4000
 
 
 def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None:

@@ -4,11 +4,12 @@ Each kind of step is a subclass of `Step`. The rest of the package asks a step t
 look at its class; a property that does not apply to a kind keeps the empty answer of the base class.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic_core.core_schema import LiteralSchema, literal_schema
 
 from skillmix.catalog.catalog import Setting
 
@@ -34,6 +35,17 @@ class Section(BaseModel):
     """A part of an experiment file: frozen, without unknown keys, without infinite numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class OneOf:
+    """Restricts a string to the names that a table or a folder holds: `Annotated[str, OneOf(names)]`."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = list(names)
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Any) -> LiteralSchema:
+        """Check a value as pydantic checks a `Literal` of the names."""
+        return literal_schema(self._names)
 
 
 class StepInput(NamedTuple):

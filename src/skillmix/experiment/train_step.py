@@ -4,28 +4,32 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from skillmix.experiment.sections import ModelRef, Positive, Section, Share, Step, StepInput
+from skillmix.experiment.chat_templates import CHAT_TEMPLATES
+from skillmix.experiment.precisions import AUTO, PRECISIONS
+from skillmix.experiment.sections import ModelRef, OneOf, Positive, Section, Share, Step, StepInput
 
-ChatFormatName = Literal["llama-2", "mistral-v0.2", "chatml", "llama-3", "gemma"]
 AboveZero = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
-
-
-_ONLY_HOW: Final = frozenset({"token_budget", "recompute", "compile", "checkpoint_every", "reshard", "precision"})
-"""Settings of speed and memory: a run may go on with others."""
-_NOT_RECIPE: Final = frozenset({"name", "stage", "base", "data", "seed"})
+DEFAULT_STEPS: Final = 4000
+"""Optimiser steps of a recipe that sets neither `steps` nor `epochs`."""
+DEFAULT_GAMMA: Final = 0.5
+"""Weight of the loss of replayed text."""
+_SPEED_AND_MEMORY: Final = frozenset(
+    {"token_budget", "recompute", "compile", "checkpoint_every", "reshard", "precision"}
+)
+"""Settings that an unfinished training may change."""
 
 
 class LoraSettings(Section):
-    """Train an adapter of low rank instead of all weights."""
+    """A low-rank adapter, trained instead of all weights."""
 
     rank: Positive = 16
     alpha: AboveZero = 32
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     targets: list[str] | Literal["all-linear"] = "all-linear"
-    """Names of the layers that get one; all but the output layer if not given."""
+    """Names of the layers that get an adapter; `all-linear` is every linear layer but the output layer."""
     merge: bool = False
-    """Write a whole checkpoint with the adapter merged into it, instead of the adapter."""
+    """Merge the adapter into the weights and write a whole checkpoint instead of the adapter."""
 
 
 class ReplaySettings(Section):
@@ -34,57 +38,72 @@ class ReplaySettings(Section):
     sources: Annotated[list[str], Field(min_length=1)]
     """Text, JSON Lines and Parquet files, and folders of them."""
     field: str = "text"
-    """Where JSON Lines and Parquet rows have their text."""
+    """Key or column of the text in JSON Lines and Parquet files."""
     ratio: AboveZero = 0.25
-    """Texts for each conversation."""
-    gamma: NotNegative = 0.5
+    """Replayed texts per conversation."""
+    gamma: NotNegative = DEFAULT_GAMMA
     max_tokens: Positive | None = None
-    """Length of a text; that of conversations if not given."""
+    """Largest number of tokens in a replayed text; by default that of a conversation."""
 
 
-class TrainStep(Step):
-    """Fine-tune on data sets."""
+class RecipeSettings(Section):
+    """How a model is trained: the settings of a train step that its checkpoint keeps as its recipe."""
 
-    stage: Literal["train"]
-    base: ModelRef
-    """Student whose model is trained, or `step:NAME` to go on with what a train step made."""
-    data: Annotated[list[str], Field(min_length=1)]
-    """Dataset steps by name; folders and JSON Lines files by path, which has a '/' in it."""
     steps: Positive | None = None
-    """Optimiser steps; 4,000 if neither these nor epochs are given."""
+    """Optimiser steps; `DEFAULT_STEPS` if neither `steps` nor `epochs` is set."""
     epochs: AboveZero | None = None
     batch: Positive = 64
-    """Conversations a step, however they are packed."""
+    """Conversations per optimiser step, however they are packed into micro-batches."""
     learning_rate: AboveZero = 2e-5
     warmup_steps: Annotated[int, Field(ge=0)] = 64
     schedule: Literal["constant", "cosine"] = "constant"
     optimizer: Literal["adam", "sgd"] = "adam"
     weight_decay: NotNegative = 0.0
     clip: AboveZero | None = None
-    """Norm that the whole gradient is cut to."""
+    """Largest norm of the whole gradient; a longer gradient is scaled down."""
     max_tokens: Positive = 1024
+    """Largest number of tokens in a conversation."""
     too_long: Literal["drop", "refuse"] = "drop"
-    """What becomes of a conversation that is longer: left out and counted, or an error."""
-    format: ChatFormatName | None = None
-    """For a checkpoint without a chat template."""
+    """Whether a longer conversation is left out and counted, or an error."""
+    format: Annotated[str, OneOf(CHAT_TEMPLATES)] | None = None
+    """Chat format of a checkpoint without a chat template."""
     lora: LoraSettings | None = None
     replay: ReplaySettings | None = None
     validation_share: Share = 0.0
-    """Share of the conversations held back for validation, of data without a validation part of its own."""
+    """Share of the conversations held back for validation, for data without a validation file."""
     validate_every: Positive | None = None
-    """Steps between validations; an epoch if not given."""
+    """Steps between validations; by default one epoch."""
     patience: Positive | None = None
-    """Stop after so many validations without a better loss, and keep the best."""
-    precision: Literal["auto", "fp32", "bf16-master", "bf16-stochastic"] = "auto"
+    """Validations in a row without a better loss after which training stops; the best weights are kept."""
+    precision: Annotated[str, OneOf([AUTO, *PRECISIONS])] = AUTO
     recompute: Literal["auto", "on", "off"] = "auto"
+    """Whether the backward pass computes activations again instead of keeping them."""
     compile: Literal["auto", "on", "off"] = "auto"
+    """Whether layers are compiled; `auto` compiles them on a GPU."""
     token_budget: Positive | None = None
-    """Most tokens in a micro-batch; what memory holds if not given."""
+    """Largest number of tokens in a micro-batch; by default as many as fit into memory."""
     checkpoint_every: Positive = 500
     reshard: bool = True
-    """On several GPUs: free each layer's weights after use, which takes the least memory."""
+    """With several GPUs: free each layer's weights after use and gather them again, which needs the least memory."""
+
+
+class _ModelAndData(Step):
+    """What a train step trains, and on what; pydantic puts these keys before those of the recipe."""
+
+    stage: Literal["train"]
+    base: ModelRef
+    """Student whose model is trained, or `step:NAME` for the model of an earlier train step."""
+    data: Annotated[list[str], Field(min_length=1)]
+    """Names of dataset steps, and paths of folders and JSON Lines files; a path contains a '/'."""
+
+
+class TrainStep(RecipeSettings, _ModelAndData):
+    """Fine-tune a model on data sets."""
+
     seed: int | None = None
-    """Of the order and of the adapter; the experiment's if not given."""
+    """Seed of the order and of the adapter; by default the experiment's."""
+
+    trains_model: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainStep":
@@ -93,23 +112,21 @@ class TrainStep(Step):
         return self
 
     def recipe(self) -> dict[str, Any]:
-        """How it is trained, as the lineage of the model keeps it."""
-        return self.model_dump(mode="json", exclude=set(_NOT_RECIPE))
+        """The recipe as the lineage of the model keeps it."""
+        return self.model_dump(mode="json", include=set(RecipeSettings.model_fields))
 
     def decisive(self) -> dict[str, Any]:
         """The part of the recipe that changes the model."""
-        return {key: value for key, value in self.recipe().items() if key not in _ONLY_HOW}
+        return {key: value for key, value in self.recipe().items() if key not in _SPEED_AND_MEMORY}
 
     @property
     def data_steps(self) -> list[str]:
         """The dataset steps among the data."""
         return [name for name in self.data if "/" not in name]
 
-    trains_model: ClassVar[bool] = True
-
     @property
     def model_references(self) -> tuple[str, ...]:
-        """The base."""
+        """The model that is trained."""
         return (self.base,)
 
     @property

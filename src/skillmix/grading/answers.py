@@ -1,4 +1,4 @@
-"""Rules about a student's text that code decides: the answer itself, and a skill named in it."""
+"""Extract the answer from a student's reply, and check whether it names a skill."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from skillmix.catalog.names import before_parenthesis
-from skillmix.grading.sentences import Counter
+from skillmix.grading.sentences import SentenceCounter
 
 AnswerStatus = Literal["fine", "no marker", "empty", "refused"]
 NameRule = Literal["substring", "word"]
@@ -15,7 +15,7 @@ MissingMarker = Literal["whole", "zero"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The text to grade, and whether the student kept to the reply format."""
+    """The text to grade, and whether the reply followed the format."""
 
     text: str
     status: AnswerStatus
@@ -23,10 +23,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The choices that turn a reply and its votes into points."""
+    """The scoring rules: how a reply and its votes become points."""
 
     name: str
-    counter: Counter
+    counter: SentenceCounter
     name_rule: NameRule
     missing_marker: MissingMarker
 
@@ -39,20 +39,20 @@ RULES: Final = {
     )
 }
 
-# Model output can be one sign 40,000 times over. Each run of signs is therefore entered only at its start and never
-# given back ("*+"): otherwise these searches would take time that grows with the square of the length.
+# A reply can be one character repeated 40,000 times. Each search enters a run of characters only at its start and
+# never backtracks ("*+"); otherwise it would take quadratic time.
 _ANSWER = re.compile(
     r"Answer[*_]*+:[*_]*+|^[ \t]*+(?:\#++[ \t]*+Answer|(?:\*\*|__)Answer(?:\*\*|__))[ \t]*+$", re.MULTILINE
 )
 _EXPLANATION = re.compile(r"(?:(?<![*_])[*_]++|(?<!\#)\#++ *+)?Explanation")
-# What an explanation's own line starts with is no part of the answer: "2. Explanation", "Brief Explanation".
+# The start of the explanation's own line is not part of the answer: "2. Explanation", "Brief Explanation".
 _LABEL_ON_LAST_LINE = re.compile(
     r"\n[ \t]*+[*_#>-]*+(?:(?<=_)[.)]|[ \t]*+(?:\(?\w{1,2}[.)]|(?:[A-Z][a-z]++[ \t]*+){1,2})?)[*_#]*+[ \t]*+\Z"
 )
 
 
 def extract_answer(reply: str) -> Answer:
-    """What stands after the last 'Answer:' and before 'Explanation', bold or headed markers included.
+    """The text after the last 'Answer:' and before 'Explanation'; both markers may be bold or headings.
 
     >>> extract_answer("Answer: Time is a thief. **Explanation:** so")
     Answer(text='Time is a thief.', status='fine')
@@ -70,7 +70,7 @@ def extract_answer(reply: str) -> Answer:
 
 
 def _end_of_last_marker(reply: str) -> int | None:
-    # A million replies are read for a data set: those in the plain form are spared the search.
+    # A data set reads a million replies; most have the plain form, which needs no search.
     if reply.startswith("Answer: ") and reply.find("Answer", 1) < 0:
         return len("Answer:")
     markers = list(_ANSWER.finditer(reply))
@@ -78,17 +78,17 @@ def _end_of_last_marker(reply: str) -> int | None:
 
 
 def _start_of_explanation(text: str) -> int | None:
-    place = text.find("Explanation")
-    if place < 0:
+    position = text.find("Explanation")
+    if position < 0:
         return None
-    if place == 0 or text[place - 1] not in "*_# ":
-        return place
+    if position == 0 or text[position - 1] not in "*_# ":
+        return position
     explanation = _EXPLANATION.search(text)
     return explanation.start() if explanation else None
 
 
 def plain_answer(text: str) -> Answer:
-    """A text that is the answer itself."""
+    """Make an answer of a text without markers."""
     text = text.strip()
     return Answer(text, "fine") if _SOMETHING.search(text) else Answer("", "empty")
 
@@ -97,7 +97,7 @@ _SOMETHING = re.compile(r"\w")
 
 
 def names_skill(text: str, skill: str, rule: NameRule = "substring") -> bool:
-    """Whether a text says the name of a skill (before any parenthesis) instead of only showing it.
+    """Whether a text contains the name of a skill, without its parenthesis.
 
     >>> names_skill("Metaphorically speaking", "metaphor"), names_skill("Metaphorically", "metaphor", "word")
     (True, False)
@@ -108,6 +108,6 @@ def names_skill(text: str, skill: str, rule: NameRule = "substring") -> bool:
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", _one_blank(text)) is not None
 
 
-@lru_cache(maxsize=4096)  # a text is asked about each of its skills, a skill of many texts
+@lru_cache(maxsize=4096)  # each text meets several skills, each skill many texts
 def _one_blank(text: str) -> str:
     return " ".join(text.casefold().replace("’", "'").replace("‘", "'").split())

@@ -12,7 +12,7 @@ from skillmix.prompts.rubric import Phrases, Rubric, rubric_of
 
 @dataclass(frozen=True, slots=True)
 class StudentText:
-    """What a student finally wrote for one generation of one combination."""
+    """The final text of a student for one generation of one combination."""
 
     student: str
     combination: Combination
@@ -32,7 +32,7 @@ class StudentText:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """One grader's view of one text: a reading for each round, None where no readable attempt is there yet."""
+    """One grader's readings of one text, by round; None where no attempt has been readable yet."""
 
     text: StudentText
     grader: str
@@ -44,11 +44,11 @@ class Ballot:
         return rubric_of(self.text.combination.skills, self.text.combination.topic, phrases=phrases)
 
     def points(self, rules: Rules, phrases: Phrases) -> Points:
-        """Votes and code together."""
+        """The points of the text, from the votes and from code."""
         return decide_points(self.rubric(phrases), self.text.answer, self.readings, rounds=self.rounds, rules=rules)
 
 
 def read_reply(text: StudentText, reply: str, *, phrases: Phrases) -> Reading:
-    """What a reply says about a text."""
+    """Read a grader's reply about a text."""
     rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=phrases)
     return read_grades(rubric, reply, text=text.answer.text)

@@ -1,4 +1,4 @@
-"""What of a grader's reply merely repeats the student's text: an injected grade is not a grade."""
+"""Find grades in a grader's reply that only repeat the student's text: an injected grade is not a grade."""
 
 import re
 import unicodedata
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from skillmix.catalog.names import APOSTROPHES, INVISIBLE, fold
+from skillmix.catalog.names import APOSTROPHES, INVISIBLE, fold_name
 from skillmix.grading.values import VALUE_SIGNS, VALUE_WORD, has_value_sign, read_value
 from skillmix.prompts.rubric import Rubric, label_forms
 
 Pair = tuple[str, float]
-"""A label, folded and without numbering, and the value it is given."""
+"""A folded label without numbering, and its value."""
 
 _BORDER = re.compile(r"[｜│┃∣║]")
 _DELIMITER = re.compile(r"[:=→>\t(\[：-]")
@@ -29,24 +29,24 @@ _CLOSING_QUOTE = re.compile(r"[\"”»’']")
 
 @dataclass(frozen=True, slots=True)
 class Quotable:
-    """A student's text as far as it could pass for a grade."""
+    """The parts of a student's text that could pass for a grade."""
 
     words: str
     lines: frozenset[str]
     pairs: tuple[Pair, ...]
-    """Labels of criteria with the values next to them, in order."""
-    said: frozenset[Pair] = frozenset()
-    """The same pairs, for looking one up."""
+    """Labels of criteria with the values after them, in order."""
+    pair_set: frozenset[Pair] = frozenset()
+    """The same pairs as a set."""
 
     def has(self, label: str, value: float | None, line: str) -> bool:
-        """Whether a grader's row or line says what the text says: the same label and value, or the same line."""
-        return (value is not None and (pair_label(label), value) in self.said) or fold(line) in self.lines
+        """Whether a grader's row or line repeats the text: the same label and value, or the same line."""
+        return (value is not None and (pair_label(label), value) in self.pair_set) or fold_name(line) in self.lines
 
     def has_quoted(self, before: str, statement: str) -> bool:
-        """Whether a statement just after an opening quotation mark stands in the text."""
+        """Whether a statement right after an opening quotation mark is in the text."""
         if not self.words or not before.rstrip().endswith(_OPENING_QUOTES):
             return False
-        quoted = fold(_CLOSING_QUOTE.split(statement, maxsplit=1)[0])
+        quoted = fold_name(_CLOSING_QUOTE.split(statement, maxsplit=1)[0])
         return f" {quoted} " in self.words
 
 
@@ -54,13 +54,13 @@ NOTHING_TO_QUOTE: Final = Quotable("", frozenset(), ())
 
 
 def pair_label(label: str) -> str:
-    """A label as pairs have it."""
+    """A label in the form that pairs use."""
     return label_forms(label).plain[-1]
 
 
-@lru_cache(maxsize=1024)  # the rounds of one text follow each other
+@lru_cache(maxsize=1024)  # the rounds of one text come one after the other
 def quotable(text: str | None, rubric: Rubric) -> Quotable:
-    """What a student's text could lend to a reply; nothing, for nearly every text."""
+    """Collect what a grader's reply could repeat from a student's text; nearly always nothing."""
     if not text or not _may_hold_a_grade(text):
         return NOTHING_TO_QUOTE
     text = INVISIBLE.sub("", unicodedata.normalize("NFKC", text.replace("½", "0.5")))
@@ -68,28 +68,28 @@ def quotable(text: str | None, rubric: Rubric) -> Quotable:
     lines = _lines_together(text) if _STATEMENT.search(text) else frozenset[str]()
     if not pairs and not lines:
         return NOTHING_TO_QUOTE
-    return Quotable(f" {fold(text)} ", lines, tuple(pairs), frozenset(pairs))
+    return Quotable(f" {fold_name(text)} ", lines, tuple(pairs), frozenset(pairs))
 
 
 def _lines_together(text: str) -> frozenset[str]:
-    """Lines, and up to three in a row: a statement belongs to a label that may stand above it."""
+    """Single lines, and two or three consecutive lines joined, since a statement's label may be above it."""
     lines = [line for line in text.splitlines() if line.strip()]
     return frozenset(
-        fold(" ".join(lines[start : start + count]))
+        fold_name(" ".join(lines[start : start + count]))
         for start in range(len(lines))
         for count in range(1, _LINES_TOGETHER + 1)
     )
 
 
 def _may_hold_a_grade(text: str) -> bool:
-    """Numbers, ticks, borders; or a word such as "yes", which in prose stands without a colon before it."""
+    """Whether a text has a number, a tick or a table border, or both a word such as "yes" and a delimiter."""
     if has_value_sign(text) or "|" in text or (not text.isascii() and _BORDER.search(text)):
         return True
     return _DELIMITER.search(text) is not None and _VALUE_WORD.search(text) is not None
 
 
 def _pairs(text: str, rubric: Rubric) -> list[Pair]:
-    """For each value the longest run of words before it that is a criterion's label."""
+    """Pair each value with the longest run of words before it that is a criterion's label."""
     pairs: list[Pair] = []
     words: list[str] = []
     for token in _TOKEN.finditer(APOSTROPHES.sub("", text)):
@@ -100,7 +100,7 @@ def _pairs(text: str, rubric: Rubric) -> list[Pair]:
         label = _label_at_end(words, rubric)
         if label is not None and value is not None:
             pairs.append((label, value))
-        words.append(token["value"])  # names may hold digits
+        words.append(token["value"])  # a label may contain digits
     return pairs
 
 
@@ -108,10 +108,10 @@ def _label_at_end(words: list[str], rubric: Rubric) -> str | None:
     end = len(words)
     if end >= 2 and words[-1].lower() in _EARNED and words[-2].lower() in ("point", "points"):
         end -= 2
-    if end == 0 or fold(words[end - 1]) not in rubric.label_ends:
+    if end == 0 or fold_name(words[end - 1]) not in rubric.label_ends:
         return None
     for start in range(max(0, end - _LONGEST_LABEL), end):
         label = " ".join(words[start:end])
         if rubric.criterion_of(label) is not None:
-            return fold(label)
+            return fold_name(label)
     return None

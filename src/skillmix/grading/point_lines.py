@@ -1,4 +1,4 @@
-"""Points given in lines of text: 'Metaphor: 1', or a remark that ends in 'Point earned: 0'."""
+"""Read points from lines of text: 'Metaphor: 1', or a remark that ends in 'Point earned: 0'."""
 
 import re
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from skillmix.prompts.rubric import Rubric, starts_like_a_criterion
 
 
 class Mark(NamedTuple):
-    """One criterion's point as some row or line gives it."""
+    """The point that a row or a line gives to one criterion."""
 
-    place: int
+    criterion_index: int
     value: float | None
     cell: str
     label: str
@@ -21,15 +21,15 @@ class Mark(NamedTuple):
 
 
 class _Heading(NamedTuple):
-    """A criterion that a later 'Point earned' belongs to."""
+    """A criterion named in a heading, for a later 'Point earned'."""
 
-    place: int
+    criterion_index: int
     label: str
     line: str
 
 
 _EARNED = re.compile(r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b", re.IGNORECASE)
-# In small letters, with a literal start, the same search skips through prose ten times as fast.
+# In lower case, with a literal start, the same search is ten times as fast in prose.
 _MAY_STATE = re.compile(r"points?\s+(?:earned|awarded|given|received|scored)\b[^\n]{0,260}?[:=]")
 _STATEMENT = re.compile(
     r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b(?:\s*\([^()]{0,12}\))?"
@@ -40,19 +40,20 @@ _TOTAL: Final = re.compile(r"\b(?:total|overall|sum|grade|final|score)\b[^.;]{0,
 _BULLET = re.compile(r"^[\s>#*\-•+·▪◦‣]+(?=\S)")
 _OPENS_VALUE: Final = r"(?:[:=→(\[]|\s[-–—]|[-–—]>|\t|\s\s|,)[\s*_`\"“]{0,8}"
 _LABEL_THEN_NUMBER = re.compile(rf"{_OPENS_VALUE}[-+−]?\.?[{VALUE_SIGNS}]")
-# Searched in small letters. Two blanks apart: a search that may start at every blank takes three times as long.
+# Searched in lower case. Two blanks have their own expression: a search that may start at every blank is three times
+# as slow.
 _LABEL_THEN_WORD = re.compile(rf"[:=→(\[\t–—>-][\s*_`\"“]{{0,8}}{VALUE_WORD}")
 _BLANKS_THEN_WORD = re.compile(rf"  [\s*_`\"“]{{0,8}}{VALUE_WORD}")
 _DELIMITER = re.compile(r"\s*(?:[:=→(\[,]|\s[-–—](?=\s)|[-–—]>|\t|\s{2,})\s*")
 _BRACKETED_VALUE = re.compile(r"([^()\[\]]+)[)\]]\W*$")
-# A run of blanks is entered at its start only, or just after a dash that has ended a match.
+# Enters a run of blanks only at its start, or right after a dash that ended a match.
 _HEADING_END = re.compile(r"(?:(?<!\s)|(?<=\s[-–—]\s))(?:\s*+(?::|\.(?=\s)|$)|\s++[-–—]\s)")
 _BETWEEN_REMARKS = re.compile(r"[;,.]\s+")
 _MARKED_HEADING = re.compile(r"^\s*(?:#+\s|\*\*[^*]+\*\*\W*$|\(?\d{1,2}[.)]\s)|:\s*$")
 _MOST_DELIMITERS: Final = 12
 _ROOM_FOR_VALUE: Final = 20
 _LONGEST_TOTAL: Final = 40
-"""Characters before a statement among which a word such as "total" makes it one about the sum."""
+"""If a word such as "total" is among this many characters before a statement, the statement is about the sum."""
 _AFTER_LABEL: Final = " :.-–—(*_"
 
 
@@ -68,20 +69,20 @@ def _gives_a_word(text: str) -> bool:
 
 
 class LineReader:
-    """Reads lines in order, remembering the heading that a later 'Point earned' belongs to."""
+    """Reads lines in order and remembers the last heading, for a later 'Point earned'."""
 
     def __init__(self, rubric: Rubric, lines: list[str], *, student: Quotable) -> None:
         self._rubric = rubric
         self._student = student
         self._heading: _Heading | None = None
-        # Most replies are tables with prose around them. One look at all of it spares a look at each line.
+        # Most replies are a table with prose around it: one search in all of the prose saves a search in each line.
         prose = "\n".join(lines).lower()
         self._has_statements = _MAY_STATE.search(prose) is not None
         self._has_numbers = has_value_sign(prose)
         self._has_words = not self._has_statements and _gives_a_word(prose)
 
     def marks(self, line: str) -> list[Mark]:
-        """The points that one line gives; mostly none."""
+        """The points in one line; most lines have none."""
         if not (self._has_statements or self._has_numbers or self._has_words):
             return []
         if self._has_statements and _EARNED.search(line):
@@ -93,11 +94,11 @@ class LineReader:
         return []
 
     def _may_give_a_value(self, line: str) -> bool:
-        """A quick look that spares prose the search for labels: a value must follow soon enough."""
+        """A quick test that saves the search for labels in prose: whether a value comes early enough in the line."""
         head = line[: self._rubric.longest_label + _ROOM_FOR_VALUE]
         if self._has_numbers and has_value_sign(head) and _LABEL_THEN_NUMBER.search(head):
             return True
-        # Beside 'Point earned' lines, "Yes, …" is a remark and not a point.
+        # In a reply with 'Point earned' lines, "Yes, …" is a remark and not a point.
         return self._has_words and _gives_a_word(head.lower())
 
     def _from_statements(self, line: str) -> Iterator[Mark]:
@@ -111,27 +112,27 @@ class LineReader:
             heading = self._heading_of(statement["label"], before, line) or own
             value = statement["value"].strip()
             if heading is not None and value:
-                yield Mark(heading.place, read_leading_value(value), value[:40], heading.label, heading.line)
+                yield Mark(heading.criterion_index, read_leading_value(value), value[:40], heading.label, heading.line)
                 own, self._heading = heading, None
 
     def _heading_of(self, label: str | None, before: str, line: str) -> _Heading | None:
-        """Whose point a statement gives: it says so, or the start of its line does, or a heading above."""
+        """The criterion of a statement: named in the statement, at the start of its line, or in a heading above."""
         if label:
             return self._heading_named(label, line)
         before = _without_bullet(before).strip()
         if not before:
             above = self._heading
             return above and above._replace(line=f"{above.line} {line}")
-        # A line may make thousands of statements: of what stands before one, only so much is looked at.
+        # A line may hold thousands of statements, so only a limited part of the text before each is searched.
         near = len(before.rstrip(_AFTER_LABEL)) - 2 * self._rubric.longest_label
         tail = _BETWEEN_REMARKS.split(before[max(0, near) :])[-1]
-        found = self._heading_named(tail.rstrip(_AFTER_LABEL), line) or self._heading_named(
+        heading = self._heading_named(tail.rstrip(_AFTER_LABEL), line) or self._heading_named(
             before.rstrip(_AFTER_LABEL), line
         )
-        found = found or self._label_at_start(before, line)
-        if found is None and not _TOTAL.search(before[-_LONGEST_TOTAL:]):
+        heading = heading or self._label_at_start(before, line)
+        if heading is None and not _TOTAL.search(before[-_LONGEST_TOTAL:]):
             return self._heading
-        return found
+        return heading
 
     def _from_label(self, line: str) -> Iterator[Mark]:
         bare = _without_bullet(line).rstrip()
@@ -147,12 +148,12 @@ class LineReader:
         if value is None:
             self._heading = heading
         else:
-            yield Mark(heading.place, value, rest[:40], heading.label, line)
+            yield Mark(heading.criterion_index, value, rest[:40], heading.label, line)
 
     def _value_after(self, delimiter: str, rest: str) -> float | None:
         words = not self._has_statements
         if delimiter in ("(", "["):
-            # 'Metaphor (1)' gives a point, 'Metaphor (1 point)' says what it is worth.
+            # 'Metaphor (1)' gives a point; 'Metaphor (1 point)' says what the criterion is worth.
             bracketed = _BRACKETED_VALUE.match(rest)
             if bracketed is None or "point" in bracketed[1].lower():
                 return None
@@ -160,23 +161,23 @@ class LineReader:
         return read_leading_value(rest.strip("\"“”'"), words=words)
 
     def _take_heading(self, line: str) -> None:
-        found = self._label_at_start(line, line)
-        if found is not None or _MARKED_HEADING.search(line) or starts_like_a_criterion(line):
-            self._heading = found
+        heading = self._label_at_start(line, line)
+        if heading is not None or _MARKED_HEADING.search(line) or starts_like_a_criterion(line):
+            self._heading = heading
 
     def _label_at_start(self, text: str, line: str) -> _Heading | None:
         bare = _without_bullet(text).strip().rstrip("*_")
         reach = self._rubric.longest_label + 2
         for end in islice(_HEADING_END.finditer(bare[:reach]), _MOST_DELIMITERS):
             if end.end() == reach < len(bare) and not end[0].strip():
-                break  # the end of what is looked at, not of a label
-            found = self._heading_named(bare[: end.start()], line)
-            if found is not None:
-                return found
+                break  # the end of the searched part, not of a label
+            heading = self._heading_named(bare[: end.start()], line)
+            if heading is not None:
+                return heading
         return None
 
     def _heading_named(self, label: str, line: str) -> _Heading | None:
         if not label or len(label) > self._rubric.longest_label:
             return None
-        place = self._rubric.criterion_of(label)
-        return None if place is None else _Heading(place, label, line)
+        criterion_index = self._rubric.criterion_of(label)
+        return None if criterion_index is None else _Heading(criterion_index, label, line)

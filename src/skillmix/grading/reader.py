@@ -1,7 +1,7 @@
-"""Reading a grader's reply: points for every criterion, or the reason why there are none.
+"""Read a grader's reply: points for every criterion, or the reason why the reply cannot be read.
 
-A reply that cannot be read is a value with a reason, never a zero. Rows belong to criteria by equality of
-names; totals decide nothing; what merely repeats the student's text is not a grade.
+A reply that cannot be read is a value with a reason, never a zero. A row belongs to a criterion if the names are equal.
+Totals decide nothing. A grade that only repeats the student's text does not count.
 """
 
 import re
@@ -26,14 +26,14 @@ _SPECIAL: Final = (">", "```", "~~~", "\r", "\\|")
 
 
 class PlainTable(NamedTuple):
-    """Points by place, and the total where there is one."""
+    """Points by index of the criterion, and the total if the table has one."""
 
     points: dict[int, float]
     total: float | None
 
 
 def read_plain_table(rubric: Rubric, reply: str) -> PlainTable | None:
-    """The points of a reply in the plain form that grades every criterion but length once; None for any other."""
+    """Read a reply that is one plain table with every criterion once (length is optional); None for any other form."""
     rows = _ROW.findall(reply)
     if len(rows) < rubric.k + 4 or any(mark in reply for mark in _SPECIAL):
         return None
@@ -42,12 +42,12 @@ def read_plain_table(rubric: Rubric, reply: str) -> PlainTable | None:
     header, rule, *rest = rows
     if not is_one_table or "".join(rule).strip("-: ") or not is_plain_header(header[0], header[1]):
         return None
-    found = _points(rubric, rest)
-    if found is None or len(found.points.keys() - {rubric.k + 2}) < rubric.k + 2:
+    table = _points(rubric, rest)
+    if table is None or len(table.points.keys() - {rubric.k + 2}) < rubric.k + 2:
         return None
     prose = [line for line in (reply[:start] + reply[end + 1 :]).splitlines() if line]
     lines = LineReader(rubric, prose, student=NOTHING_TO_QUOTE)
-    return None if any(lines.marks(line) for line in prose) else found
+    return None if any(lines.marks(line) for line in prose) else table
 
 
 def _points(rubric: Rubric, rows: list[tuple[str, str]]) -> PlainTable | None:
@@ -55,28 +55,28 @@ def _points(rubric: Rubric, rows: list[tuple[str, str]]) -> PlainTable | None:
     total = None
     for label, cell in rows:
         label, cell = label.strip(), cell.strip()
-        place = rubric.criterion_of(label) if 0 < len(label) <= rubric.longest_label else None
-        if place is None:
+        index = rubric.criterion_of(label) if 0 < len(label) <= rubric.longest_label else None
+        if index is None:
             if total is not None or not label.casefold().startswith("total") or not cell.isdecimal():
                 return None
             total = float(cell)
-        elif place in points or cell not in _POINT:
+        elif index in points or cell not in _POINT:
             return None
         else:
-            points[place] = _POINT[cell]
+            points[index] = _POINT[cell]
     return PlainTable(points, total)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Points in the rubric's order (the last, length, may be unknown), or a problem."""
+    """Points in the rubric's order (the last one, length, may be unknown), or the problem."""
 
     points: tuple[float | None, ...] | None
     problem: str | None
     notes: tuple[str, ...] = ()
 
     def by_name(self, rubric: Rubric) -> dict[str, float | None] | None:
-        """Points by criterion name, as every output shows them."""
+        """Points by name of the criterion, as outputs show them."""
         if self.points is None:
             return None
         return {c.name: point for c, point in zip(rubric.criteria, self.points, strict=True)}
@@ -99,11 +99,11 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
 
 
 def read_any_form(rubric: Rubric, reply: str, student: Quotable) -> Reading:
-    """Read a reply of whatever form, the plain one included."""
+    """Read a reply of any form, including the plain one."""
     blocks, notes = _blocks(rubric, reply, student)
     own = _without_quotations(blocks, student)
     if len(own) < len(blocks):
-        notes.append("a grading that stands in the student's own text was not counted")
+        notes.append("a grading that is part of the student's own text was not counted")
     if not own:
         return Reading(None, _why_nothing(blocks, notes), tuple(notes))
     points, problem = _settle(rubric, own)
@@ -113,7 +113,7 @@ def read_any_form(rubric: Rubric, reply: str, student: Quotable) -> Reading:
 
 
 def _reading_of_plain(rubric: Rubric, reply: str, plain: PlainTable) -> Reading:
-    points = tuple(plain.points.get(place) for place in range(len(rubric.criteria)))
+    points = tuple(plain.points.get(index) for index in range(len(rubric.criteria)))
     return _whole_reading(reply, points, [], [plain.total])
 
 
@@ -121,8 +121,8 @@ def _whole_reading(
     reply: str, points: tuple[float | None, ...], notes: list[str], totals: list[float | None]
 ) -> Reading:
     if 0 not in points and _declines(reply):
-        # A list of criteria with their worth looks like full marks; the sentence after it says that it is none.
-        problem = "the reply says that it does not grade, beside points that are all earned"
+        # A list of what each criterion is worth looks like full marks; the refusal shows that it is no grading.
+        problem = "the reply says that it does not grade, although it gives every point"
         return Reading(None, problem, tuple(notes))
     earned = sum(point for point in points if point is not None)
     for total in totals:
@@ -138,11 +138,11 @@ def _why_nothing(blocks: "list[_Block]", notes: list[str]) -> str:
 
 
 def _declines(reply: str) -> bool:
-    said = reply.lower().replace("’", "'")
-    # Plain searches first: an alternation over a long reply would take as long as reading it.
+    lowered = reply.lower().replace("’", "'")
+    # Plain searches first: the regular expression alone would take as long as the rest of the reader.
     for words in _UNWILLING:
-        if words in said:
-            return _DECLINES.search(said) is not None
+        if words in lowered:
+            return _DECLINES.search(lowered) is not None
     return False
 
 
@@ -160,7 +160,7 @@ _DECLINES = re.compile(
 
 @dataclass(slots=True)
 class _Block:
-    """Marks that stand together: one table, or lines with no other text between them."""
+    """Marks of one table, or of lines with no other text between them."""
 
     is_table: bool
     marks: list[Mark]
@@ -172,16 +172,16 @@ def _blocks(rubric: Rubric, reply: str, student: Quotable) -> tuple[list[_Block]
     blocks: list[_Block] = []
     notes: list[str] = []
     lines: list[Mark] = []
-    # Where a student's text holds a grade, a quotation of it may touch the grader's own table.
+    # If the student's text holds a grade, a quotation of it may be adjacent to the grader's own table.
     parts = list(parts_of(reply, blank_lines_end_tables=bool(student.words)))
     reader = LineReader(rubric, [part for part in parts if isinstance(part, str)], student=student)
     for part in parts:
-        found = [] if isinstance(part, Table) else reader.marks(part)
-        if lines and not found:
+        marks = [] if isinstance(part, Table) else reader.marks(part)
+        if lines and not marks:
             blocks.append(_Block(is_table=False, marks=lines))
             lines = []
-        if found:
-            lines.extend(found)
+        if marks:
+            lines.extend(marks)
         elif isinstance(part, Table):
             block = _table_block(rubric, part, notes)
             if block is not None:
@@ -203,30 +203,30 @@ def _table_block(rubric: Rubric, table: Table, notes: list[str]) -> _Block | Non
     block = _Block(is_table=True, marks=[])
     if isinstance(column, str):
         block.fault = column
-    for number, own_column, place in labelled:
+    for number, own_column, index in labelled:
         row = table.rows[number]
         line = " ".join(row)
         if isinstance(column, str):
-            block.marks.append(Mark(place, None, "", row[own_column], line))
+            block.marks.append(Mark(index, None, "", row[own_column], line))
             continue
         cell = row[column] if column < len(row) and column != own_column else ""
         broken_off = table.last_row_open and number == len(table.rows) - 1
         if cell and not broken_off:
-            block.marks.append(Mark(place, read_value(cell), cell[:40], row[own_column], line))
+            block.marks.append(Mark(index, read_value(cell), cell[:40], row[own_column], line))
     block.total = _total_of(table, column, {number for number, _, _ in labelled}, notes)
     return block if block.marks else None
 
 
 def _labelled_rows(rubric: Rubric, table: Table) -> Iterator[tuple[int, int, int]]:
-    """Row number, label column and criterion of the rows about a criterion."""
+    """For each row about a criterion: row number, label column and index of the criterion."""
     by_header = label_column(table)
     for number, row in enumerate(table.rows):
         columns = range(min(len(row), _MOST_LABEL_COLUMNS)) if by_header is None else range(by_header, by_header + 1)
         for column in columns:
             cell = row[column] if column < len(row) else ""
-            place = rubric.criterion_of(cell) if cell and len(cell) <= rubric.longest_label else None
-            if place is not None:
-                yield number, column, place
+            index = rubric.criterion_of(cell) if cell and len(cell) <= rubric.longest_label else None
+            if index is not None:
+                yield number, column, index
                 break
 
 
@@ -241,12 +241,12 @@ def _total_of(table: Table, column: int | str, labelled: set[int], notes: list[s
         if "total" in row[0].casefold():
             total = read_value(row[column].partition("/")[0])
         elif read_value(row[column]) is not None:
-            notes.append(f"a row is about no criterion: {row[0][:60]!r}")
+            notes.append(f"a row matches no criterion: {row[0][:60]!r}")
     return total
 
 
 def _without_quotations(blocks: list[_Block], student: Quotable) -> list[_Block]:
-    """The blocks without what merely repeats the student's text, line for line."""
+    """The blocks without marks that only repeat the student's text."""
     if not student.words:
         return blocks
     own = []
@@ -258,22 +258,22 @@ def _without_quotations(blocks: list[_Block], student: Quotable) -> list[_Block]
 
 
 def _without_run(marks: list[Mark], student: Quotable) -> list[Mark]:
-    """Marks without a whole quotation that stands in one block with the grader's own grading of the same."""
+    """The marks without a complete quotation of the student's grades, if a quoted criterion also has another mark."""
     count = len(student.pairs)
     if not 0 < count < len(marks):
         return marks
-    all_places = Counter(mark.place for mark in marks)
-    for start in places_of_run([(pair_label(mark.label), mark.value) for mark in marks], student.pairs):
-        quoted = Counter(mark.place for mark in marks[start : start + count])
-        if any(all_places[place] > times for place, times in quoted.items()):
+    all_counts = Counter(mark.criterion_index for mark in marks)
+    for start in run_starts([(pair_label(mark.label), mark.value) for mark in marks], student.pairs):
+        quoted = Counter(mark.criterion_index for mark in marks[start : start + count])
+        if any(all_counts[index] > times for index, times in quoted.items()):
             return marks[:start] + marks[start + count :]
     return marks
 
 
-def places_of_run(items: Sequence[object], run: Sequence[object]) -> Iterator[int]:
-    """Where a run of items starts among others, in time linear in both (Knuth, Morris and Pratt).
+def run_starts(items: Sequence[object], run: Sequence[object]) -> Iterator[int]:
+    """Every index at which `run` starts in `items`, in linear time (Knuth, Morris and Pratt).
 
-    >>> list(places_of_run("abababa", "aba"))
+    >>> list(run_starts("abababa", "aba"))
     [0, 2, 4]
     """
     back = _fallbacks(run)
@@ -287,7 +287,7 @@ def places_of_run(items: Sequence[object], run: Sequence[object]) -> Iterator[in
 
 
 def _fallbacks(run: Sequence[object]) -> list[int]:
-    """For each start of a run, the length of the longest shorter start that it ends with."""
+    """For each prefix of a run, the length of its longest proper prefix that is also its suffix."""
     back = [0] * len(run)
     length = 0
     for number in range(1, len(run)):
@@ -300,7 +300,7 @@ def _fallbacks(run: Sequence[object]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """What a set of marks says, and what is wrong with it."""
+    """The points that a set of marks gives, and the faults in it."""
 
     points: dict[int, float]
     faults: tuple[str, ...]
@@ -315,7 +315,7 @@ def _settle(rubric: Rubric, blocks: list[_Block]) -> tuple[tuple[float | None, .
     candidates += [_candidate(rubric, marks) for marks in _line_gradings(line_marks, needed)]
     covering = [c for c in candidates if needed <= c.seen]
     if not covering:
-        # Two half tables, or a table of skills and lines for the rest, may make one whole.
+        # Two partial tables, or a table of skills and lines for the rest, may make one grading.
         for blocks_together in (tables, blocks):
             together = _candidate(rubric, [mark for b in blocks_together for mark in b.marks])
             if needed <= together.seen:
@@ -326,7 +326,7 @@ def _settle(rubric: Rubric, blocks: list[_Block]) -> tuple[tuple[float | None, .
     for candidate in covering:
         if candidate.faults:
             return None, candidate.faults[0]
-    # What lines say cannot stand against the start of a table, though a remark may stand beside a whole one.
+    # Lines must agree with a partial table; remarks next to a complete table are ignored.
     partial_tables = [c for c in candidates[: len(tables)] if not needed <= c.seen]
     if covering[0] in candidates[len(tables) :]:
         covering = [*covering, *partial_tables]
@@ -334,22 +334,22 @@ def _settle(rubric: Rubric, blocks: list[_Block]) -> tuple[tuple[float | None, .
 
 
 def _line_gradings(marks: list[Mark], needed: frozenset[int]) -> Iterator[list[Mark]]:
-    """Point lines cut into gradings: a new one starts when a criterion returns after all have been met.
+    """Cut point lines into gradings; a new grading starts when a criterion returns after every criterion has a mark.
 
-    Lines after a whole grading that change a point of it, without being a whole one themselves, double it.
+    A last, partial grading is added to the one before where the two differ, which makes that one ambiguous.
     """
     gradings: list[list[Mark]] = []
     seen: set[int] = set()
     for mark in marks:
-        if not gradings or (mark.place in seen and needed <= seen):
+        if not gradings or (mark.criterion_index in seen and needed <= seen):
             gradings.append([])
             seen = set()
         gradings[-1].append(mark)
-        seen.add(mark.place)
+        seen.add(mark.criterion_index)
     if len(gradings) > 1 and not needed <= seen:
         leftover = gradings.pop()
-        given = {mark.place: mark.value for mark in gradings[-1]}
-        gradings[-1] += [mark for mark in leftover if mark.value != given.get(mark.place, mark.value)]
+        given = {mark.criterion_index: mark.value for mark in gradings[-1]}
+        gradings[-1] += [mark for mark in leftover if mark.value != given.get(mark.criterion_index, mark.value)]
     yield from gradings
 
 
@@ -358,22 +358,22 @@ def _candidate(rubric: Rubric, marks: Sequence[Mark], fault: str | None = None) 
     faults = [fault] if fault else []
     seen: set[int] = set()
     for mark in marks:
-        name = rubric.criteria[mark.place].name
-        if mark.place in seen:
+        name = rubric.criteria[mark.criterion_index].name
+        if mark.criterion_index in seen:
             faults.append(f"more than one point for: {name}")
         elif mark.value is None:
             faults.append(f"the value {mark.cell!r} for {name} is not a number from 0 to 1")
         elif not 0 <= mark.value <= 1:
             faults.append(f"the value {mark.cell!r} for {name} is outside 0..1")
         else:
-            points[mark.place] = mark.value
-        seen.add(mark.place)
+            points[mark.criterion_index] = mark.value
+        seen.add(mark.criterion_index)
     return _Candidate(points, tuple(faults), frozenset(seen))
 
 
 def _why_incomplete(rubric: Rubric, candidates: list[_Candidate], needed: frozenset[int]) -> str:
     best = max(candidates, key=lambda c: len(c.seen & needed))
-    missing = [rubric.criteria[place].name for place in sorted(needed - best.seen)]
+    missing = [rubric.criteria[index].name for index in sorted(needed - best.seen)]
     reasons = [f"no point found for: {', '.join(missing)}", *best.faults]
     return "; ".join(reasons)
 
@@ -381,10 +381,10 @@ def _why_incomplete(rubric: Rubric, candidates: list[_Candidate], needed: frozen
 def _agreed(rubric: Rubric, covering: list[_Candidate]) -> tuple[tuple[float | None, ...] | None, str | None]:
     if len(covering) == 1:
         only = covering[0].points
-        return tuple(only.get(place) for place in range(len(rubric.criteria))), None
+        return tuple(only.get(index) for index in range(len(rubric.criteria))), None
     points: list[float | None] = []
-    for place, criterion in enumerate(rubric.criteria):
-        values = {c.points[place] for c in covering if place in c.points}
+    for index, criterion in enumerate(rubric.criteria):
+        values = {c.points[index] for c in covering if index in c.points}
         if len(values) > 1:
             return None, f"two gradings in the reply disagree on: {criterion.name}"
         points.append(values.pop() if values else None)

@@ -1,4 +1,4 @@
-"""Why code denied a point of a text, in plain words."""
+"""Explain in plain words why code denied a point."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -13,11 +13,11 @@ from skillmix.render.wording import plural
 
 
 def reasons_of(
-    points: Points, skills: Sequence[str], answer: Answer, rules: Rules, found: Mapping[str, str]
+    points: Points, skills: Sequence[str], answer: Answer, rules: Rules, checker_reasons: Mapping[str, str]
 ) -> dict[str, str]:
-    """The reason for each point that code denied, by criterion; `found` are the reasons of the text's checkers.
+    """The reason for each point that code denied, by criterion.
 
-    A point that a model's votes denied has no reason here.
+    `checker_reasons` are the reasons that the text's checkers give. A point that a model's votes denied has no reason.
 
     >>> from skillmix.grading.answers import RULES
     >>> answer = Answer("Time is a thief. It steals. It runs.", "fine")
@@ -30,7 +30,7 @@ def reasons_of(
         return dict.fromkeys(denied, _WHY_NOTHING[answer.status])
     reasons: dict[str, str] = {}
     for name in denied:
-        reason = _length_reason(answer, rules, len(skills)) if name == "length" else found.get(name)
+        reason = _length_reason(answer, rules, len(skills)) if name == "length" else checker_reasons.get(name)
         if name in skills and names_skill(answer.text, name, rules.name_rule):
             reason = f'it names the skill "{before_parenthesis(name)}"'
         if reason is not None:
@@ -40,7 +40,7 @@ def reasons_of(
 
 _WHY_NOTHING: Final[Mapping[AnswerStatus, str]] = {
     "empty": "the student wrote no text",
-    "refused": "the student refused, or a filter held its reply back",
+    "refused": "the student refused to answer, or a filter blocked the reply",
     "no marker": 'the reply has no "Answer:"',
 }
 

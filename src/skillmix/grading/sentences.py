@@ -1,13 +1,13 @@
-"""Counting sentences: as the original evaluation code does, and as a reader would."""
+"""Count sentences, as the original evaluation code does or as a reader would."""
 
 import re
 from typing import Final, Literal
 
-Counter = Literal["original", "robust"]
+SentenceCounter = Literal["original", "robust"]
 
 
-def count_sentences(text: str, counter: Counter = "robust") -> int:
-    """How many sentences a text has.
+def count_sentences(text: str, counter: SentenceCounter = "robust") -> int:
+    """Count the sentences of a text.
 
     >>> count_sentences("Fruit, e.g. Apples."), count_sentences("Fruit, e.g. Apples.", "original")
     (1, 2)
@@ -15,13 +15,13 @@ def count_sentences(text: str, counter: Counter = "robust") -> int:
     return _COUNTERS[counter](text)
 
 
-# The dots are any character, as in the original's own expressions.
+# The dots match any character, as in the original expressions.
 _GLUED_TITLES = re.compile(r"(Mrs|Mr|Ms|Dr|Prof). ")
 _ORIGINAL_BREAK = re.compile(r"[.!?]['\"]* ['\"]*[A-Z]")
 
 
 def _count_original(text: str) -> int:
-    """The count of the original evaluation code, blind spots included; nothing counts as one sentence."""
+    """Count as the original evaluation code does, with its faults; an empty text counts as one sentence."""
     return len(_ORIGINAL_BREAK.split(_GLUED_TITLES.sub(r"\1.", text)))
 
 
@@ -34,7 +34,7 @@ _CARRIES_ON: Final = (",", ";", ":", "-", "–", "—", "(", "/")
 _LIST_NUMBER = re.compile(r"\s*\(?\d{1,2}$")
 _QUOTE_CLOSED = re.compile(r"[\"'”’»)]")
 
-# What stands before a full stop that need not end a sentence.
+# Words before a full stop that need not end a sentence.
 _NEVER_LAST = re.compile(
     r"\b(?:(?:Mr|Mrs|Ms|Mx|Dr|Prof|Rev|Hon|Gen|Col|Sgt|Capt|Lt|St|Mt)|(?i:e\.g|i\.e|cf|vs|viz|approx|ca))$"
 )
@@ -53,7 +53,7 @@ def _count_robust(text: str) -> int:
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
-    """Where each sentence starts and ends, by mark, quote and what follows; line breaks count, abbreviations do not.
+    """The span of each sentence, by end marks, quotes and next words; line breaks count, abbreviations do not.
 
     >>> sentence_spans("Stop! It is e.g. Tom's.")
     [(0, 5), (6, 23)]
@@ -65,14 +65,14 @@ _LINE = re.compile(r"[^\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 
 
 def _joined_lines(text: str) -> list[tuple[int, str]]:
-    """Lines and where they start, with wrapped ones joined: after a comma or the like, or before a small letter."""
+    """Lines with their start, wrapped lines joined: after a comma or the like, or before a lower-case letter."""
     joined: list[tuple[int, list[str]]] = []
     end = 0
-    for found in _LINE.finditer(text):
-        line = found[0].strip()
+    for match in _LINE.finditer(text):
+        line = match[0].strip()
         if not _SOMETHING.search(line):
             continue
-        start = found.start() + len(found[0]) - len(found[0].lstrip())
+        start = match.start() + len(match[0]) - len(match[0].lstrip())
         if joined and _is_wrapped(joined[-1][1][-1], text[end:start], line):
             joined[-1][1].extend((" " * (start - end), line))
         else:
@@ -93,7 +93,7 @@ def _spans_in_line(line: str, offset: int) -> list[tuple[int, int]]:
     last = 0
     end_of_words = _end_of_words(line)
     first_word = _next_word(line, 0)
-    # Places instead of slices: a line may have thousands of marks, and copying the rest for each would add up.
+    # Positions instead of slices: a line may have thousands of marks, and copying the rest of it for each is slow.
     for terminator in _TERMINATOR.finditer(line):
         if terminator.end() >= end_of_words:
             break
@@ -101,7 +101,7 @@ def _spans_in_line(line: str, offset: int) -> list[tuple[int, int]]:
         if first_word >= start or _LIST_NUMBER.match(line, last, start):
             continue
         following = terminator.end()
-        while line[following].isspace():  # it ends, for a word follows
+        while line[following].isspace():  # a word follows, so the sentence ends here
             following += 1
         if _ends_sentence(line[max(last, start - _LONGEST_ABBREVIATION) : start], terminator, following):
             spans.append((offset + last, offset + terminator.end()))
@@ -117,13 +117,13 @@ def _end_of_words(line: str) -> int:
     return end
 
 
-def _next_word(line: str, place: int) -> int:
-    found = _SOMETHING.search(line, place)
-    return found.start() if found else len(line)
+def _next_word(line: str, position: int) -> int:
+    following = _SOMETHING.search(line, position)
+    return following.start() if following else len(line)
 
 
 def _ends_sentence(before: str, terminator: re.Match[str], following: int) -> bool:
-    """Whether a mark ends a sentence, by the characters before it and the place of what follows it."""
+    """Whether a mark ends a sentence, by the characters before it and the position of the next word."""
     line, mark, opened = terminator.string, terminator["mark"], following
     while line[opened : opened + 1] and line[opened] in _OPENERS:
         opened += 1
@@ -133,29 +133,29 @@ def _ends_sentence(before: str, terminator: re.Match[str], following: int) -> bo
         return False
     if starts_small and ("…" in mark or ".." in mark):
         return False
-    # "Stop!" he said: a small letter after a closed quotation carries the sentence on.
+    # "Stop!" he said: after a closed quotation, a lower-case letter continues the sentence.
     return not (starts_small and _QUOTE_CLOSED.search(terminator["close"]))
 
 
 def _is_abbreviation(before: str, line: str, following: int, next_letter: str) -> bool:
-    """Whether the full stop after these words belongs to the last of them alone."""
+    """Whether the full stop after these words only marks an abbreviation."""
     if _NEVER_LAST.search(before):
         return True
     if _BEFORE_A_NUMBER.search(before):
         return next_letter.isdigit()
     if before.endswith("etc"):
         return next_letter.islower()
-    # 'at 5 p.m. The bell' but 'J. K. Rowling': only a word that often starts sentences starts one here.
+    # 'at 5 p.m. The bell' but 'J. K. Rowling': after such a word, only a common first word starts a sentence.
     may_be = _MAY_BE_LAST.search(before) is not None or _is_initial(before)
     return may_be and _SENTENCE_START.match(line, following) is None
 
 
 _LONGEST_ABBREVIATION: Final = 40
-"""Characters that matter before a full stop; without a limit the searches would grow with the text."""
+"""Characters searched before a full stop; without a limit the searches would take quadratic time."""
 
 
 def _is_initial(before: str) -> bool:
-    """Whether the last letter is of a name: 'George W' and 'J. K', but not 'plan B'."""
+    """Whether the last letter is an initial: 'George W' and 'J. K', but not 'plan B'."""
     if not _CAPITAL.search(before):
         return False
     words = before[:-1].split()

@@ -1,4 +1,4 @@
-"""Finding the rows of Markdown-like tables in free text."""
+"""Find the rows of Markdown-like tables in free text."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from skillmix.catalog.names import fold
+from skillmix.catalog.names import fold_name
 from skillmix.grading.values import read_value
 
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
@@ -33,16 +33,16 @@ _NUMBER_HEADER = re.compile(r"^(?:no|nr|number|id|index|rank)?$")
 
 @dataclass(slots=True)
 class Table:
-    """Consecutive rows, with the header over them if there is one."""
+    """Consecutive rows, with their header if they have one."""
 
     header: list[str] | None
     rows: list[list[str]] = field(default_factory=list)
     any_row_closed: bool = False
     last_row_open: bool = False
-    """Whether the text ends in a row without the closing border that others have: it may be cut off."""
+    """Whether the text ends in a row without the closing border of other rows; such a row may be cut off."""
 
     def take(self, cells: list[str], line: str, *, is_header: bool, is_last: bool) -> None:
-        """Add a row below the header, noting whether it has its closing border."""
+        """Add a row, and note whether it has a closing border."""
         if not is_header:
             self.rows.append(cells)
         is_closed = line.rstrip().endswith("|")
@@ -51,7 +51,7 @@ class Table:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines without mail quotation marks and exotic borders, with a break where a quotation or fence begins or ends."""
+    """Lines without '>' and with plain borders; a break marks where a quotation or a code fence begins or ends."""
     text = text.translate(_OTHER_BORDERS) if not text.isascii() else text
     if ">" not in text and "```" not in text and "~~~" not in text:
         return text.splitlines()
@@ -73,7 +73,7 @@ _BREAK: Final = "\x1e"
 def parts_of(text: str, *, blank_lines_end_tables: bool = False) -> Iterator[Table | str]:
     """The tables and the other lines of a text, in order.
 
-    Blank lines need not end a table, since models put them between rows; a header or a line of text does.
+    A header or a line of text ends a table. A blank line need not, since models put blank lines between rows.
     """
     table: Table | None = None
     lines = _lines(text)
@@ -81,7 +81,7 @@ def parts_of(text: str, *, blank_lines_end_tables: bool = False) -> Iterator[Tab
         if _says_nothing(line, in_table=table is not None, blank_counts=blank_lines_end_tables):
             continue
         cells = split_row(line) if "|" in line else []
-        # Most rows end in a plain point, and no header does.
+        # A quick test first: most rows end in 0 or 1, and no header does.
         is_header = cells != [] and cells[-1] not in ("0", "1") and _is_header(cells, lines, number)
         if table and (is_header or not cells):
             yield table
@@ -96,7 +96,7 @@ def parts_of(text: str, *, blank_lines_end_tables: bool = False) -> Iterator[Tab
 
 
 def _says_nothing(line: str, *, in_table: bool, blank_counts: bool) -> bool:
-    """Whether a line is blank, a rule or a break that does not end a table."""
+    """Whether a line is blank, a rule or a break, and ends no table."""
     if "|" in line:
         return _BORDER_LINE.match(line) is not None
     if not in_table:
@@ -107,7 +107,7 @@ def _says_nothing(line: str, *, in_table: bool, blank_counts: bool) -> bool:
 
 
 def split_row(line: str) -> list[str]:
-    r"""The cells of a row, outer borders or not; an escaped border is text.
+    r"""The cells of a row, with or without outer borders; an escaped border is text.
 
     >>> split_row(r"| a | b\|c |"), split_row("a | 1")
     (['a', 'b|c'], ['a', '1'])
@@ -124,29 +124,29 @@ def split_row(line: str) -> list[str]:
 
 
 def label_column(table: Table) -> int | None:
-    """The column that the header calls criteria, if there is just one."""
+    """The only column that the header names as criteria; None if no column or several are."""
     return _label_column(tuple(table.header or ()))
 
 
 @lru_cache(maxsize=1024)
 def is_plain_header(first: str, second: str) -> bool:
-    """Whether a table of two columns says that the first has criteria and the second points earned."""
+    """Whether the header of a two-column table names criteria first and points earned second."""
     header = (first.strip(), second.strip())
     return not _is_number(header[1]) and _label_column(header) == 0 and _column_by_header(header, 0) == 1
 
 
 @lru_cache(maxsize=1024)
 def _label_column(header: tuple[str, ...]) -> int | None:
-    found = [c for c, cell in enumerate(header) if _LABEL_HEADER.match(fold(cell))]
-    return found[0] if len(found) == 1 else None
+    columns = [c for c, cell in enumerate(header) if _LABEL_HEADER.match(fold_name(cell))]
+    return columns[0] if len(columns) == 1 else None
 
 
 def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> int | str:
-    """The column with the points earned, or why there is none."""
+    """The column of the points earned, or the reason why none can be chosen."""
     by_header = _column_by_header(tuple(table.header or ()), labels)
     if by_header is not None:
         return by_header
-    header = [fold(cell) for cell in table.header or ()]
+    header = [fold_name(cell) for cell in table.header or ()]
     width = max(len(row) for row in labelled_rows)
     worth = {c for c, cell in enumerate(header) if _WORTH_HEADER.search(cell)}
     numbering = {c for c, cell in enumerate(header) if c < labels and _NUMBER_HEADER.match(cell)}
@@ -161,10 +161,10 @@ def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> i
 
 
 def _numeric_columns(rows: list[list[str]]) -> set[int]:
-    found: set[int] = set()
+    columns: set[int] = set()
     for row in rows:
-        found.update(c for c, cell in enumerate(row) if c not in found and read_value(cell) is not None)
-    return found
+        columns.update(c for c, cell in enumerate(row) if c not in columns and read_value(cell) is not None)
+    return columns
 
 
 def _is_earned_header(folded: str) -> bool:
@@ -176,30 +176,30 @@ def _is_earned_header(folded: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _column_by_header(cells: tuple[str, ...], labels: int) -> int | str | None:
-    header = [fold(cell) for cell in cells]
+    header = [fold_name(cell) for cell in cells]
     columns = [column for column in range(len(header)) if column != labels]
     earned = [c for c in columns if _is_earned_header(header[c])]
     points = [c for c in columns if _POINTS_HEADER.match(header[c])]
-    for found in (earned, points):
-        if len(found) == 1:
-            return found[0]
-        if found:
+    for candidates in (earned, points):
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
             return _AMBIGUOUS
     return None
 
 
 _AMBIGUOUS: Final = "more than one column of the table could be the points"
-NOT_A_GRADING: Final = "the table says what criteria are worth, not what was earned"
+NOT_A_GRADING: Final = "the table says what each criterion is worth, not what was earned"
 
 
 def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
-    """A row over a rule, or one whose cells are names of columns."""
+    """Whether a row is a header: it is above a rule, or all its cells name columns."""
     if any(_is_number(cell) for cell in cells[1:]):
         return False
     following = next((line for line in lines[number + 1 : number + 3] if line.strip()), "")
     if "-" in following and _BORDER_LINE.match(following) and ("|" in following or following.count("-") > 2):
         return True
-    folded = [fold(cell) for cell in cells]
+    folded = [fold_name(cell) for cell in cells]
     named = sum(
         bool(_LABEL_HEADER.match(cell) or _is_earned_header(cell) or _POINTS_HEADER.match(cell)) for cell in folded
     )
@@ -207,5 +207,5 @@ def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
 
 
 def _is_number(cell: str) -> bool:
-    """Whether a cell is a value other than a word: "Met" may head a column."""
+    """Whether a cell is a value, except a word: "Met" may head a column."""
     return not cell.isalpha() and read_value(cell) is not None

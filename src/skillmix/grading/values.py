@@ -1,4 +1,4 @@
-"""What a grader's cell says as a number."""
+"""Read a number from a grader's cell or remark."""
 
 import re
 import unicodedata
@@ -23,11 +23,11 @@ _WORDS: Final = {
     "zero": 0.0,
 }
 VALUE_SIGNS: Final = "\\d½" + "".join(_TICKS)
-"""Characters that start a value which is not a word, for use inside a regular expression's brackets."""
+"""First characters of values that are not words, for a character class of a regular expression."""
 _SIGN = re.compile(rf"[{VALUE_SIGNS}]")
 VALUE_WORD: Final = r"(?:yes|no|true|false|met|not met|pass(?:ed)?|fail(?:ed)?)\b"
 
-# A decimal comma only where it cannot separate two numbers: "0,5" and "1,0", not "0,1".
+# A decimal comma counts only if it cannot separate two numbers: "0,5" and "1,0", not "0,1".
 _NUMBER = re.compile(
     r"(?P<number>[-+−]?(?:\d+(?:\.\d+|,[05]0?(?!\d))?|\.\d+))"
     r"(?:\s*+(?:\(\s*+)?(?:/|\bout of\b|\bof\b)\s*+(?P<worth>\d+(?:\.\d+)?)\s*+\)?)?"
@@ -37,7 +37,7 @@ _NUMBER = re.compile(
 _WORD = re.compile(
     r"(yes|no|true|false|met|not met|pass(?:ed)?|fail(?:ed)?|zero|one)\b(?:\s+points?\b)?(?!\.\s+[a-z])", re.IGNORECASE
 )
-# No run of blanks may belong to two parts of an expression: a long one would be divided among them in every way.
+# No run of blanks may match two parts of an expression: the search would try every division of a long run.
 _REMARK = re.compile(r"\s*+(?:[.;]|\((?:[^()\d]|\d+(?= sentences?\b)|100(?=%))*+\)|[-–—:,;.(][^\d]*+)?\s*+")
 _BRACKETED = re.compile(r"[(\[]([^()\[\]]++)[)\]]")
 _SAME_AGAIN = re.compile(r"\s*+[(\[]\s*+([01])\s*+(?:points?\s*+)?[)\]]\s*+")
@@ -45,7 +45,7 @@ _SAME_AGAIN = re.compile(r"\s*+[(\[]\s*+([01])\s*+(?:points?\s*+)?[)\]]\s*+")
 
 @lru_cache(maxsize=1 << 12)
 def read_value(cell: str) -> float | None:
-    """The number that a whole cell says, of any size, or None if it says none.
+    """The number in a cell, of any size; None if the cell as a whole is not a number.
 
     >>> [read_value(c) for c in ("**1**", "0/1", "1 point", "½", "✅", "１", "2", "N/A", "1/2", "0 (see 1)")]
     [1.0, 0.0, 1.0, 0.5, 1.0, 1.0, 2.0, None, None, None]
@@ -61,19 +61,19 @@ def read_value(cell: str) -> float | None:
     again = _SAME_AGAIN.fullmatch(rest)
     if number is None or (again is None and _REMARK.fullmatch(rest) is None):
         return None
-    said = {number, *([ticked] if ticked is not None else []), *([float(again[1])] if again else [])}
-    return number if len(said) == 1 else None
+    values = {number, *([ticked] if ticked is not None else []), *([float(again[1])] if again else [])}
+    return number if len(values) == 1 else None
 
 
 def has_value_sign(text: str) -> bool:
-    """Whether a text holds a digit or tick at all; in plain ASCII that is ten quick looks."""
+    """Whether a text has a digit or a tick; for ASCII, ten substring searches are fastest."""
     if text.isascii():
         return any(digit in text for digit in "1023456789")
     return _SIGN.search(text) is not None
 
 
 def read_leading_value(text: str, *, words: bool = True) -> float | None:
-    """The number that a remark starts with, when what follows cannot be part of it.
+    """The number at the start of a remark; None if the text after it could be part of it.
 
     >>> [read_leading_value(t) for t in ("1. Well done", "0/1, none seen", "1 example is there", "0.5", "1-5")]
     [1.0, 0.0, None, 0.5, None]
@@ -87,7 +87,8 @@ def read_leading_value(text: str, *, words: bool = True) -> float | None:
     return number if _GOES_NO_FURTHER.match(rest) else None
 
 
-# Not into another number ("1-5", "0, 1"), an enumeration ("1) … 2) …") or a sentence ("1 example").
+# A number must not continue as another number ("1-5", "0, 1"), an enumeration ("1) … 2) …") or a sentence
+# ("1 example").
 _GOES_NO_FURTHER = re.compile(r"\s*(?:$|[.,;:!\]](?!\s*\d)|[-–—(](?!\s*(?:\d|out of|of \d))|\(100\s?%\))")
 
 
@@ -96,13 +97,13 @@ def _plain(text: str) -> str:
 
 
 def _take_ticks(text: str) -> tuple[float | None, str]:
-    """The value of the ticks and crosses in a text, and the text without them."""
+    """The common value of the ticks and crosses in a text, and the text without them."""
     if text.isascii():
         return None, text
-    found = {_TICKS[c] for c in text if c in _TICKS}
-    if len(found) != 1:
+    values = {_TICKS[c] for c in text if c in _TICKS}
+    if len(values) != 1:
         return None, text
-    return found.pop(), "".join(c for c in text if c not in _TICKS).strip()
+    return values.pop(), "".join(c for c in text if c not in _TICKS).strip()
 
 
 def _leading_number(text: str) -> tuple[float | None, str]:
@@ -118,5 +119,5 @@ def _leading_number(text: str) -> tuple[float | None, str]:
         return None, text
     worth = match["worth"]
     if worth is not None and float(worth) != 1:
-        return None, text  # out of two or ten: another scale than one point a criterion
+        return None, text  # out of two or ten: not the scale of one point for each criterion
     return float(match["number"].replace(",", ".").replace("−", "-")), text[match.end() :]

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 from skillmix.calls import CallProblem, Outcome, Reply, Request, Subject
 from skillmix.catalog.catalog import RESERVED_NAMES
 from skillmix.catalog.combinations import Combination
-from skillmix.catalog.names import fold
+from skillmix.catalog.names import fold_name
 from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.models.specs import ModelSpec
@@ -160,7 +160,7 @@ _NONSENSE: Final = "zzz"
 
 def code(name: str) -> str:
     """The code word for a skill or a topic; it contains no name."""
-    return "q" + digest("scripted", fold(name), size=4).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
+    return "q" + digest("scripted", fold_name(name), size=4).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
 
 
 class _Chance:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Final, Literal, NamedTuple
 
-from skillmix.catalog.names import before_parenthesis, fold
+from skillmix.catalog.names import before_parenthesis, fold_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Rubric:
     @cached_property
     def folded_topic(self) -> str:
         """The topic, folded and without a leading article."""
-        return _without_the(fold(self.topic))
+        return _without_the(fold_name(self.topic))
 
     @cached_property
     def label_ends(self) -> frozenset[str]:
@@ -157,7 +157,7 @@ def _label_ends(criterion: Criterion) -> frozenset[str]:
 
 
 def _end_of(text: str) -> str:
-    return fold(text).rpartition(" ")[2]
+    return fold_name(text).rpartition(" ")[2]
 
 
 _ROOM_FOR_LEAD_IN: Final = 80
@@ -167,12 +167,12 @@ def _labels(criteria: tuple[Criterion, ...]) -> dict[str, int]:
     """Folded labels with the index of their criterion; a full name wins over a phrase, a phrase over a short form."""
     short_forms: dict[str, list[int]] = {}
     for index, criterion in enumerate(criteria[:-3]):
-        short_forms.setdefault(fold(before_parenthesis(criterion.name)), []).append(index)
+        short_forms.setdefault(fold_name(before_parenthesis(criterion.name)), []).append(index)
     labels = {short: indices[0] for short, indices in short_forms.items() if len(indices) == 1}
     for index, criterion in enumerate(criteria):
-        labels[fold(criterion.phrase)] = index
+        labels[fold_name(criterion.phrase)] = index
     for index, criterion in enumerate(criteria):
-        labels[fold(criterion.name)] = index
+        labels[fold_name(criterion.name)] = index
     return labels
 
 
@@ -224,7 +224,7 @@ def label_forms(label: str) -> LabelForms:
     ['a metaphor', 'metaphor']
     """
     bare = _WORTH.sub("", _NUMBERING.sub("", label, count=1))
-    plain = list(dict.fromkeys((fold(label), fold(bare))))
+    plain = list(dict.fromkeys((fold_name(label), fold_name(bare))))
     lead = _SKILL_LEAD.match(plain[-1])
     rest = plain[-1][lead.end() :] if lead else ""
     without_lead_in = []
@@ -313,4 +313,4 @@ def _is_length_label(folded: str, limit: int) -> bool:
 
 def starts_like_a_criterion(line: str) -> bool:
     """Whether a line is short and begins like a criterion, of whatever rubric."""
-    return len(line) <= _ROOM_FOR_LEAD_IN and _SKILL_LEAD.match(fold(line)) is not None
+    return len(line) <= _ROOM_FOR_LEAD_IN and _SKILL_LEAD.match(fold_name(line)) is not None

@@ -1,4 +1,8 @@
-"""The drill-down of a report: every text with its votes, raw replies and prompts, in files that a page can load."""
+"""The texts of a report with their votes, raw replies and prompts, in script files that a page can load.
+
+`Archive` writes calls to numbered chunks while a run is read; `Archive.close` writes the texts and an index that
+points to the chunks by number.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,12 +17,12 @@ from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import Points
 from skillmix.grading.reasons import reasons_of
 from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.reading.conversations import ConversationKey, WrittenConversation
+from skillmix.runs.reading.graded_conversations import ConversationKey, WrittenConversation
 from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.scores.cells import Cell
 
 LARGEST: Final = 1_000_000
-"""Bytes of a file."""
+"""The largest size of a file in bytes."""
 
 
 _ROOM: Final = LARGEST - 200
@@ -31,7 +35,7 @@ _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", 
 
 
 class Chunks:
-    """Numbered items of one kind in files of limited size; items that belong together can be kept together."""
+    """Numbered items of one kind, written to files of limited size."""
 
     def __init__(self, kind: str, write: Callable[[str, str], None]) -> None:
         self._kind = kind
@@ -43,7 +47,7 @@ class Chunks:
         self.count = 0
 
     def add(self, item: object) -> int:
-        """Its number."""
+        """Add an item and return its number."""
         encoded = _encode(item)
         if len(encoded) > _ROOM:
             encoded = _fitting(item)
@@ -57,7 +61,7 @@ class Chunks:
         return self.count - 1
 
     def flush(self) -> None:
-        """Write what is waiting."""
+        """Write the items that are not in a file yet."""
         if self._items:
             number = len(self.starts) - 1
             self._write(f"{self._kind}-{number}.js", script(self._kind, number, f"[{','.join(self._items)}]"))
@@ -65,39 +69,38 @@ class Chunks:
 
 
 def script(kind: str, number: int, encoded: str) -> str:
-    """A file that hands its data to the page; ASCII only, so that its meaning depends on no encoding."""
+    """The text of a file that hands its data to the page, in ASCII so that no encoding can change it."""
     return f'skillmix("{kind}",{number},{encoded});\n'
 
 
 def index_script(index: object) -> str:
-    """The file that says where everything is."""
+    """The text of the file that lists students, graders and cells, and the first number of each chunk."""
     return script("index", 0, _encode(index))
 
 
 def _fitting(item: object) -> str:
-    """An item cut down until it fits: nobody reads a megabyte of one reply, and the journal keeps it."""
-    for most in (50_000, 5_000, 500, 50):
-        encoded = _encode(_cut(item, most))
+    """An item whose strings are cut until it fits in a file; the journal has the whole."""
+    for longest in (50_000, 5_000, 500, 50):
+        encoded = _encode(_cut(item, longest))
         if len(encoded) <= _ROOM:
             return encoded
     return _encode(None)
 
 
-def _cut(item: object, most: int) -> object:
+def _cut(item: object, longest: int) -> object:
     if isinstance(item, str):
-        return item if len(item) <= most else item[:most] + _CUT
-    return [_cut(part, most) for part in item] if isinstance(item, list | tuple) else item
+        return item if len(item) <= longest else item[:longest] + _CUT
+    return [_cut(part, longest) for part in item] if isinstance(item, list | tuple) else item
 
 
-_MOST_KNOWN: Final = 1000
-"""Prompts kept in memory."""
-_MOST_REASONS: Final = 1000
-"""Reasons kept in the index, so that it stays small."""
+_MAX_CACHED_PROMPTS: Final = 1000
+_MAX_REASONS: Final = 1000
+"""Reasons in the index, which must stay small."""
 _POINT = {True: "1", False: "0", None: "?"}
 
 
 class Names:
-    """Strings by number."""
+    """Strings, each with a number."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -108,23 +111,23 @@ class Names:
 
     @property
     def all(self) -> list[str]:
-        """In the order of their numbers."""
+        """Every name, in the order of the numbers."""
         return list(self._numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class CodeEvidence:
-    """What code found in a text: the words that show each wanted skill, and skills that nobody asked for."""
+    """What code found in a text: the words that show each requested skill, and skills that were not requested."""
 
     words: tuple[str | None, ...]
     unrequested: tuple[str, ...]
     reasons: Mapping[str, Mapping[str, str]]
-    """For each grader of which code is a part: why code denies a point, by criterion."""
+    """For each grader that uses code: why code denies a point, by criterion."""
 
 
 @dataclass
 class RunArchive:
-    """Where the conversations of one run lie."""
+    """The numbers under which the conversations of one run are archived."""
 
     run: str
     talks: dict[ConversationKey, int] = field(default_factory=dict)
@@ -132,7 +135,7 @@ class RunArchive:
 
 
 class Archive:
-    """Takes in calls as they are read, and writes them away at once: replies are never all in memory."""
+    """Writes calls to files while they are read, so that the replies of a run are never all in memory."""
 
     def __init__(self, write: Callable[[str, str], None]) -> None:
         self._write = write
@@ -142,14 +145,14 @@ class Archive:
         self._lines = Chunks("lines", write)
         self._line_numbers: dict[str, int] = {}
         self._prompts: dict[str, list[object]] = {}
-        self._known: dict[str, list[int]] = {}
+        self._line_lists: dict[str, list[int]] = {}
         self._students: dict[tuple[str, str], int] = {}
         self._graders: dict[tuple[str, str], int] = {}
         self._skills, self._topics = Names(), Names()
         self._reasons: dict[str, int] = {}
 
     def introduce(self, run: str, students: Iterable[str], graders: Iterable[str]) -> None:
-        """Fix the order in which the page lists them."""
+        """Fix the order in which the page lists students and graders."""
         for student in students:
             self._student(run, student)
         for grader in graders:
@@ -161,27 +164,26 @@ class Archive:
 
     def _talk(self, calls: Sequence[Call], journal: JournalReader) -> list[object]:
         last = calls[-1]
-        own = {len(call.messages) for call in calls[:-1] if isinstance(call.outcome, Reply)}
-        said = {len(c.messages): c.outcome.text for c in calls[:-1] if isinstance(c.outcome, Reply)}
+        replies = {len(c.messages): c.outcome.text for c in calls[:-1] if isinstance(c.outcome, Reply)}
         messages: list[list[object]] = []
         for number, address in enumerate(last.messages):
-            if number in own:
-                messages.append(["assistant", said[number]])
+            if number in replies:
+                messages.append(["assistant", replies[number]])
             else:
-                messages.append(self._asked(address, journal))
+                messages.append(self._prompt_lines(address, journal))
         reply = last.outcome.text if isinstance(last.outcome, Reply) else None
         problem = last.outcome.reason if isinstance(last.outcome, CallProblem) else None
         return [last.model, messages, reply, problem]
 
-    def _asked(self, address: str, journal: JournalReader) -> list[object]:
-        """A prompt by its lines, fetched once for all generations of a combination."""
-        known = self._prompts.get(address)
-        if known is None:
-            if len(self._prompts) >= _MOST_KNOWN:
+    def _prompt_lines(self, address: str, journal: JournalReader) -> list[object]:
+        """A prompt as line numbers, read once for all generations of a combination."""
+        prompt = self._prompts.get(address)
+        if prompt is None:
+            if len(self._prompts) >= _MAX_CACHED_PROMPTS:
                 self._prompts.clear()
             message = journal.message(address)
-            known = self._prompts[address] = [message.role, self._numbered(message.content)]
-        return known
+            prompt = self._prompts[address] = [message.role, self._numbered(message.content)]
+        return prompt
 
     def add_votes(self, graded: GradedConversation, journal: JournalReader, numbers: RunArchive) -> None:
         """Write the gradings of a text, if there are any."""
@@ -215,7 +217,7 @@ class Archive:
         return [shown, votes]
 
     def _prompt(self, address: str, answer: str, journal: JournalReader) -> list[object]:
-        """Lines by number, with a hole where the student's text stands."""
+        """A prompt as line numbers, with -1 in place of the student's text."""
         message = journal.message(address)
         before, text, after = message.content.partition(answer) if answer else (message.content, "", "")
         if not text:
@@ -223,13 +225,13 @@ class Archive:
         return [message.role, [*self._numbered(before), -1, *self._numbered(after)]]
 
     def _numbered(self, content: str) -> list[int]:
-        """Lines by number; texts of one combination come one after the other, and have the same prompts around them."""
-        known = self._known.get(content)
-        if known is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            known = self._known[content] = list(map(self._line_number, content.split("\n")))
-        return known
+        """The numbers of the lines; cached, as consecutive texts of a combination have the same prompts."""
+        numbers = self._line_lists.get(content)
+        if numbers is None:
+            if len(self._line_lists) >= _MAX_CACHED_PROMPTS:
+                self._line_lists.clear()
+            numbers = self._line_lists[content] = list(map(self._line_number, content.split("\n")))
+        return numbers
 
     def _line_number(self, line: str) -> int:
         number = self._line_numbers.get(line)
@@ -249,7 +251,7 @@ class Archive:
         texts = _texts_by_combination(runs)
         numbers: dict[str, int] = {}
         for combination in order:
-            entries = [self._text(*found) for found in texts.get(combination.id, ())]
+            entries = [self._text(*entry) for entry in texts.get(combination.id, ())]
             skills = [self._skills.number(skill) for skill in combination.skills]
             topic = self._topics.number(combination.topic)
             numbers[combination.id] = self._texts.add([combination.id, skills, topic, entries])
@@ -280,22 +282,22 @@ class Archive:
 
     def _text(self, run: "ArchivedRun", text: StudentText, ballots: Sequence[tuple[Ballot, Points]]) -> list[object]:
         conversation = text.conversation
-        found = run.found.get(conversation)
+        evidence = run.evidence.get(conversation)
         return [
-            self._student(run.place.run, text.student),
+            self._student(run.numbers.run, text.student),
             text.generation,
             text.answer.status,
             text.answer.text,
             [self._points(run, b, points) for b, points in ballots],
-            run.place.talks.get(conversation, -1),
-            run.place.votes.get(conversation, -1),
-            list(found.words) if found else 0,
-            [self._skills.number(s) for s in found.unrequested] if found else 0,
+            run.numbers.talks.get(conversation, -1),
+            run.numbers.votes.get(conversation, -1),
+            list(evidence.words) if evidence else 0,
+            [self._skills.number(s) for s in evidence.unrequested] if evidence else 0,
         ]
 
     def _points(self, run: "ArchivedRun", ballot: Ballot, points: Points) -> list[object]:
-        """A grader, its points by sign and, if code denied any of them, the reasons by place."""
-        entry: list[object] = [self._grader(run.place.run, ballot.grader), "".join(_POINT[p] for p in points)]
+        """A grader, its points as characters and, if code denied any of them, the reason for each criterion."""
+        entry: list[object] = [self._grader(run.numbers.run, ballot.grader), "".join(_POINT[p] for p in points)]
         reasons = run.reasons(ballot, points)
         if reasons:
             names = (*ballot.text.combination.skills, *RESERVED_NAMES)
@@ -303,33 +305,33 @@ class Archive:
         return entry
 
     def _reason(self, reason: str) -> int | str:
-        """A reason by its number; itself once there are so many that the index would grow too large."""
-        if reason in self._reasons or len(self._reasons) < _MOST_REASONS:
+        """The number of a reason, or the reason itself once the index has enough of them."""
+        if reason in self._reasons or len(self._reasons) < _MAX_REASONS:
             return self._reasons.setdefault(reason, len(self._reasons))
         return reason
 
 
 @dataclass(frozen=True)
 class ArchivedRun:
-    """A run as the archive needs it, once all is decided."""
+    """A run as the archive needs it, with every point decided."""
 
-    place: RunArchive
+    numbers: RunArchive
     texts: Sequence[StudentText]
     decided: Sequence[tuple[Ballot, Points]]
-    found: Mapping[ConversationKey, CodeEvidence]
+    evidence: Mapping[ConversationKey, CodeEvidence]
     rules: Rules
-    """Under which the points were decided."""
+    """The rules under which the points were decided."""
 
     def reasons(self, ballot: Ballot, points: Points) -> dict[str, str]:
         """Why code denied points of a text, by criterion."""
         text = ballot.text
-        found = self.found.get(text.conversation)
-        by_checkers = found.reasons.get(ballot.grader, {}) if found else {}
+        evidence = self.evidence.get(text.conversation)
+        by_checkers = evidence.reasons.get(ballot.grader, {}) if evidence else {}
         return reasons_of(points, text.combination.skills, text.answer, self.rules, by_checkers)
 
 
 def _combination_order(cells: Sequence[Cell], runs: Sequence[ArchivedRun]) -> list[Combination]:
-    """Those of one cell together, so that a cell's page loads few files; then the rest."""
+    """Combinations cell by cell, so that the page of a cell loads few files; then the rest."""
     order: dict[str, Combination] = {}
     for cell in cells:
         for combination in cell.combinations:
@@ -355,7 +357,7 @@ def _texts_by_combination(runs: Sequence[ArchivedRun]) -> dict[str, list[_Entry]
 
 
 def _ranges(numbers: Iterable[int]) -> list[list[int]]:
-    """Numbers as runs of first and last.
+    """Numbers as ranges of first and last.
 
     >>> _ranges([3, 4, 5, 9])
     [[3, 5], [9, 9]]

@@ -1,4 +1,4 @@
-"""The two pages of a report: what was found, and the texts behind it. Everything from outside is escaped."""
+"""The two HTML pages of a report, one with the findings and one with the texts; all text from outside is escaped."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from skillmix.report.tables.table import Count, Estimate, PValue, ReportTable, S
 from skillmix.scores.findings import CONTROL_MARGIN, SMALLEST_GAIN, Claim, Compared, Finding
 
 ASSETS: Final = ("report.css", "texts.js")
-# What a browser would act on, or nobody would see: controls, marks of direction, invisible letters.
+# Characters that a browser acts on or a reader cannot see: controls, marks of direction, invisible letters.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
@@ -26,19 +26,19 @@ _HIDDEN = re.compile(
 
 
 def asset(name: str) -> str:
-    """A file that lies beside the pages."""
+    """The text of a file that comes with the package."""
     return resources.files("skillmix.report").joinpath("files").joinpath(name).read_text(encoding="utf-8")
 
 
 def index_page(report: Report, contents: Contents, gaps: Sequence[str]) -> str:
-    """The first page; it needs no script."""
+    """The page with findings, tables and figures; it needs no script."""
     environment = _environment()
     return environment.from_string(asset("index.html")).render(
         report=report,
         title=_title(report),
         glance=_glance(report),
         claims=_claims(report),
-        unspoken=missing_claims(report),
+        missing_claims=missing_claims(report),
         findings=SECTIONS["findings"],
         finding_items=[item for section in contents.sections if section.id == "findings" for item in section.items],
         sections=[section for section in contents.sections if section.id != "findings"],
@@ -49,7 +49,7 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str]) -> str:
 
 
 def texts_page(report: Report) -> str:
-    """The page that shows texts; its script fills it."""
+    """The page that shows texts; a script fills it."""
     return _environment().from_string(asset("texts.html")).render(title=_title(report))
 
 
@@ -62,7 +62,7 @@ def _environment() -> Environment:
 
 
 def visible(text: object) -> str:
-    """Text in which nothing hides.
+    """Text with each hidden character shown by its code.
 
     >>> visible("a\u202eb")
     'a⟨U+202E⟩b'
@@ -83,7 +83,7 @@ def _entry_kind(entry: object) -> str:
 
 
 def _claims(report: Report) -> list[tuple[str, list[tuple[Finding, str, str]]]]:
-    """Each claim with its findings, their sentences and what the page calls their verdicts."""
+    """Each claim with its findings, their sentences, and the style class of their verdicts."""
     claims = dict.fromkeys(finding.claim for finding in report.findings)
     return [
         (
@@ -118,7 +118,7 @@ CLAIMS: Final[dict[Claim, str]] = {
     "control": "Data with single skills alone do not teach composition",
 }
 _NEEDS: Final[dict[Claim, str]] = {
-    "held-out": "a base and a student tuned on it with k of 2 or more, both evaluated there on held-out skills",
+    "held-out": "a base and a student tuned on it with k of 2 or more, both evaluated on held-out skills",
     "larger k": "a base and a student tuned on it, both evaluated at a larger k than it was trained on",
     "efficiency": "two students tuned on one base, the one with the larger k on no more conversations than the other",
     "control": "a base and a student tuned on it with k = 1 alone, both evaluated at k of 3 or more",
@@ -126,14 +126,14 @@ _NEEDS: Final[dict[Claim, str]] = {
 
 
 def finding_sentence(finding: Finding) -> str:
-    """What the data say, with the numbers that say it."""
+    """One sentence about a finding, with its numbers."""
     return _SENTENCES[finding.verdict](finding)
 
 
 def missing_claims(report: Report) -> list[tuple[str, str]]:
-    """Claims that the runs cannot speak to, and what they would need."""
-    spoken = {finding.claim for finding in report.findings}
-    return [(CLAIMS[claim], f"The runs do not hold {_NEEDS[claim]}.") for claim in CLAIMS if claim not in spoken]
+    """Claims that the runs have no data for, and what data they would need."""
+    judged = {finding.claim for finding in report.findings}
+    return [(CLAIMS[claim], f"The runs do not have {_NEEDS[claim]}.") for claim in CLAIMS if claim not in judged]
 
 
 def _supported(finding: Finding) -> str:
@@ -177,11 +177,11 @@ def _too_little(finding: Finding) -> str:
     unit = best.gain.unit
     have = {"combinations": best.gain.combinations, "seeds": best.gain.seeds, "partitions": best.gain.partitions}[unit]
     need = (
-        f"about {whole(finding.more)} more {unit} at each k would be needed to tell"
+        f"about {whole(finding.more)} more {unit} at each k would be needed to decide"
         if finding.more is not None and unit == "combinations"
-        else f"about {whole(finding.more)} more {unit} would be needed to tell"
+        else f"about {whole(finding.more)} more {unit} would be needed to decide"
         if finding.more is not None
-        else "how many more would be needed cannot be told from these"
+        else "the data cannot say how many more would be needed"
     )
     return (
         f"{_who(finding)} changes full marks by {_estimate(best)} at k = {best.k} ({_p(best)}) over "
@@ -190,7 +190,7 @@ def _too_little(finding: Finding) -> str:
 
 
 def _who(finding: Finding) -> str:
-    """Second against first, with what they were trained on."""
+    """The second student against the first, with their training data."""
     first = f"{finding.first}" + (f", {short_name(finding.first_k)}" if finding.first_k else "")
     sizes = ""
     if finding.claim == "efficiency":

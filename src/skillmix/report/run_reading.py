@@ -14,9 +14,9 @@ from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
 from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, RunArchive
 from skillmix.report.records import RunFacts, Shown
-from skillmix.runs.reading.conversations import ConversationKey, graded_conversations, written_conversations
+from skillmix.runs.reading.graded_conversations import ConversationKey, graded_conversations, written_conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
-from skillmix.runs.reading.records import RecordsBuilder, RunRecords
+from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
 from skillmix.runs.rules_grader import applicable_reasons
 from skillmix.runs.run import Run
 from skillmix.runs.students import student_lineages

@@ -23,18 +23,19 @@ from skillmix.scores.graders import grader_agreement, round_agreement
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a report shows beside what is always there."""
+    """The options of a report."""
 
     rules: str | None = None
-    """A name, `both`, or None for each run's own."""
+    """The scoring rules: a name, `both`, or None for the rules of each run."""
     published: bool = False
+    """Whether the tables of the paper are shown."""
     tokens: float | None = None
-    """Size of the corpus for the novelty bound; 2e12 if nobody says."""
+    """Tokens of the corpus for the novelty bound; None for 2e12."""
     figures: bool = True
-    """Drawing takes most of the time of a small report."""
+    """Whether figures are drawn, which takes most of the time of a small report."""
 
     def over(self, step: ReportStep | None) -> "Wishes":
-        """These wishes, and those of an experiment's report step where these say nothing."""
+        """These options, completed by those of an experiment's report step."""
         if step is None:
             return self
         return replace(
@@ -47,7 +48,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:
-    """What was written."""
+    """A report on disk."""
 
     page: Path
     bytes: int
@@ -101,9 +102,9 @@ def _default_folder(runs: Sequence[Run]) -> Path:
 
 
 def write_report(runs: Sequence[Run], *, output: Path, wishes: Wishes) -> WrittenReport:
-    """Everything that the runs allow; an older report in its place is replaced when the new one is whole."""
+    """Write a report of some runs; it replaces an older report once it is complete."""
     if wishes.rules not in (None, "default", "paper", "both"):
-        raise UserError(f"There are no rules {wishes.rules!r}.", hint="default, paper, or both.")
+        raise UserError(f"There are no rules {wishes.rules!r}.", hint="Choose default, paper or both.")
     with replacing(output, REPORT) as new:
         writer = _Writer(new)
         writer.text(REPORT_MARK, REPORT_NOTE)
@@ -112,7 +113,7 @@ def write_report(runs: Sequence[Run], *, output: Path, wishes: Wishes) -> Writte
 
 
 class _Writer:
-    """Writes files and counts them."""
+    """Writes files and counts their number and size."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -203,15 +204,17 @@ def _report_of(readings: Sequence[RunReading], wishes: Wishes) -> Report:
 def _gaps_of_run(reading: RunReading) -> Iterator[str]:
     facts = reading.facts
     if facts.missing:
-        yield f"{facts.name}: {facts.missing:,} texts that were planned are not written, or not graded."
-    silent = {t.student for t in reading.archived.texts} - {cell.key.student for cell in reading.cells}
-    if silent:
-        yield f"{facts.name}: in no cell, as not planned or not graded: the texts of {', '.join(sorted(silent))}."
+        yield f"{facts.name}: {facts.missing:,} planned texts are not written or not graded."
+    without_cell = {t.student for t in reading.archived.texts} - {cell.key.student for cell in reading.cells}
+    if without_cell:
+        students = ", ".join(sorted(without_cell))
+        yield f"{facts.name}: the texts of {students} are in no cell, because they were not planned or not graded."
     for student, lineage in reading.lineages.items():
         drawn = {c.id for cell in reading.cells if cell.key.student == student for c in cell.combinations}
-        known = len(drawn & lineage.combinations)
-        if known:
-            yield f"{facts.name}: {student} was trained on {known} of the {len(drawn)} combinations it is scored on."
+        trained_on = len(drawn & lineage.combinations)
+        if trained_on:
+            of = f"{trained_on} of the {len(drawn)} combinations"
+            yield f"{facts.name}: {student} was trained on {of} it is scored on."
     if facts.catalog and reading.catalog is None:
         yield f"{facts.name}: its catalogue {facts.catalog} is gone or has changed."
 
@@ -219,7 +222,7 @@ def _gaps_of_run(reading: RunReading) -> Iterator[str]:
 def _with_gaps(report: Report, readings: Sequence[RunReading]) -> Report:
     gaps = [gap for reading in readings for gap in _gaps_of_run(reading)]
     if not report.lineages:
-        gaps.append("No student has a lineage (`skillmix.json`), so nothing is known of what they were trained on.")
+        gaps.append("No student has a lineage (`skillmix.json`), so their training data are unknown.")
     elif not report.skill_sets and not report.reserved:
         gaps.append("Seen and kept-back skill sets: no lineage says which skills were trained on together.")
     if not report.agreements:

@@ -14,8 +14,8 @@ from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import METRICS, text_score
 from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.reading.conversations import conversations
-from skillmix.runs.reading.records import RunRecords, run_records
+from skillmix.runs.reading.graded_conversations import conversations
+from skillmix.runs.reading.run_records import RunRecords, run_records
 from skillmix.runs.run import Run, open_run, rules_named
 
 What = Literal["texts", "votes", "calls"]

@@ -16,11 +16,11 @@ from pathlib import Path
 from skillmix.calls import UNKNOWN_DECODING, GenerateKey, GradeKey, Message, Reply, Request, as_name, text_id
 from skillmix.catalog.catalog import RESERVED_NAMES
 from skillmix.catalog.combinations import Combination, combination_of
-from skillmix.catalog.names import fold
+from skillmix.catalog.names import fold_name
 from skillmix.errors import UserError
 from skillmix.grading.answers import extract_answer, plain_answer
 from skillmix.runs.journal.journal import JournalWriter
-from skillmix.runs.reading.conversations import conversations
+from skillmix.runs.reading.graded_conversations import conversations
 from skillmix.runs.run import imported_document, new_run
 
 _GENERATION_FOLDER = re.compile(r"k(?P<k>\d+)_s(?P<seed>-?\d+)_v(?P<version>.+)_r(?P<round>\d+)")
@@ -176,7 +176,7 @@ def _printable(name: str) -> str:
 
 def _refuse_reserved(combination: Combination) -> None:
     for skill in combination.skills:
-        if fold(skill) in RESERVED_NAMES:
+        if fold_name(skill) in RESERVED_NAMES:
             raise UserError(f"The skill name {skill!r} is reserved for a criterion.", hint="Rename it in the records.")
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from skillmix.catalog.catalog import Catalog
-from skillmix.checkers.copies import prompt_texts
 from skillmix.checkers.judge import Judge, Verdict
+from skillmix.checkers.prompt_copies import prompt_texts
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
 from skillmix.grading.reader import Reading

@@ -32,7 +32,7 @@ from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import Phrases
 from skillmix.runs.journal.journal import MAIN_FILE, JournalReader, JournalWriter
 from skillmix.runs.journal.locking import locked
-from skillmix.runs.reading.replies import ReplyReader
+from skillmix.runs.reading.reply_reader import ReplyReader
 from skillmix.runs.rules_grader import RulesGrader
 
 _T = TypeVar("_T")

@@ -9,7 +9,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.steps import EvaluateStep
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import METRICS, Points
-from skillmix.runs.reading.records import RunRecords, run_records
+from skillmix.runs.reading.run_records import RunRecords, run_records
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import student_lineages, trained_combinations
 from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells

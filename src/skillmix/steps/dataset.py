@@ -8,7 +8,7 @@ from typing import Final
 
 from skillmix.catalog.catalog import Catalog, Setting
 from skillmix.catalog.combinations import Combination, Draw, all_combinations
-from skillmix.datasets.evaluations import bars_for
+from skillmix.datasets.leakage import bars_for
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.steps import DatasetStep

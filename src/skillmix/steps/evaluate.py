@@ -1,6 +1,6 @@
 """Evaluate steps: students write and graders grade, all cells at once, or k by k with an early stop."""
 
-from skillmix.datasets.evaluations import refuse_trained
+from skillmix.datasets.leakage import refuse_trained
 from skillmix.experiment.plan import step_cells
 from skillmix.experiment.steps import EvaluateStep
 from skillmix.runs.calling import StepContext, calls_of, make_calls

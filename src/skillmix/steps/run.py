@@ -21,8 +21,8 @@ from skillmix.experiment.prices import load_prices
 from skillmix.experiment.sections import Step
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
-from skillmix.runs.planned_work import planned_work
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
+from skillmix.runs.progress.time_left import Work
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import check_code_graders, check_journal, check_plan, prices_by_model, probe_models
@@ -98,6 +98,17 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: S
         has_unpriced=result.called > 0
         and any(price_by_model[name] is None for step in steps for name in _models_asked(step, experiment)),
     )
+
+
+def planned_work(experiment: Experiment, steps: Sequence[Step], run: Run) -> list[Work]:
+    """The steps that the progress bar shows, each as large as the experiment file lets it estimate."""
+    works = [(kind_of(step), kind_of(step).work(step, experiment, run)) for step in steps]
+    planned = sum((work.total or 0) * work.weight for _, work in works if work)
+    return [
+        work if kind.share_of_bar is None else replace(work, weight=kind.share_of_bar * planned)
+        for kind, work in works
+        if work
+    ]
 
 
 def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:

@@ -12,7 +12,9 @@ from skillmix.experiment.plan import GradedCell, PlannedCell
 from skillmix.experiment.sections import Step
 from skillmix.runs.calling import StepContext
 from skillmix.runs.conversations import Conversations
+from skillmix.runs.planned_work import planned_calls
 from skillmix.runs.progress.stopping import signal_of
+from skillmix.runs.progress.time_left import Work
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, StopReason
 from skillmix.scores.cells import CellScore
@@ -125,6 +127,9 @@ class StepKind(Generic[StepT]):
     needs_closed_journal = False
     """Whether the step runs after all others, when no process writes to the journal."""
 
+    share_of_bar: float | None = None
+    """Part of the run's progress bar for a step whose duration cannot be estimated; otherwise `work` decides."""
+
     def check(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Find faults before the run is changed: missing files, and folders that the step must not replace."""
 
@@ -138,6 +143,10 @@ class StepKind(Generic[StepT]):
     def estimates(self, step: StepT, basis: EstimateBasis) -> list[CallEstimate]:
         """What the step would ask of each model, for `--dry-run`."""
         return []
+
+    def work(self, step: StepT, experiment: Experiment, run: Run) -> Work | None:
+        """What the progress bar shows for the step; None for a step that takes no time."""
+        return planned_calls(step, experiment) if step.makes_calls else None
 
     def run(self, step: StepT, context: StepContext, result: RunResult) -> bool:
         """Do the step and add what it made to the result; return whether later steps may begin."""

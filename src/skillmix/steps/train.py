@@ -1,8 +1,9 @@
-"""Train steps: each leaves a checkpoint in its folder of the run."""
+"""Train steps: each writes a checkpoint into its folder of the run."""
 
 import json
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +13,36 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.gpu_hours import training_hours, training_tokens
 from skillmix.experiment.sections import student_name
-from skillmix.experiment.train_step import TrainStep
-from skillmix.models.lineage_files import read_model_file
+from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
+from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.model import calm_threads
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folders import MODEL, require_replaceable
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
+from skillmix.runs.progress.time_left import Bound, Work
 from skillmix.runs.run import Run, write_whole
 from skillmix.runs.students import model_folder, settings_for
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.step_kind import RunResult, StepKind
 from skillmix.training.data.replay import state_of
-from skillmix.training.job import Job, is_first_rank, job_of
-from skillmix.training.sources import check_data, read_lessons
+from skillmix.training.job import Job, check_data, is_first_rank, job_of, read_lessons
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A train step's checkpoint."""
+    """The checkpoint of a train step."""
 
     step: str
     folder: Path
     was_there: bool
-    """Whether an earlier call had made it."""
+    """Whether an earlier call had trained it."""
 
 
 class TrainKind(StepKind[TrainStep]):
     """Fine-tune a model on data sets."""
 
     def check(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find missing data, a folder that is not a model, and a model that was begun with other settings."""
+        """Refuse missing data, a folder that is not a model, and a model that was begun with other settings."""
         check_data(step)
         folder = model_folder(run, step.name)
         file = read_model_file(folder, strict=True)
@@ -62,8 +63,19 @@ class TrainKind(StepKind[TrainStep]):
         hours = training_hours(step, model, tokens)
         return [CallEstimate(step.name, step.base, 0, tokens, 0, 0.0, hours)]
 
+    def work(self, step: TrainStep, experiment: Experiment, run: Run) -> Work:
+        """The optimiser steps; their number is unknown if epochs of an unknown number of conversations decide it."""
+        is_over = (model_folder(run, step.name) / LINEAGE_FILE).is_file()
+        total: int | None = step.steps or DEFAULT_STEPS
+        if step.epochs is not None:
+            rows = [_rows(name, experiment) for name in step.data]
+            known = [count for count in rows if count is not None]
+            total = ceil(step.epochs * sum(known) / step.batch) if len(known) == len(rows) else None
+        bound: Bound = "at most" if step.patience is not None else "about"
+        return Work(step.name, "training", total, bound, weight=step.batch, is_over=is_over)
+
     def run(self, step: TrainStep, context: StepContext, result: RunResult) -> bool:
-        """Train the model, or go on with its training."""
+        """Train the model from the start or from its last checkpoint."""
         train_step(context.experiment, step, context.run, context.progress)
         context.progress.end(step.name)
         return True
@@ -74,6 +86,19 @@ def _conversations(step: TrainStep, experiment: Experiment) -> int | None:
     planned = {other.name: other.planned_texts for other in experiment.steps}
     known = [number for name in step.data if (number := planned.get(name)) is not None]
     return sum(known) if len(known) == len(step.data) else None
+
+
+def _rows(name: str, experiment: Experiment) -> int | None:
+    """Conversations in a file, or that a dataset step will write; None if not known yet."""
+    if "/" not in name:
+        return next((step.planned_texts for step in experiment.steps if step.name == name), None)
+    path = Path(name).expanduser()
+    file = path / "train.jsonl" if path.is_dir() else path
+    try:
+        with file.open("rb") as lines:
+            return sum(1 for _ in lines)
+    except OSError:
+        return None
 
 
 def _json_object_or_empty(file: Path) -> dict[str, Any]:
@@ -92,12 +117,12 @@ def _was_other(folder: Path) -> UserError:
 
 
 def train_step(experiment: Experiment, step: TrainStep, run: Run, progress: RunProgress = NO_PROGRESS) -> Trained:
-    """Train, or find that it is done; killed in the middle, the next call goes on from the last checkpoint."""
+    """Train a step unless its model exists; after a kill, continue from the last checkpoint."""
     job = job_of(experiment, step, run)
     identity = job.identity()
-    made = read_model_file(job.model_folder, strict=True)
-    if made is not None:
-        if made.identity != identity:
+    file = read_model_file(job.model_folder, strict=True)
+    if file is not None:
+        if file.identity != identity:
             raise _was_other(job.model_folder)
         progress.end(step.name, f"{step.name}: found in {job.model_folder}")
         return Trained(step.name, job.model_folder, was_there=True)
@@ -113,27 +138,27 @@ def train_step(experiment: Experiment, step: TrainStep, run: Run, progress: RunP
 
 
 def _require_packages(step: TrainStep) -> None:
-    wanted = ["torch", "transformers", "safetensors", *(["peft"] if step.lora else [])]
-    missing = [package for package in wanted if find_spec(package) is None]
+    packages = ["torch", "transformers", "safetensors", *(["peft"] if step.lora else [])]
+    missing = [package for package in packages if find_spec(package) is None]
     if missing:
         raise UserError(f"Training needs {', '.join(missing)}.", hint="pip install 'skillmix[train]'")
 
 
 def _begin(job: Job, identity: str) -> None:
-    """Note what a run is about, so that it is never resumed as another."""
+    """Record what a training began with, and refuse to resume one that began with something else."""
     note = job.folder / "begun.json"
     job.folder.mkdir(parents=True, exist_ok=True)
     sources = [Path(source).expanduser() for source in job.step.replay.sources] if job.step.replay else []
-    told = {"identity": identity, "replay": state_of(sources) if sources else []}
+    beginning = {"identity": identity, "replay": state_of(sources) if sources else []}
     if note.is_file():
         hint = f"Remove {job.folder} to train anew."
         begun = json_object(note.read_bytes(), source=str(note), hint=hint)
         if begun.get("identity") != identity:
             raise _was_other(job.folder)
-        if begun.get("replay") != told["replay"]:
+        if begun.get("replay") != beginning["replay"]:
             raise UserError(
                 f"{job.folder} was begun with other files to replay.",
-                hint="Put them back as they were, or remove the folder to train anew.",
+                hint="Restore the former files, or remove the folder to train anew.",
             )
         return
-    write_whole(note, json.dumps({**told, "base": job.base, "recipe": job.step.recipe()}, indent=1) + "\n")
+    write_whole(note, json.dumps({**beginning, "base": job.base, "recipe": job.step.recipe()}, indent=1) + "\n")

@@ -1,1 +1,5 @@
-"""Fine-tuning: masks, micro-batches without padding, the loop and its checkpoints."""
+"""Fine-tuning a model on conversations.
+
+`data/` turns conversations into the examples of each step, `step/` takes one optimiser step, `loop.py` runs the steps
+and writes checkpoints, and `job.py` and `job_run.py` do all of this for a train step of an experiment.
+"""

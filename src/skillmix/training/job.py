@@ -1,29 +1,62 @@
-"""`skillmix train`: from data sets and a model to a checkpoint that says what it was made of."""
+"""A train step with its base model, its data and its lineage looked up.
+
+`job_run.py` trains it. This module loads without torch, so that plans and refusals are quick.
+"""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import file_digest
 from pathlib import Path
-from typing import Final
 
 from skillmix.catalog.files import load_catalog
+from skillmix.datasets.row_files import content_hash
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.train_step import TrainStep
 from skillmix.hashing import digest
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
-from skillmix.models.lineage_files import LINEAGE_FILE, BaseEntry, DataEntry, ModelFile, read_model_file
+from skillmix.models.lineage_files import (
+    LINEAGE_FILE,
+    BaseEntry,
+    DataEntry,
+    DatasetFile,
+    ModelFile,
+    read_dataset_file,
+    read_model_file,
+)
 from skillmix.models.specs import parse_spec, provider_of
+from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run, write_whole
 from skillmix.runs.students import model_folder
-from skillmix.training.sources import Lessons, TrainingSource, read_lessons, sources_of
+from skillmix.training.data.examples import Conversation, read_conversations
 
-DEFAULT_STEPS: Final = 4000
-"""arXiv 2409.19808, section 3.3."""
+
+@dataclass(frozen=True, slots=True)
+class TrainingSource:
+    """The files of a data set."""
+
+    name: str
+    path: Path
+    train: Path
+    validation: Path | None
+    hash: str
+    """Hash of the present conversations."""
+    about: DatasetFile | None
+    """Its `skillmix.json`, if it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """Conversations for training and for validation."""
+
+    train: list[Conversation]
+    validation: list[Conversation]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A train step with everything that it names looked up."""
+    """A train step with its base model and its data sets looked up."""
 
     experiment: Experiment
     step: TrainStep
@@ -32,21 +65,21 @@ class Job:
     checkpoint: Checkpoint
     sources: list[TrainingSource]
     model_folder: Path
-    """Where the result goes."""
+    """Folder of the trained model."""
 
     @property
     def seed(self) -> int:
-        """Of order, adapter and rounding."""
+        """Seed of the order, the adapter and the rounding."""
         return self.experiment.seed if self.step.seed is None else self.step.seed
 
     def identity(self) -> str:
-        """Changes with whatever changes the result."""
+        """Hash of everything that changes the trained model."""
         recipe = self.step.decisive()
         hashes = [source.hash for source in self.sources]
         return digest("training", self.checkpoint.weights_hash(), hashes, recipe, self.seed).hex()
 
     def lineage(self, *, steps: int) -> ModelFile:
-        """What the checkpoint's `skillmix.json` says."""
+        """The content of the trained model's `skillmix.json`."""
         parent = _parent(self.checkpoint)
         before = [file for file in (*(source.about for source in self.sources), parent) if file is not None]
         base_hash = self.checkpoint.weights_hash()
@@ -67,7 +100,7 @@ class Job:
 
 
 def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
-    """The train steps, or the one of a name; an error if there is none."""
+    """All train steps, or the one with a name; an error if there is none."""
     chosen = [step for step in experiment.steps if isinstance(step, TrainStep) and only in (None, step.name)]
     if not chosen:
         names = ", ".join(f"{step.name} ({step.stage})" for step in experiment.steps)
@@ -77,10 +110,10 @@ def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
 
 
 def job_of(experiment: Experiment, step: TrainStep, run: Run) -> Job:
-    """Look up what a step names."""
+    """Look up the base model and the data sets of a step."""
     base = base_spec(experiment, step, run)
     checkpoint = checkpoint_of(parse_spec(base))
-    _parent(checkpoint)  # a damaged file is found before the training
+    _parent(checkpoint)  # a damaged file is an error before training starts
     return Job(
         experiment=experiment,
         step=step,
@@ -92,37 +125,124 @@ def job_of(experiment: Experiment, step: TrainStep, run: Run) -> Job:
     )
 
 
-def _parent(checkpoint: Checkpoint) -> ModelFile | None:
-    """What the base says of its own training; None if it was not tuned."""
-    return read_model_file((checkpoint.adapters or (checkpoint.base,))[-1])
-
-
 def base_spec(experiment: Experiment, step: TrainStep, run: Run) -> str:
-    """The model that is trained."""
+    """The spec of the model that a step trains."""
     if step.base.startswith("step:"):
         folder = model_folder(run, step.base.removeprefix("step:"))
-        made = read_model_file(folder, strict=True)
-        if made is None:
-            raise UserError(f"The model of {step.base} is not there yet.", hint="Run that train step first.")
-        return f"{made.base.spec}+{folder}" if made.adapter else f"local:{folder}"
+        file = read_model_file(folder, strict=True)
+        if file is None:
+            raise UserError(f"{step.base} has not trained its model yet.", hint="Run that train step first.")
+        return f"{file.base.spec}+{folder}" if file.adapter else f"local:{folder}"
     spec = experiment.students[step.base].model
     if not provider_of(spec).has_checkpoint:
         raise UserError(
-            f"{spec} cannot be trained: its weights are not here.", hint="base: is a student with a local: model."
+            f"{spec} cannot be trained: its weights are not on this machine.",
+            hint="base: is a student with a local: model.",
         )
     return spec
 
 
-def lessons_of(experiment: Experiment, step: TrainStep, run: Run) -> Lessons:
+def lessons_of(step: TrainStep, run: Run) -> Lessons:
     """The conversations of a step."""
     return read_lessons(sources_of(step, run.path), validation_share=step.validation_share)
 
 
 def is_first_rank() -> bool:
-    """Whether this process writes files: the only one, or the first under torchrun."""
+    """Whether this process writes files: it is the only one, or the first under torchrun."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def write_lineage(folder: Path, file: ModelFile) -> None:
     """Write a checkpoint's `skillmix.json`."""
     write_whole(folder / LINEAGE_FILE, file.text())
+
+
+def sources_of(step: TrainStep, run: Path) -> list[TrainingSource]:
+    """The data sets of a step; an error names a missing one."""
+    return [_file_or_folder(name) if "/" in name else _of_step(name, run) for name in step.data]
+
+
+def read_lessons(sources: Sequence[TrainingSource], *, validation_share: float) -> Lessons:
+    """Read all conversations; a share of each data set without a validation file is held back by hash."""
+    train: list[Conversation] = []
+    validation: list[Conversation] = []
+    for source in sources:
+        conversations = read_conversations(source.train, name=source.name)
+        if source.validation is not None:
+            train += conversations
+            validation += read_conversations(source.validation, name=f"{source.name}/validation")
+            continue
+        for conversation in conversations:
+            (validation if _is_held_back(conversation, validation_share) else train).append(conversation)
+    if not train:
+        raise UserError(
+            f"There is nothing to train on in {', '.join(source.name for source in sources)}.",
+            hint="The data set is empty; its README.md says why texts were left out.",
+        )
+    return Lessons(train, validation)
+
+
+def check_data(step: TrainStep) -> None:
+    """Refuse files and folders that a step cannot train on, before any step of the run begins."""
+    for name in step.data:
+        if "/" not in name:
+            continue
+        path = Path(name).expanduser()
+        if not path.is_file() and not (path / "train.jsonl").is_file():
+            raise _no_data(name, path)
+        read_dataset_file(path, strict=True)
+
+
+def _parent(checkpoint: Checkpoint) -> ModelFile | None:
+    """The `skillmix.json` of a checkpoint's last adapter or its base; None for a model that was not trained here."""
+    return read_model_file((checkpoint.adapters or (checkpoint.base,))[-1])
+
+
+def _of_step(name: str, run: Path) -> TrainingSource:
+    folder = run / name / "dataset"
+    if not (folder / "train.jsonl").is_file():
+        raise UserError(f"Step {name!r} has not made its data set yet.", hint="Run that step first.")
+    return _of_folder(name, folder)
+
+
+def _file_or_folder(name: str) -> TrainingSource:
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _of_folder(name, path)
+    if not path.is_file():
+        raise _no_data(name, path)
+    return TrainingSource(name, path, path, None, _hash_of([path]), about=None)
+
+
+def _of_folder(name: str, folder: Path) -> TrainingSource:
+    train, validation = files = folder / "train.jsonl", folder / "validation.jsonl"
+    if not train.is_file():
+        raise _no_data(name, folder)
+    existing = [file for file in files if file.is_file()]
+    about = read_dataset_file(folder, strict=True)
+    present_hash = _hash_of(existing) if about is None else content_hash(list(files))
+    if about is not None and about.hash != present_hash:
+        say(
+            f"{name}: its conversations are not those that its {LINEAGE_FILE} was written for; what that file says of "
+            "combinations and k may be wrong"
+        )
+    return TrainingSource(name, folder, train, validation if validation in existing else None, present_hash, about)
+
+
+def _no_data(name: str, path: Path) -> UserError:
+    if path.is_dir():
+        return UserError(f"There is no data set in {path}.", hint="A data set's conversations are in train.jsonl.")
+    return UserError(f"There is no data set {name}.", hint="data: names dataset steps, folders or JSON Lines files.")
+
+
+def _hash_of(files: Sequence[Path]) -> str:
+    hashes = []
+    for file in files:
+        with file.open("rb") as content:
+            hashes.append(file_digest(content, "blake2b").hexdigest())
+    return digest("data set", hashes).hex()
+
+
+def _is_held_back(conversation: Conversation, share: float) -> bool:
+    turns = [list(turn) for turn in conversation.turns]
+    return int.from_bytes(digest("validation", turns, size=4)) < share * 2**32

@@ -1,10 +1,12 @@
-"""One training run: tokens, model, loop, and the checkpoint that comes out of it."""
+"""Run the training of a job: load the model, train it, and write the trained checkpoint."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from skillmix.errors import UserError
-from skillmix.experiment.train_step import LoraSettings, TrainStep
+from skillmix.experiment.precisions import weights_format
+from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.bf16_trial import require_bf16
 from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
 from skillmix.runs.folders import MODEL, remove_checkpoints, replacing
@@ -13,37 +15,64 @@ from skillmix.runs.progress.terminal import say
 from skillmix.training.data.examples import Encoder, Example
 from skillmix.training.data.order import TrainingOrder, steps_of
 from skillmix.training.data.replay import Replay
-from skillmix.training.job import DEFAULT_STEPS, Job, is_first_rank, write_lineage
-from skillmix.training.job_progress import TrainingProgress, draw_losses
+from skillmix.training.job import Job, Lessons, is_first_rank, write_lineage
+from skillmix.training.log import draw_losses
 from skillmix.training.loop import train
-from skillmix.training.lora import Lora, with_adapter
 from skillmix.training.ranks import joined_ranks
 from skillmix.training.recipe import TrainingRecipe
-from skillmix.training.saving import bytes_of, merged, require_space, write_model
-from skillmix.training.sources import Lessons
+from skillmix.training.saving import merged, require_space, weights_bytes, with_adapter, write_model
 from skillmix.training.step.engine import choose_precision
 
 
+class TrainingProgress:
+    """Reports every optimiser step of a training to the run's progress."""
+
+    def __init__(self, step: str, steps: int, progress: RunProgress) -> None:
+        self._step, self._steps, self._progress = step, steps, progress
+        self._steps_taken = 0
+        self._last_line = ""
+        if is_first_rank():
+            progress.expect(step, steps)
+            progress.begin(step)
+
+    def report(self, row: Mapping[str, Any]) -> None:
+        """Report a row of training.jsonl."""
+        if is_first_rank():
+            self._steps_taken += 1
+            detail = _detail(row)
+            self._last_line = f"{self._step}: step {row['step'] + 1} of {self._steps}, {detail}"
+            self._progress.update(self._step, done=row["step"] + 1, made=self._steps_taken, detail=detail)
+
+    def close(self) -> None:
+        """End the step with its last line."""
+        if is_first_rank():
+            self._progress.end(self._step, self._last_line or None)
+
+
 def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
-    """Train, or go on from the last checkpoint, and write the result."""
+    """Train from the start or from the last checkpoint, and write the trained model."""
     step = job.step
     device = training_device()
-    if device == "cpu" and step.precision.startswith("bf16"):
+    weights = weights_format(step.precision)
+    if device == "cpu" and weights == "bfloat16":
         require_bf16()
     tokenizer, ends = read_tokenizer(job.checkpoint)
     encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
     data, recipe = _data_and_recipe(job, encoder, lessons)
     validation = _validation(encoder, lessons, step)
-    model = load_for_training(job.checkpoint, device=device, is_fp32=step.precision == "fp32")
-    model = _with_adapter(model, step.lora, seed=job.seed)
+    model = load_for_training(job.checkpoint, device=device, is_fp32=weights == "float32")
+    if step.lora is not None:
+        model = with_adapter(model, step.lora, seed=job.seed)
     _check_disk(model, recipe, job)
-    told = TrainingProgress(step.name, recipe.steps, progress)
-    result = train(model, data, recipe, job.folder, validation=validation or None, on_progress=told.report, resume=True)
-    told.close()
+    shown = TrainingProgress(step.name, recipe.steps, progress)
+    result = train(
+        model, data, recipe, job.folder, validation=validation or None, on_progress=shown.report, resume=True
+    )
+    shown.close()
     if is_first_rank():
         _write(job, result.model, tokenizer, steps=result.steps)
         remove_checkpoints(job.folder / "checkpoints")
-    joined_ranks().wait()  # the next step may begin with this one's model
+    joined_ranks().wait()  # the next step may train on from this model
 
 
 def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[TrainingOrder, TrainingRecipe]:
@@ -56,39 +85,15 @@ def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[Trai
     steps, total = step.steps or DEFAULT_STEPS, None
     if step.epochs is not None:
         steps, total = steps_of(step.epochs, conversations=count, batch=step.batch)
-    replay = _replay(job, encoder)
     data = TrainingOrder(
         prepared.examples,
         batch=step.batch,
         seed=job.seed,
         total=total,
-        replay=replay,
+        replay=_replay(job, encoder),
         replay_ratio=step.replay.ratio if step.replay else 0.0,
     )
-    return data, _recipe(step, steps=steps, seed=job.seed)
-
-
-def _recipe(step: TrainStep, *, steps: int, seed: int) -> TrainingRecipe:
-    return TrainingRecipe(
-        steps=steps,
-        batch=step.batch,
-        learning_rate=step.learning_rate,
-        warmup_steps=step.warmup_steps,
-        schedule=step.schedule,
-        clip=step.clip,
-        optimizer=step.optimizer,
-        weight_decay=step.weight_decay,
-        gamma=step.replay.gamma if step.replay else 0.0,
-        token_budget=step.token_budget,
-        precision=step.precision,
-        recompute=step.recompute,
-        compile=step.compile,
-        checkpoint_every=step.checkpoint_every,
-        patience=step.patience,
-        validate_every=step.validate_every,
-        reshard=step.reshard,
-        seed=seed,
-    )
+    return data, TrainingRecipe.of(step, steps=steps, seed=job.seed)
 
 
 def _replay(job: Job, encoder: Encoder) -> Replay | None:
@@ -110,16 +115,10 @@ def _validation(encoder: Encoder, lessons: Lessons, step: TrainStep) -> list[Exa
     prepared = encoder.fitting(lessons.validation, limit=step.max_tokens, too_long=step.too_long)
     if step.patience is not None and not prepared.examples:
         raise UserError(
-            f"{step.name} has patience, but nothing to validate with.",
+            f"{step.name} sets patience, but it has no conversations to validate with.",
             hint="Set validation_share, or leave patience out.",
         )
     return list(prepared.examples)
-
-
-def _with_adapter(model: Any, lora: LoraSettings | None, *, seed: int) -> Any:
-    if lora is None:
-        return model
-    return with_adapter(model, Lora(lora.rank, lora.alpha, lora.dropout, lora.targets), seed=seed)
 
 
 def _check_disk(model: Any, recipe: TrainingRecipe, job: Job) -> None:
@@ -129,13 +128,13 @@ def _check_disk(model: Any, recipe: TrainingRecipe, job: Job) -> None:
         model,
         job.folder,
         precision=choose_precision(model, recipe, device, ranks=joined_ranks().count),
-        result_bytes=bytes_of(model, only_trained=is_adapter),
-        checkpoints=2 if recipe.patience is None else 3,  # the new one beside the last, and beside the best
+        result_bytes=weights_bytes(model, only_trained=is_adapter),
+        checkpoints=2 if recipe.patience is None else 3,  # the last, the one being written, and perhaps the best
     )
 
 
 def _write(job: Job, model: Any, tokenizer: Any, *, steps: int) -> None:
-    """Write everything beside its place, then put it there: a checkpoint with the name is whole."""
+    """Write the model into a temporary folder and rename it, so that a folder with the final name is complete."""
     with replacing(job.model_folder, MODEL) as new:
         if job.step.lora is not None and job.step.lora.merge:
             model = merged(model)
@@ -143,3 +142,15 @@ def _write(job: Job, model: Any, tokenizer: Any, *, steps: int) -> None:
         write_lineage(new, job.lineage(steps=steps))
     draw_losses(job.folder)
     say(f"{job.step.name}: {steps} steps; the model is in {job.model_folder}")
+
+
+def _detail(row: Mapping[str, Any]) -> str:
+    parts = [f"loss {row['answers']:.4f}"]
+    if row.get("replay") is not None:
+        parts.append(f"replay {row['replay']:.4f}")
+    if row.get("validation") is not None:
+        parts.append(f"validation {row['validation']:.4f}")
+    parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
+    if row.get("utilisation") is not None:
+        parts.append(f"{100 * row['utilisation']:.0f} % utilisation")
+    return ", ".join(parts)

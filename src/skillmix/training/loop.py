@@ -1,12 +1,11 @@
-"""A training run: steps, checkpoints, validation, and a row of training.jsonl for every step."""
+"""The loop of a training run: steps, checkpoints, validation, and a row of training.jsonl for every step."""
 
-import json
 import math
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,119 +16,111 @@ import torch
 from skillmix.errors import Interrupted, UserError
 from skillmix.training.checkpoints import Checkpoints, Progress
 from skillmix.training.data.examples import Data, Example
+from skillmix.training.log import TRAINING_LOG, Row, append_row, cut_log
 from skillmix.training.ranks import Ranks, gather, joined_ranks
 from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.engine import Engine, OptimizerStep
 
 _PEAKS: Final = {"H100": 989e12, "H200": 989e12, "H800": 989e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12}
-"""bfloat16 operations a second without sparsity, as the makers state them, by a part of the device's name."""
-
-
+"""Dense bfloat16 operations per second as the makers state them, by a part of the device's name."""
 _RECENT: Final = 20
-"""Steps that the rate is taken over; the very first, in which kernels are compiled, is soon forgotten."""
+"""Steps that the rate is averaged over; the first step, which compiles kernels, soon drops out."""
+_LONGEST: Final = 1800.0
+"""Seconds after which a checkpoint is written, even if `checkpoint_every` steps are not over."""
+_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that end a training after its step; Windows has no SIGHUP."""
 
 
 class Pace(NamedTuple):
-    """The rate at some moment."""
+    """The speed of training after a step."""
 
     tokens_per_second: float
     utilisation: float | None
-    """Part of what the GPUs could compute at most; unknown for a device without a stated figure."""
+    """Share of the GPUs' peak; None for a device whose peak is not known."""
     seconds_left: float
 
 
 class Stopwatch:
-    """Keeps the last steps' times."""
+    """Measures the pace over the last steps."""
 
     def __init__(self, model: Any, *, steps: int, ranks: int) -> None:
         self._steps = steps
-        self._operations = operations_a_token(model)
+        self._operations = operations_per_token(model)
         peak = peak_of(next(model.parameters()).device)
         self._peak = None if peak is None else peak * ranks
         self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT)
 
     def after(self, step: int, *, tokens: int, seconds: float) -> Pace:
-        """Note a step, counted from 0."""
+        """The pace after a step, counted from 0."""
         self._recent.append((tokens, seconds))
-        taken = sum(seconds for _, seconds in self._recent)
-        rate = sum(tokens for tokens, _ in self._recent) / max(taken, 1e-9)
+        recent_seconds = sum(seconds for _, seconds in self._recent)
+        rate = sum(tokens for tokens, _ in self._recent) / max(recent_seconds, 1e-9)
         return Pace(
             tokens_per_second=rate,
             utilisation=None if self._peak is None else self._operations * rate / self._peak,
-            seconds_left=(self._steps - step - 1) * taken / len(self._recent),
+            seconds_left=(self._steps - step - 1) * recent_seconds / len(self._recent),
         )
 
 
-def operations_a_token(model: Any) -> int:
-    """Two for each weight forward, two backward, and two more for the gradient of each weight that is trained."""
+def operations_per_token(model: Any) -> int:
+    """Operations of a training step per token: 4 for each weight, and 2 more for the gradient of a trained weight."""
     return sum((6 if parameter.requires_grad else 4) * parameter.numel() for parameter in model.parameters())
 
 
 def peak_of(device: torch.device) -> float | None:
-    """What a device can do at most, if that is known."""
+    """Peak operations per second of a device; None if it is not known."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
     return next((peak for part, peak in _PEAKS.items() if part in name), None)
 
 
-_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Windows has no SIGHUP."""
-
-
 @dataclass(slots=True)
 class Interruption:
-    """Whether somebody wants the run to stop."""
+    """A signal to stop, once it has arrived."""
 
     number: int | None = None
-    """The signal that said so."""
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether to stop after this step."""
-        return self.number is not None
+    """The signal; None until it arrives."""
 
 
 @contextmanager
 def finishing_steps(ranks: Ranks) -> Iterator[Interruption]:
-    """Take note of the first signal, and obey the second at once; several ranks cannot agree on a step, and stop."""
-    found = Interruption()
-    if ranks.count > 1 or threading.current_thread() is not threading.main_thread():
-        yield found
-        return
-    known = {int(number): signal.getsignal(number) for number in _SIGNALS}
-    before = {n: handler for n, handler in known.items() if handler not in (None, signal.SIG_IGN)}  # nohup ignores one
+    """Let the step finish on the first signal, and obey the second at once.
 
-    def note(number: int, _: Any) -> None:
-        found.number = number
+    Several ranks cannot agree on the step after which they stop, so they obey the first signal.
+    """
+    interruption = Interruption()
+    if ranks.count > 1 or threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    handlers = {int(number): signal.getsignal(number) for number in _SIGNALS}
+    # nohup ignores SIGHUP, and it must stay ignored.
+    before = {number: handler for number, handler in handlers.items() if handler not in (None, signal.SIG_IGN)}
+
+    def on_signal(number: int, _: Any) -> None:
+        interruption.number = number
         signal.signal(number, before[number])
 
     for number in before:
-        signal.signal(number, note)
+        signal.signal(number, on_signal)
     try:
-        yield found
+        yield interruption
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-LOG: Final = "training.jsonl"
-_LONGEST: Final = 1800.0
-"""Seconds after which a checkpoint is written, however many steps it is still away."""
-Row = Mapping[str, Any]
-
-
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a run made."""
+    """The outcome of a training run."""
 
     model: Any
-    """On the first rank, the trained model; the others have none of its weights if these were divided."""
+    """The trained model. If several ranks shared its weights, only the first rank has them."""
     steps: int
-    """After so many steps it was like this: fewer than asked for if it stopped early."""
+    """Steps after which the model had these weights; fewer than the recipe's if training stopped early."""
 
 
-def train(  # noqa: PLR0913, each is a part of its own
+def train(  # noqa: PLR0913, none of them belongs to another
     model: Any,
     data: Data,
     recipe: TrainingRecipe,
@@ -139,11 +130,11 @@ def train(  # noqa: PLR0913, each is a part of its own
     on_progress: Callable[[Row], None],
     resume: bool,
 ) -> TrainResult:
-    """Train to the end, from the last checkpoint if there is one and it is wanted."""
-    return _Run(model, data, recipe, folder, validation).to_the_end(on_progress, resume=resume)
+    """Train to the end; with `resume`, from the last checkpoint if there is one."""
+    return _Loop(model, data, recipe, folder, validation).run(on_progress, resume=resume)
 
 
-class _Run:
+class _Loop:
     def __init__(
         self, model: Any, data: Data, recipe: TrainingRecipe, folder: Path, validation: Sequence[Example] | None
     ) -> None:
@@ -152,20 +143,21 @@ class _Run:
         self._stopwatch = Stopwatch(model, steps=recipe.steps, ranks=self._ranks.count)
         self._engine = Engine(model, recipe, self._ranks)
         self._checkpoints = Checkpoints(folder / "checkpoints", self._ranks)
-        self._log = folder / LOG
+        self._log = folder / TRAINING_LOG
         self._progress = Progress(steps=0, seed=recipe.seed)
         self._saved_at = time.monotonic()
 
-    def to_the_end(self, on_progress: Callable[[Row], None], *, resume: bool) -> TrainResult:
+    def run(self, on_progress: Callable[[Row], None], *, resume: bool) -> TrainResult:
         if resume:
             self._resume()
-        _cut_log(self._log, before=self._progress.steps, ranks=self._ranks)
+        if self._ranks.is_first:
+            cut_log(self._log, before=self._progress.steps)
         with finishing_steps(self._ranks) as interruption:
             while self._progress.steps < self._recipe.steps and not self._has_lost_patience():
                 row = self._step(self._progress.steps)
                 self._write(row)
                 on_progress(row)
-                if interruption.is_wanted or self._is_time_to_save():
+                if interruption.number is not None or self._is_time_to_save():
                     self._checkpoints.save(self._engine.optimizer, self._progress)
                     self._saved_at = time.monotonic()
                 if interruption.number is not None:
@@ -173,13 +165,13 @@ class _Run:
         return self._result()
 
     def _resume(self) -> None:
-        found = self._checkpoints.last()
-        if found is None:
+        progress = self._checkpoints.last()
+        if progress is None:
             return
-        self._checkpoints.load(self._engine.optimizer, found.steps)
-        self._progress = found
+        self._checkpoints.load(self._engine.optimizer, progress.steps)
+        self._progress = progress
         if self._recipe.token_budget is None and self._ranks.count == 1:
-            self._engine.budget = found.budget
+            self._engine.budget = progress.budget
 
     def _step(self, number: int) -> dict[str, Any]:
         started = time.perf_counter()
@@ -225,8 +217,8 @@ class _Run:
     def _is_time_to_save(self) -> bool:
         steps = self._progress.steps
         is_best = self._recipe.patience is not None and self._progress.best_steps == steps
-        is_long = self._ranks.least(time.monotonic() - self._saved_at, self._engine.device) > _LONGEST
-        is_due = is_long or steps % self._recipe.checkpoint_every == 0
+        is_late = self._ranks.minimum(time.monotonic() - self._saved_at, self._engine.device) > _LONGEST
+        is_due = is_late or steps % self._recipe.checkpoint_every == 0
         return is_best or (is_due and steps < self._recipe.steps)
 
     def _stop_if_not_finite(self, number: int, step: OptimizerStep, examples: Sequence[Example]) -> None:
@@ -237,13 +229,12 @@ class _Run:
         raise UserError(
             f"Step {number + 1}: loss {step.answers}, gradient norm {step.norm}. Its {len(keys)} examples: "
             f"{', '.join(keys)}.",
-            hint="The weights are as before this step. Look at the examples, set clip, or lower learning_rate.",
+            hint="This step did not change the weights. Look at the examples, set clip, or lower learning_rate.",
         )
 
     def _write(self, row: Row) -> None:
         if self._ranks.is_first:
-            with self._log.open("a", encoding="utf-8") as log:
-                log.write(json.dumps(row) + "\n")
+            append_row(self._log, row)
 
     def _result(self) -> TrainResult:
         steps = self._progress.steps
@@ -255,22 +246,3 @@ class _Run:
         if self._ranks.count > 1:
             gather(self._model, self._ranks)
         return TrainResult(self._model, steps)
-
-
-def _cut_log(log: Path, *, before: int, ranks: Ranks) -> None:
-    """Keep the rows of the steps that count; those after the last checkpoint are taken again."""
-    if ranks.is_first:
-        lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
-        kept = [line for line in lines if (number := _step_of(line)) is not None and number < before]
-        partial = log.with_name(f"{log.name}.partial")
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        partial.replace(log)
-
-
-def _step_of(line: str) -> int | None:
-    try:
-        found = json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return found if isinstance(found, int) else None

@@ -1,27 +1,27 @@
-"""The losses of a training run as an SVG picture: no program is needed to look at it but a browser."""
+"""The losses of a training run as an SVG picture, which any browser shows."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
 from math import ceil, floor, log10
 from typing import Final
 
-from skillmix.training.log import Point
-
+Point = tuple[int, float]
+"""An optimiser step, counted from 1, and a loss."""
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 360, 64, 44, 16, 120
 _COLOURS: Final = {"answers": "#0b62a4", "replay": "#b35c00", "validation": "#1a7f37"}
 
 
 def loss_curve(curves: Mapping[str, Sequence[Point]]) -> str:
-    """Loss by step, one line for each name."""
+    """Draw loss by step, with a line for each name."""
     points = [point for curve in curves.values() for point in curve]
     last = max((step for step, _ in points), default=1)
     ticks = _ticks(max((loss for _, loss in points), default=1.0))
     parts = [_axes(last, ticks)]
     for number, (name, curve) in enumerate(curves.items()):
         colour = _COLOURS.get(name, "#555")
-        placed = " ".join(f"{_x(step, last):.1f},{_y(loss, ticks[-1]):.1f}" for step, loss in curve)
-        dots = ' stroke-dasharray="5 3"' if name == "validation" else ""
-        parts.append(f'<polyline points="{placed}" fill="none" stroke="{colour}" stroke-width="1.6"{dots}/>')
+        corners = " ".join(f"{_x(step, last):.1f},{_y(loss, ticks[-1]):.1f}" for step, loss in curve)
+        dashes = ' stroke-dasharray="5 3"' if name == "validation" else ""
+        parts.append(f'<polyline points="{corners}" fill="none" stroke="{colour}" stroke-width="1.6"{dashes}/>')
         y = _TOP + 16 + 20 * number
         parts.append(f'<text x="{_WIDTH - _RIGHT + 12}" y="{y}" fill="{colour}">{escape(name)}</text>')
     return (

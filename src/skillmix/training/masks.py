@@ -39,7 +39,7 @@ def shown_masks(
     experiment = load_experiment(path, changes=changes)
     run = new_run(experiment.name)
     for step in chosen_steps(experiment, only):
-        lessons = lessons_of(experiment, step, run)
+        lessons = lessons_of(step, run)
         tokenizer, ends = read_tokenizer(checkpoint_of(parse_spec(base_spec(experiment, step, run))))
         encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
         prepared = encoder.examples(lessons.train[:count], limit=step.max_tokens, too_long=step.too_long)

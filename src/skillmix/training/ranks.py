@@ -1,4 +1,4 @@
-"""The processes that train together: one, or those that torchrun started."""
+"""The processes that train together: a single one, or those that torchrun started."""
 
 import atexit
 import os
@@ -14,7 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """How many processes there are, and which of them this is."""
+    """The number of processes, and the index of this one."""
 
     own: int = 0
     count: int = 1
@@ -30,22 +30,22 @@ class Ranks:
             distributed.all_reduce(numbers)
         return numbers
 
-    def least(self, number: float, device: torch.device) -> float:
+    def minimum(self, number: float, device: torch.device) -> float:
         """The smallest of all ranks' numbers."""
         if self.count == 1:
             return number
-        found = torch.tensor(number, dtype=torch.float64, device=device)
-        distributed.all_reduce(found, op=distributed.ReduceOp.MIN)
-        return float(found)
+        smallest = torch.tensor(number, dtype=torch.float64, device=device)
+        distributed.all_reduce(smallest, op=distributed.ReduceOp.MIN)
+        return float(smallest)
 
     def wait(self) -> None:
-        """Go on when all ranks are here."""
+        """Block until all ranks have arrived."""
         if self.count > 1:
             distributed.barrier()
 
 
 def joined_ranks() -> Ranks:
-    """Meet the other processes, if torchrun started any."""
+    """Join the other processes, if torchrun started any."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return Ranks()
@@ -60,13 +60,16 @@ def joined_ranks() -> Ranks:
 
 
 def shard(packed: Any, ranks: Ranks, *, reshard: bool) -> None:
-    """Divide every layer, and what is outside of them, by rows; gradients of all ranks are added up, not averaged."""
+    """Shard the weights of every layer, and those outside the layers, by rows.
+
+    Gradients are summed over the ranks, not averaged: each loss is divided by the tokens of all ranks already.
+    """
     device = next(packed.parameters()).device
     mesh = init_device_mesh(device.type, (ranks.count,))
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     for layer in packed.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    # Embeddings and the output matrix, often the same, are needed at both ends of the forward pass.
+    # Embeddings and output matrix are often the same, and both ends of the forward pass need them.
     fully_shard(packed, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     for module in (*packed.layers, packed):
         module.set_gradient_divide_factor(1.0)
@@ -74,21 +77,21 @@ def shard(packed: Any, ranks: Ranks, *, reshard: bool) -> None:
 
 
 def gather(model: Any, ranks: Ranks) -> None:
-    """Make the first rank's weights whole again, in ordinary memory; the other ranks are left with empty ones."""
-    whole: dict[int, nn.Parameter] = {}
+    """Collect all weights in the CPU memory of the first rank; the other ranks keep empty ones."""
+    gathered: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
-            if id(parameter) not in whole:
-                full = _whole(parameter.data)
+            if id(parameter) not in gathered:
+                full = _full(parameter.data)
                 kept = full.cpu() if ranks.is_first else full.new_empty(0, device="cpu")
-                whole[id(parameter)] = nn.Parameter(kept, requires_grad=parameter.requires_grad)
-            module._parameters[name] = whole[id(parameter)]
+                gathered[id(parameter)] = nn.Parameter(kept, requires_grad=parameter.requires_grad)
+            module._parameters[name] = gathered[id(parameter)]
 
 
 def local_part(tensor: Any) -> torch.Tensor:
-    """This rank's part of a divided tensor; any other as it is."""
-    found: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return found
+    """This rank's part of a sharded tensor; any other tensor unchanged."""
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
 
 
 def start_of(parameter: Any) -> int:
@@ -101,6 +104,6 @@ def start_of(parameter: Any) -> int:
     return int(min(offset[0] * (parameter.numel() // parameter.shape[0]), parameter.numel()))
 
 
-def _whole(tensor: Any) -> torch.Tensor:
-    found: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return found
+def _full(tensor: Any) -> torch.Tensor:
+    full: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full

@@ -1,48 +1,29 @@
-"""How to train: the numbers of a run, and the learning rate they give each step."""
+"""The recipe of one training run, and the learning rate of each of its steps."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
-Precision = Literal["auto", "fp32", "bf16-master", "bf16-stochastic"]
+from skillmix.experiment.train_step import DEFAULT_GAMMA, DEFAULT_STEPS, RecipeSettings
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingRecipe:
-    """The settings of a training run; the defaults are the paper's (arXiv 2409.19808)."""
+class TrainingRecipe(RecipeSettings):
+    """A train step's settings, completed by the numbers that only its run knows."""
 
-    steps: int = 4000
-    batch: int = 64
-    """Conversations of one optimiser step, whatever the packing."""
-    learning_rate: float = 2e-5
-    warmup_steps: int = 64
-    schedule: Literal["constant", "cosine"] = "constant"
-    clip: float | None = None
-    """Largest norm of the whole gradient."""
-    optimizer: Literal["adam", "sgd"] = "adam"
-    weight_decay: float = 0.0
+    steps: int = DEFAULT_STEPS
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-    gamma: float = 1.0
-    """Weight of the mean over replay tokens; that over answer tokens weighs 1."""
-    token_budget: int | None = None
-    """Most tokens of one micro-batch; without it, what the memory allows."""
-    precision: Precision = "auto"
-    recompute: Literal["auto", "on", "off"] = "auto"
-    """Whether activations are computed again in the backward pass instead of kept."""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """Whether layers are compiled; `auto` does so on a GPU."""
-    checkpoint_every: int = 500
-    patience: int | None = None
-    """Evaluations without a better validation loss before training stops."""
-    validate_every: int | None = None
-    """Steps between evaluations; without it, one epoch."""
-    reshard: bool = True
-    """With several GPUs: whether weights are gathered again for the backward pass instead of kept."""
+    gamma: float = DEFAULT_GAMMA
+    """Weight of the mean loss over replayed tokens; the mean over answer tokens has weight 1."""
     seed: int = 0
 
+    @classmethod
+    def of(cls, settings: RecipeSettings, *, steps: int, seed: int) -> "TrainingRecipe":
+        """The recipe of a train step, once its data are counted."""
+        fields = {name: getattr(settings, name) for name in RecipeSettings.model_fields}
+        gamma = settings.replay.gamma if settings.replay else 0.0
+        return cls(**{**fields, "steps": steps, "gamma": gamma, "seed": seed})
+
     def rate_at(self, step: int) -> float:
-        """Learning rate of a step, counted from 0: a linear rise whose first step already moves, then the schedule.
+        """Learning rate of a step, counted from 0: a linear warm-up that starts above zero, then the schedule.
 
         >>> recipe = TrainingRecipe(learning_rate=1.0, warmup_steps=4, steps=12, schedule="cosine")
         >>> [round(recipe.rate_at(step), 3) for step in (0, 1, 3, 4, 8, 11)]
@@ -52,5 +33,5 @@ class TrainingRecipe:
             return self.learning_rate * (step + 1) / self.warmup_steps
         if self.schedule == "constant":
             return self.learning_rate
-        part = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, part)))
+        share = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))

@@ -1,40 +1,60 @@
-"""The result of training as others load it: a Hugging Face checkpoint, or a PEFT adapter."""
+"""LoRA adapters, and the result of training as other programs load it: a Hugging Face checkpoint or a PEFT adapter."""
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from transformers.utils import logging
 
 from skillmix.errors import UserError
+from skillmix.experiment.precisions import Precision
+from skillmix.experiment.train_step import LoraSettings
 
-_STATES: Final = {"fp32": 12, "bf16-master": 12, "bf16-stochastic": 6}
-"""Bytes on disk of one trained parameter in a checkpoint: weights and both moments."""
 
-
-def write_model(model: Any, tokenizer: Any, folder: Path, *, state: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Write weights, tokenizer and chat template; of a model with an adapter, the adapter alone."""
-    logging.disable_progress_bar()
-    folder.mkdir(parents=True)
-    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-    causal.config.use_cache = True  # training switches it off, and generation elsewhere would be slow
-    named = {} if state is None else {"state_dict": dict(state)}
-    model.save_pretrained(folder, safe_serialization=True, **named)
-    (folder / "README.md").unlink(missing_ok=True)  # PEFT's form to fill in
-    tokenizer.save_pretrained(folder)
+def with_adapter(model: Any, lora: LoraSettings, *, seed: int) -> Any:
+    """Add an adapter, which alone is trained; its initial weights depend on the seed alone."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise UserError("LoRA needs peft.", hint="pip install 'skillmix[train]'") from None
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=int(lora.alpha) if float(lora.alpha).is_integer() else lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.targets,
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            return get_peft_model(model, config)
+        except ValueError as error:
+            raise UserError(
+                f"The adapter does not fit: {error}", hint="lora.targets names layers, such as q_proj."
+            ) from None
 
 
 def merged(model: Any) -> Any:
-    """The model with its adapter in its weights."""
+    """The model with its adapter merged into its weights."""
     return model.merge_and_unload()
 
 
-def require_space(model: Any, folder: Path, *, precision: str, checkpoints: int, result_bytes: int) -> None:
-    """Refuse to start what the disk cannot hold: some checkpoints at once, and the result."""
+def write_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write weights, tokenizer and chat template; for a model with an adapter, only the adapter's weights."""
+    logging.disable_progress_bar()
+    folder.mkdir(parents=True)
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    causal.config.use_cache = True  # training switches the cache off, and generation elsewhere would be slow
+    model.save_pretrained(folder, safe_serialization=True)
+    (folder / "README.md").unlink(missing_ok=True)  # PEFT's empty model card
+    tokenizer.save_pretrained(folder)
+
+
+def require_space(model: Any, folder: Path, *, precision: Precision, checkpoints: int, result_bytes: int) -> None:
+    """Refuse to start if the disk cannot hold the result and a number of checkpoints at the same time."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    needed = checkpoints * trained * _STATES.get(precision, max(_STATES.values())) + result_bytes
+    needed = checkpoints * trained * precision.checkpoint_bytes + result_bytes
     free = shutil.disk_usage(_existing(folder)).free
     if free < needed:
         raise UserError(
@@ -43,8 +63,8 @@ def require_space(model: Any, folder: Path, *, precision: str, checkpoints: int,
         )
 
 
-def bytes_of(model: Any, *, only_trained: bool) -> int:
-    """Size of a model's weights, or of those that are trained."""
+def weights_bytes(model: Any, *, only_trained: bool) -> int:
+    """Size of a model's weights, or of its trained weights."""
     return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad or not only_trained)
 
 

@@ -1,4 +1,4 @@
-"""Numbers in a text, written in digits or in words."""
+"""Read numbers written in digits or in words."""
 
 import re
 from typing import Final, NamedTuple
@@ -17,11 +17,11 @@ _ATOMS: Final = {
 _SCALES: Final = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 _NUMBER_WORDS: Final = frozenset({*_ATOMS, *_SCALES})
 _ONE_AMOUNT: Final = re.compile(r"(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?")
-_MAXIMUM_DIGITS: Final = 15  # longer ones are no amounts, and would not be exact
+_MAXIMUM_DIGITS: Final = 15  # longer numbers are no amounts, and a float would not be exact
 
 
 class Number(NamedTuple):
-    """One number and the words that say it: from the index `first` up to, not including, `after`."""
+    """A number and its words: from index `first` up to, not including, index `after`."""
 
     value: float
     first: int
@@ -29,24 +29,24 @@ class Number(NamedTuple):
 
 
 def numbers_in(words: Words) -> list[Number]:
-    """Read every number, several words as one where they belong together, and each one of "three-two-one".
+    """Read every number; "two hundred and five" is one number, "three-two-one" is three.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> [number.value for number in numbers_in(passage_of("Ten, two hundred and five, twenty-one and 1,000.").words)]
     [10.0, 205.0, 21.0, 1000.0]
     """
     numbers: list[Number] = []
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         lower = word.lower
         if lower in _NUMBER_WORDS or lower[0].isdigit() or ("-" in lower and _parts(lower)):
-            if numbers and numbers[-1].after > place:
+            if numbers and numbers[-1].after > index:
                 continue
-            numbers += _numbers_at(words, place)
+            numbers += _numbers_at(words, index)
     return numbers
 
 
 def is_number(lower: str) -> bool:
-    """Whether a word in small letters says a number."""
+    """Whether a lower-case word is a number."""
     return lower.isdigit() or bool(_parts(lower))
 
 
@@ -62,17 +62,17 @@ def _numbers_at(words: Words, first: int) -> list[Number]:
 
 def _number_at(words: Words, first: int) -> Number | None:
     reader = _Reader()
-    place = first
-    while place < len(words) and (place == first or words[place].start == words[place - 1].end + 1):
-        if words[place].lower == "and" and reader.after_scale and place + 1 < len(words):
-            joined = _parts(words[place + 1].lower)
+    index = first
+    while index < len(words) and (index == first or words[index].start == words[index - 1].end + 1):
+        if words[index].lower == "and" and reader.after_scale and index + 1 < len(words):
+            joined = _parts(words[index + 1].lower)
             if not joined or not reader.takes(joined):
                 break
-            place += 1
-        elif not reader.takes(_parts(words[place].lower)):
+            index += 1
+        elif not reader.takes(_parts(words[index].lower)):
             break
-        place += 1
-    return Number(float(reader.value), first, place) if place > first else None
+        index += 1
+    return Number(float(reader.value), first, index) if index > first else None
 
 
 def _digits_at(words: Words, first: int) -> list[Number]:
@@ -97,7 +97,7 @@ def _parts(lower: str) -> list[str]:
 
 
 class _Reader:
-    """Adds up number words as long as they form one number: tens then units, hundreds then tens."""
+    """Adds up number words while they form one number: tens before units, hundreds before tens."""
 
     def __init__(self) -> None:
         self._whole = 0

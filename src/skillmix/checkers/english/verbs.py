@@ -1,23 +1,19 @@
-"""Whether words hold a finite verb of a main clause, by lists of common verbs and by what stands beside a word."""
+"""Find the finite verb of a main clause, by lists of common verbs and by the neighbours of a word."""
 
 from typing import Final
 
+from skillmix.checkers.english.words import word_set
 from skillmix.checkers.passage import Words
 
-
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-_AUXILIARY: Final = _set(
+_AUXILIARY: Final = word_set(
     "am is are was were has have had do does did will would can could shall should may might must cannot ain't "
     "let's let isn't aren't wasn't weren't hasn't haven't hadn't don't doesn't didn't won't wouldn't can't couldn't "
     "shan't shouldn't mustn't needn't i'm you're we're they're i've you've we've they've i'll you'll he'll she'll "
     "it'll we'll they'll that'll there'll i'd you'd he'd she'd it'd we'd they'd he's she's it's that's there's "
     "what's who's where's here's how's thank thanks sorry please beware welcome"
 )
-_SUBJECT: Final = _set("i you he she it we they who there nobody somebody everybody everyone someone nothing")
-_PAST: Final = _set(
+_SUBJECT: Final = word_set("i you he she it we they who there nobody somebody everybody everyone someone nothing")
+_PAST: Final = word_set(
     "came went saw said made took gave got knew thought found told became left felt brought began kept held wrote "
     "stood heard meant met ran paid sat spoke lay led grew lost fell sent built spent drew broke wore ate drove "
     "chose rose flew threw caught taught bought sold fought won woke rang sang drank swam sank blew froze stole "
@@ -28,8 +24,8 @@ _PAST: Final = _set(
     "awoke mistook overtook outgrew outran oversaw overheard undid undertook upheld withheld withstood rewrote rebuilt "
     "retold repaid unwound dwelt foretold forbade learnt leant"
 )
-# Rarely anything but verbs in their plain form; a form in -s counts too.
-_SURE: Final = _set(
+# Base forms that are nearly always verbs; their form in -s counts too.
+_SURE: Final = word_set(
     "abandon absorb accelerate accept accompany accomplish achieve acquire act add address admire admit adopt adore "
     "affirm afford agree allow amuse anchor announce annoy answer anticipate apologize appear apply appreciate "
     "approve argue arise arrive ask assert assist assume assure attend attract avoid babble bake bargain bark bathe "
@@ -77,7 +73,7 @@ _SURE: Final = _set(
     "wait wake walk wander want warm warn wash waste watch water wave wear weave weep weigh whine whisk whisper "
     "whistle wilt win wink wish withdraw witness wonder work worry wrap write yawn yell"
 )
-_NOUN_TOO: Final = _set(
+_NOUN_TOO: Final = word_set(
     "act address anchor answer bargain bark bear beat beep bend bite blame blend block bloom blow board bolt bore "
     "bounce bow break brew bruise brush burn buzz call cast catch cause change chase cheat check cheer chime chirp "
     "chop claim clean close comb comfort conduct cook cost count cover crack cradle crawl cross cry cure curl curse "
@@ -97,50 +93,50 @@ _NOUN_TOO: Final = _set(
     "wait wake walk warm wash waste watch water wave whine whisper whistle win wink wish witness wonder work worry "
     "yawn"
 )
-_DETERMINER: Final = _set(
+_DETERMINER: Final = word_set(
     "the a an my your his her its our their this that these those some any no every each me him them us it you what "
     "how nothing everything something anything everyone both all another two three four five six seven eight nine "
     "ten"
 )
-_SINGLE: Final = _set("a an this that every each another one")
-_ARTICLE: Final = _SINGLE | _set("the my your his her its our their no")
-_NOT_BEFORE_VERB: Final = _DETERMINER | _set(
+_SINGLE: Final = word_set("a an this that every each another one")
+_ARTICLE: Final = _SINGLE | word_set("the my your his her its our their no")
+_NOT_BEFORE_VERB: Final = _DETERMINER | word_set(
     "of in on at for with from by under over into onto about between through during without and or but nor as than "
     "like to very so too more most such two three four five six seven eight nine ten many few several"
 )
-_ADVERB: Final = _set(
+_ADVERB: Final = word_set(
     "never always often still also only just even already not soon then now once again rarely seldom sometimes "
     "almost really all both ever"
 )
-_OFTEN: Final = _set("never always often rarely seldom sometimes")
-"""Adverbs that no noun follows."""
-_AFTER_VERB: Final = _DETERMINER | _set(
+_OFTEN: Final = word_set("never always often rarely seldom sometimes")
+"""Adverbs that do not come before a noun."""
+_AFTER_VERB: Final = _DETERMINER | word_set(
     "in on at for with from by under over into onto about between through to up down away back out off and as like "
     "so too again more very when until because if that alone still here there home well not than better slowly "
     "quietly"
 )
-_SEVERAL: Final = _set("some others many most people children men women both all few")
+_SEVERAL: Final = word_set("some others many most people children men women both all few")
 _ADJECTIVE_ENDINGS: Final = ("less", "ful", "ous", "ive", "al", "ish", "ic", "py", "ny", "ty", "ed")
-_SUBORDINATOR: Final = _set(
+_SUBORDINATOR: Final = word_set(
     "that which who whom whose where when while if because although though unless until whether whenever wherever"
 )
 
 
-_RELATIVE: Final = _set("that which who whom whose where")
-_PREPOSITION: Final = _set(
+_RELATIVE: Final = word_set("that which who whom whose where")
+_PREPOSITION: Final = word_set(
     "of in on at for with from by under over into onto about between through during without to behind beside beneath "
     "above below near around past across along against after before"
 )
-_TIME: Final = _set(
+_TIME: Final = word_set(
     "noon midday midnight dawn dusk dark sunset sunrise nightfall bedtime lunch dinner morning evening night tomorrow "
     "tonight late now then monday tuesday wednesday thursday friday saturday sunday next last one two three four five "
     "six seven eight nine ten eleven twelve spring summer autumn fall winter"
 )
-_OPENER: Final = _set("please never always just then first now so and but or only also don't")
+_OPENER: Final = word_set("please never always just then first now so and but or only also don't")
 
 
 def has_main_clause(pieces: tuple[Words, ...], question: bool) -> bool:
-    """Whether a piece of a sentence has more finite verbs than it has words that open a subordinate clause."""
+    """Whether the pieces of a sentence have more finite verbs than words that open a subordinate clause."""
     opened = 0
     for number, piece in enumerate(pieces):
         if number and not question and piece[0].lower in _RELATIVE and not _points(piece):
@@ -156,7 +152,7 @@ def has_main_clause(pieces: tuple[Words, ...], question: bool) -> bool:
 
 
 def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
-    """Whether a piece goes on with a subject that another name for it set off: "Roses, wild roses, bloom"."""
+    """Whether a piece continues a subject after an apposition: "Roses, wild roses, bloom"."""
     if aside[-1].lower != subject[-1].lower and aside[0].lower not in _ARTICLE:
         return False
     if piece[0].lower.endswith("ed") and piece[1:2] and piece[1].lower in ("by", "with", "in", "as"):
@@ -165,43 +161,43 @@ def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
 
 
 def _is_short_order(pieces: tuple[Words, ...]) -> bool:
-    """Whether the first word alone is an order, and a later piece tells why or when: "Run, Tom, because it rains"."""
+    """Whether the first word is an order, and a later piece says why or when: "Run, Tom, because it rains"."""
     if not pieces or len(pieces[0]) > 1 or pieces[0][0].lower not in _SURE:
         return False
     return any(
-        piece[0].lower in _SUBORDINATOR and any(is_finite(piece, place) for place in range(1, len(piece)))
+        piece[0].lower in _SUBORDINATOR and any(is_finite(piece, index) for index in range(1, len(piece)))
         for piece in pieces[1:]
     )
 
 
 def _has_main_verb(piece: Words, question: bool, opened: int) -> bool:
     verbs = 0
-    for place, word in enumerate(piece):
-        if is_finite(piece, place):
+    for index, word in enumerate(piece):
+        if is_finite(piece, index):
             verbs += 1
             if verbs > opened:
                 return True
-        elif word.lower in _SUBORDINATOR and _opens(piece, place, question):
+        elif word.lower in _SUBORDINATOR and _opens(piece, index, question):
             opened += 1
     return False
 
 
-def _opens(piece: Words, place: int, question: bool) -> bool:
-    """Not where a question begins with it, and not where "that" only points or "until" only gives a time."""
-    word = piece[place].lower
-    if word == "until" and _gives_time(piece, place):
+def _opens(piece: Words, index: int, question: bool) -> bool:
+    """Whether a word opens a subordinate clause, unlike a question word, "that house" or "until noon"."""
+    word = piece[index].lower
+    if word == "until" and _gives_time(piece, index):
         return False
-    if place:
-        if word == "that" and piece[place - 1].lower in _PREPOSITION:  # "in that house"
+    if index:
+        if word == "that" and piece[index - 1].lower in _PREPOSITION:  # "in that house"
             return False
-        return piece[place - 1].lower not in ("little", "a", "long", "like")  # "for a while", "a night like that"
+        return piece[index - 1].lower not in ("little", "a", "long", "like")  # "for a while", "a night like that"
     return not question and not _points(piece) and word != "that"  # "That old clock"
 
 
-def _gives_time(piece: Words, place: int) -> bool:
-    """As in "until noon" and "from Monday morning until the last bell"."""
-    after = piece[place + 1].lower if place + 1 < len(piece) else ""
-    return after in _TIME or any(word.lower == "from" for word in piece[max(place - 5, 0) : place])
+def _gives_time(piece: Words, index: int) -> bool:
+    """Whether "until" only gives a time: "until noon", "from Monday morning until the last bell"."""
+    after = piece[index + 1].lower if index + 1 < len(piece) else ""
+    return after in _TIME or any(word.lower == "from" for word in piece[max(index - 5, 0) : index])
 
 
 def _points(piece: Words) -> bool:
@@ -211,47 +207,47 @@ def _points(piece: Words) -> bool:
     return piece[1].lower == "only" or (piece[0].lower in ("that", "who") and piece[1].lower in _AUXILIARY)
 
 
-def is_finite(piece: Words, place: int) -> bool:
-    """Whether the word at a place is, as far as its neighbours tell, a finite verb."""
-    word = piece[place].lower
+def is_finite(piece: Words, index: int) -> bool:
+    """Whether the word at an index is a finite verb, as far as its neighbours tell."""
+    word = piece[index].lower
     if word in _AUXILIARY:
         return True
-    before = piece[place - 1].lower if place else ""
+    before = piece[index - 1].lower if index else ""
     if word in _PAST:
-        return before not in _ARTICLE or before == "one" or _follows_relative(piece, place)
+        return before not in _ARTICLE or before == "one" or _follows_relative(piece, index)
     often = before in _OFTEN
-    if before in _ADVERB and place > 1:
-        piece = (*piece[: place - 1], *piece[place:])
-        place -= 1
-        before = piece[place - 1].lower
-    after = piece[place + 1].lower if place + 1 < len(piece) else ""
+    if before in _ADVERB and index > 1:
+        piece = (*piece[: index - 1], *piece[index:])
+        index -= 1
+        before = piece[index - 1].lower
+    after = piece[index + 1].lower if index + 1 < len(piece) else ""
     if before in _SUBJECT and (word == "like" or (word not in _NOT_BEFORE_VERB and word not in _ADVERB)):
         return True
     if word.endswith("ed") and len(word) > 3:
-        return _is_past(piece, place, before) if place else _takes_object(piece, after)
+        return _is_past(piece, index, before) if index else _takes_object(piece, after)
     if word.endswith("s"):
         if often and _stem(word) in _SURE:
             return True
-        return _is_third_person(piece, place, before, after)
+        return _is_third_person(piece, index, before, after)
     plain = word in _SURE and word != "like" and before not in _AUXILIARY
-    return plain and _is_plain_form(piece, place, before, after)
+    return plain and _is_plain_form(piece, index, before, after)
 
 
-def _is_past(piece: Words, place: int, before: str) -> bool:
-    return before not in _NOT_BEFORE_VERB or before == "them" or _follows_relative(piece, place)
+def _is_past(piece: Words, index: int, before: str) -> bool:
+    return before not in _NOT_BEFORE_VERB or before == "them" or _follows_relative(piece, index)
 
 
-def _follows_relative(piece: Words, place: int) -> bool:
-    """Whether "that" stands right before a place and after a noun: "the cart that carried wool"."""
-    return place > 1 and piece[place - 1].lower == "that" and piece[place - 2].lower not in _NOT_BEFORE_VERB
+def _follows_relative(piece: Words, index: int) -> bool:
+    """Whether "that" comes right before the index and after a noun: "the cart that carried wool"."""
+    return index > 1 and piece[index - 1].lower == "that" and piece[index - 2].lower not in _NOT_BEFORE_VERB
 
 
-def _is_plain_form(piece: Words, place: int, before: str, after: str) -> bool:
-    """An order, which comes first, or what several do, which comes after them."""
-    word = piece[place].lower
+def _is_plain_form(piece: Words, index: int, before: str, after: str) -> bool:
+    """Whether a base form is an order at the start of a clause, or the verb of a plural subject."""
+    word = piece[index].lower
     if before in ("that", "which"):
         return True
-    if place == 0 or before in _OPENER:
+    if index == 0 or before in _OPENER:
         if word in _NOUN_TOO:
             return after in _AFTER_VERB and after not in ("in", "on", "and", "with")
         return bool(after)
@@ -260,7 +256,7 @@ def _is_plain_form(piece: Words, place: int, before: str, after: str) -> bool:
     if before in _NOT_BEFORE_VERB:
         return False
     # "Bakers work", "nine out of ten children in my class walk to school"
-    several = before if after not in _AFTER_VERB else max((word.lower for word in piece[:place]), key=_is_plural)
+    several = before if after not in _AFTER_VERB else max((word.lower for word in piece[:index]), key=_is_plural)
     return _is_plural(several)
 
 
@@ -268,27 +264,27 @@ def _is_plural(word: str) -> bool:
     return (word.endswith("s") and not word.endswith(("ss", "'s", "us", "is"))) or word in _SEVERAL
 
 
-def _is_third_person(piece: Words, place: int, before: str, after: str) -> bool:
-    word = piece[place].lower
+def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:
+    word = piece[index].lower
     stem = _stem(word)
-    if word.endswith(("ss", "us", "'s")) or place == 0:
+    if word.endswith(("ss", "us", "'s")) or index == 0:
         return False
     if stem in _SURE and stem not in _NOUN_TOO:
         return before not in _NOT_BEFORE_VERB or before in _OPENER or before in ("this", "that", "it")
     if before in _NOT_BEFORE_VERB or before.endswith(_ADJECTIVE_ENDINGS) or _is_plural(before):
         return False
-    # "The baker kneads the dough": a noun in the singular before, an object or the like after.
+    # "The baker kneads the dough": a singular noun before, an object or the like after.
     if stem not in _SURE:
-        return after in _DETERMINER and _follows(piece, place, _SINGLE | {"the"})
-    if place == 1:
+        return after in _DETERMINER and _follows(piece, index, _SINGLE | {"the"})
+    if index == 1:
         return not after or after in _DETERMINER or (piece[0].text[0].isupper() and after in _AFTER_VERB)
     goes_on = after not in ("of", "or", "and") or (after == "of" and stem in ("talk", "smell", "taste", "dream"))
-    return goes_on and (piece[place - 1].text[0].isupper() or _follows(piece, place, _ARTICLE))
+    return goes_on and (piece[index - 1].text[0].isupper() or _follows(piece, index, _ARTICLE))
 
 
-def _follows(piece: Words, place: int, articles: frozenset[str]) -> bool:
-    """Whether a noun with its article, and perhaps an adjective or two, stands right before a place."""
-    for distance, word in enumerate(reversed(piece[max(place - 4, 0) : place - 1])):
+def _follows(piece: Words, index: int, articles: frozenset[str]) -> bool:
+    """Whether an article, up to two adjectives and a noun come right before the index."""
+    for distance, word in enumerate(reversed(piece[max(index - 4, 0) : index - 1])):
         if word.lower in (articles if distance < 2 else _SINGLE):
             return True
         if word.lower in _NOT_BEFORE_VERB:
@@ -297,7 +293,7 @@ def _follows(piece: Words, place: int, articles: frozenset[str]) -> bool:
 
 
 def _takes_object(piece: Words, after: str) -> bool:
-    """Whether the first word of a piece, in -ed, goes on as a verb: "..., cried Tom", "..., decided that ..."."""
+    """Whether the first word of a piece, in -ed, is a verb: "..., cried Tom", "..., decided that ..."."""
     if after in _DETERMINER or after in ("when", "that", "to", "not"):
         return True
     return len(piece) > 1 and piece[1].text[0].isupper()

@@ -1,7 +1,7 @@
-"""How usual the order of a text's words is: log-odds of neighbouring word classes, counted in prose.
+"""Score how usual the order of words is, by log-odds of neighbouring word classes, counted in prose.
 
-Frequent words are classes of their own, other known words belong to one of a few classes of words that stand in the
-same places, and unknown words go by their endings. `bench/word_order.py` makes the table.
+A frequent word is a class of its own. Other known words belong to a few classes of words with the same neighbours.
+Unknown words are classed by their endings. `bench/word_order.py` makes the table.
 """
 
 import json
@@ -15,48 +15,48 @@ from skillmix.checkers.english.verbs import is_finite
 from skillmix.checkers.passage import Sentence, Words
 
 DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-"""A log-odds in the data file is one of these: the first is the lowest."""
+"""The data file writes each log-odds value as one of these characters, lowest first."""
 STEP: Final = 0.125
 LOWEST: Final = -len(DIGITS) // 2 * STEP
 
 ENDINGS: Final = ("ing", "ed", "ly", "tion", "ness", "ment", "ful", "ous", "able", "ive", "ity", "al", "er", "s", "y")
 OTHER_CLASSES: Final = (".", ",", ";", '"', "number", "name", "other", *(f"-{ending}" for ending in ENDINGS))
-"""Classes of what is not in the list of words: marks (a full stop also stands for both ends), numbers, endings."""
+"""Classes that are not words: marks (a full stop also marks both ends of a sentence), numbers, endings."""
 
 _VERB: Final = "makes"
-"""A word of the class to which verbs in -s belong."""
+"""A word in the class of verbs in -s."""
 _HARDLY: Final = -2.0
 _DOUBT: Final = 5
-"""So many pairs neither usual nor unusual are added: a few words prove little."""
+"""The number of neutral pairs added to each sentence, since a few words prove little."""
 
 
 class WordOrder(NamedTuple):
-    """The classes of words and the log-odds of each pair of neighbours."""
+    """Word classes and the log-odds of each pair of neighbouring classes."""
 
     classes: dict[str, int]
-    """Of a word in small letters, and of each of the other classes by its name."""
+    """The class of each lower-case word, and of each other class by its name."""
     log_odds: tuple[tuple[float, ...], ...]
 
 
 @cache
 def word_order() -> WordOrder:
-    """The table that comes with the package."""
+    """The table of the package."""
     stored = json.loads((files("skillmix.checkers.english") / "word_order.json").read_text(encoding="utf-8"))
     classes = {word: number for number, words in enumerate(stored["classes"]) for word in words.split()}
-    values = {digit: _weighed(LOWEST + STEP * place) for place, digit in enumerate(DIGITS)}
+    values = {digit: _weighed(LOWEST + STEP * index) for index, digit in enumerate(DIGITS)}
     return WordOrder(classes, tuple(tuple(values[digit] for digit in row) for row in stored["log_odds"]))
 
 
 def _weighed(log_odds: float) -> float:
-    """What can hardly stand side by side ("the of") counts for more than what is merely unusual."""
+    """Give nearly impossible pairs ("the of") more weight than unusual ones."""
     return log_odds + min(log_odds - _HARDLY, 0)
 
 
 def order_score(sentence: Sentence) -> float:
-    """The mean log-odds of a sentence's neighbours: above 0 for prose, below 0 for shuffled words."""
+    """The mean log-odds of a sentence's neighbouring words: above 0 for prose, below 0 for shuffled words."""
     classes, log_odds = word_order()
     order = [classes["."], *symbols(sentence, classes)]
-    # A pair counts once, however often it comes: a figure that repeats an unusual phrase is not the more unusual.
+    # Each pair counts once: a figure of repetition does not make an unusual phrase more unusual.
     pairs = set(pairwise(order))
     return sum([log_odds[before][after] for before, after in pairs]) / (len(pairs) + _DOUBT)
 
@@ -66,20 +66,20 @@ def symbols(sentence: Sentence, classes: dict[str, int]) -> Iterator[int]:
     offset = sentence.start
     end = offset
     text = sentence.text
-    for place, (_, lower, start, word_end) in enumerate(sentence.words):
-        if place and start - end > 1:
+    for index, (_, lower, start, word_end) in enumerate(sentence.words):
+        if index and start - end > 1:
             gap = text[end - offset : start - offset]
             mark = "," if gap == ", " else mark_class(gap)
             if mark:
                 yield classes[mark]
         known = classes.get(lower)
-        yield classes[_unknown(sentence.words, place, classes)] if known is None else known
+        yield classes[_unknown(sentence.words, index, classes)] if known is None else known
         end = word_end
     yield classes["."]
 
 
 def mark_class(gap: str) -> str:
-    """Which mark counts of those between two words: the strongest; none for mere space."""
+    """The class of the strongest mark between two words; empty for blanks alone."""
     if any(mark in gap for mark in ".!?…"):
         return "."
     if any(mark in gap for mark in ";:—–-"):
@@ -89,19 +89,19 @@ def mark_class(gap: str) -> str:
     return "" if gap.isspace() else '"'
 
 
-def _unknown(words: Words, place: int, classes: dict[str, int]) -> str:
-    word = words[place]
+def _unknown(words: Words, index: int, classes: dict[str, int]) -> str:
+    word = words[index]
     if word.text[0].isdigit():
         return "number"
-    if place and word.text[0].isupper():
+    if index and word.text[0].isupper():
         return "name"
     ending = _by_ending(word.lower[-_LONGEST_END:])
-    # "checks" stands where "makes" does, not where "charts" does.
-    return _VERB if ending == "-s" and _VERB in classes and is_finite(words, place) else ending
+    # "checks" has the neighbours of "makes", not those of "charts".
+    return _VERB if ending == "-s" and _VERB in classes and is_finite(words, index) else ending
 
 
 _LONGEST_END: Final = 8
-"""More letters than any ending and what must stand before it."""
+"""More letters than any ending and the letters required before it."""
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,8 @@
-"""What a clause is about: its main words, whatever their ending, and whether it denies something."""
+"""Sets of English function words, and the questions that checkers ask about single words.
+
+`LITTLE` and `GRAMMAR` serve the skills of form: sound, repetition, series. `_MINOR` serves the skills of meaning, which
+compare clauses by the stems of their main words.
+"""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -8,9 +12,48 @@ from skillmix.checkers.passage import Word, Words
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a text, as a set."""
+    """The set of words in a text."""
     return frozenset(text.split())
 
+
+CONJUNCTIONS: Final = frozenset(("and", "or", "but"))
+ARTICLES: Final = frozenset(("a", "an", "the"))
+PERSONS: Final = word_set(
+    "i you he she it we they me him her us them my your his its our their mine yours hers ours theirs myself"
+    " yourself himself herself itself ourselves themselves thou thee thy"
+)
+PREPOSITIONS: Final = word_set(
+    "to of in on at by for from with into onto over under through across along behind beside beneath between beyond"
+    " above below near around after before during without within upon against among inside outside past toward"
+)
+SUBJECTS: Final = word_set("i he she we they")
+LITTLE: Final = (
+    CONJUNCTIONS
+    | ARTICLES
+    | PERSONS
+    | word_set(
+        "this that these those who whom whose which what where when why how there here then than as if so nor yet not"
+        " no to of in on at by for from with into onto over under up down out off about after before between through"
+        " during without within upon against among above below near since until till while because although though"
+        " unless whether is am are was were be been being do does did done doing have has had having can could will"
+        " would shall should may might must ought isn't aren't wasn't weren't don't doesn't didn't haven't hasn't"
+        " hadn't can't couldn't won't wouldn't shan't shouldn't mustn't i'm i've i'll i'd you're you've you'll you'd"
+        " he's he'll he'd she's she'll she'd it's it'll it'd we're we've we'll we'd they're they've they'll they'd"
+        " that's there's what's who's let's all any each every some such same own both few more most much many other"
+        " another very too just only also even still again ever never once thus hence therefore however mr mrs ms dr st"
+    )
+)
+"""Words that carry grammar rather than content."""
+GRAMMAR: Final = LITTLE - word_set("all none never once more most much many few same other another again still")
+"""The words of `LITTLE` that writers do not repeat for effect."""
+OPENS_AN_ASIDE: Final = word_set(
+    "to of in on at by for from with into over under about after before during without within upon against among"
+    " since until while because although though unless whether if when where who whom whose which what that than"
+    " as so yet then however indeed perhaps maybe too also please sir madam dear etc eg ie say well why yes no"
+    " yeah oh ah now not once therefore thus moreover furthermore finally especially particularly including namely"
+    " both either neither mr mrs there here respectively"
+)
+"""First words of insertions between commas that are not list members."""
 
 DETERMINERS: Final = word_set(
     """
@@ -24,7 +67,7 @@ LEADS: Final = word_set(
     still plus say says said think know knows hope always just
     """
 )
-"""Words that may stand before the first word of a clause."""
+"""Words that may come before the first word of a clause."""
 
 _MINOR: Final = (
     DETERMINERS
@@ -74,7 +117,7 @@ _VOWELS: Final = frozenset("aeiouy")
 
 @lru_cache(maxsize=4096)
 def stem(lower: str) -> str:
-    """Cut a word's ending, so that forms of one word look the same.
+    """Cut the ending of a word, so that its forms become equal.
 
     >>> [stem(word) for word in ("cries", "crying", "stopped", "bakes", "ran", "dog's")]
     ['cri', 'cri', 'stop', 'bak', 'run', 'dog']
@@ -102,13 +145,13 @@ def _may_lose(base: str, ending: str) -> bool:
 
 
 def main_words(words: Iterable[Word]) -> frozenset[str]:
-    """Stems of the words that carry the meaning: no pronouns, articles, helping verbs or small words."""
+    """Stems of the content words: no pronouns, articles, auxiliary verbs or other function words."""
     return frozenset([_meaning(word.lower[:_LONGEST]) for word in words]) - _NO_MEANING
 
 
 _NO_MEANING: Final = frozenset({""})
 _LONGEST: Final = 64
-"""Letters of a word that count; what is kept for the next text stays small."""
+"""Only this many letters count, which keeps the cache of stems small."""
 
 
 @lru_cache(maxsize=4096)
@@ -117,15 +160,25 @@ def _meaning(lower: str) -> str:
 
 
 def is_minor(lower: str) -> bool:
-    """Whether a word carries no meaning of its own."""
+    """Whether a lower-case word is a function word."""
     return lower in _MINOR or lower.endswith("n't")
 
 
 def denies(words: Words) -> bool:
-    """Whether a clause says that something is not so: an odd number of denials."""
+    """Whether a clause is negative: it has an odd number of negations."""
     return sum(word.lower in _DENIALS or word.lower.endswith("n't") for word in words) % 2 == 1
 
 
-def opens_clause(piece: Words, place: int) -> bool:
-    """Whether the word at a place starts its piece, or follows a word that may lead a clause."""
-    return place == 0 or piece[place - 1].lower in LEADS
+def opens_clause(piece: Words, index: int) -> bool:
+    """Whether the word at an index starts its piece, or follows a word that may lead a clause."""
+    return index == 0 or piece[index - 1].lower in LEADS
+
+
+def can_echo(word: str) -> bool:
+    """Whether repeating a lower-case word can have an effect: it is neither grammar nor a number."""
+    return word not in GRAMMAR and not word[0].isdigit()
+
+
+def bare(part: Words) -> Words:
+    """A part without its first conjunction, unless the part is only a conjunction."""
+    return part[1:] if len(part) > 1 and part[0].lower in CONJUNCTIONS else part

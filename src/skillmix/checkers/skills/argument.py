@@ -1,4 +1,4 @@
-"""Arguments: rules with their conclusions, and conditions that belong together."""
+"""Checkers of arguments: rules with conclusions, and pairs of conditions."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,30 +19,30 @@ _MOST_RULES: Final = 6
 
 
 class _Premises(NamedTuple):
-    """The words from a cue to a conclusion's mark, where they may be cut, and the conclusion."""
+    """The words from a cue to the word that marks the conclusion, where they may be cut, and the conclusion."""
 
     before: Words
-    """What stands before the cue in its piece."""
+    """The words before the cue in its piece."""
     words: Words
     cuts: list[int]
     guesses: list[int]
-    """Where the first piece may be cut if it holds both a condition and its result."""
+    """Indices at which the first piece may be cut, in case it holds both a condition and its result."""
     conclusion: Words
 
 
 def modus_ponens(passage: Passage) -> Span | None:
-    """If A, B; A; so B."""
+    """Find "if A, B; A; so B"."""
     return _conditional_argument(passage, denial=False)
 
 
 def modus_tollens(passage: Passage) -> Span | None:
-    """If A, B; not B; so not A."""
+    """Find "if A, B; not B; so not A"."""
     return _conditional_argument(passage, denial=True)
 
 
 def _conditional_argument(passage: Passage, denial: bool) -> Span | None:
     for premises in _premises(passage, "if"):
-        # Most conclusions have nothing to do with a rule further up; no reading of the rule would change that.
+        # Most conclusions share no word with an earlier rule; no reading of the rule would change that.
         if main_words(premises.conclusion).isdisjoint(main_words((*premises.before, *premises.words))):
             continue
         for condition, result, fact in _divisions(premises):
@@ -58,7 +58,7 @@ def _conditional_argument(passage: Passage, denial: bool) -> Span | None:
 
 
 def _repeats(words: Words, part: Words, other: Words) -> bool:
-    # The word must tell the part from the other one: a shared subject shows nothing.
+    # The word must distinguish the two parts: a shared subject proves nothing.
     mains = main_words(part)
     own = mains - main_words(other)
     return not (own or mains).isdisjoint(main_words(words))
@@ -69,26 +69,26 @@ def _premises(passage: Passage, cue: str) -> Iterator[_Premises]:
     if cue not in passage.lower or all(word.lower not in _THEREFORE for word in words):
         return
     starts = {piece[0].start for piece in passage.pieces}
-    cues = [place for place, word in enumerate(words) if word.lower == cue]
-    for place in cues[:_MOST_RULES]:
-        for mark in range(place + 4, min(place + _REACH, len(words) - 1)):
+    cues = [index for index, word in enumerate(words) if word.lower == cue]
+    for index in cues[:_MOST_RULES]:
+        for mark in range(index + 4, min(index + _REACH, len(words) - 1)):
             if words[mark].lower in _THEREFORE and _concludes(words, mark, starts):
-                yield from _readings(words, place, mark, starts)
+                yield from _readings(words, index, mark, starts)
 
 
 def _concludes(words: Words, mark: int, starts: set[int]) -> bool:
     if words[mark].lower != "so":
         return True
-    # "it is not so" gives a degree, "it is not, so we go" a conclusion
+    # "it is not so" is no conclusion, "it is not, so we go" is one
     degree = words[mark - 1].lower in _DEGREE and words[mark].start not in starts
     return words[mark + 1].lower not in _NO_CONCLUSION and not degree
 
 
-def _readings(words: Words, place: int, mark: int, starts: set[int]) -> Iterator[_Premises]:
-    opening = place
-    while opening > max(place - _REACH, 0) and words[opening].start not in starts:
+def _readings(words: Words, index: int, mark: int, starts: set[int]) -> Iterator[_Premises]:
+    opening = index
+    while opening > max(index - _REACH, 0) and words[opening].start not in starts:
         opening -= 1
-    inside = words[place + 1 : mark]
+    inside = words[index + 1 : mark]
     cuts = [
         cut
         for cut in range(1, len(inside))
@@ -97,10 +97,10 @@ def _readings(words: Words, place: int, mark: int, starts: set[int]) -> Iterator
     unmarked = range(2, cuts[0] - 1) if cuts else ()
     guesses = [cut for cut in unmarked if inside[cut].lower in _CLAUSE_OPENERS]
     after = _until_mark(words, mark + 1, starts)
-    yield _Premises(words[opening:place], inside, cuts, guesses[:_MOST_CUTS], after)
+    yield _Premises(words[opening:index], inside, cuts, guesses[:_MOST_CUTS], after)
     if words[mark].start not in starts and cuts:  # "the match is therefore off"
-        head = words[place + 1 + cuts[-1] : mark]
-        yield _Premises(words[opening:place], inside[: cuts[-1]], cuts[:-1], [], head + after)
+        head = words[index + 1 + cuts[-1] : mark]
+        yield _Premises(words[opening:index], inside[: cuts[-1]], cuts[:-1], [], head + after)
 
 
 def _until_mark(words: Words, first: int, starts: set[int]) -> Words:
@@ -113,28 +113,28 @@ def _until_mark(words: Words, first: int, starts: set[int]) -> Words:
 
 
 def _divisions(premises: _Premises) -> Iterator[tuple[Words, Words, Words]]:
-    """Every way to read the words as condition, result and fact."""
+    """Every way to divide the words into condition, result and fact."""
     words, cuts = premises.words, premises.cuts
     for first in (*cuts, *premises.guesses):
         for second in cuts:
             if second > first:
                 yield words[:first], words[first:second], words[second:]
-                if _opens_rule(words, second):  # a second rule between the first and the fact
+                if _opens_rule(words, second):  # a second rule comes between the first rule and the fact
                     yield from ((words[:first], words[first:second], words[cut:]) for cut in cuts if cut > second + 2)
     if premises.before and not opens_clause((*premises.before, words[0]), len(premises.before)):
         for first in cuts:  # "the match is off if it rains"
             yield words[:first], premises.before, words[first:]
 
 
-def _opens_rule(words: Words, place: int) -> bool:
-    return "if" in (words[place].lower, words[min(place + 1, len(words) - 1)].lower)
+def _opens_rule(words: Words, index: int) -> bool:
+    return "if" in (words[index].lower, words[min(index + 1, len(words) - 1)].lower)
 
 
 def disjunctive_syllogism(passage: Passage) -> Span | None:
-    """Either A or B; not A; so B."""
+    """Find "either A or B; not A; so B"."""
     for premises in _premises(passage, "either"):
         words = premises.words
-        choice = next((place for place, word in enumerate(words) if word.lower == "or"), 0)
+        choice = next((index for index, word in enumerate(words) if word.lower == "or"), 0)
         for cut in premises.cuts:
             if not 0 < choice < cut - 1:
                 continue
@@ -147,7 +147,7 @@ def disjunctive_syllogism(passage: Passage) -> Span | None:
 
 
 def _lean(words: Words, one: Words, other: Words) -> float:
-    """Which of two sides the words speak of: above zero the one, below zero the other."""
+    """Which of two sides the words are about: positive for the first, negative for the second."""
     mains, left, right = main_words(words), main_words(one), main_words(other)
     return _share(mains, left - right) - _share(mains, right - left)
 
@@ -157,7 +157,7 @@ def _share(mains: frozenset[str], own: frozenset[str]) -> float:
 
 
 class _Condition(NamedTuple):
-    """One "if": what stands before it in its piece, its if-part, and what follows up to the next "if"."""
+    """One "if": the words before it in its piece, its if-part, and the words up to the next "if"."""
 
     before: Words
     part: Words
@@ -165,25 +165,25 @@ class _Condition(NamedTuple):
 
 
 def _conditions(passage: Passage) -> list[_Condition]:
-    """All ifs in order; none unless there are at least two."""
+    """All conditions in order; none unless the text has two or more."""
     if passage.lower.count("if") < 2:
         return []
     words, starts = _without_asides(passage)
-    places = [place for place, word in enumerate(words) if word.lower == "if"][: 2 * _MOST_RULES]
-    if len(places) < 2:
+    indices = [index for index, word in enumerate(words) if word.lower == "if"][: 2 * _MOST_RULES]
+    if len(indices) < 2:
         return []
     ends = {sentence.start for sentence in passage.sentences}
     conditions = []
-    for place, following in pairwise([*places, min(places[-1] + _REACH, len(words))]):
-        opening = place
-        while opening > 0 and words[opening].start not in starts and place - opening < _REACH:
+    for index, following in pairwise([*indices, min(indices[-1] + _REACH, len(words))]):
+        opening = index
+        while opening > 0 and words[opening].start not in starts and index - opening < _REACH:
             opening -= 1
-        last = place + 1
-        while last < min(following, place + _REACH) and words[last].start not in ends:
+        last = index + 1
+        while last < min(following, index + _REACH) and words[last].start not in ends:
             last += 1
-        inside = words[place + 1 : last]
+        inside = words[index + 1 : last]
         cut = _end_of_condition(inside, starts)
-        conditions.append(_Condition(words[opening:place], inside[:cut], inside[cut:]))
+        conditions.append(_Condition(words[opening:index], inside[:cut], inside[cut:]))
     return conditions
 
 
@@ -194,33 +194,33 @@ _RULE: Final = re.compile(r"\bif\b", re.IGNORECASE)
 
 
 def _without_asides(passage: Passage) -> tuple[Words, set[int]]:
-    """The words outside brackets and pairs of dashes that break into a clause, and where pieces start among them."""
+    """The words outside brackets and pairs of dashes, and the character positions at which pieces start."""
     words, text = passage.words, passage.text
     starts = {piece[0].start for piece in passage.pieces}
     kept: list[Word] = []
-    place = 0
+    index = 0
     for aside in _ASIDE.finditer(text):
-        place = _words_before(words, place, aside.start(), kept)
-        resumes = _words_before(words, place, aside.end(), [])
+        index = _words_before(words, index, aside.start(), kept)
+        resumes = _words_before(words, index, aside.end(), [])
         if kept and resumes < len(words) and not _RULE.search(aside[0]):
             after = words[resumes]
             unmarked = not (text[kept[-1].end : aside.start()] + text[aside.end() : after.start]).strip()
             if unmarked and after.lower not in _ENDING_A_CONDITION:
                 starts.discard(after.start)
-                place = resumes
-    return (*kept, *words[place:]), starts
+                index = resumes
+    return (*kept, *words[index:]), starts
 
 
-def _words_before(words: Words, place: int, end: int, kept: list[Word]) -> int:
-    """Keep the words from a place on that start before an end; the next place."""
-    while place < len(words) and words[place].start < end:
-        kept.append(words[place])
-        place += 1
-    return place
+def _words_before(words: Words, index: int, end: int, kept: list[Word]) -> int:
+    """Append the words from an index on that start before `end`; return the next index."""
+    while index < len(words) and words[index].start < end:
+        kept.append(words[index])
+        index += 1
+    return index
 
 
 def _end_of_condition(words: Words, starts: set[int]) -> int:
-    """Where an if-part ends: at a mark, "then" or "and", or where a new subject starts without any mark."""
+    """The index at which an if-part ends: at a mark, "then" or "and", or where a new subject starts without a mark."""
     cut = 1
     while cut < len(words) and not (words[cut].start in starts or words[cut].lower in _ENDING_A_CONDITION):
         cut += 1
@@ -228,14 +228,14 @@ def _end_of_condition(words: Words, starts: set[int]) -> int:
     if unmarked or words[cut].lower in ("and", "but", "because"):
         last = len(words) - 1 if unmarked else cut - 1
         for openers in (SUBJECT_PRONOUNS, DETERMINERS) if unmarked else (SUBJECT_PRONOUNS,):
-            for place in range(2, last):
-                if words[place].lower in openers:
-                    return place
+            for index in range(2, last):
+                if words[index].lower in openers:
+                    return index
     return len(words) if unmarked else cut
 
 
 def hypothetical_chain(passage: Passage) -> Span | None:
-    """If A, B, and if B, C."""
+    """Find "if A, B, and if B, C"."""
     for first, second in pairwise(_conditions(passage)):
         if not first.part or not first.result or not second.part or len(second.result) < 2:
             continue
@@ -247,7 +247,7 @@ def hypothetical_chain(passage: Passage) -> Span | None:
 
 
 def two_way_condition(passage: Passage) -> Span | None:
-    """If A, B, and if not A, C."""
+    """Find "if A, B, and if not A, C"."""
     for first, second in pairwise(_conditions(passage)):
         if not first.part or not second.part or denies(first.part) == denies(second.part):
             continue
@@ -260,7 +260,7 @@ def two_way_condition(passage: Passage) -> Span | None:
 def _both_have_results(first: _Condition, second: _Condition) -> bool:
     if len(first.result) < 2 or first.result[-1].lower == "or":
         return False
-    # "you lose if you go and you lose if you don't": the results stand before the ifs
+    # "you lose if you go and you lose if you don't": the results come before the ifs
     return len(second.result) >= 2 or len(first.before) >= 2
 
 

@@ -1,4 +1,4 @@
-"""Checkers of what breaks the even flow of a sentence: asides, breaks, corrections, voices, address."""
+"""Checkers of interruptions: asides, broken-off sentences, tags, corrections, split quotations, address."""
 
 import re
 from bisect import bisect_right
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.plain_words import ARTICLES, LITTLE, PERSONS, span_between, word_set
-from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.english.words import ARTICLES, LITTLE, PERSONS, word_set
+from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words, span_between
 
 _BRACKET = re.compile(r"\(([^()]{5,300})\)")
 _DASH = re.compile(r"[—–]|--+| - ")
@@ -15,7 +15,7 @@ _SHORTEST_ASIDE: Final = 3
 
 
 def parenthetical_aside(passage: Passage) -> Span | None:
-    """A remark of three words or more with a personal word, in parentheses or dashes amid a sentence."""
+    """Find a remark of three or more words with a personal word, in parentheses or dashes inside a sentence."""
     for sentence in passage.sentences:
         for start, end in _insertions(sentence.text):
             span = Span(sentence.start + start, sentence.start + end)
@@ -31,9 +31,9 @@ def parenthetical_aside(passage: Passage) -> Span | None:
 
 
 def _insertions(text: str) -> list[tuple[int, int]]:
-    """Where brackets or two dashes in a row enclose something, the marks included; the first few of each."""
-    brackets = [found.span() for found in _BRACKET.finditer(text)] if "(" in text else []
-    dashes = [found.span() for found in _DASH.finditer(text)]
+    """The spans inside brackets or between two consecutive dashes, marks included; the first few of each kind."""
+    brackets = [match.span() for match in _BRACKET.finditer(text)] if "(" in text else []
+    dashes = [match.span() for match in _DASH.finditer(text)]
     return brackets[:_FEW] + [(first[0], second[1]) for first, second in pairwise(dashes)][:_FEW]
 
 
@@ -56,7 +56,7 @@ _SHORTEST_BROKEN: Final = 4
 
 
 def aposiopesis(passage: Passage) -> Span | None:
-    """A sentence or quotation breaks off after a word that cannot be its last."""
+    """Find a sentence or quotation that breaks off after a word that cannot be its last."""
     if not any(mark in passage.text for mark in _BREAKS):
         return None
     for sentence in passage.sentences:
@@ -72,7 +72,7 @@ def aposiopesis(passage: Passage) -> Span | None:
 
 
 def _is_unfinished(last_three: list[str]) -> bool:
-    """Whether no sentence ends in such words."""
+    """Whether a sentence cannot end in these words."""
     if len(last_three) < _LAST_WORDS:
         return False
     earlier, before, last = last_three
@@ -85,7 +85,7 @@ _LAST_WORDS: Final = 3
 _HAS_A_LAST_HELPER: Final = word_set(
     "what all as than everything whatever whenever wherever how best like so nor yes no"
 )
-"""Before a subject they let a helping verb end the sentence: "all we could", "than she did"."""
+"""Before a subject, these words let an auxiliary verb end the sentence: "all we could", "than she did"."""
 _OPENS_A_CLAUSE: Final = word_set("if when because and but that unless until while since although though whether")
 _BE: Final = word_set("is was are were am been it's he's she's i'm we're they're there's")
 _BEFORE_A_CLAUSE: Final = word_set(
@@ -101,11 +101,11 @@ _LEFT_HANGING: Final = {
     "no": _BE | word_set("have has had with"),
     "like": word_set("looked looks felt feels sounded sounds was seemed something smelled"),
 }
-"""Words that end no sentence after certain others."""
+"""Words that cannot end a sentence after certain other words."""
 
 
 def _is_over(sentence: Sentence, mark: re.Match[str]) -> bool:
-    """Whether nothing of the sentence, or of the quotation, comes after a mark."""
+    """Whether a mark is the end of its sentence or quotation."""
     return mark[0][-1] in '"”' or sentence.words[-1].start < sentence.start + mark.start()
 
 
@@ -121,12 +121,12 @@ _REACH: Final = 300
 
 
 def tag_question(passage: Passage) -> Span | None:
-    """After a statement and a comma a helping verb and a pronoun, one of the two with a negation."""
-    for found in _TAG.finditer(passage.lower):
-        before = _SENTENCE_END.split(passage.lower[max(0, found.start() - _REACH) : found.start()])[-1]
+    """Find a statement, a comma and a tag of an auxiliary verb and a pronoun; either statement or tag is negative."""
+    for match in _TAG.finditer(passage.lower):
+        before = _SENTENCE_END.split(passage.lower[max(0, match.start() - _REACH) : match.start()])[-1]
         clause = _CLAUSE_END.split(before)[-1]
-        if len(before.split()) >= 2 and _opposed(found, before, clause):
-            return Span(found.start("tag"), found.end("tag"))
+        if len(before.split()) >= 2 and _opposed(match, before, clause):
+            return Span(match.start("tag"), match.end("tag"))
     return None
 
 
@@ -135,7 +135,7 @@ _CLAUSE_END = re.compile(r"[,;:]")
 
 
 def _opposed(tag: re.Match[str], sentence: str, clause: str) -> bool:
-    """Whether just one of tag and statement is negative; the negation of a statement may come early in it."""
+    """Whether exactly one of tag and statement is negative; a statement's negation may come early in it."""
     if tag["negative"]:
         return not _NEGATION.search(clause)
     return _NEGATION.search(sentence) is not None
@@ -152,18 +152,18 @@ _WORD = re.compile(r"\w")
 
 
 def self_correction(passage: Passage) -> Span | None:
-    """After a comma or dash a cue takes back what was said, and something else follows."""
-    for found in _TAKEN_BACK.finditer(passage.lower):
-        before = passage.lower[max(0, found.start() - _REACH) : found.start()].rsplit("\n", 1)[-1]
+    """Find a comma or dash, a cue such as "no" that takes back the words before it, and a replacement."""
+    for match in _TAKEN_BACK.finditer(passage.lower):
+        before = passage.lower[max(0, match.start() - _REACH) : match.start()].rsplit("\n", 1)[-1]
         words = _SENTENCE_END.split(before)[-1].split()
-        if len(words) > 1 and _corrects(words[-1], found["cue"], found["rest"]):
-            return Span(found.start("cue"), found.end("cue"))
+        if len(words) > 1 and _corrects(words[-1], match["cue"], match["rest"]):
+            return Span(match.start("cue"), match.end("cue"))
     return None
 
 
 _NOTHING_SAID_YET: Final = LITTLE - PERSONS - word_set("all some many most few more once never there here then")
 _GOES_ON = re.compile(r",? (?:and|then|no|thank|thanks)\b")
-"""What follows a cue word that corrects nothing: "stop, wait, and listen"; "no, thank you"."""
+"""Words after a cue that corrects nothing: "stop, wait, and listen"; "no, thank you"."""
 
 
 def _corrects(before: str, cue: str, rest: str) -> bool:
@@ -185,20 +185,20 @@ _LONGEST_BETWEEN: Final = 8
 
 
 def split_quotation(passage: Passage) -> Span | None:
-    """Between two quotations of one sentence two to eight words tell who speaks."""
+    """Find two quotations in one sentence with two to eight words between them that say who speaks."""
     text = passage.lower
     if text.count('"') < 4 and text.count("'") < 4:
         return None
-    for found in _SPLIT.finditer(text):
-        between = found["between"]
-        mark = found["open"]
+    for match in _SPLIT.finditer(text):
+        between = match["between"]
+        mark = match["open"]
         if (
             2 <= len(between.split()) <= _LONGEST_BETWEEN
             and _SPEECH.search(between)
-            and mark in text[max(0, found.start() - _REACH) : found.start()]
-            and mark in text[found.end() : found.end() + 2 * _REACH]
+            and mark in text[max(0, match.start() - _REACH) : match.start()]
+            and mark in text[match.end() : match.end() + 2 * _REACH]
         ):
-            return Span(*found.span("between"))
+            return Span(*match.span("between"))
     return None
 
 
@@ -213,13 +213,13 @@ _LONGEST_NAME: Final = 5
 
 
 def apostrophe(passage: Passage) -> Span | None:
-    """A piece of "O", "oh" or "dear" and a name, and elsewhere in its sentence a word for "you"."""
+    """Find a piece of "O", "oh" or "dear" and a name, with a form of "you" elsewhere in the sentence."""
     for sentence in passage.sentences:
         if not any(word.lower in _CALLS for word in sentence.words):
             continue
-        for place, piece in enumerate(sentence.pieces):
+        for index, piece in enumerate(sentence.pieces):
             if _is_call(piece) and any(
-                word.lower in _YOU for other in sentence.pieces[:place] + sentence.pieces[place + 1 :] for word in other
+                word.lower in _YOU for other in sentence.pieces[:index] + sentence.pieces[index + 1 :] for word in other
             ):
                 return span_between(piece[0], piece[-1])
     return None

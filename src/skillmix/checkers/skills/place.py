@@ -1,4 +1,4 @@
-"""Places: routes, positions, directions."""
+"""Checkers of places: routes, positions, directions."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -26,13 +26,13 @@ _LONGEST_LEG: Final = 12
 
 
 def route_with_a_stop(passage: Passage) -> Span | None:
-    """From A through B to C."""
+    """Find "from A through B to C"."""
     if "from " not in passage.lower:
         return None
     for sentence in passage.sentences:
         words = sentence.words
-        for place, word in enumerate(words[:-5]):
-            end = _route_end(words, place) if word.lower == "from" and _is_place(words, place + 1) else None
+        for index, word in enumerate(words[:-5]):
+            end = _route_end(words, index) if word.lower == "from" and _is_place(words, index + 1) else None
             if end:
                 return Span(word.start, words[end].end)
     return None
@@ -46,30 +46,30 @@ def _route_end(words: Words, start: int) -> int | None:
                 if words[goal].lower in _GOALS and (words[goal].lower != "to" or _is_place(words, goal + 1)):
                     return goal + 1
         elif words[way].lower in _GOALS and _is_place(words, way + 1) and words[way - 1].lower not in ("next", "close"):
-            return None  # the goal comes before the way
+            return None  # the destination comes before the stop
     return None
 
 
-def _is_way(words: Words, place: int) -> bool:
-    if words[place].lower == "by":
-        return [word.lower for word in words[place + 1 : place + 3]] == ["way", "of"]
-    if words[place].lower not in _ON_THE_WAY:
+def _is_way(words: Words, index: int) -> bool:
+    if words[index].lower == "by":
+        return [word.lower for word in words[index + 1 : index + 3]] == ["way", "of"]
+    if words[index].lower not in _ON_THE_WAY:
         return False
-    after = words[place + 1].lower
-    return _is_place(words, place + 1) or not (is_minor(after) or after in _NO_PLACES or is_number(after))
+    after = words[index + 1].lower
+    return _is_place(words, index + 1) or not (is_minor(after) or after in _NO_PLACES or is_number(after))
 
 
-def _is_place(words: Words, place: int) -> bool:
-    """Whether a name of a place may start here: an article, a capital letter, or a word like "home"."""
-    if place >= len(words):
+def _is_place(words: Words, index: int) -> bool:
+    """Whether the name of a place may start at an index: an article, a capital letter, or a word like "home"."""
+    if index >= len(words):
         return False
-    lower = words[place].lower
+    lower = words[index].lower
     if lower in DETERMINERS:
-        following = next((word.lower for word in words[place + 1 : place + 2]), "")
+        following = next((word.lower for word in words[index + 1 : index + 2]), "")
         return following not in _NO_PLACES
     if lower in _PLACES_WITHOUT_ARTICLE:
         return True
-    return words[place].text[0].isupper() and lower not in _NO_PLACES
+    return words[index].text[0].isupper() and lower not in _NO_PLACES
 
 
 _POSITIONS: Final = (
@@ -103,29 +103,29 @@ _NO_OBJECTS: Final = word_set(
 
 
 def double_placement(passage: Passage) -> Span | None:
-    """Behind the sofa and next to the window."""
+    """Find two positions, as in "behind the sofa and next to the window"."""
     if sum(passage.lower.count(sign) for sign in _POSITION_SIGNS) < 2:
         return None
     for sentence in passage.sentences:
-        found: dict[str, int] = {}
+        positions: dict[str, int] = {}
         for piece in sentence.pieces:
-            found |= _positions(piece)
-        if len(found) >= 2:
-            return Span(min(found.values()), sentence.words[-1].end)
+            positions |= _positions(piece)
+        if len(positions) >= 2:
+            return Span(min(positions.values()), sentence.words[-1].end)
     return None
 
 
 def _positions(piece: Words) -> dict[str, int]:
-    """Position words with an object in the same piece, and where they stand."""
-    found = {}
-    for place, word in enumerate(piece):
+    """Position words with an object in the same piece, and their indices."""
+    positions = {}
+    for index, word in enumerate(piece):
         phrase = _POSITION_STARTS.get(word.lower)
-        if phrase is None or tuple(part.lower for part in piece[place : place + len(phrase)]) != phrase:
+        if phrase is None or tuple(part.lower for part in piece[index : index + len(phrase)]) != phrase:
             continue
-        after = place + len(phrase)
-        if after < len(piece) and _is_object(piece[after].lower, phrase[0], piece[place - 1].lower if place else ""):
-            found[word.lower] = word.start
-    return found
+        after = index + len(phrase)
+        if after < len(piece) and _is_object(piece[after].lower, phrase[0], piece[index - 1].lower if index else ""):
+            positions[word.lower] = word.start
+    return positions
 
 
 def _is_object(lower: str, position: str, before: str) -> bool:
@@ -156,23 +156,23 @@ _BEFORE_DIRECTION: Final = word_set(
 
 
 def measured_direction(passage: Passage) -> Span | None:
-    """Two miles north of the bridge."""
+    """Find a distance and a direction, as in "two miles north of the bridge"."""
     lower = passage.lower
     if not ("north" in lower or "south" in lower or "east" in lower or "west" in lower):
         return None
     for sentence in passage.sentences:
         words = sentence.words
-        for place, word in enumerate(words[:-2]):
-            if word.lower in _COMPASS and words[place + 1].lower in ("of", "from"):
-                first = _distance_before(words, place)
+        for index, word in enumerate(words[:-2]):
+            if word.lower in _COMPASS and words[index + 1].lower in ("of", "from"):
+                first = _distance_before(words, index)
                 if first is not None:
-                    return Span(words[first].start, words[place + 2].end)
+                    return Span(words[first].start, words[index + 2].end)
     return None
 
 
-def _distance_before(words: Words, place: int) -> int | None:
-    unit = place - 1
-    while unit > max(place - 5, 0) and words[unit].lower not in _DISTANCES and words[unit].lower in _BEFORE_DIRECTION:
+def _distance_before(words: Words, index: int) -> int | None:
+    unit = index - 1
+    while unit > max(index - 5, 0) and words[unit].lower not in _DISTANCES and words[unit].lower in _BEFORE_DIRECTION:
         unit -= 1
     if unit >= 0 and _is_joined_distance(words[unit].lower):
         return unit
@@ -199,7 +199,7 @@ _LONGEST_TURN: Final = 4
 
 
 def turn_by_turn_directions(passage: Passage) -> Span | None:
-    """Turn left at A, then right at B."""
+    """Find two turns and a landmark, as in "turn left at A, then right at B"."""
     if "left" not in passage.lower and "right" not in passage.lower:
         return None
     for sentence in passage.sentences:
@@ -213,21 +213,21 @@ def _turns(sentence: Sentence) -> list[int]:
     words = sentence.words
     starts = {piece[0].start for piece in sentence.pieces}
     turns: list[int] = []
-    for place, word in enumerate(words):
-        if word.lower not in ("left", "right") or (place + 1 < len(words) and words[place + 1].lower in _NO_TURN_AFTER):
+    for index, word in enumerate(words):
+        if word.lower not in ("left", "right") or (index + 1 < len(words) and words[index + 1].lower in _NO_TURN_AFTER):
             continue
-        before = [earlier.lower for earlier in words[max(place - _LONGEST_TURN, 0) : place]]
+        before = [earlier.lower for earlier in words[max(index - _LONGEST_TURN, 0) : index]]
         again = bool(turns) and (word.start in starts or before[-1] in _NEXT_TURN)
         if again or not _TURNING.isdisjoint(before):
-            turns.append(place)
+            turns.append(index)
     return turns
 
 
 def _has_landmark(sentence: Sentence, first: int) -> bool:
     words = sentence.words
     return any(
-        word.lower in _LANDMARKS and place > first - 6 and words[place + 1].lower not in ("left", "right")
-        for place, word in enumerate(words[:-1])
+        word.lower in _LANDMARKS and index > first - 6 and words[index + 1].lower not in ("left", "right")
+        for index, word in enumerate(words[:-1])
     )
 
 
@@ -238,7 +238,7 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "turn-by-turn directions": turn_by_turn_directions,
 }
 LOOKS_FOR: Final[Mapping[str, str]] = {
-    "route with a stop": 'a way "from" one place "through" or "past" another "to" a third',
+    "route with a stop": 'a route "from" one place "through" or "past" another "to" a third',
     "double placement": "two different position words in one sentence, each with its own object",
     "measured direction": 'a distance and a compass direction with "of" or "from" and a place',
     "turn-by-turn directions": "two turns to the left or right and a landmark in one sentence",

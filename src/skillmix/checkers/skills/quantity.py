@@ -1,4 +1,4 @@
-"""Quantities: comparisons in numbers, parts of a whole, sums, counts."""
+"""Checkers of quantities: comparisons with numbers, parts of a whole, sums, counts."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ _REACH: Final = 9  # words between the two halves of a comparison
 
 
 def multiplied_comparison(passage: Passage) -> Span | None:
-    """Twice as much as, three times the size of."""
+    """Find a comparison such as "twice as much as" or "three times the size of"."""
     lower = passage.lower
     if not (" as " in lower or " than " in lower or " of " in lower):
         return None
@@ -40,18 +40,18 @@ def multiplied_comparison(passage: Passage) -> Span | None:
 
 
 def _multiples(words: Words) -> Iterator[tuple[int, int]]:
-    for place, word in enumerate(words[:-2]):
+    for index, word in enumerate(words[:-2]):
         if word.lower in _MULTIPLES:
-            yield place, place + 1
+            yield index, index + 1
     if any(word.lower == "times" for word in words):
         for number in numbers_in(words):
             if number.after + 1 < len(words) and words[number.after].lower == "times":
                 yield number.first, number.after + 1
 
 
-def _compared(words: Words, place: int, part: bool) -> int | None:
-    """The last word of a comparison after a multiple: "as many as any", "bigger than it", "the size of it"."""
-    following = [word.lower for word in words[place : place + _REACH + 3]]
+def _compared(words: Words, index: int, part: bool) -> int | None:
+    """The end of a comparison after a multiple: "as many as any", "bigger than it", "the size of it"."""
+    following = [word.lower for word in words[index : index + _REACH + 3]]
     if len(following) < 3:
         return None
     closing = ""
@@ -64,7 +64,7 @@ def _compared(words: Words, place: int, part: bool) -> int | None:
     if not closing or closing not in following[1:-1]:
         return None
     end = following.index(closing, 1)
-    return place + end + 1 if end > 1 or closing == "than" else None
+    return index + end + 1 if end > 1 or closing == "than" else None
 
 
 def _is_comparative(lower: str) -> bool:
@@ -89,12 +89,12 @@ def _is_unit(lower: str) -> bool:
 
 
 def counted_difference(passage: Passage) -> Span | None:
-    """Two inches taller than, three more than."""
+    """Find a difference such as "two inches taller than" or "three more than"."""
     if " than " not in passage.lower:
         return None
     for sentence in passage.sentences:
         words = sentence.words
-        thans = [place for place, word in enumerate(words[:-1]) if word.lower == "than"]
+        thans = [index for index, word in enumerate(words[:-1]) if word.lower == "than"]
         ends = (
             {number.after: number.first for number in numbers_in(words) if _is_amount(words, number)} if thans else {}
         )
@@ -106,26 +106,26 @@ def counted_difference(passage: Passage) -> Span | None:
 
 
 def _is_amount(words: Words, number: Number) -> bool:
-    """Whether a number counts something: no "no one", no "the one"."""
+    """Whether a number is an amount, unlike "no one" and "the one"."""
     if words[number.first].lower != "one" or not number.first:
         return True
     return words[number.first - 1].lower not in ("no", "any", "every", "some", "each", "this", "that", "the", "which")
 
 
 def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | None:
-    """Where the number of a difference stands that leads to a "than"."""
-    for place in range(than - 1, max(than - _REACH, 0), -1):
-        lower = words[place].lower
+    """The index of the number whose difference leads to this "than"."""
+    for index in range(than - 1, max(than - _REACH, 0), -1):
+        lower = words[index].lower
         amount = lower in ("more", "fewer", "less")
-        if not amount and (than - place > _NEAR or not _is_comparative(lower)):
+        if not amount and (than - index > _NEAR or not _is_comparative(lower)):
             continue
-        if place in ends and (amount or (place + 1 == than and words[place - 1].lower != "one")):
-            return ends[place]
-        unit = words[place - 1].lower
-        if place - 1 in ends and (_is_unit(unit) or (amount and _is_counted(unit))):
-            return ends[place - 1]
-        if place - 2 in ends and _is_unit(unit) and not words[place - 2].lower.endswith("s"):
-            return ends[place - 2]
+        if index in ends and (amount or (index + 1 == than and words[index - 1].lower != "one")):
+            return ends[index]
+        unit = words[index - 1].lower
+        if index - 1 in ends and (_is_unit(unit) or (amount and _is_counted(unit))):
+            return ends[index - 1]
+        if index - 2 in ends and _is_unit(unit) and not words[index - 2].lower.endswith("s"):
+            return ends[index - 2]
     return None
 
 
@@ -142,7 +142,7 @@ _PLACES_IN_ORDER: Final = word_set("page part chapter volume book number step se
 
 
 def part_of_a_whole(passage: Passage) -> Span | None:
-    """Two out of five."""
+    """Find a part of a whole, as in "two out of five"."""
     if " of " not in passage.lower and " in " not in passage.lower:
         return None
     for sentence in passage.sentences:
@@ -185,15 +185,15 @@ _MOST_TOTALS: Final = 8
 
 
 def sum_that_adds_up(passage: Passage) -> Span | None:
-    """Three and two make five."""
+    """Find a correct sum, as in "three and two make five"."""
     for sentence in passage.sentences:
         words = sentence.words
         totals = _total_words(sentence)
         numbers = numbers_in(words) if totals else []
-        for place, total in enumerate(numbers):
+        for index, total in enumerate(numbers):
             if total.first and words[total.first - 1].lower in _NO_TOTAL_BEFORE:
                 continue
-            before, after = numbers[max(place - _MOST_PARTS, 0) : place], numbers[place + 1 : place + 1 + _MOST_PARTS]
+            before, after = numbers[max(index - _MOST_PARTS, 0) : index], numbers[index + 1 : index + 1 + _MOST_PARTS]
             used = _adding_up(total, before[::-1]) or _adding_up(total, after)
             first = min((number.first for number in used), default=0)
             last = max((number.after for number in (total, *used)), default=0)
@@ -203,22 +203,22 @@ def sum_that_adds_up(passage: Passage) -> Span | None:
 
 
 def _total_words(sentence: Sentence) -> list[int]:
-    """Where words stand that announce a total: "make", "in all"."""
+    """The indices of words that announce a total: "make", "in all"."""
     words = sentence.words
     if len(words) < 3:
         return []
-    places = [place for place, word in enumerate(words) if word.lower in _TOTAL_WORDS]
-    for place, (word, after) in enumerate(pairwise(words)):
+    indices = [index for index, word in enumerate(words) if word.lower in _TOTAL_WORDS]
+    for index, (word, after) in enumerate(pairwise(words)):
         if word.lower in _TOTAL_OPENERS and (word.lower, after.lower) in _TOTAL_PAIRS:
-            places.append(place)
+            indices.append(index)
     sign = sentence.text.find("=")
     if sign >= 0:
-        places.append(sum(word.start - sentence.start < sign for word in words))
-    return places[:_MOST_TOTALS]
+        indices.append(sum(word.start - sentence.start < sign for word in words))
+    return indices[:_MOST_TOTALS]
 
 
 def _adding_up(total: Number, parts: list[Number]) -> list[Number]:
-    """The nearest two or more numbers on one side that make the total."""
+    """The nearest two or more numbers on one side that add up to the total."""
     amount = 0.0
     for count, part in enumerate(parts, start=1):
         amount += part.value
@@ -234,7 +234,7 @@ _LONGEST_GAP: Final = 20
 
 
 def steady_count(passage: Passage) -> Span | None:
-    """One, two, three."""
+    """Find three numbers with a steady step, as in "one, two, three"."""
     words = passage.words
     row: list[Number] = []
     for number in numbers_in(words):
@@ -251,7 +251,7 @@ def steady_count(passage: Passage) -> Span | None:
 
 
 def _is_next(words: Words, last: Number, number: Number, text: str) -> bool:
-    if last.after > number.first:  # both in one word: "three-two-one"
+    if last.after > number.first:  # both numbers in one word: "three-two-one"
         return True
     start, end = words[last.after - 1].end, words[number.first].start
     return end - start <= _LONGEST_GAP and _BETWEEN_COUNTS.fullmatch(text, start, end) is not None

@@ -1,4 +1,4 @@
-"""Statements and what stands against or beside them: concessions, exceptions, analogies."""
+"""Checkers of relations between statements: concessions, exceptions, analogies."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -15,13 +15,13 @@ _MOTIONLESS: Final = word_set("stood stand stands sat sit sits lay lie kept keep
 
 
 def marked_concession(passage: Passage) -> Span | None:
-    """Although A, still B."""
+    """Find "although A, still B"."""
     if "though" not in passage.lower and "even if" not in passage.lower and "granted" not in passage.lower:
         return None
     for sentence in passage.sentences:
         pieces = sentence.pieces
         for number, piece in enumerate(pieces[:-1]):
-            # "Granted, the car is old, but it still runs": the comma stands after the first word already
+            # "Granted, the car is old, but it still runs": the comma comes right after the first word
             later = pieces[number + 2 : number + 10] if len(piece) <= 2 and piece[-1].lower == "granted" else ()
             if _concedes(piece):
                 later = pieces[number + 1 : number + 9]
@@ -31,31 +31,31 @@ def marked_concession(passage: Passage) -> Span | None:
 
 
 def _concedes(piece: Words) -> bool:
-    for place, word in enumerate(piece[:-2]):
-        if word.lower in _CONCEDING and opens_clause(piece, place):
-            return word.lower != "even" or piece[place + 1].lower in ("though", "if")
+    for index, word in enumerate(piece[:-2]):
+        if word.lower in _CONCEDING and opens_clause(piece, index):
+            return word.lower != "even" or piece[index + 1].lower in ("though", "if")
     return False
 
 
 def _goes_against(piece: Words) -> bool:
-    for place, word in enumerate(piece):
-        before = piece[place - 1].lower if place else ""
+    for index, word in enumerate(piece):
+        before = piece[index - 1].lower if index else ""
         if word.lower == "yet":
             if before in ("", "and", "but"):
                 return True
         elif word.lower in _AGAINST:
-            if word.lower != "still" or not _is_motionless(piece, place, before):
+            if word.lower != "still" or not _is_motionless(piece, index, before):
                 return True
         elif (before, word.lower) in _AGAINST_PAIRS:
-            return before == "even" or (place > 1 and piece[place - 2].lower in ("all", "just"))
+            return before == "even" or (index > 1 and piece[index - 2].lower in ("all", "just"))
     return False
 
 
-def _is_motionless(piece: Words, place: int, before: str) -> bool:
-    """Whether "still" tells that nothing moves: "stood still", "the lake was still"."""
+def _is_motionless(piece: Words, index: int, before: str) -> bool:
+    """Whether "still" means "without motion": "stood still", "the lake was still"."""
     if before in _MOTIONLESS or before in DETERMINERS:
         return True
-    return place == len(piece) - 1 and before in _BE | {"remained", "remains", "seemed", "were", "be", "very"}
+    return index == len(piece) - 1 and before in _BE | {"remained", "remains", "seemed", "were", "be", "very"}
 
 
 _WHOLE: Final = word_set(
@@ -76,7 +76,7 @@ _LEAVING_OUT: Final = {("apart", "from"), ("other", "than"), ("save", "for"), ("
 
 
 def exception_to_a_rule(passage: Passage) -> Span | None:
-    """All X except Y."""
+    """Find "all X except Y"."""
     text = passage.lower
     if not any(sign in text for sign in ("except", "apart from", "aside from", "other than", "save for")):
         return None
@@ -84,40 +84,40 @@ def exception_to_a_rule(passage: Passage) -> Span | None:
         left_out = _left_out(sentence)
         whole = _whole_groups(sentence) if left_out else []
         for start, end in left_out[:8]:
-            if any(place < start or place >= end for place in whole):
+            if any(index < start or index >= end for index in whole):
                 return Span(sentence.words[0].start, sentence.words[-1].end)
     return None
 
 
 def _left_out(sentence: Sentence) -> list[tuple[int, int]]:
-    """Where each phrase with an exception starts and its piece ends, as places in the sentence's words."""
-    found = []
+    """For each phrase with an exception: the word indices of its start and of the end of its piece."""
+    exceptions = []
     first = 0
     for piece in sentence.pieces:
-        for place, word in enumerate(piece[:-1]):
-            pair = (word.lower, piece[place + 1].lower)
-            named = pair in _LEAVING_OUT and place + 2 < len(piece) and not _is_literal(piece, place)
+        for index, word in enumerate(piece[:-1]):
+            pair = (word.lower, piece[index + 1].lower)
+            named = pair in _LEAVING_OUT and index + 2 < len(piece) and not _is_literal(piece, index)
             if named or word.lower in ("except", "excepting"):
-                found.append((first + place, first + len(piece)))
+                exceptions.append((first + index, first + len(piece)))
         first += len(piece)
-    return found
+    return exceptions
 
 
-def _is_literal(piece: Words, place: int) -> bool:
-    """Whether the words leave nothing out: "they stood apart from us", "we save for a bike"."""
-    return any(word.lower in _NO_EXCEPTION_BEFORE for word in piece[max(place - 2, 0) : place])
+def _is_literal(piece: Words, index: int) -> bool:
+    """Whether the words name no exception: "they stood apart from us", "we save for a bike"."""
+    return any(word.lower in _NO_EXCEPTION_BEFORE for word in piece[max(index - 2, 0) : index])
 
 
 def _whole_groups(sentence: Sentence) -> list[int]:
     words = sentence.words
     starts = {piece[0].start for piece in sentence.pieces}
     return [
-        place
-        for place, word in enumerate(words)
+        index
+        for index, word in enumerate(words)
         if word.lower in _WHOLE
-        and not (word.lower == "all" and place and words[place - 1].lower in _NO_WHOLE_BEFORE)
-        and not (place + 1 < len(words) and words[place + 1].lower in _NO_WHOLE_AFTER)
-        and not (word.lower == "no" and place + 1 < len(words) and words[place + 1].start in starts)
+        and not (word.lower == "all" and index and words[index - 1].lower in _NO_WHOLE_BEFORE)
+        and not (index + 1 < len(words) and words[index + 1].lower in _NO_WHOLE_AFTER)
+        and not (word.lower == "no" and index + 1 < len(words) and words[index + 1].start in starts)
     ]
 
 
@@ -126,14 +126,14 @@ _VERB_PHRASE: Final = word_set("at in on by before after with for to again out u
 
 
 def proportional_analogy(passage: Passage) -> Span | None:
-    """A is to B as C is to D."""
+    """Find "A is to B as C is to D"."""
     if " to " not in passage.lower or (" as " not in f" {passage.lower}" and "what " not in passage.lower):
         return None
     for sentence in passage.sentences:
         words = sentence.words
         starts = {piece[0].start for piece in sentence.pieces}
-        places = [place for place in range(1, len(words)) if words[place].lower == "to"]
-        for first, second in pairwise(places):
+        indices = [index for index in range(1, len(words)) if words[index].lower == "to"]
+        for first, second in pairwise(indices):
             terms = _terms(words, first, second, starts) if words[first - 1].lower in _BE else None
             if terms and _four_things(terms):
                 return Span(terms[0][0].start, terms[3][-1].end)
@@ -141,7 +141,7 @@ def proportional_analogy(passage: Passage) -> Span | None:
 
 
 def _terms(words: Words, first: int, second: int, starts: set[int]) -> list[Words] | None:
-    """The four things around two "to"s, or nothing where they are not compared."""
+    """The four terms around two "to"s; None if they are not compared."""
     last = second + 1
     while last < len(words) and words[last].start not in starts and last - second < _LONGEST_TERM:
         last += 1
@@ -151,11 +151,11 @@ def _terms(words: Words, first: int, second: int, starts: set[int]) -> list[Word
         opening -= 1
     front = words[opening].lower in ("as", "what")
     middle = words[first + 1 : second - 1 if words[second - 1].lower in _BE else second]
-    for place, word in enumerate(middle):
-        if word.lower in ("as", "what", "like") or (front and word.start in starts and place):
+    for index, word in enumerate(middle):
+        if word.lower in ("as", "what", "like") or (front and word.start in starts and index):
             skip = 1 if word.lower in ("as", "what", "like", "so") else 0
             left, right = words[opening + front : first - 1], words[second + 1 : last]
-            return [left, middle[:place], middle[place + skip :], right]
+            return [left, middle[:index], middle[index + skip :], right]
     return None
 
 
@@ -167,7 +167,7 @@ def _four_things(terms: list[Words]) -> bool:
 
 
 def _is_deed(term: Words) -> bool:
-    """Whether a term is rather what somebody is to do: "leave at noon"."""
+    """Whether a term is an action that somebody is to do: "leave at noon"."""
     first = term[0].lower
     thing = first in DETERMINERS or first.endswith("s") or term[0].text[0].isupper()
     return not thing and any(word.lower in _VERB_PHRASE for word in term[1:])

@@ -1,34 +1,34 @@
-"""Checkers of figures of repetition: which words come back, and where."""
+"""Checkers of figures of repetition: which words return, and where."""
 
 import re
 from collections.abc import Mapping
 from itertools import combinations, pairwise
 from typing import Final
 
-from skillmix.checkers.english.plain_words import ARTICLES, GRAMMAR, LITTLE, bare, can_echo, span_between, word_set
-from skillmix.checkers.passage import Checker, Passage, Span, Word, Words, span_of
+from skillmix.checkers.english.words import ARTICLES, GRAMMAR, LITTLE, bare, can_echo, word_set
+from skillmix.checkers.passage import Checker, Passage, Span, Word, Words, span_between, span_of
 
 _SHORTEST: Final = 3
-"""Words of a part that can end or begin alike and still say something of its own."""
+"""The fewest words of a part that can share its first or last word and still say something new."""
 
 
 def anaphora(passage: Passage) -> Span | None:
-    """Three neighboring parts of two words or more with the same first word, which is no article."""
+    """Find three neighbouring parts of two or more words with the same first word, which is no article."""
     for parts in passage.divisions:
         run = 1
         before = ""
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             core = bare(part)
             word = core[0].lower if len(core) > 1 else ""
             run = run + 1 if word and word == before else 1
             before = "" if word in ARTICLES else word
             if run == _SHORTEST:
-                return span_between(parts[place - 2][0], part[-1])
+                return span_between(parts[index - 2][0], part[-1])
     return None
 
 
 def epistrophe(passage: Passage) -> Span | None:
-    """Two neighboring parts of three to twelve words with the same last word."""
+    """Find two neighbouring parts of three to twelve words with the same last word."""
     for parts in passage.divisions:
         for first, second in pairwise(parts):
             if (
@@ -41,11 +41,11 @@ def epistrophe(passage: Passage) -> Span | None:
 
 
 _WITHIN_EARSHOT: Final = 12
-"""Words of a part whose end is still in the ear when the next part ends."""
+"""The most words of a part; a reader no longer notices the shared ending of longer ones."""
 
 
 def symploce(passage: Passage) -> Span | None:
-    """Two neighboring parts with the same first and the same last word, and something else between."""
+    """Find two neighbouring parts with the same first and last word and different words between."""
     for parts in passage.divisions:
         for first, second in pairwise(parts):
             if first[-1].lower == second[-1].lower:
@@ -64,20 +64,20 @@ def _alike_but_not_same(first: Words, second: Words) -> bool:
 
 
 def epizeuxis(passage: Passage) -> Span | None:
-    """The same word three times in a row, with at most an "and" between."""
+    """Find the same word three times in a row, with at most an "and" between."""
     words = passage.words
-    start = place = 0
+    start = index = 0
     run = 1
-    while place < len(words) - 1:
-        step = 2 if words[place + 1].lower == "and" and place + 2 < len(words) else 1
-        if words[place].lower == words[place + step].lower and words[place].lower[0].isalpha():
+    while index < len(words) - 1:
+        step = 2 if words[index + 1].lower == "and" and index + 2 < len(words) else 1
+        if words[index].lower == words[index + step].lower and words[index].lower[0].isalpha():
             run += 1
-            place += step
+            index += step
             if run == _SHORTEST:
-                return span_between(words[start], words[place])
+                return span_between(words[start], words[index])
         else:
-            place += 1
-            start, run = place, 1
+            index += 1
+            start, run = index, 1
     return None
 
 
@@ -86,7 +86,7 @@ _LONGEST_ECHO: Final = 4
 
 
 def anadiplosis(passage: Passage) -> Span | None:
-    """The last words of one piece begin the next; both have three words or more."""
+    """Find a piece that begins with the last words of the piece before; both have three or more words."""
     for first, second in pairwise(passage.pieces):
         if len(first) >= _SHORTEST and len(second) >= _SHORTEST and can_echo(first[-1].lower):
             end = _echo(first, second)
@@ -96,7 +96,7 @@ def anadiplosis(passage: Passage) -> Span | None:
 
 
 def _echo(first: Words, second: Words) -> int:
-    """Where in the second part the repeated end of the first is over; 0: it does not come."""
+    """The index in the second part after the repeated end of the first; 0 if nothing is repeated."""
     start = 0
     while start < _SHORTEST:
         for length in range(1, min(_LONGEST_ECHO, len(first), len(second) - start) + 1):
@@ -115,16 +115,16 @@ _NATURAL_LENGTH: Final = 100
 
 
 def antimetabole(passage: Passage) -> Span | None:
-    """Two words of content come again in reverse order within a sentence."""
+    """Find two content words that return in reverse order within a sentence."""
     for sentence in passage.sentences:
         if len(sentence.repeated - _CROSS_BY_CHANCE) < 2:
             continue
         words = sentence.words[:_NATURAL_LENGTH]
-        places: dict[str, list[int]] = {}
-        for place, word in enumerate(words):
+        indices: dict[str, list[int]] = {}
+        for index, word in enumerate(words):
             if word.lower not in _CROSS_BY_CHANCE and not word.lower[0].isdigit():
-                places.setdefault(word.lower, []).append(place)
-        repeated = [found for found in places.values() if len(found) > 1]
+                indices.setdefault(word.lower, []).append(index)
+        repeated = [times for times in indices.values() if len(times) > 1]
         if len(repeated) > 1:
             crossed = _crossing(repeated)
             if crossed:
@@ -133,13 +133,13 @@ def antimetabole(passage: Passage) -> Span | None:
 
 
 _ARM: Final = 5
-"""Places from one crossed word to the other: four words between; farther apart nobody hears them cross."""
+"""The largest distance between crossed words: four words between; at more, a reader does not notice the figure."""
 
 
 def _crossing(repeated: list[list[int]]) -> tuple[int, int] | None:
-    """The first and last place of an A ... B ... B ... A."""
-    inner = [pair for places in repeated for pair in pairwise(places)]
-    for first, last in (pair for places in repeated for pair in combinations(places[:_ARM], 2)):
+    """The first and last index of an A ... B ... B ... A."""
+    inner = [pair for indices in repeated for pair in pairwise(indices)]
+    for first, last in (pair for indices in repeated for pair in combinations(indices[:_ARM], 2)):
         if any(0 < start - first <= _ARM and 0 < last - end <= _ARM for start, end in inner):
             return first, last
     return None
@@ -149,26 +149,26 @@ _PAUSE = re.compile(r"[,;:!?…—–]|--| - ")
 
 
 def diacope(passage: Passage) -> Span | None:
-    """A word of content comes back after one or two words and a mark."""
+    """Find a content word that returns after one or two words and a mark."""
     for sentence in passage.sentences:
         if sentence.repeated <= GRAMMAR:
             continue
         last: dict[str, tuple[int, Word]] = {}
-        for place, word in enumerate(sentence.words):
+        for index, word in enumerate(sentence.words):
             before = last.get(word.lower)
             if (
                 before
-                and 1 < place - before[0] <= _INTERRUPTION
+                and 1 < index - before[0] <= _INTERRUPTION
                 and _PAUSE.search(passage.text, before[1].end, word.start)
             ):
                 return span_between(before[1], word)
             if len(word.lower) > 1 and can_echo(word.lower):
-                last[word.lower] = place, word
+                last[word.lower] = index, word
     return None
 
 
 _INTERRUPTION: Final = 3
-"""Places from a word to its return: two words between."""
+"""The largest distance from a word to its return: two words between."""
 
 _ENDINGS: Final = frozenset({""}) | word_set(
     "e s es ed en ing ings er ers or ors est y ly ily ier iest ies ied iness ness ful fully fulness less"
@@ -179,7 +179,7 @@ _ENDINGS: Final = frozenset({""}) | word_set(
 
 
 def polyptoton(passage: Passage) -> Span | None:
-    """Three different words of one sentence that have a beginning of three letters or more in common."""
+    """Find three different words of one sentence that share their first three or more letters."""
     for sentence in passage.sentences:
         families: dict[str, dict[str, Word]] = {}
         for word in sentence.words:
@@ -187,9 +187,9 @@ def polyptoton(passage: Passage) -> Span | None:
             if len(lower) >= _SHORTEST and lower not in LITTLE:
                 families.setdefault(lower[:3], {}).setdefault(lower, word)
         for family in families.values():
-            found = len(family) >= _SHORTEST and _kin(family)
-            if found:
-                return found
+            span = len(family) >= _SHORTEST and _kin(family)
+            if span:
+                return span
     return None
 
 
@@ -199,7 +199,7 @@ def _kin(family: dict[str, Word]) -> Span | None:
     for triple in triples:
         root = _common_start(triple[0], triple[-1])
         rests = [form[len(root) :] for form in triple]
-        # "care" is no form of "car": an e ends a word only where the root alone is none.
+        # "care" is no form of "car": a final e is an ending only if the root alone is no word.
         if all(_is_ending(root, rest) for rest in rests) and not ("" in rests and "e" in rests):
             words = sorted((family[form] for form in triple), key=lambda word: word.start)
             return span_between(words[0], words[-1])
@@ -210,7 +210,7 @@ _FEW: Final = 8
 
 
 def _common_start(first: str, last: str) -> str:
-    """What the first and the last of words in alphabetical order begin with, and so all between them."""
+    """The common start of the first and last word in alphabetical order, and so of all words between."""
     length = 0
     while length < min(len(first), len(last)) and first[length] == last[length]:
         length += 1
@@ -218,7 +218,7 @@ def _common_start(first: str, last: str) -> str:
 
 
 def _is_ending(root: str, rest: str) -> bool:
-    """Whether an ordinary ending follows a root, perhaps after its doubled last letter, an e or an i that was a y."""
+    """Whether a regular ending follows a root, also after a doubled last letter, an e, or an i for y."""
     if rest in ("d", "r", "rs", "n"):
         return root[-1] in "ew"
     return rest in _ENDINGS or (rest[0] in (root[-1], "e", "i") and rest[1:] in _ENDINGS)
@@ -229,7 +229,7 @@ _SENTENCE: Final = 4
 
 
 def epanalepsis(passage: Passage) -> Span | None:
-    """A sentence or part of four words or more that begins and ends with the same word."""
+    """Find a sentence or part of four or more words that begins and ends with the same word."""
     for parts in passage.divisions:
         for part in parts:
             if _comes_round(part):
@@ -261,13 +261,13 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "epanalepsis": epanalepsis,
 }
 LOOKS_FOR: Final[Mapping[str, str]] = {
-    "anaphora": 'three neighboring parts of the text that begin with the same word, not with "a", "an" or "the"',
-    "epistrophe": "two neighboring parts of the text that end with the same word",
+    "anaphora": 'three neighbouring parts of the text that begin with the same word, not with "a", "an" or "the"',
+    "epistrophe": "two neighbouring parts of the text that end with the same word",
     "epizeuxis": "the same word three times in a row",
     "anadiplosis": "a part of the text that begins with the last word of the part before it",
-    "antimetabole": "two words of one sentence that come back in reverse order",
-    "diacope": "a word that comes back after a punctuation mark and one or two other words",
-    "symploce": "two neighboring parts of the text that begin with the same word and end with the same word",
-    "polyptoton": "three words of one sentence that are built on the same root",
+    "antimetabole": "two words of one sentence that return in reverse order",
+    "diacope": "a word that returns after a punctuation mark and one or two other words",
+    "symploce": "two neighbouring parts of the text that begin with the same word and end with the same word",
+    "polyptoton": "three words of one sentence with the same root",
     "epanalepsis": "a sentence, or a part of one, that begins and ends with the same word",
 }

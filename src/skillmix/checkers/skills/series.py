@@ -1,10 +1,10 @@
-"""Checkers of series and pairs: how members are joined, and whether they match."""
+"""Checkers of series and pairs: how members are joined, and whether they match in form."""
 
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.plain_words import (
+from skillmix.checkers.english.words import (
     ARTICLES,
     CONJUNCTIONS,
     LITTLE,
@@ -12,26 +12,23 @@ from skillmix.checkers.english.plain_words import (
     PREPOSITIONS,
     SUBJECTS,
     bare,
-    has_mark,
-    only_comma,
-    span_between,
     word_set,
 )
-from skillmix.checkers.passage import Checker, Passage, Span, Words
+from skillmix.checkers.passage import Checker, Passage, Span, Words, has_mark, only_comma, span_between
 
 _THREE: Final = 3
 _FAR: Final = 6
-"""Places from one conjunction to the next: five words between."""
+"""The largest distance from one conjunction to the next: five words between."""
 
 
 def polysyndeton(passage: Passage) -> Span | None:
-    """The same conjunction three times in a sentence, with one to five words between."""
+    """Find the same conjunction three times in a sentence, with one to five words between."""
     for conjunction in ("and", "or", "nor"):
         if passage.lower.count(conjunction) < _THREE:
             continue
         for sentence in passage.sentences:
-            places = [place for place, word in enumerate(sentence.words) if word.lower == conjunction]
-            for first, second, third in zip(places, places[1:], places[2:], strict=False):
+            indices = [index for index, word in enumerate(sentence.words) if word.lower == conjunction]
+            for first, second, third in zip(indices, indices[1:], indices[2:], strict=False):
                 if 1 < second - first <= _FAR and 1 < third - second <= _FAR and third + 1 < len(sentence.words):
                     return span_between(sentence.words[max(first - 1, 0)], sentence.words[third + 1])
     return None
@@ -42,14 +39,14 @@ _LONGEST_MEMBER: Final = 5
 
 
 def asyndeton(passage: Passage) -> Span | None:
-    """Three short members of nearly equal length at a clause's end, with commas alone between."""
+    """Find three short members of nearly equal length at the end of a clause, with only commas between."""
     for sentence in passage.sentences:
         if sentence.text.count(",") < 2:
             continue
         pieces = sentence.pieces
-        for place in range(2, len(pieces)):
-            first, second, third = pieces[place - 2 : place + 1]
-            closes = place + 1 == len(pieces) or not only_comma(passage.text, third, pieces[place + 1])
+        for index in range(2, len(pieces)):
+            first, second, third = pieces[index - 2 : index + 1]
+            closes = index + 1 == len(pieces) or not only_comma(passage.text, third, pieces[index + 1])
             if closes and _is_bare_series(first, second, third) and _commas(passage.text, first, second, third):
                 return span_between(first[-min(len(first), len(second))], third[-1])
     return None
@@ -64,7 +61,7 @@ def _is_bare_series(first: Words, second: Words, third: Words) -> bool:
     members = (*first[-longest:], *second, *third)
     if any(word.lower in _JOINS or word.lower[0].isdigit() for word in members):
         return False
-    # "by bus, by boat, by bike" is a series; "he came, by then, by bike" is none.
+    # "by bus, by boat, by bike" is a series; "he came, by then, by bike" is not.
     heads = {second[0].lower, third[0].lower}
     if len(heads) == 1 or heads <= PREPOSITIONS:
         like = heads if len(heads) == 1 else PREPOSITIONS
@@ -80,7 +77,7 @@ _STEPS: Final = frozenset(("then", "next", "finally", "lastly", "last"))
 
 
 def _without_step(member: Words) -> Words:
-    """A member without the mark of a step at its head: "then the anvil" is a member, "then" alone an aside."""
+    """A member without a first word such as "then": "then the anvil" is a member, "then" alone is an aside."""
     return member[1:] if len(member) > 1 and member[0].lower in _STEPS else member
 
 
@@ -88,7 +85,7 @@ _DETERMINERS: Final = ARTICLES | word_set("my your his her its our their")
 
 
 def _is_insertion(first: Words, second: Words, third: Words) -> bool:
-    """Whether the second is a name or a call that breaks into a clause: "My brother, a baker, sings"."""
+    """Whether the second part is an insertion in a clause: "My brother, a baker, sings"."""
     if len(second) == 1:
         return third[0].lower in SUBJECTS or third[0].lower == "you"
     is_name = len(first) == 1 or (first[0].lower in _DETERMINERS and len(first) <= _THREE)
@@ -103,7 +100,7 @@ _LONGEST_OF_THREE: Final = 10
 
 
 def tricolon(passage: Passage) -> Span | None:
-    """Three members of equally many words before a mark, with commas and a conjunction before the third."""
+    """Find three members with the same number of words before a mark, with a conjunction before the third."""
     for sentence in passage.sentences:
         if sentence.text.count(",") < 2:
             continue
@@ -121,7 +118,7 @@ def tricolon(passage: Passage) -> Span | None:
 
 
 def _could_match(first: Words, second: Words, third: Words) -> bool:
-    """Whether the end of a clause, as long as the two members after it, can be a member like them."""
+    """Whether the last words of a clause can be a member like the two members after it."""
     heads = first[0].lower, second[0].lower, third[0].lower
     if heads[1] == heads[2]:
         return heads[0] == heads[1]
@@ -141,29 +138,29 @@ _REACH: Final = 20
 
 
 def correlative_pair(passage: Passage) -> Span | None:
-    """A matched pair of words, each directly before its member."""
+    """Find a pair such as "either ... or", each word directly before its member."""
     for sentence in passage.sentences:
         words = sentence.words
-        for place, word in enumerate(words[:-1]):
+        for index, word in enumerate(words[:-1]):
             closing = _PAIRS.get(word.lower)
-            if closing and _opens_pair(passage.text, words, place):
-                end = _after(words, place + 2, closing)
+            if closing and _opens_pair(passage.text, words, index):
+                end = _after(words, index + 2, closing)
                 if end:
                     return span_between(word, words[end])
     return None
 
 
-def _opens_pair(text: str, words: Words, place: int) -> bool:
-    if words[place].lower == "only" and (place == 0 or words[place - 1].lower != "not"):
+def _opens_pair(text: str, words: Words, index: int) -> bool:
+    if words[index].lower == "only" and (index == 0 or words[index - 1].lower != "not"):
         return False
-    return words[place + 1].lower not in _NO_MEMBER and not has_mark(text, words[place], words[place + 1])
+    return words[index + 1].lower not in _NO_MEMBER and not has_mark(text, words[index], words[index + 1])
 
 
 def _after(words: Words, start: int, closing: str) -> int:
-    """The place of the word after a closing one; 0: there is none near enough."""
-    for place in range(start, min(start + _REACH, len(words) - 1)):
-        if words[place].lower == closing:
-            return place + 1
+    """The index of the word after the closing word; 0 if none is near enough."""
+    for index in range(start, min(start + _REACH, len(words) - 1)):
+        if words[index].lower == closing:
+            return index + 1
     return 0
 
 
@@ -173,10 +170,10 @@ _LONGEST_DENIED: Final = 10
 
 
 def antithesis(passage: Passage) -> Span | None:
-    """What "not" denies and what "but" puts in its place begin alike or have equally many words."""
+    """Find "not A but B" where A and B begin alike or have the same number of words."""
     for sentence in passage.sentences:
         words = sentence.words
-        buts = [place for place, word in enumerate(words) if word.lower == "but"]
+        buts = [index for index, word in enumerate(words) if word.lower == "but"]
         for but in buts:
             denial = _denial_before(words, but)
             end = _matching_end(passage.text, words, denial, but) if denial >= 0 else 0
@@ -186,15 +183,15 @@ def antithesis(passage: Passage) -> Span | None:
 
 
 def _denial_before(words: Words, but: int) -> int:
-    """The place of the nearest "not" that denies what stands between it and "but"; -1: there is none."""
-    for place in range(but - 2, max(-1, but - 2 - _LONGEST_DENIED), -1):
-        if words[place].lower == "not" or words[place].lower.endswith("n't"):
-            return -1 if words[place + 1].lower in _NOT_A_DENIAL else place
+    """The index of the nearest "not" that negates the words up to "but"; -1 if there is none."""
+    for index in range(but - 2, max(-1, but - 2 - _LONGEST_DENIED), -1):
+        if words[index].lower == "not" or words[index].lower.endswith("n't"):
+            return -1 if words[index + 1].lower in _NOT_A_DENIAL else index
     return -1
 
 
 def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
-    """The last place of the member after "but" if it matches the one after "not"; 0: it does not."""
+    """The last index of the member after "but" if it matches the member after "not"; 0 if it does not."""
     start = but + 2 if but + 1 < len(words) and words[but + 1].lower in _INSTEAD else but + 1
     if start >= len(words):
         return 0
@@ -203,7 +200,7 @@ def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
         end += 1
     denied, instead = words[denial + 1], words[start]
     same_size = end - start + 1 == but - denial - 1
-    # "not sad but angry about the bill": what belongs to both may follow a single word.
+    # "not sad but angry about the bill": words that belong to both may follow a single word.
     single = but - denial == 2 and instead.lower not in LITTLE and not has_mark(text, denied, words[but])
     same_start = denied.lower == instead.lower or PREPOSITIONS.issuperset((denied.lower, instead.lower))
     return end if same_size or single or same_start else 0
@@ -214,16 +211,16 @@ _SHARED: Final = 2
 
 
 def isocolon(passage: Passage) -> Span | None:
-    """Two neighboring pieces of equally many words, four or more, that share two words at the same places."""
+    """Find two neighbouring pieces with the same number of words, four or more, that share two words by position."""
     for first, second in pairwise(passage.pieces):
         two = bare(second)
         one = bare(first) if len(first) > len(two) else first
-        if len(one) == len(two) >= _LONG_MEMBER and _shared_places(one, two) >= _SHARED:
+        if len(one) == len(two) >= _LONG_MEMBER and _shared_indices(one, two) >= _SHARED:
             return span_between(first[0], second[-1])
     return None
 
 
-def _shared_places(first: Words, second: Words) -> int:
+def _shared_indices(first: Words, second: Words) -> int:
     return sum(one.lower == two.lower for one, two in zip(first, second, strict=True))
 
 
@@ -237,9 +234,9 @@ CHECKERS: Final[Mapping[str, Checker]] = {
 }
 LOOKS_FOR: Final[Mapping[str, str]] = {
     "polysyndeton": 'the same "and", "or" or "nor" three times in one sentence, a few words apart',
-    "asyndeton": "a list of three short members that are separated by commas alone",
-    "tricolon": "a list that ends with three members of equally many words",
+    "asyndeton": "a list of three short members with only commas between",
+    "tricolon": "a list that ends with three members of the same number of words",
     "correlative pair": 'a pair such as "either ... or" with a member right after each half',
     "antithesis (not this but that)": '"not" one thing "but" another one of the same form',
-    "isocolon": "two neighboring parts of equally many words that share two words at the same places",
+    "isocolon": "two neighbouring parts with the same number of words that share two words in the same positions",
 }

@@ -1,4 +1,4 @@
-"""Social acts: thanks, apologies, promises, warnings, polite requests."""
+"""Checkers of social acts: thanks, apologies, promises, warnings, polite requests."""
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -23,22 +23,22 @@ _BEFORE_THANKS: Final = word_set(
 
 
 def giving_thanks_with_a_reason(passage: Passage) -> Span | None:
-    """Thank you for A."""
+    """Find thanks with a reason, as in "thank you for A"."""
     lower = passage.lower
     if not ("thank" in lower or "grateful" in lower or "appreciate" in lower):
         return None
     for sentence in passage.sentences:
-        for place, word in enumerate(sentence.words[:-3]):
-            if word.lower in _THANKS and _THANKS[word.lower](sentence, place):
-                reason = _reason_after(sentence.words, place)
+        for index, word in enumerate(sentence.words[:-3]):
+            if word.lower in _THANKS and _THANKS[word.lower](sentence, index):
+                reason = _reason_after(sentence.words, index)
                 if reason:
                     return Span(word.start, sentence.words[-1].end)
     return None
 
 
-def _reason_after(words: Words, place: int) -> bool:
-    """Whether a reason of at least two words follows, before another clause starts."""
-    for word in words[place + 1 : min(place + 20, len(words) - 2)]:
+def _reason_after(words: Words, index: int) -> bool:
+    """Whether a reason of two or more words follows before another clause starts."""
+    for word in words[index + 1 : min(index + 20, len(words) - 2)]:
         if word.lower in _REASONS:
             return True
         if word.lower in _NEW_CLAUSE:
@@ -46,21 +46,21 @@ def _reason_after(words: Words, place: int) -> bool:
     return False
 
 
-def _thank(sentence: Sentence, place: int) -> bool:
-    """Whether the speaker thanks, not someone else: no "they thank you", no "thank goodness"."""
-    if sentence.words[place + 1].lower in _NOT_THANKED:
+def _thank(sentence: Sentence, index: int) -> bool:
+    """Whether the speaker thanks someone, unlike "they thank you" and "thank goodness"."""
+    if sentence.words[index + 1].lower in _NOT_THANKED:
         return False
-    return _opens_piece(sentence, place) or _speaker_before(sentence, place)
+    return _opens_piece(sentence, index) or _speaker_before(sentence, index)
 
 
-def _thanks(sentence: Sentence, place: int) -> bool:
-    """Whether this is a word of thanks: no "he thanks her", no "thanks to the rain"."""
+def _thanks(sentence: Sentence, index: int) -> bool:
+    """Whether "thanks" is the speaker's thanks, unlike "he thanks her" and "thanks to the rain"."""
     words = sentence.words
-    if words[place + 1].lower in _NOT_THANKED:
+    if words[index + 1].lower in _NOT_THANKED:
         return False
-    if place and words[place - 1].lower in _BEFORE_THANKS:
-        return words[place - 1].lower != "say" or _speaker_before(sentence, place)
-    return _opens_piece(sentence, place) and (words[place + 1].lower != "to" or words[place + 2].lower in _THANKED)
+    if index and words[index - 1].lower in _BEFORE_THANKS:
+        return words[index - 1].lower != "say" or _speaker_before(sentence, index)
+    return _opens_piece(sentence, index) and (words[index + 1].lower != "to" or words[index + 2].lower in _THANKED)
 
 
 _NOT_THANKED: Final = frozenset(
@@ -69,9 +69,9 @@ _NOT_THANKED: Final = frozenset(
 _THANKED: Final = frozenset({"you", "all", "everyone", "everybody", "each", "both"})
 
 
-def _speaker_before(sentence: Sentence, place: int) -> bool:
-    """Whether the nearest pronoun before a word is the speaker's, and nothing denies it."""
-    for word in reversed(sentence.words[max(place - 6, 0) : place]):
+def _speaker_before(sentence: Sentence, index: int) -> bool:
+    """Whether the nearest pronoun before a word is the speaker's, without a negation."""
+    for word in reversed(sentence.words[max(index - 6, 0) : index]):
         if _denied(word.lower) or word.lower in _OTHERS:
             return False
         if word.lower in _SPEAKERS:
@@ -79,27 +79,27 @@ def _speaker_before(sentence: Sentence, place: int) -> bool:
     return False
 
 
-def _feels(sentence: Sentence, place: int) -> bool:
-    """Whether the speaker is what the word says: "I am grateful", not "I met a grateful man"."""
-    return sentence.words[place - 1].lower in _BEFORE_FEELING and _speaker_before(sentence, place)
+def _feels(sentence: Sentence, index: int) -> bool:
+    """Whether an adjective describes the speaker: "I am grateful", not "I met a grateful man"."""
+    return sentence.words[index - 1].lower in _BEFORE_FEELING and _speaker_before(sentence, index)
 
 
 def _denied(lower: str) -> bool:
     return lower in ("not", "never", "no", "cannot") or lower.endswith("n't")
 
 
-def _opens_piece(sentence: Sentence, place: int) -> bool:
-    """Whether a word starts its piece or follows "and" or the like: no reported speech."""
-    if place and sentence.words[place - 1].lower in _AND:
+def _opens_piece(sentence: Sentence, index: int) -> bool:
+    """Whether a word starts its piece or follows "and" or the like, which excludes reported speech."""
+    if index and sentence.words[index - 1].lower in _AND:
         return True
-    return _after_mark(sentence, place)
+    return _after_mark(sentence, index)
 
 
-def _after_mark(sentence: Sentence, place: int) -> bool:
-    """Whether a word is the first of its sentence, or a mark stands before it."""
+def _after_mark(sentence: Sentence, index: int) -> bool:
+    """Whether a word is the first of its sentence or comes right after a mark."""
     words = sentence.words
-    gap = slice(words[place - 1].end - sentence.start, words[place].start - sentence.start) if place else slice(0)
-    return place == 0 or bool(sentence.text[gap].strip())
+    gap = slice(words[index - 1].end - sentence.start, words[index].start - sentence.start) if index else slice(0)
+    return index == 0 or bool(sentence.text[gap].strip())
 
 
 _AND: Final = word_set("and but so or then well oh hey please also now because")
@@ -120,72 +120,72 @@ _NO_FAULTS: Final = word_set("morning evening thing everything something anythin
 
 
 def offering_an_apology(passage: Passage) -> Span | None:
-    """Sorry for breaking A."""
+    """Find an apology for a deed, as in "sorry for breaking A"."""
     lower = passage.lower
     if not ("sorry" in lower or "apolog" in lower or "forgive" in lower):
         return None
     for number, sentence in enumerate(passage.sentences):
         words = sentence.words
-        for place in range(len(words)):
-            if not _apologizes(sentence, place):
+        for index in range(len(words)):
+            if not _apologizes(sentence, index):
                 continue
-            if _own_fault(sentence, place + 1):
-                return Span(words[place].start, words[-1].end)
+            if _own_fault(sentence, index + 1):
+                return Span(words[index].start, words[-1].end)
             following = passage.sentences[number + 1 : number + 2]
-            if len(words) - place <= 3 and following and _is_confession(following[0].words):
-                return Span(words[place].start, following[0].end)
+            if len(words) - index <= 3 and following and _is_confession(following[0].words):
+                return Span(words[index].start, following[0].end)
     return None
 
 
 def _is_confession(words: Words) -> bool:
-    """Whether the sentence after an apology tells what the speaker did: "I broke it"."""
+    """Whether the sentence after an apology says what the speaker did: "I broke it"."""
     return len(words) > 2 and words[0].lower in _CONFESSING
 
 
-def _apologizes(sentence: Sentence, place: int) -> bool:
+def _apologizes(sentence: Sentence, index: int) -> bool:
     words = sentence.words
-    lower = words[place].lower
-    after = words[place + 1].lower if place + 1 < len(words) else ""
+    lower = words[index].lower
+    after = words[index + 1].lower if index + 1 < len(words) else ""
     if lower == "sorry":
-        first = place - 1 if place and words[place - 1].lower in _VERY else place
-        return _opens_piece(sentence, first) or _speaker_before(sentence, place)
+        first = index - 1 if index and words[index - 1].lower in _VERY else index
+        return _opens_piece(sentence, first) or _speaker_before(sentence, index)
     if lower in ("apologize", "apologise"):
-        return _speaker_before(sentence, place)
+        return _speaker_before(sentence, index)
     if lower in ("apologies", "apology"):
-        return _opens_piece(sentence, place) or words[place - 1].lower in _OWN_APOLOGIES
-    return lower in ("forgive", "pardon") and after in ("me", "us") and _is_order(sentence, place)
+        return _opens_piece(sentence, index) or words[index - 1].lower in _OWN_APOLOGIES
+    return lower in ("forgive", "pardon") and after in ("me", "us") and _is_order(sentence, index)
 
 
 _OWN_APOLOGIES: Final = frozenset({"my", "our", "sincere", "deepest", "sincerest", "humble"})
 _VERY: Final = frozenset({"so", "very", "terribly", "really", "truly", "awfully", "deeply", "am"})
 
 
-def _is_order(sentence: Sentence, place: int) -> bool:
+def _is_order(sentence: Sentence, index: int) -> bool:
     """Whether a verb asks someone to do something: it opens its clause, or follows "please"."""
-    return _opens_piece(sentence, place) or sentence.words[place - 1].lower in ("please", "to", "you")
+    return _opens_piece(sentence, index) or sentence.words[index - 1].lower in ("please", "to", "you")
 
 
-def _own_fault(sentence: Sentence, place: int) -> bool:
-    """Whether what follows is the speaker's own deed: "for being late", "that I forgot"."""
-    following = [word.lower for word in sentence.words[place : place + 15]]
+def _own_fault(sentence: Sentence, index: int) -> bool:
+    """Whether the next words are the speaker's own deed: "for being late", "that I forgot"."""
+    following = [word.lower for word in sentence.words[index : index + 15]]
     if following[:1] == ["to"]:  # "sorry to hear that"
         return False
     for number, lower in enumerate(following[:-1]):
         if lower in ("but", "and", "however"):
             return False
         if lower in _FAULT_LINKS:
-            rest = _clause_from(sentence, place + number + 1)
+            rest = _clause_from(sentence, index + number + 1)
             return not _OWN.isdisjoint(rest) or (lower in ("for", "about") and any(_is_deed(part) for part in rest[:3]))
         if number <= 2 and (lower in _CONFESSING and following[number + 1] not in _FRIENDS):
             return True
     return False
 
 
-def _clause_from(sentence: Sentence, place: int) -> list[str]:
-    """The words up to the next mark that has at least two words before it, or up to the next "and I"."""
+def _clause_from(sentence: Sentence, index: int) -> list[str]:
+    """The words up to the next mark after two or more words, or up to the next "and I"."""
     words = sentence.words
     clause: list[str] = []
-    for number, word in enumerate(words[place : place + 15], start=place):
+    for number, word in enumerate(words[index : index + 15], start=index):
         after = words[number + 1].lower if number + 1 < len(words) else ""
         if (len(clause) >= 2 and _after_mark(sentence, number)) or (
             word.lower in ("and", "but") and after in _SPEAKERS
@@ -207,34 +207,34 @@ _WILLS: Final = frozenset({"will", "shall", "won't", "i'll", "we'll"})
 
 
 def giving_a_promise(passage: Passage) -> Span | None:
-    """I promise that I will do A."""
+    """Find a promise, as in "I promise that I will do A"."""
     lower = passage.lower
     if not ("promise" in lower or "swear" in lower or "vow" in lower or "my word" in lower or "pledge" in lower):
         return None
     for sentence in passage.sentences:
-        for place in range(1, len(sentence.words)):
-            if _promises(sentence.words, place) and _own_future(sentence.words, place):
+        for index in range(1, len(sentence.words)):
+            if _promises(sentence.words, index) and _own_future(sentence.words, index):
                 return Span(sentence.words[0].start, sentence.words[-1].end)
     return None
 
 
-def _promises(words: Words, place: int) -> bool:
-    before = [word.lower for word in words[max(place - 3, 0) : place]]
-    if words[place].lower == "word":
+def _promises(words: Words, index: int) -> bool:
+    before = [word.lower for word in words[max(index - 3, 0) : index]]
+    if words[index].lower == "word":
         return before[-1] in ("my", "our") and (not {"give", "have"}.isdisjoint(before) or "on" in before)
-    if words[place].lower not in _PROMISES or before[-1] in DETERMINERS:
+    if words[index].lower not in _PROMISES or before[-1] in DETERMINERS:
         return False
     speaker = next((number for number in reversed(range(len(before))) if before[number] in ("i", "we")), None)
     return speaker is not None and not any(_denied(lower) for lower in before[speaker:])
 
 
-def _own_future(words: Words, place: int) -> bool:
+def _own_future(words: Words, index: int) -> bool:
     """Whether the sentence says what the speaker will do, or the promise is one "to" do something."""
-    words, place = words[max(place - 40, 0) : place + 40], min(place, 40)
+    words, index = words[max(index - 40, 0) : index + 40], min(index, 40)
     lowers = [word.lower for word in words]
     if "i'll" in lowers or "we'll" in lowers:
         return True
-    for to in range(place + 1, min(place + 5, len(words) - 1)):
+    for to in range(index + 1, min(index + 5, len(words) - 1)):
         if lowers[to] in _WILLS or lowers[to] in ("that", "i", "we"):
             break
         if lowers[to] == "to" and not is_minor(lowers[to + 1]) | (lowers[to + 1] in ("the", "a")):
@@ -252,7 +252,7 @@ def _own_future(words: Words, place: int) -> bool:
 
 
 def _is_speakers(lowers: list[str], will: int) -> bool:
-    """Whether the one who will do it is the speaker: "I will", "we never will", "never will I"."""
+    """Whether the speaker will do it: "I will", "we never will", "never will I"."""
     if not {"i", "we"}.isdisjoint(lowers[max(will - 1, 0) : will + 2]):
         return True
     return will > 1 and lowers[will - 2] in ("i", "we") and lowers[will - 1] in _BETWEEN_I_AND_WILL
@@ -265,21 +265,21 @@ _LINKS: Final = frozenset({"or", "otherwise", "because", "since", "as", "for", "
 
 
 def warning_with_a_consequence(passage: Passage) -> Span | None:
-    """Don't do A, or B will happen."""
+    """Find a warning, as in "don't do A, or B will happen"."""
     for sentence, following in _with_next(passage):
         pieces = sentence.pieces
         for number, piece in enumerate(pieces):
-            place = next((place for place in range(len(piece) - 1) if _forbids(piece, place)), None)
-            if place is None:
+            index = next((index for index in range(len(piece) - 1) if _forbids(piece, index)), None)
+            if index is None:
                 continue
-            end = _harm_after(piece[place + 1 :], [*pieces[number + 1 : number + 7], *following[:6]])
+            end = _harm_after(piece[index + 1 :], [*pieces[number + 1 : number + 7], *following[:6]])
             if end:
-                return Span(piece[place].start, end)
+                return Span(piece[index].start, end)
     return None
 
 
 def _with_next(passage: Passage) -> Iterator[tuple[Sentence, tuple[Words, ...]]]:
-    """Each sentence that may forbid something, and the pieces of the one after it if that goes on about it."""
+    """Each sentence that may forbid something, and the pieces of the next sentence if it continues the warning."""
     lower = passage.lower
     if not any(
         word in lower for word in ("don't", "do not", "never", "careful", "watch", "beware", "stop", "look out")
@@ -291,29 +291,29 @@ def _with_next(passage: Passage) -> Iterator[tuple[Sentence, tuple[Words, ...]]]
             yield sentence, following.pieces if following is not None and goes_on else ()
 
 
-def _forbids(piece: Words, place: int) -> bool:
-    lower, after = piece[place].lower, piece[place + 1].lower
-    if lower not in _FORBIDDING or not opens_clause(piece, place):
+def _forbids(piece: Words, index: int) -> bool:
+    lower, after = piece[index].lower, piece[index + 1].lower
+    if lower not in _FORBIDDING or not opens_clause(piece, index):
         return False
     if lower == "do":
-        return after == "not" and not _comforts(piece, place + 2)
+        return after == "not" and not _comforts(piece, index + 2)
     if lower == "don't":
-        return not _comforts(piece, place + 1)
+        return not _comforts(piece, index + 1)
     if lower in ("be", "watch", "look"):
         return after in ("careful", "out", "cautious", "wary", "your")
     if lower in ("careful", "stop"):
-        return place == 0 or (lower == "stop" and after not in ("by", "in", "over"))
+        return index == 0 or (lower == "stop" and after not in ("by", "in", "over"))
     return lower != "never" or not _is_inverted(after)
 
 
-def _comforts(piece: Words, place: int) -> bool:
-    """Whether it is fear that is forbidden: "don't worry", "do not be afraid"."""
-    feelings = [word.lower for word in piece[place : place + 2]]
+def _comforts(piece: Words, index: int) -> bool:
+    """Whether the order only comforts: "don't worry", "do not be afraid"."""
+    feelings = [word.lower for word in piece[index : index + 2]]
     return not _FEARS.isdisjoint(feelings if feelings[:1] == ["be"] else feelings[:1])
 
 
 def _is_inverted(after: str) -> bool:
-    """Whether this is no order, as in "never have I seen" and "never again"."""
+    """Whether "never" gives no order: "never have I seen", "never again"."""
     return after in _INVERTED or (after.endswith("ed") and not after.endswith("eed"))
 
 
@@ -328,20 +328,20 @@ _INVERTED: Final = word_set(
 
 
 def _harm_after(rest: Words, later: list[Words]) -> int | None:
-    """Where the clause with the harm ends: in a later piece, or in this one after a linking word."""
+    """The end of the clause with the harm: in a later piece, or in this one after a linking word."""
     for piece in (_after_link(rest), *later):
         if piece and piece[0].lower in ("and", "so"):  # "and you will be safe"
             continue
-        for place, word in enumerate(piece[:-1]):
-            if (place and word.lower in _HARMS) or word.lower.endswith("'ll"):
+        for index, word in enumerate(piece[:-1]):
+            if (index and word.lower in _HARMS) or word.lower.endswith("'ll"):
                 return piece[-1].end
     return None
 
 
 def _after_link(words: Words) -> Words:
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word.lower in _LINKS:
-            return words[place + 1 :]
+            return words[index + 1 :]
     return ()
 
 
@@ -350,28 +350,28 @@ _COURTESY: Final = frozenset({"please", "kindly", "mind"})
 
 
 def asking_politely(passage: Passage) -> Span | None:
-    """Could you please do A?"""
+    """Find a polite question, as in "could you please do A?"."""
     if "?" not in passage.text or not any(word in passage.lower for word in _COURTESY):
         return None
     for sentence in passage.sentences:
         if "?" not in sentence.text or all(word.lower not in _COURTESY for word in sentence.words):
             continue
         for piece in sentence.pieces[:40]:
-            place = next((place for place in range(len(piece) - 1) if _asks(piece, place)), None)
-            if place is not None and _courteous_question(passage, sentence, piece[place].start):
-                return Span(piece[place].start, sentence.end)
+            index = next((index for index in range(len(piece) - 1) if _asks(piece, index)), None)
+            if index is not None and _courteous_question(passage, sentence, piece[index].start):
+                return Span(piece[index].start, sentence.end)
     return None
 
 
-def _asks(piece: Words, place: int) -> bool:
-    lower, after = piece[place].lower, piece[place + 1].lower
-    if lower not in _ASKING or not opens_clause(piece, place):
+def _asks(piece: Words, index: int) -> bool:
+    lower, after = piece[index].lower, piece[index + 1].lower
+    if lower not in _ASKING or not opens_clause(piece, index):
         return False
     return after == "you" or (lower in ("may", "could", "can", "might") and after in ("i", "we"))
 
 
 def _courteous_question(passage: Passage, sentence: Sentence, start: int) -> bool:
-    """Whether the question that starts here has a courteous word before its question mark (or right in front)."""
+    """Whether the question at an index has a courteous word before its question mark or right before the question."""
     mark = passage.text.find("?", start, sentence.end)
     return mark > 0 and any(word.lower in _COURTESY and (start - 12 < word.start < mark) for word in sentence.words)
 
@@ -384,9 +384,9 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "asking politely": asking_politely,
 }
 LOOKS_FOR: Final[Mapping[str, str]] = {
-    "giving thanks with a reason": 'the speaker\'s thanks and after it a reason with "for", "that" or "because"',
-    "offering an apology": "the speaker's apology and after it the speaker's own fault",
-    "giving a promise": 'a promise by "I" or "we" that tells what they will do',
+    "giving thanks with a reason": 'the speaker\'s thanks and then a reason with "for", "that" or "because"',
+    "offering an apology": "the speaker's apology and then the speaker's own fault",
+    "giving a promise": 'a promise by "I" or "we" that says what they will do',
     "warning with a consequence": "an order to be careful or to avoid something and the harm that could follow",
     "asking politely": 'a question that opens with "could you" or the like and has "please", "kindly" or "mind"',
 }

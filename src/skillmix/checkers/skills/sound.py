@@ -1,12 +1,12 @@
-"""Checkers of figures of sound: what words begin and end with."""
+"""Checkers of figures of sound: how words begin and end."""
 
 import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.plain_words import GRAMMAR, LITTLE, span_between
-from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Word
+from skillmix.checkers.english.words import GRAMMAR, LITTLE
+from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Word, span_between
 
 _CONSONANTS: Final = frozenset("bcdfghjklmnpqrstvwxyz")
 _VOWEL = re.compile(r"[aeiouy]")
@@ -17,30 +17,30 @@ _SUFFIXES: Final = re.compile(
 
 
 def alliteration(passage: Passage) -> Span | None:
-    """Three different words of content with the same first consonant, at most one word apart."""
+    """Find three different content words with the same first consonant, with at most one word between."""
     for sentence in passage.sentences:
         initials = [
-            (place, word.lower[0])
-            for place, word in enumerate(sentence.words)
+            (index, word.lower[0])
+            for index, word in enumerate(sentence.words)
             if word.lower[0] in _CONSONANTS and word.lower not in GRAMMAR
         ]
-        found = _chain(sentence, initials, 2)
-        if found:
-            return found
+        span = _chain(sentence, initials, 2)
+        if span:
+            return span
     return None
 
 
 def homoioteleuton(passage: Passage) -> Span | None:
-    """Three different words of five or more letters with the same last three, at most two words apart."""
+    """Find three different words of five or more letters with the same last three, at most two words between."""
     for sentence in passage.sentences:
         endings = [
-            (place, word.lower[-3:])
-            for place, word in enumerate(sentence.words)
+            (index, word.lower[-3:])
+            for index, word in enumerate(sentence.words)
             if word.end - word.start >= _LONG and word.lower not in LITTLE and word.lower[-3:].isalpha()
         ]
-        found = _chain(sentence, endings, 3)
-        if found:
-            return found
+        span = _chain(sentence, endings, 3)
+        if span:
+            return span
     return None
 
 
@@ -48,19 +48,19 @@ _LONG: Final = 5
 
 
 def _chain(sentence: Sentence, keyed: list[tuple[int, str]], step: int) -> Span | None:
-    """Three different words with the same key, each at most so many places after the one before."""
+    """Find three different words with the same key, each at most `step` words after the one before."""
     chains: dict[str, list[Word]] = {}
     last: dict[str, int] = {}
-    for place, key in keyed:
-        word = sentence.words[place]
-        if key in chains and place - last[key] <= step:
+    for index, key in keyed:
+        word = sentence.words[index]
+        if key in chains and index - last[key] <= step:
             if all(word.lower != other.lower for other in chains[key]):
                 chains[key].append(word)
             if len(chains[key]) == _ENOUGH:
                 return span_between(chains[key][0], word)
         else:
             chains[key] = [word]
-        last[key] = place
+        last[key] = index
     return None
 
 
@@ -68,7 +68,7 @@ _ENOUGH: Final = 3
 
 
 def end_rhyme(passage: Passage) -> Span | None:
-    """Two neighboring pieces of three words or more, with last words alike in their last three letters."""
+    """Find two neighbouring pieces of three or more words whose last words share their last three letters."""
     for first, second in pairwise(passage.pieces):
         if len(first) >= _ENOUGH and len(second) >= _ENOUGH and _rhymes(first[-1].lower, second[-1].lower):
             return span_between(first[0], second[-1])
@@ -88,23 +88,23 @@ def _rhymes(first: str, second: str) -> bool:
 
 
 def abecedarian_run(passage: Passage) -> Span | None:
-    """Four words in a row whose first letters follow each other in the alphabet."""
+    """Find four consecutive words whose first letters follow each other in the alphabet."""
     for sentence in passage.sentences:
         words = sentence.words
         run = 1
         before = 0
-        for place, word in enumerate(words):
+        for index, word in enumerate(words):
             initial = ord(word.lower[0])
             run = run + 1 if initial == before + 1 and word.lower[0] in _LETTERS else 1
             before = initial
             if run == _RUN:
-                return span_between(words[place - _RUN + 1], word)
+                return span_between(words[index - _RUN + 1], word)
     return None
 
 
 _RUN: Final = 4
 _LETTERS: Final = frozenset("bcdefghijklmnopqrstuvwxyz")
-"""Those that can follow another; a word before "a" is a mark or a figure."""
+"""Letters that follow another letter of the alphabet, which "a" does not."""
 
 CHECKERS: Final[Mapping[str, Checker]] = {
     "alliteration": alliteration,
@@ -114,7 +114,7 @@ CHECKERS: Final[Mapping[str, Checker]] = {
 }
 LOOKS_FOR: Final[Mapping[str, str]] = {
     "alliteration": "three different words close together that begin with the same consonant",
-    "end rhyme": "two neighboring parts of the text whose last words rhyme",
+    "end rhyme": "two neighbouring parts of the text whose last words rhyme",
     "homoioteleuton": "three long words close together that end in the same three letters",
     "abecedarian run": "four words in a row whose first letters follow each other in the alphabet",
 }

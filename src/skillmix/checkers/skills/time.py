@@ -1,4 +1,4 @@
-"""Time: steps in order, deadlines, spans of time, actions at the same time."""
+"""Checkers of time: steps in order, deadlines, time spans, simultaneous actions."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -16,32 +16,32 @@ _LASTS: Final = frozenset({"finally", "lastly", "last"})
 
 
 def sequence_of_steps(passage: Passage) -> Span | None:
-    """First A, then B, finally C."""
+    """Find "first A, then B, finally C"."""
     lower = passage.lower
     if not ("first" in lower or "to begin" in lower or "to start" in lower):
         return None
     words = passage.words
     opening = middle = -1
-    for place in range(len(words) - 2):
-        if middle < 0 and _opens_steps(words, place):
-            opening = place
-        elif opening >= 0 and middle < 0 and place - opening >= 3 and _goes_on(words, place):
-            middle = place
-        elif middle >= 0 and place - middle >= 3 and _ends_steps(words, place):
-            return Span(words[opening].start, words[place + 2].end)
+    for index in range(len(words) - 2):
+        if middle < 0 and _opens_steps(words, index):
+            opening = index
+        elif opening >= 0 and middle < 0 and index - opening >= 3 and _goes_on(words, index):
+            middle = index
+        elif middle >= 0 and index - middle >= 3 and _ends_steps(words, index):
+            return Span(words[opening].start, words[index + 2].end)
     return None
 
 
-def _opens_steps(words: Words, place: int) -> bool:
-    before = words[place - 1].lower if place else ""
-    lower, after = words[place].lower, words[place + 1].lower
+def _opens_steps(words: Words, index: int) -> bool:
+    before = words[index - 1].lower if index else ""
+    lower, after = words[index].lower, words[index + 1].lower
     if lower in _FIRSTS:
         return before not in _AFTER_DETERMINER and after not in _NO_STEP_AFTER
-    return lower == "to" and after in ("begin", "start") and words[place + 2].lower == "with"
+    return lower == "to" and after in ("begin", "start") and words[index + 2].lower == "with"
 
 
-def _goes_on(words: Words, place: int) -> bool:
-    before, lower, after = words[place - 1].lower, words[place].lower, words[place + 1].lower
+def _goes_on(words: Words, index: int) -> bool:
+    before, lower, after = words[index - 1].lower, words[index].lower, words[index + 1].lower
     if lower == "after":
         return after in ("that", "this", "which")
     if lower not in _THENS or before in _AFTER_DETERMINER:
@@ -49,10 +49,10 @@ def _goes_on(words: Words, place: int) -> bool:
     return before not in _OLD_THEN if lower == "then" else after not in _NO_STEP_AFTER
 
 
-def _ends_steps(words: Words, place: int) -> bool:
-    before, lower, after = words[place - 1].lower, words[place].lower, words[place + 1].lower
+def _ends_steps(words: Words, index: int) -> bool:
+    before, lower, after = words[index - 1].lower, words[index].lower, words[index + 1].lower
     if lower == "end":
-        return (words[place - 2].lower, before) == ("in", "the")
+        return (words[index - 2].lower, before) == ("in", "the")
     if lower not in _LASTS:
         return False
     return lower != "last" or (before not in _AFTER_DETERMINER and after not in _NO_STEP_AFTER)
@@ -99,27 +99,27 @@ _MINUTES: Final = frozenset({"fifteen", "thirty", "forty-five"})
 _MOST_BEFORE: Final = 5
 
 
-def _time_at(words: Words, place: int, ends: frozenset[int]) -> int | None:
-    """Where a time that starts at a place ends: "the end of May", "five o'clock", "Monday morning"."""
-    limit = min(place + _MOST_BEFORE, len(words))
-    while place < limit:
-        word = words[place]
+def _time_at(words: Words, index: int, ends: frozenset[int]) -> int | None:
+    """The index after a time that starts here: "the end of May", "five o'clock", "Monday morning"."""
+    limit = min(index + _MOST_BEFORE, len(words))
+    while index < limit:
+        word = words[index]
         if word.lower.removesuffix("'s") in _TIMES:
-            return place + 1
+            return index + 1
         if word.lower[0].isdigit() or word.lower not in _BEFORE_TIMES:
-            return _clock_at(words, place, ends)
-        place += 1
+            return _clock_at(words, index, ends)
+        index += 1
     return None
 
 
-def _clock_at(words: Words, place: int, ends: frozenset[int]) -> int | None:
-    lower = words[place].lower
-    after = place + 1
+def _clock_at(words: Words, index: int, ends: frozenset[int]) -> int | None:
+    lower = words[index].lower
+    after = index + 1
     if ":" not in lower and not (lower.count(".") == 1 and lower[0].isdigit()):
-        number = next(iter(numbers_in(words[place : place + 3])), None)
+        number = next(iter(numbers_in(words[index : index + 3])), None)
         if number is None or number.first or not 0 <= number.value <= 31:
             return None
-        after = place + number.after
+        after = index + number.after
         if after < len(words) and words[after].lower in ("th", "st", "nd", "rd"):
             return after + 1
         if after < len(words) and words[after].lower in _MINUTES:
@@ -139,36 +139,36 @@ _LIMITS: Final = frozenset({"by", "before", "than"})
 
 
 def duty_with_a_deadline(passage: Passage) -> Span | None:
-    """You must do it by Friday."""
+    """Find a duty with a deadline, as in "you must do it by Friday"."""
     if "by " not in passage.lower and "before " not in passage.lower and "later than" not in passage.lower:
         return None
     for sentence in passage.sentences:
         words = sentence.words
-        limits = [place for place, word in enumerate(words[:-1]) if word.lower in _LIMITS and _limits(words, place)]
-        duties = [place for place, word in enumerate(words[:-1]) if word.lower in _ANY_DUTY and _is_duty(words, place)]
+        limits = [index for index, word in enumerate(words[:-1]) if word.lower in _LIMITS and _limits(words, index)]
+        duties = [index for index, word in enumerate(words[:-1]) if word.lower in _ANY_DUTY and _is_duty(words, index)]
         if not limits or not duties:
             continue
         ends = _piece_ends(sentence)
-        for place in limits:
-            end = _time_at(words, place + 1, ends)
+        for index in limits:
+            end = _time_at(words, index + 1, ends)
             if end:
-                return Span(words[min(place, duties[0])].start, words[max(end - 1, duties[0])].end)
+                return Span(words[min(index, duties[0])].start, words[max(end - 1, duties[0])].end)
     return None
 
 
-def _limits(words: Words, place: int) -> bool:
-    after = words[place + 1].lower
-    if words[place].lower == "by":
-        return after not in ("day", "night") and (not place or words[place - 1].lower != after)  # "one by one"
-    if words[place].lower == "before":
+def _limits(words: Words, index: int) -> bool:
+    after = words[index + 1].lower
+    if words[index].lower == "by":
+        return after not in ("day", "night") and (not index or words[index - 1].lower != after)  # "one by one"
+    if words[index].lower == "before":
         return True
-    return place >= 2 and words[place - 1].lower == "later" and words[place - 2].lower in ("no", "not")
+    return index >= 2 and words[index - 1].lower == "later" and words[index - 2].lower in ("no", "not")
 
 
-def _is_duty(words: Words, place: int) -> bool:
-    """Whether a duty is laid on someone here, not lifted: no "need not", no "don't have to"."""
-    lower, after = words[place].lower, words[place + 1].lower
-    before = words[place - 1].lower if place else ""
+def _is_duty(words: Words, index: int) -> bool:
+    """Whether the words state a duty, unlike "need not" and "don't have to"."""
+    lower, after = words[index].lower, words[index + 1].lower
+    before = words[index - 1].lower if index else ""
     if before in ("not", "no", "never", "without", "cannot") or before.endswith("n't") or after in ("not", "never"):
         return False
     if lower == "due":
@@ -188,21 +188,21 @@ _CHANGES: Final = word_set(
 
 
 def start_and_end_time(passage: Passage) -> Span | None:
-    """From nine until five."""
+    """Find a time span, as in "from nine until five"."""
     if "from " not in passage.lower:
         return None
     for sentence in passage.sentences:
         words = sentence.words
         ends = _piece_ends(sentence)
-        for place, word in enumerate(words[:-3]):
-            end = _time_span(words, place, ends) if word.lower == "from" else None
-            if end and not _is_change(words, place, end, ends):
+        for index, word in enumerate(words[:-3]):
+            end = _time_span(words, index, ends) if word.lower == "from" else None
+            if end and not _is_change(words, index, end, ends):
                 return Span(word.start, words[end - 1].end)
     return None
 
 
-def _time_span(words: Words, place: int, ends: frozenset[int]) -> int | None:
-    first = _time_at(words, place + 1, ends)
+def _time_span(words: Words, index: int, ends: frozenset[int]) -> int | None:
+    first = _time_at(words, index + 1, ends)
     if first is None:
         return None
     for until in range(first, min(first + 5, len(words) - 1)):
@@ -214,13 +214,13 @@ def _time_span(words: Words, place: int, ends: frozenset[int]) -> int | None:
     return None
 
 
-def _is_change(words: Words, place: int, end: int, ends: frozenset[int]) -> bool:
-    """Whether two bare numbers are amounts: "it grew from five to ten"."""
-    opening = place
-    while opening > max(place - 30, 0) and words[opening - 1].end not in ends:
+def _is_change(words: Words, index: int, end: int, ends: frozenset[int]) -> bool:
+    """Whether two bare numbers are amounts and no times: "it grew from five to ten"."""
+    opening = index
+    while opening > max(index - 30, 0) and words[opening - 1].end not in ends:
         opening -= 1
-    bare = end - place <= 5 and not any(word.lower in _TIMES or ":" in word.lower for word in words[place:end])
-    return bare and any(word.lower in _CHANGES for word in words[opening:place])
+    bare = end - index <= 5 and not any(word.lower in _TIMES or ":" in word.lower for word in words[index:end])
+    return bare and any(word.lower in _CHANGES for word in words[opening:index])
 
 
 _BEING: Final = word_set(
@@ -228,7 +228,7 @@ _BEING: Final = word_set(
 )
 _NOT_BETWEEN: Final = DETERMINERS - {"all", "both"} | word_set("in of on at to for with from by one two three")
 _NOUNS_TOO: Final = word_set("building painting drawing meeting clothing recording wedding")
-"""After "'s" they belong to someone: "the baker's painting"."""
+"""Words in -ing that are nouns after "'s": "the baker's painting"."""
 _NO_ACTIONS: Final = word_set(
     """
     thing something nothing anything everything morning evening king ring spring string wing ceiling sibling
@@ -241,32 +241,32 @@ _JOINING: Final = frozenset({"while", "as", "meanwhile", "whilst"})
 
 
 def two_actions_at_once(passage: Passage) -> Span | None:
-    """While A was cooking, B was reading."""
+    """Find two simultaneous actions, as in "while A was cooking, B was reading"."""
     if passage.lower.count("ing") < 2:
         return None
     for sentence in passage.sentences:
         words = sentence.words
-        actions = [place for place, word in enumerate(words) if word.lower.endswith("ing") and _is_action(words, place)]
+        actions = [index for index, word in enumerate(words) if word.lower.endswith("ing") and _is_action(words, index)]
         if len(actions) < 2:
             continue
-        joints = [place for place, word in enumerate(words) if word.lower in _JOINING]
-        joints += [place for place in range(len(words) - 2) if _same_time(words, place)]
+        joints = [index for index, word in enumerate(words) if word.lower in _JOINING]
+        joints += [index for index in range(len(words) - 2) if _same_time(words, index)]
         if any(_joins(sentence, joint, actions) for joint in joints[:_MOST_JOINTS]):
             return Span(words[0].start, words[-1].end)
     return None
 
 
-def _same_time(words: Words, place: int) -> bool:
-    return words[place].lower == "same" and words[place + 1].lower == "time"
+def _same_time(words: Words, index: int) -> bool:
+    return words[index].lower == "same" and words[index + 1].lower == "time"
 
 
-def _is_action(words: Words, place: int) -> bool:
-    lower = words[place].lower
-    if len(lower) < 5 or lower in _NO_ACTIONS or place == 0:
+def _is_action(words: Words, index: int) -> bool:
+    lower = words[index].lower
+    if len(lower) < 5 or lower in _NO_ACTIONS or index == 0:
         return False
-    if lower == "going" and place + 1 < len(words) and words[place + 1].lower == "to":
+    if lower == "going" and index + 1 < len(words) and words[index + 1].lower == "to":
         return False
-    for word in reversed(words[max(place - 3, 0) : place]):
+    for word in reversed(words[max(index - 3, 0) : index]):
         if word.lower in _NOT_BETWEEN:  # "is a tall building"
             return False
         if word.lower in _BEING or (word.lower.endswith("'s") and lower not in _NOUNS_TOO):
@@ -275,15 +275,15 @@ def _is_action(words: Words, place: int) -> bool:
 
 
 def _joins(sentence: Sentence, joint: int, actions: list[int]) -> bool:
-    """Whether one action stands in the clause of the joining word and one outside it."""
+    """Whether one action is in the clause of the joining word and another outside it."""
     words = sentence.words
     if actions[0] < joint < actions[-1]:
         return True
     ends = _piece_ends(sentence)
-    close = next((place for place in range(joint, len(words)) if words[place].end in ends and place > joint + 1), 0)
+    close = next((index for index in range(joint, len(words)) if words[index].end in ends and index > joint + 1), 0)
     if joint < actions[0] <= close < actions[-1]:
         return True
-    # a second "be" shows a second clause where the comma was left out: "as she was sewing he was reading"
+    # without a comma, a second "be" shows the second clause: "as she was sewing he was reading"
     between = {word.lower for word in words[actions[0] : actions[-1]]}
     apart = actions[-1] - actions[0] >= 3 and between.isdisjoint(("and", "or", "but", "nor", "that"))
     return joint < actions[0] and apart and close >= actions[-1]

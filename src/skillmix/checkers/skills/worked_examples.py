@@ -1,11 +1,11 @@
-"""Checkers of the skills that only worked examples show."""
+"""Checkers of the five skills that only worked examples use."""
 
 import re
 from collections.abc import Mapping
 from typing import Final
 
-from skillmix.checkers.english.plain_words import PERSONS, has_mark, only_comma, span_between, word_set
-from skillmix.checkers.passage import Checker, Passage, Span, Words
+from skillmix.checkers.english.words import PERSONS, word_set
+from skillmix.checkers.passage import Checker, Passage, Span, Words, has_mark, only_comma, span_between
 
 _AS_AS = re.compile(
     r"\bas (?!(?:soon|long|well|far|much|many|early|late|often|little|few) )"
@@ -19,11 +19,11 @@ _NOT_LIKENED: Final = PERSONS - {"it", "him", "her", "me", "us", "them"} | word_
 
 
 def simile(passage: Passage) -> Span | None:
-    """One thing is as something as a thing, or does something like a thing."""
+    """Find a comparison such as "as cold as a stone" or "ran like a deer"."""
     text = passage.lower
-    found = _AS_AS.search(text) if text.count("as ") > 1 else None
-    if found:
-        return Span(*found.span())
+    match = _AS_AS.search(text) if text.count("as ") > 1 else None
+    if match:
+        return Span(*match.span())
     for like in _LIKE_A.finditer(text) if "like a" in text else ():
         if like["before"] not in _NOT_LIKENED:
             return Span(*like.span())
@@ -31,25 +31,25 @@ def simile(passage: Passage) -> Span | None:
 
 
 def list_after_a_colon(passage: Passage) -> Span | None:
-    """Three words or more, a colon, and three members with a conjunction before the last."""
+    """Find three or more words, a colon, and three members with a conjunction before the last."""
     for sentence in passage.sentences:
         colon = sentence.text.find(": ")
         if colon < 0:
             continue
-        place = sentence.start + colon
-        before = [word for word in sentence.words if word.end <= place]
-        after = tuple(piece for piece in sentence.pieces if piece[0].start > place)
+        index = sentence.start + colon
+        before = [word for word in sentence.words if word.end <= index]
+        after = tuple(piece for piece in sentence.pieces if piece[0].start > index)
         if len(before) >= 3 and _is_list(passage.text, after):
             return span_between(before[0], after[-1][-1])
     return None
 
 
 def _is_list(text: str, pieces: tuple[Words, ...]) -> bool:
-    for place in range(1, len(pieces)):
-        if not only_comma(text, pieces[place - 1], pieces[place]):
+    for index in range(1, len(pieces)):
+        if not only_comma(text, pieces[index - 1], pieces[index]):
             return False
-        members = place + 1
-        last = [word.lower for word in pieces[place]]
+        members = index + 1
+        last = [word.lower for word in pieces[index]]
         if last[0] in ("and", "or"):
             return members >= 3 and len(last) > 1
         if ("and" in last[1:-1] or "or" in last[1:-1]) and members >= 2:
@@ -66,24 +66,24 @@ _REACH: Final = 6
 
 
 def superlative_claim(passage: Passage) -> Span | None:
-    """The article with a superlative, and the field of comparison within six words."""
+    """Find "the" with a superlative, and the field of comparison within six words."""
     for sentence in passage.sentences:
         words = sentence.words
-        for place in range(len(words) - 2):
-            if words[place].lower == "the" and _is_superlative(words[place + 1].lower):
-                end = _field_of_comparison(passage.text, words, place + 2)
+        for index in range(len(words) - 2):
+            if words[index].lower == "the" and _is_superlative(words[index + 1].lower):
+                end = _field_of_comparison(passage.text, words, index + 2)
                 if end:
-                    return span_between(words[place], words[end])
+                    return span_between(words[index], words[end])
     return None
 
 
 def _field_of_comparison(text: str, words: Words, start: int) -> int:
-    """Where the field of comparison begins, before any mark but one between two superlatives; 0: nowhere near."""
-    for place in range(start, min(start + _REACH + 1, len(words))):
-        if has_mark(text, words[place - 1], words[place]) and not _is_superlative(words[place].lower):
+    """The index of the field of comparison, before any mark except one between two superlatives; 0 if none is near."""
+    for index in range(start, min(start + _REACH + 1, len(words))):
+        if has_mark(text, words[index - 1], words[index]) and not _is_superlative(words[index].lower):
             return 0
-        if words[place].lower in _FIELD:
-            return place
+        if words[index].lower in _FIELD:
+            return index
     return 0
 
 
@@ -97,13 +97,13 @@ _MARKS_OFF: Final = word_set("that which who for with")
 
 
 def plain_definition(passage: Passage) -> Span | None:
-    """A thing with its article, "is a", its kind and what marks it off."""
+    """Find a thing with its article, "is a", its kind, and what distinguishes it."""
     for sentence in passage.sentences:
         words = sentence.words
-        for place in range(2, len(words) - 3):
-            if words[place].lower == "is" and words[place + 1].lower in ("a", "an"):
-                start = _subject_start(passage.text, words, place)
-                end = _mark_off(words, place + 3)
+        for index in range(2, len(words) - 3):
+            if words[index].lower == "is" and words[index + 1].lower in ("a", "an"):
+                start = _subject_start(passage.text, words, index)
+                end = _mark_off(words, index + 3)
                 if start >= 0 and end:
                     return span_between(words[start], words[end])
     return None
@@ -113,7 +113,7 @@ _LEADS_ON: Final = word_set("and but because since so as that if")
 
 
 def _subject_start(text: str, words: Words, verb: int) -> int:
-    """The place of an article that opens a clause one to three words before the verb; -1: there is none."""
+    """The index of an article that opens a clause one to three words before the verb; -1 if there is none."""
     for start in range(verb - 2, max(-1, verb - 5), -1):
         if words[start].lower in ("a", "an"):
             opens = start == 0 or words[start - 1].lower in _LEADS_ON or has_mark(text, words[start - 1], words[start])
@@ -122,9 +122,9 @@ def _subject_start(text: str, words: Words, verb: int) -> int:
 
 
 def _mark_off(words: Words, start: int) -> int:
-    for place in range(start, min(start + _REACH, len(words) - 1)):
-        if words[place].lower in _MARKS_OFF:
-            return place + 1
+    for index in range(start, min(start + _REACH, len(words) - 1)):
+        if words[index].lower in _MARKS_OFF:
+            return index + 1
     return 0
 
 
@@ -141,15 +141,15 @@ _UNREAL: Final = word_set(
 
 
 def if_only_wish(passage: Passage) -> Span | None:
-    """The words "if only" or "I wish", a subject, and soon a verb of what is not so."""
+    """Find "if only" or "I wish", a subject, and soon a verb for something unreal."""
     text = passage.lower
     if "if only" not in text and "wish" not in text:
         return None
-    for found in _WISH.finditer(text):
-        after = text[found.end() : found.end() + 80].split()[: _REACH + 1]
+    for match in _WISH.finditer(text):
+        after = text[match.end() : match.end() + 80].split()[: _REACH + 1]
         if any(_is_unreal(word.strip('.,;:!?"()'), number) for number, word in enumerate(after)):
-            start = max(found.start("only"), found.start("wish"))
-            return Span(start, found.end() - 1)
+            start = max(match.start("only"), match.start("wish"))
+            return Span(start, match.end() - 1)
     return None
 
 

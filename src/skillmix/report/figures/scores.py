@@ -47,10 +47,10 @@ def _metric_against_k(report: Report, metric: str) -> Figure | None:
     lines: dict[str, Any] = {}
     for number, (grader, row) in enumerate(zip(graders, panels, strict=True), start=1):
         for axes, setting in zip(row, settings, strict=True):
-            for place, key in enumerate(report.students):
-                shift = 0.05 * (place - (len(report.students) - 1) / 2)
+            for index, key in enumerate(report.students):
+                shift = 0.05 * (index - (len(report.students) - 1) / 2)
                 cells = report.cells_of(key, grader=grader, setting=setting)
-                drawn = _line(axes, cells, metric, place=place, shift=shift)
+                drawn = _line(axes, cells, metric, index=index, shift=shift)
                 if drawn is not None:
                     lines[students_label(report, key)] = drawn
             axes.set_title(setting if len(graders) == 1 else f"{setting}, {grader}")
@@ -61,7 +61,7 @@ def _metric_against_k(report: Report, metric: str) -> Figure | None:
     return figure
 
 
-def _line(axes: Axes, cells: list[Cell], metric: str, *, place: int, shift: float) -> ErrorbarContainer | None:
+def _line(axes: Axes, cells: list[Cell], metric: str, *, index: int, shift: float) -> ErrorbarContainer | None:
     known = [(c.key.k, c.scores[metric]) for c in cells if c.scores[metric].value is not None]
     if not known:
         return None
@@ -69,7 +69,7 @@ def _line(axes: Axes, cells: list[Cell], metric: str, *, place: int, shift: floa
     low = [max(0.0, v - (s.low or 0)) for v, (_, s) in zip(y, known, strict=True)]
     high = [max(0.0, (s.high or 0) - v) for v, (_, s) in zip(y, known, strict=True)]
     x = [k + shift for k, _ in known]
-    return axes.errorbar(x, y, yerr=[low, high], color=colour(place), marker=marker(place), capsize=2.5, elinewidth=1)
+    return axes.errorbar(x, y, yerr=[low, high], color=colour(index), marker=marker(index), capsize=2.5, elinewidth=1)
 
 
 @figure(
@@ -77,7 +77,7 @@ def _line(axes: Axes, cells: list[Cell], metric: str, *, place: int, shift: floa
     "Observed, and expected of independent skills",
     section="skills",
     order=20,
-    caption="One try. Above the dashed line skills help each other, below it they are in each other's way.",
+    caption="One try. Above the dashed line skills help each other; below it they hinder each other.",
     why_not="No text is fully decided.",
 )
 def observed_and_independent(report: Report) -> Figure | None:
@@ -88,18 +88,18 @@ def observed_and_independent(report: Report) -> Figure | None:
         return None
     figure = new_figure(max(4.4, 3.1 * len(students)), 3.4)
     panels = figure.subplots(1, len(students), sharey=True, squeeze=False)[0]
-    for place, (axes, key) in enumerate(zip(panels, students, strict=True)):
+    for index, (axes, key) in enumerate(zip(panels, students, strict=True)):
         cells = report.cells_of(key, grader=report.graders[0], setting=chosen)
         alone = next((c for c in cells if c.key.k == 1), None)
-        found = [(c.key.k, cell_independence(c, alone)) for c in cells]
-        found = [(k, f) for k, f in found if f.observed is not None]
-        if not found:
+        results = [(c.key.k, cell_independence(c, alone)) for c in cells]
+        results = [(k, r) for k, r in results if r.observed is not None]
+        if not results:
             axes.text(0.5, 0.5, "no decided texts", ha="center", transform=axes.transAxes, color=FAINT)
             continue
-        ks = [k for k, _ in found]
-        axes.plot(ks, [f.observed for _, f in found], color=colour(place), marker=marker(place), label="observed")
-        axes.plot(ks, [f.expected_same_k for _, f in found], color=INK, ls="--", marker=".", label="expected, same k")
-        with_k1 = [(k, f.expected_k1) for k, f in found if f.expected_k1 is not None]
+        ks = [k for k, _ in results]
+        axes.plot(ks, [r.observed for _, r in results], color=colour(index), marker=marker(index), label="observed")
+        axes.plot(ks, [r.expected_same_k for _, r in results], color=INK, ls="--", marker=".", label="expected, same k")
+        with_k1 = [(k, r.expected_k1) for k, r in results if r.expected_k1 is not None]
         if with_k1:
             x, y = zip(*with_k1, strict=True)
             axes.plot(x, y, color=FAINT, ls=":", marker=".", label="expected, from k = 1")
@@ -123,23 +123,25 @@ def saturation_points(report: Report) -> Figure | None:
     """The largest k that each student still manages."""
     rows: list[tuple[str, int, StudentKey, list[Cell]]] = []
     for setting in reversed(report.settings):
-        for place, key in reversed(list(enumerate(report.students))):
+        for index, key in reversed(list(enumerate(report.students))):
             cells = report.cells_of(key, grader=report.graders[0], setting=setting)
             if cells:
-                rows.append((f"{students_label(report, key)}, {setting}", place, key, cells))
+                rows.append((f"{students_label(report, key)}, {setting}", index, key, cells))
     if not rows:
         return None
     figure = new_figure(6.4, 1.2 + 0.3 * len(rows))
     axes = figure.subplots()
-    for y, (_, place, _, cells) in enumerate(rows):
-        found = saturation(cells, level=SATURATION_LEVEL)
-        if found is None:
+    for y, (_, index, _, cells) in enumerate(rows):
+        reached = saturation(cells, level=SATURATION_LEVEL)
+        if reached is None:
             axes.text(0, y, "nothing graded", va="center", color=FAINT)
             continue
-        axes.plot([found.k_low, found.k_high], [y, y], color=colour(place), lw=2.2, alpha=0.45, solid_capstyle="round")
-        axes.plot([found.k], [y], color=colour(place), marker=marker(place), ms=7, ls="")
-        if found.k == found.largest_tried:
-            axes.annotate("or more", (found.k, y), (7, 0), textcoords="offset points", va="center", color=FAINT)
+        axes.plot(
+            [reached.k_low, reached.k_high], [y, y], color=colour(index), lw=2.2, alpha=0.45, solid_capstyle="round"
+        )
+        axes.plot([reached.k], [y], color=colour(index), marker=marker(index), ms=7, ls="")
+        if reached.k == reached.largest_tried:
+            axes.annotate("or more", (reached.k, y), (7, 0), textcoords="offset points", va="center", color=FAINT)
     axes.set_yticks(range(len(rows)), [label for label, *_ in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_xticks([0, *report.ks])
@@ -155,16 +157,16 @@ def saturation_points(report: Report) -> Figure | None:
     "Common skills removed, and the novelty bound",
     section="skills",
     order=40,
-    caption="Above the bound not all texts can stand in a training corpus of that size, if skills are independent "
-    "there.",
+    caption="Above the bound, a training corpus of that size cannot contain all the texts, if skills are independent "
+    "in it.",
     why_not="The catalogue has no list of common skills, or no combination drawn is without them.",
 )
 def common_removed(report: Report) -> Figure | None:
-    """Full marks without common skills, the novelty bound drawn in."""
-    k, found = common_k(report), without_common(report)
-    if k is None or found is None or not found[0]:
+    """Full marks without common skills, and the novelty bound."""
+    k, chosen = common_k(report), without_common(report)
+    if k is None or chosen is None or not chosen[0]:
         return None
-    cells = [c for c in found[0] if c.scores[FULL_MARKS].value is not None]
+    cells = [c for c in chosen[0] if c.scores[FULL_MARKS].value is not None]
     if not cells:
         return None
     settings = list(dict.fromkeys(c.key.setting for c in cells))
@@ -172,9 +174,9 @@ def common_removed(report: Report) -> Figure | None:
     figure = new_figure(max(4.6, 2.4 * len(settings)), 3.4)
     axes = figure.subplots()
     several = len(report.students)
-    for place, key in enumerate(report.students):
+    for index, key in enumerate(report.students):
         mine = [c for c in cells if (c.key.run, c.key.student) == key and c.key.grader == report.graders[0]]
-        x = [settings.index(c.key.setting) + 0.14 * (place - (several - 1) / 2) for c in mine]
+        x = [settings.index(c.key.setting) + 0.14 * (index - (several - 1) / 2) for c in mine]
         scores = [c.scores[FULL_MARKS] for c in mine]
         y = [s.value or 0.0 for s in scores]
         ends = [
@@ -182,7 +184,7 @@ def common_removed(report: Report) -> Figure | None:
             [max(0.0, (s.high or 0) - v) for v, s in zip(y, scores, strict=True)],
         ]
         label = students_label(report, key)
-        axes.errorbar(x, y, yerr=ends, color=colour(place), marker=marker(place), ls="", capsize=2.5, label=label)
+        axes.errorbar(x, y, yerr=ends, color=colour(index), marker=marker(index), ls="", capsize=2.5, label=label)
     if bound <= 1:
         axes.axhline(bound, color=INK, ls="--", lw=1.1, label="novelty bound")
         axes.axhline(1.5 * bound, color=FAINT, ls=":", lw=1.1, label="a third new")

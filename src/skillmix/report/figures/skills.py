@@ -1,4 +1,4 @@
-"""Figures of single skills, pairs, data sets and training."""
+"""Figures of single skills, pairs of skills, data sets and training."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -39,20 +39,20 @@ def before_and_after_figures(report: Report) -> Iterator[Drawing]:
 
 
 def _skills_before_and_after(report: Report, before: StudentKey, after: StudentKey) -> Figure | None:
-    """For each skill how often it is shown when asked for, by one student and by another."""
+    """How often each skill is shown when asked for, by one student and by another."""
     first, second = (skill_rates(report.cells_of(key, grader=report.graders[0])) for key in (before, after))
     names = sorted(first.keys() & second.keys(), key=lambda n: (second[n].value - first[n].value, n))
     if not names:
         return None
     figure = new_figure(7.2, 1.3 + 0.185 * len(names))
     axes = figure.subplots()
-    places = [report.students.index(before), report.students.index(after)]
+    indices = [report.students.index(before), report.students.index(after)]
     for y, name in enumerate(names):
         axes.plot([first[name].value, second[name].value], [y, y], color="#cfd6de", lw=2.4, zorder=1)
-    for rates, key, place in ((first, before, places[0]), (second, after, places[1])):
+    for rates, key, index in ((first, before, indices[0]), (second, after, indices[1])):
         x = [rates[name].value for name in names]
         label = students_label(report, key)
-        axes.plot(x, range(len(names)), color=colour(place), marker=marker(place), ls="", ms=4.5, label=label, zorder=2)
+        axes.plot(x, range(len(names)), color=colour(index), marker=marker(index), ls="", ms=4.5, label=label, zorder=2)
     size = 8 if len(names) > _MOST_SKILLS_BY_NAME else 9.5
     axes.set_yticks(range(len(names)), [_clipped(name) for name in names], fontsize=size)
     axes.set_ylim(-0.8, len(names) - 0.2)
@@ -71,9 +71,9 @@ def pair_figures(report: Report) -> Iterator[Drawing]:
         yield Drawing(
             name=f"pairs-{number + 1}",
             title=f"Pairs of skills: {students_label(report, key)}",
-            caption="How often two skills are both shown in texts that were to show both.",
+            caption="How often texts that were asked for two skills show both.",
             draw=partial(_pair_heat_map, key=key),
-            why_not="No text was to show two skills.",
+            why_not="No text was asked for two skills.",
             position=Position("skills", 70),
             is_detail=True,
         )
@@ -125,23 +125,25 @@ def _by_category(pairs: dict[tuple[str, str], Rate], report: Report) -> dict[tup
     "Skills shown, asked for and not",
     section="skills",
     order=50,
-    caption="Found by code in each text.",
+    caption="Skills that code finds in a text, on average.",
     why_not="Skills that were not asked for are known only where code grades (`rules:`).",
 )
 def requested_and_unrequested(report: Report) -> Figure | None:
-    """Skills that code finds in a text: of those asked for, and beyond them."""
+    """Skills that code finds in a text, requested and not requested."""
     if not report.shown:
         return None
     students = list(dict.fromkeys((s.run, s.student) for s in report.shown))
     figure = new_figure(max(4.4, 3.1 * len(students)), 3.3)
     panels = figure.subplots(1, len(students), sharey=True, squeeze=False)[0]
     for axes, key in zip(panels, students, strict=True):
-        found = sorted((s for s in report.shown if (s.run, s.student) == key), key=lambda s: s.k)
-        ks = [s.k for s in found]
-        asked = [s.requested / s.texts for s in found]
-        extra = [s.unrequested / s.texts for s in found]
-        axes.bar([k - 0.2 for k in ks], asked, width=0.36, color=COLOURS[0], label="asked for")
-        axes.bar([k + 0.2 for k in ks], extra, width=0.36, color=COLOURS[4], hatch="//", edgecolor="white", label="not")
+        counts = sorted((s for s in report.shown if (s.run, s.student) == key), key=lambda s: s.k)
+        ks = [s.k for s in counts]
+        requested = [s.requested / s.texts for s in counts]
+        unrequested = [s.unrequested / s.texts for s in counts]
+        axes.bar([k - 0.2 for k in ks], requested, width=0.36, color=COLOURS[0], label="asked for")
+        axes.bar(
+            [k + 0.2 for k in ks], unrequested, width=0.36, color=COLOURS[4], hatch="//", edgecolor="white", label="not"
+        )
         axes.plot(ks, ks, color=FAINT, ls=":", marker="_", ms=14, lw=1, label="all that were asked for")
         axes.set_xticks(ks)
         axes.set_xlabel("k, skills asked for")
@@ -157,7 +159,7 @@ def requested_and_unrequested(report: Report) -> Figure | None:
     "Full marks against the amount of data",
     section="data",
     order=40,
-    caption="One point for each tuned student, one line for each richness of data.",
+    caption="One point for each tuned student, one line for each mix of k in the training data.",
     why_not="No student has a lineage that says how many conversations it was trained on.",
 )
 def data_efficiency(report: Report) -> Figure | None:
@@ -171,7 +173,7 @@ def data_efficiency(report: Report) -> Figure | None:
     panels = figure.subplots(1, len(ks), sharey=True, squeeze=False)[0]
     richness = sorted({report.lineages[key].k for key in sized})
     for axes, k in zip(panels, ks, strict=True):
-        for place, trained in enumerate(richness):
+        for index, trained in enumerate(richness):
             points = []
             for key in sized:
                 cells = report.cells_of(key, grader=report.graders[0], setting=setting)
@@ -187,8 +189,8 @@ def data_efficiency(report: Report) -> Figure | None:
                 x,
                 y,
                 yerr=[low, high],
-                color=colour(place),
-                marker=marker(place),
+                color=colour(index),
+                marker=marker(index),
                 capsize=2.5,
                 label=short_name(trained),
             )
@@ -207,24 +209,24 @@ def data_efficiency(report: Report) -> Figure | None:
     "Yield per k",
     section="data",
     order=30,
-    caption="Of the conversations written for a data set, those with full marks; the numbers count them.",
+    caption="The share of conversations written for a data set that had full marks; the numbers count them.",
     why_not="The runs made no data set.",
 )
 def yield_per_k(report: Report) -> Figure | None:
-    """What share of the conversations written for a data set has full marks."""
-    found = [(run, facts) for run, facts in report.datasets if facts.yields]
-    if not found:
+    """The share of the conversations written for a data set that have full marks."""
+    datasets = [(run, facts) for run, facts in report.datasets if facts.yields]
+    if not datasets:
         return None
     figure = new_figure(5.4, 3.3)
     axes = figure.subplots()
-    for place, (run, facts) in enumerate(found):
+    for index, (run, facts) in enumerate(datasets):
         ks = list(facts.yields)
         rates = [y.full_marks / y.written if y.written else 0.0 for y in facts.yields.values()]
         label = facts.name if len(report.runs) == 1 else f"{run}: {facts.name}"
-        axes.plot(ks, rates, color=colour(place), marker=marker(place), label=label)
+        axes.plot(ks, rates, color=colour(index), marker=marker(index), label=label)
         for k, rate, y in zip(ks, rates, facts.yields.values(), strict=True):
             axes.annotate(f"{y.full_marks:,}", (k, rate), (0, 6), textcoords="offset points", ha="center", fontsize=8)
-    axes.set_xticks(sorted({k for _, facts in found for k in facts.yields}))
+    axes.set_xticks(sorted({k for _, facts in datasets for k in facts.yields}))
     axes.set_xlabel("k, skills in one text")
     share_axis(axes, "full marks, of those written")
     figure.legend(loc="outside lower center", ncols=4)
@@ -236,26 +238,26 @@ def yield_per_k(report: Report) -> Figure | None:
     "Training curves",
     section="data",
     order=50,
-    caption="Solid: loss on answers; dashed: on data held back; dotted: on replayed text.",
+    caption="Solid: loss on answers; dashed: loss on validation data; dotted: loss on replayed text.",
     why_not="The runs trained nothing.",
 )
 def training_curves(report: Report) -> Figure | None:
-    """Loss against step for every training."""
+    """Loss against step for every trained model."""
     if not report.curves:
         return None
     figure = new_figure(6.6, 3.5)
     axes = figure.subplots()
     styles = {"answers": "-", "validation": "--", "replay": ":"}
-    for place, (run, curve) in enumerate(report.curves):
+    for index, (run, curve) in enumerate(report.curves):
         label = curve.name if len(report.runs) == 1 else f"{run}: {curve.name}"
         for name, series in curve.series.items():
-            axes.plot(*zip(*series, strict=True), color=colour(place), ls=styles[name], label=f"{label}, {name}")
+            axes.plot(*zip(*series, strict=True), color=colour(index), ls=styles[name], label=f"{label}, {name}")
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
     figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
-def _clipped(name: str, most: int = 34) -> str:
+def _clipped(name: str, longest: int = 34) -> str:
     printable = "".join(c if c.isprintable() else " " for c in name).replace("$", r"\$")
-    return printable if len(printable) <= most else printable[: most - 1] + "…"
+    return printable if len(printable) <= longest else printable[: longest - 1] + "…"

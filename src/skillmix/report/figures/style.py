@@ -1,4 +1,4 @@
-"""One look for all figures: colour-blind safe, labelled, readable in print, the same bytes every time."""
+"""One style for all figures: safe for colour-blind readers, readable in print, and reproducible to the byte."""
 
 import io
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, without the yellow, which vanishes on paper; shapes tell them apart without colour.
+# Okabe and Ito's colours without the yellow, which vanishes on paper; marker shapes work without colour.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 INK: Final = "#1d2733"
@@ -48,7 +48,7 @@ _SETTINGS: Final[dict[Any, Any]] = {
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Draw and save inside it."""
+    """The style; draw and save figures inside this context."""
     with matplotlib.rc_context(_SETTINGS):
         yield
 
@@ -60,14 +60,14 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def colour(place: int) -> str:
-    """The colour of the n-th student."""
-    return COLOURS[place % len(COLOURS)]
+def colour(index: int) -> str:
+    """The colour of a student by its index."""
+    return COLOURS[index % len(COLOURS)]
 
 
-def marker(place: int) -> str:
-    """Its shape."""
-    return MARKERS[place % len(MARKERS)]
+def marker(index: int) -> str:
+    """The marker of a student by its index."""
+    return MARKERS[index % len(MARKERS)]
 
 
 def share_axis(axes: Axes, label: str) -> None:
@@ -79,22 +79,22 @@ def share_axis(axes: Axes, label: str) -> None:
 
 
 def laid_out(figure: Figure) -> Figure:
-    """The figure with everything in its place: laying it out takes as long as drawing it, and happens once."""
+    """The figure with a fixed layout: computing it takes as long as drawing, so both formats share it."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
 
 
 def as_svg(figure: Figure, *, about: str = "") -> bytes:
-    """The figure without a date."""
+    """The figure as SVG, without a date."""
     out = io.BytesIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Description": about or None})
-    # Matplotlib ends some lines in blanks.
+    # Matplotlib leaves blanks at the end of some lines.
     return b"\n".join(line.rstrip() for line in out.getvalue().split(b"\n"))
 
 
 def as_png(figure: Figure) -> bytes:
-    """The same as pixels."""
+    """The figure as PNG."""
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=160, metadata={"Software": None})
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""The report's tables about data sets, lineages and the paper's numbers."""
+"""Tables of data sets, lineages and the numbers of the paper."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from skillmix.report.tables.table import Count, Entry, Estimate, ReportTable
 
 @table(section="data", order=20)
 def yield_table(report: Report) -> ReportTable | None:
-    """What data sets kept of what was generated."""
+    """How many generated conversations had full marks."""
     rows: list[tuple[Entry, ...]] = []
     for run, facts in report.datasets:
         name = facts.name if len(report.runs) == 1 else f"{run}: {facts.name}"
@@ -22,7 +22,7 @@ def yield_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="yield",
         title="Yield: conversations with full marks",
-        note="Of all conversations written for a data set, those that had full marks; the set may take fewer of them.",
+        note="Conversations written for a data set, and how many had full marks; the set may take fewer of them.",
         columns=("data set", "writer", "k", "written", "full marks", "share"),
         rows=tuple(rows),
     )
@@ -30,7 +30,7 @@ def yield_table(report: Report) -> ReportTable | None:
 
 @table(section="data", order=10)
 def lineage_table(report: Report) -> ReportTable | None:
-    """Where tuned students come from."""
+    """The base and the training data of every tuned student."""
     if not report.lineages:
         return None
     rows: list[tuple[Entry, ...]] = [
@@ -51,7 +51,7 @@ def lineage_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="lineage",
         title="Where the tuned students come from",
-        note="As the files beside their weights say; a data set of another run goes by its hash.",
+        note="From the lineage files of the models; a data set of another run is named by its hash.",
         columns=(
             "student",
             "base",
@@ -69,23 +69,23 @@ def lineage_table(report: Report) -> ReportTable | None:
 
 
 def _data_name(report: Report, run: str, address: str) -> str:
-    """A data set by the step that made it, in the student's own run or in another."""
-    found = [(r, facts.name) for r, facts in report.datasets if facts.hash == address]
-    if not found:
+    """The name of the step that made a data set, in the student's own run or in another; else its hash."""
+    makers = [(r, facts.name) for r, facts in report.datasets if facts.hash == address]
+    if not makers:
         return address
-    where, name = next((f for f in found if f[0] == run), found[0])
+    where, name = next((maker for maker in makers if maker[0] == run), makers[0])
     return name if len(report.runs) == 1 else f"{where}: {name}"
 
 
 @tables(section="published", order=10)
 def paper_tables(report: Report) -> list[ReportTable]:
-    """The figures that the paper prints, without intervals, as it gives none."""
+    """The numbers that the paper prints; it gives no intervals."""
     return [_paper_table(number, printed) for number, printed in report.published.items() if "rows" in printed]
 
 
 def _paper_table(number: str, printed: Mapping[str, object]) -> ReportTable:
     metrics = [str(m).replace("_", " ") for m in _list(printed["metrics"])]
-    over = [f"k = {k}" for k in _list(printed.get("k"))] or [str(s) for s in _list(printed.get("settings"))]
+    above = [f"k = {k}" for k in _list(printed.get("k"))] or [str(s) for s in _list(printed.get("settings"))]
     heads = ["model", "setting", "grader", "trained on"]
     given = [h for h in heads if any(h.replace(" ", "_") in _dict(row) for row in _list(printed["rows"]))]
     rows: list[tuple[Entry, ...]] = []
@@ -96,9 +96,9 @@ def _paper_table(number: str, printed: Mapping[str, object]) -> ReportTable:
         name=f"paper-{number.replace('_', '-')}",
         title=f"Published: {number.replace('_', ' ')} of arXiv 2409.19808",
         note=str(printed["caption"]),
-        columns=(*given, *(m for _ in over for m in metrics)),
+        columns=(*given, *(m for _ in above for m in metrics)),
         rows=tuple(rows),
-        groups=(("", len(given)), *((o, len(metrics)) for o in over)),
+        groups=(("", len(given)), *((o, len(metrics)) for o in above)),
         is_detail=True,
     )
 

@@ -1,4 +1,4 @@
-"""The forms of a table that lie beside the page: Markdown, CSV and LaTeX."""
+"""Write a table as Markdown, CSV and LaTeX."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from skillmix.report.tables.table import Entry, Estimate, ReportTable, ScoreEntr
 
 
 def written_forms(tables: Sequence[ReportTable]) -> Iterator[tuple[str, str]]:
-    """File names and contents of every table in every form."""
+    """The file name and the content of every table in every format."""
     for table in tables:
         yield f"{table.name}.md", as_markdown(table)
         yield f"{table.name}.csv", as_csv(table)
@@ -19,7 +19,7 @@ def written_forms(tables: Sequence[ReportTable]) -> Iterator[tuple[str, str]]:
 
 
 def as_markdown(table: ReportTable) -> str:
-    """The table with its title and note."""
+    """The table in Markdown, with its title and note."""
     right = frozenset(c for c in range(len(table.columns)) if table.form(c) is not str)
     rows = [[_markdown_entry(entry) for entry in row] for row in table.rows]
     return f"**{table.title}**\n\n{markdown_table(table.full_columns, rows, right=right)}\n\n{table.note}\n"
@@ -34,7 +34,7 @@ def _markdown_entry(entry: Entry) -> str:
 
 
 def as_csv(table: ReportTable) -> str:
-    """Numbers in full, one column for each."""
+    """The table in CSV, with every number in full precision and in its own column."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     columns = [_fields(table, column) for column in range(len(table.columns))]
@@ -67,7 +67,7 @@ _SCORE_FIELDS: Final = (
 
 
 def _fields(table: ReportTable, column: int) -> tuple[str, ...]:
-    """What is written of each entry: ends of intervals only where there are some."""
+    """The CSV fields of a column; ends of intervals only if an entry has them."""
     form = table.form(column)
     if form is ScoreEntry:
         return _SCORE_FIELDS
@@ -89,5 +89,5 @@ def _number(value: object) -> str:
     if value is None:
         return ""
     text = repr(value) if isinstance(value, float) else str(value)
-    # A spreadsheet takes text that starts so for a formula.
+    # A spreadsheet would read text that starts with one of these as a formula.
     return f"'{text}" if isinstance(value, str) and text[:1] in ("=", "+", "@", "\t") else text

@@ -1,4 +1,4 @@
-"""Tables of findings, graders, data sets and the paper's own figures."""
+"""Tables of findings, graders and criteria."""
 
 from typing import Final
 
@@ -38,8 +38,8 @@ def finding_table(report: Report) -> ReportTable | None:
         name="findings",
         title="Paired differences behind the findings",
         note="Full marks, best of the generations, on the combinations that both students have complete. One run: "
-        "bootstrap interval and permutation test over combinations; several seeds or partitions: interval and test "
-        "that resample these first. Corrected by Holm over all rows of a claim.",
+        "bootstrap interval and permutation test over combinations. Several seeds or partitions: interval and test "
+        "resample these first. P-values are corrected by Holm's method over all rows of a claim.",
         columns=(
             "claim",
             "students",
@@ -61,30 +61,30 @@ def finding_table(report: Report) -> ReportTable | None:
 
 @table(section="graders", order=20)
 def loss_table(report: Report) -> ReportTable:
-    """Why full marks were missed: format apart from skill."""
+    """Why texts missed full marks."""
     rows: list[tuple[Entry, ...]] = []
     for key in report.students:
         cells = report.cells_of(key)
         for grader in dict.fromkeys(c.key.grader for c in cells):
             for k in sorted({c.key.k for c in cells}):
-                found = losses([c for c in cells if c.key.grader == grader and c.key.k == k])
+                counts = losses([c for c in cells if c.key.grader == grader and c.key.k == k])
                 rows.append(
                     (
                         report.label(*key),
                         grader,
                         str(k),
-                        Count(found.texts),
-                        Count(found.full_marks),
-                        *(Count(found.reasons[reason]) for reason in REASONS),
-                        Count(found.missing),
+                        Count(counts.texts),
+                        Count(counts.full_marks),
+                        *(Count(counts.reasons[reason]) for reason in REASONS),
+                        Count(counts.missing),
                     )
                 )
     return ReportTable(
         name="why-full-marks-were-missed",
         title="Why full marks were missed",
-        note="Texts over all settings, each counted in every setting that draws it. Format: no 'Answer:' marker, or an "
-        "empty answer, whatever else is wrong. Skills: only skills are missing; others: only topic, sense or length; "
-        "both; undecided: no vote says no, but too few could be read. Not there: not written or not graded.",
+        note="Texts of all settings; a text counts in every setting that draws it. Format: no 'Answer:' marker, or an "
+        "empty answer, whatever else is wrong. Skills: only skills are missing. Others: only topic, sense or length. "
+        "Undecided: no point is denied, but too few votes could be read. Not there: not written or not graded.",
         columns=(
             "student",
             "grader",
@@ -112,14 +112,14 @@ def criteria_table(report: Report) -> ReportTable:
         cells = report.cells_of(key)
         for grader in dict.fromkeys(c.key.grader for c in cells):
             for k in sorted({c.key.k for c in cells}):
-                found = criterion_rates([c for c in cells if c.key.grader == grader and c.key.k == k])
-                rates = (found.skill, found.topic, found.sense, found.length)
-                rows.append((report.label(*key), grader, str(k), Count(found.texts), *map(Estimate, rates)))
+                rates = criterion_rates([c for c in cells if c.key.grader == grader and c.key.k == k])
+                estimates = map(Estimate, (rates.skill, rates.topic, rates.sense, rates.length))
+                rows.append((report.label(*key), grader, str(k), Count(rates.texts), *estimates))
     return ReportTable(
         name="points-by-criterion",
         title="Points by criterion",
-        note="One try, over all settings: how often a skill that was asked for is shown, and the other three criteria "
-        "are met, of the points that are decided.",
+        note="One try, over all settings: the share of decided points that are earned, for skills that were asked for "
+        "and for the other three criteria.",
         columns=("student", "grader", "k", "texts", "a skill", "topic", "sense", "length"),
         rows=tuple(rows),
         is_detail=len(rows) > LONG,
@@ -128,24 +128,24 @@ def criteria_table(report: Report) -> ReportTable:
 
 @table(section="skills", order=30)
 def independence_table(report: Report) -> ReportTable:
-    """Observed full marks beside what independent skills would give."""
+    """Full marks as observed, and as expected if skills were independent."""
     rows: list[tuple[Entry, ...]] = []
     for key in report.students:
         cells = report.cells_of(key)
         alone = {(c.key.grader, c.key.setting): c for c in cells if c.key.k == 1}
         for cell in cells:
-            found = cell_independence(cell, alone.get((cell.key.grader, cell.key.setting)))
+            result = cell_independence(cell, alone.get((cell.key.grader, cell.key.setting)))
             rows.append(
                 (
                     report.label(*key),
                     cell.key.grader,
                     cell.key.setting,
                     str(cell.key.k),
-                    Count(found.texts),
-                    Estimate(found.observed),
-                    Estimate(found.expected_same_k),
-                    Estimate(found.expected_k1),
-                    Count(found.without_k1_rate),
+                    Count(result.texts),
+                    Estimate(result.observed),
+                    Estimate(result.expected_same_k),
+                    Estimate(result.expected_k1),
+                    Count(result.without_k1_rate),
                 )
             )
     return ReportTable(
@@ -153,7 +153,7 @@ def independence_table(report: Report) -> ReportTable:
         title="Full marks observed, and expected of independent skills",
         note="One try, fully decided texts. Expected: the product of each skill's own rate, times the rate of topic, "
         "sense and length together; rates from texts of the same k, or from k = 1. The last column counts texts left "
-        "out for want of a rate at k = 1.",
+        "out because a skill has no rate at k = 1.",
         columns=(
             "student",
             "grader",
@@ -188,8 +188,8 @@ def rounds_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="rounds",
         title="Agreement between the rounds of one grader",
-        note="Flips: how often two rounds on the same criterion of the same text differ. Alpha is Krippendorff's; – "
-        "where nothing varies.",
+        note="Flips: how often two rounds on the same criterion of the same text differ. Alpha is Krippendorff's; it "
+        "is – where nothing varies.",
         columns=("grader", "criterion", "criteria of texts", "flips", "alpha"),
         rows=tuple(rows),
     )
@@ -216,8 +216,8 @@ def agreement_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="graders-agreement",
         title="Agreement between graders",
-        note="Decided points of the same texts, after each grader's vote. Kappa is Cohen's, alpha Krippendorff's; the "
-        "last two columns are the shares of points that each gives.",
+        note="Points that both graders decided, on the same texts. Kappa is Cohen's, alpha Krippendorff's; the last "
+        "two columns are the shares of points that each grader gives.",
         columns=("graders", "criterion", "criteria of texts", "agree", "kappa", "alpha", "first gives", "second gives"),
         rows=tuple(rows),
     )
@@ -246,7 +246,7 @@ def disagreement_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="graders-disagree-on",
         title="Criteria that graders disagree on",
-        note=f"The worst {_LONGEST_LIST} at most of each run, over all pairs of graders.",
+        note=f"At most the worst {_LONGEST_LIST} of each run, over all pairs of graders.",
         columns=("criterion", "texts", "decided differently", "share"),
         rows=tuple(rows),
         is_detail=True,
@@ -275,7 +275,7 @@ def readability_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="unreadable",
         title="Grading calls, and replies that could not be read",
-        note="Every attempt counts; a vote that cannot be read is asked for again where the experiment allows it. "
+        note="Every attempt counts; the experiment says how often a grader is asked again after an unreadable reply. "
         "Graders that are code make no calls.",
         columns=("grader", "calls", "without a reply", "unreadable", "share of replies", "reasons"),
         rows=tuple(rows),

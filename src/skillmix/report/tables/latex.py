@@ -1,4 +1,4 @@
-"""Tables for a paper: booktabs, as wide as the text at most, in plain ASCII so that every TeX can read them."""
+"""Write a table as LaTeX with booktabs, no wider than the text, in ASCII so that every TeX can read it."""
 
 import re
 import unicodedata
@@ -10,18 +10,18 @@ from typing import Final
 from skillmix.report.tables.table import Entry, ReportTable, ScoreEntry
 
 _LINES: Final = 45
-"""That fit on a page beside the caption."""
+"""Lines that fit on a page below the caption."""
 _HEADER: Final = 5
-"""Lines that headings and rules take."""
+"""Lines that the headings and rules take."""
 _WIDE: Final = 6
 _NARROW: Final = 9
-"""Columns of groups that stand beside one another, with scores in them and without; further groups stand below."""
+"""Columns that fit side by side, of scores and of plain numbers; further groups go below."""
 _LONG_WORDS: Final = 48
-"""Letters beyond which a column of words is broken into lines."""
+"""A column with longer words is broken into lines."""
 
 
 def as_latex(table: ReportTable) -> str:
-    """The table with caption and label; one that is longer than a page in parts under one number."""
+    """The table with caption and label; a table longer than a page is split into parts under one number."""
     lines = ["% Needs \\usepackage{booktabs} and \\usepackage{graphicx}."]
     pages = list(_pages(table))
     for number, blocks in enumerate(pages):
@@ -31,7 +31,7 @@ def as_latex(table: ReportTable) -> str:
         else:
             lines += [f"\\caption{{{escaped(table.title)}}}", f"\\label{{tab:{table.name}}}"]
         for block in blocks:
-            # What is wider than the text is made smaller, as a whole.
+            # A block that is wider than the text is scaled down.
             lines += ["\\sbox0{%", *_tabular(table, block), "}%"]
             lines.append("\\ifdim\\wd0>\\linewidth\\resizebox{\\linewidth}{!}{\\usebox0}\\else\\usebox0\\fi")
             lines.append("\\par\\smallskip")
@@ -55,7 +55,7 @@ def _has_scores(table: ReportTable) -> bool:
 
 
 def _pages(table: ReportTable) -> Iterator[list[_Block]]:
-    """Blocks that stand on one page, for as many pages as it takes; each leaves room for the note."""
+    """The blocks of each page; every page leaves room for the note."""
     room = _LINES - len(wrap(table.note, 100))
     page, left = list[_Block](), room
     for rows in _pieces(table.rows, room - _HEADER):
@@ -69,11 +69,11 @@ def _pages(table: ReportTable) -> Iterator[list[_Block]]:
     yield page
 
 
-def _pieces(rows: Sequence[Sequence[Entry]], most: int) -> Iterator[list[Sequence[Entry]]]:
+def _pieces(rows: Sequence[Sequence[Entry]], max_height: int) -> Iterator[list[Sequence[Entry]]]:
     """Rows that fit on a page together."""
     piece, height = list[Sequence[Entry]](), 0
     for row in rows:
-        if piece and height + _height(row) > most:
+        if piece and height + _height(row) > max_height:
             yield piece
             piece, height = [], 0
         piece.append(row)
@@ -90,15 +90,15 @@ def _height(row: Sequence[Entry]) -> int:
 
 
 def _panels(table: ReportTable) -> Iterator[tuple[list[int], list[tuple[str, int]]]]:
-    """The columns that stand beside one another: the first group, which has the names, and as many as fit."""
+    """The columns of each panel: the first group, which has the names, and as many other groups as fit."""
     if not table.groups:
         yield list(range(len(table.columns))), []
         return
     (_, names), *others = table.groups
-    most = _WIDE if _has_scores(table) else _NARROW
+    max_columns = _WIDE if _has_scores(table) else _NARROW
     columns, groups, first = list(range(names)), [table.groups[0]], names
     for group in others:
-        if len(columns) > names and len(columns) - names + group[1] > most:
+        if len(columns) > names and len(columns) - names + group[1] > max_columns:
             yield columns, groups
             columns, groups = list(range(names)), [table.groups[0]]
         columns += range(first, first + group[1])
@@ -124,7 +124,7 @@ def _tabular(table: ReportTable, block: _Block) -> Iterator[str]:
 
 
 def _rules(groups: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """A line under each heading that stands over several columns."""
+    """A rule under each group heading."""
     first = 1
     for heading, width in groups:
         if heading:
@@ -140,7 +140,7 @@ def _alignment(table: ReportTable, column: int) -> str:
 
 
 def _heading(table: ReportTable, column: int) -> str:
-    """Over numbers in short lines, which saves the width."""
+    """A heading; over numbers it is broken into short lines to save width."""
     words = table.columns[column]
     if table.form(column) is str:
         return escaped(words)
@@ -165,7 +165,7 @@ def _entry(entry: Entry) -> str:
 
 
 def _broken(text: str) -> str:
-    """Words for a column that is broken into lines, even where there is no space: specs and paths have none."""
+    """Text that TeX may break even where there is no space, as in specs and paths."""
     return "\\sloppy\\hspace{0pt}" + "\\allowbreak{}".join(map(escaped, _BREAKS.split(text)))
 
 
@@ -177,7 +177,7 @@ def _small(text: str) -> str:
 
 
 def _stacked(lines: Sequence[str]) -> str:
-    """Lines below one another, the first beside the other columns of the row."""
+    """Lines in one cell, with the first line level with the rest of the row."""
     return "\\begin{tabular}[t]{@{}r@{}}" + "\\\\".join(lines) + "\\end{tabular}"
 
 
@@ -237,7 +237,7 @@ _SIGNS: Final = {
 }
 _SECOND_HYPHEN: Final = re.compile("(?<=-)-")
 _APART: Final = "\ue000"
-"""Stands for a hyphen after another: as they are, TeX would make one dash of the two."""
+"""A placeholder for a hyphen after a hyphen, which TeX would join to a dash."""
 _ACCENTS: Final = {
     "\u0300": r"\`",
     "\u0301": r"\'",
@@ -256,11 +256,11 @@ _GREEK: Final = (
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi "
     "omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega "
 )
-"""Letters that TeX has by name; the others look like Latin ones."""
+"""Letters that TeX has by name; the other Greek letters look like Latin ones."""
 
 
 def escaped(text: str) -> str:
-    r"""Text as TeX prints it; a sign that it has no name for is shown by its number.
+    r"""Text escaped for TeX; a character without a TeX name is shown by its code.
 
     >>> print(escaped("50 % of a_b, é, α, 中"))
     50 \% of a\_b, \'{e}, $\alpha$, \texttt{U+4E2D}
@@ -282,7 +282,7 @@ def _sign(sign: str) -> str:
 
 
 def _letter(sign: str) -> str | None:
-    """A Greek letter by its name."""
+    """The TeX name of a Greek letter."""
     kind, _, name = unicodedata.name(sign, "").rpartition(" ")
     if kind in ("GREEK SMALL LETTER", "GREEK CAPITAL LETTER"):
         letter = name.replace("LAMDA", "LAMBDA").lower()

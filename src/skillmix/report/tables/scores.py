@@ -1,4 +1,4 @@
-"""Tables of scores, in the paper's layouts."""
+"""Tables of scores, in the layouts of the paper."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,14 +17,13 @@ from skillmix.scores.cells import Cell, CellKey
 _MAIN: Final = tuple(metric.name for metric in METRICS.values() if metric.is_main)
 _MAIN_LABELS: Final = tuple(METRICS[name].label for name in _MAIN)
 _NOTE: Final = (
-    "Best of the generations of a combination, mean over complete combinations, 95 % interval over combinations; "
-    "below it the same for one try. Ungraded texts and format failures (no marker, or empty) are counted beside it."
+    "Each score takes the best text of each combination and the mean over complete combinations, with a 95 % "
+    "interval over combinations; below it is the same for one try. Ungraded texts and format failures (no marker, or "
+    "an empty answer) are counted beside it."
 )
-
-
 _FORMAT_NOTE: Final = (
-    "Format valid: the share of texts with the marker and something behind it, refusals apart, whatever skills they "
-    "show."
+    "Format valid: the share of texts with the marker and an answer after it, whatever skills they show; refusals do "
+    "not count."
 )
 
 
@@ -45,7 +44,7 @@ def setting_tables(report: Report) -> Iterator[ReportTable]:
 def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> ReportTable:
     cells = [c for c in report.cells if c.key.setting == setting]
     ks = sorted({c.key.k for c in cells})
-    found = {(c.key.run, c.key.student, c.key.grader, c.key.k): c for c in cells}
+    by_row = {(c.key.run, c.key.student, c.key.grader, c.key.k): c for c in cells}
     links = text_links(report)
     several = len(report.graders) > 1
     trained = any(key in report.lineages for key in report.students)
@@ -56,7 +55,7 @@ def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> Repo
         head += [grader] if several else []
         entries: list[Entry] = []
         for k in ks:
-            cell = found.get((run, student, grader, k))
+            cell = by_row.get((run, student, grader, k))
             entries += [_linked(cell, m, links) for m in metrics]
             entries.append(Estimate(cell.format_valid if cell else None))
         rows.append((*head, *entries))
@@ -72,23 +71,23 @@ def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> Repo
 
 
 def _noise(report: Report, setting: str) -> list[str]:
-    """Which differences between a tuned student and its base are no more than noise, in plain words."""
-    found: dict[tuple[str, str, str], list[int]] = {}
+    """A sentence for each tuned student whose difference from its base is within noise."""
+    within_noise: dict[tuple[str, str, str], list[int]] = {}
     for c in report.changes:
         if c.setting == setting and c.remark == "within noise":
             who = f"{report.label(c.run, c.student)} against {c.base}"
-            found.setdefault((c.run, who, c.grader), []).append(c.k)
+            within_noise.setdefault((c.run, who, c.grader), []).append(c.k)
     several = len(report.graders) > 1
     return [
-        f"Within noise, as the interval of the paired difference includes 0: {who} at k = {', '.join(map(str, ks))}"
+        f"Within noise (the interval of the paired difference includes 0): {who} at k = {', '.join(map(str, ks))}"
         + (f" ({grader})." if several else ".")
-        for (_, who, grader), ks in found.items()
+        for (_, who, grader), ks in within_noise.items()
     ]
 
 
 @table(section="scores", order=30)
 def change_table(report: Report) -> ReportTable | None:
-    """Every tuned student against its base on the same combinations."""
+    """Every tuned student minus its base on the same combinations."""
     if not report.changes:
         return None
     rows: list[tuple[Entry, ...]] = [
@@ -109,8 +108,8 @@ def change_table(report: Report) -> ReportTable | None:
         name="before-and-after",
         title="Tuned students against their bases",
         note="Difference in full marks, best of the generations, on the combinations that both have complete, with its "
-        "95 % bootstrap interval. Within noise: the interval includes 0. Each row is looked at by itself, nothing is "
-        "corrected for their number; the findings are.",
+        "95 % bootstrap interval. Within noise: the interval includes 0. Each row is tested on its own, without "
+        "a correction for the number of rows; the findings are corrected.",
         columns=("student", "trained on", "base", "grader", "setting", "k", "difference", "combinations", "remark"),
         rows=tuple(rows),
         is_detail=len(rows) > LONG,
@@ -131,7 +130,7 @@ def grader_table(report: Report) -> ReportTable | None:
     """The same students under several graders (table 5 of the paper)."""
     rows: list[tuple[Entry, ...]] = []
     ks, links = report.ks, text_links(report)
-    found = {c.key: c for c in report.cells}
+    by_key = {c.key: c for c in report.cells}
     for run, student in report.students:
         cells = report.cells_of((run, student))
         graders = list(dict.fromkeys(c.key.grader for c in cells))
@@ -141,7 +140,7 @@ def grader_table(report: Report) -> ReportTable | None:
             for grader in graders:
                 entries = []
                 for k in ks:
-                    cell = found.get(CellKey(run, student, grader, setting, k))
+                    cell = by_key.get(CellKey(run, student, grader, setting, k))
                     entries += [_linked(cell, m, links) for m in _MAIN]
                 rows.append((report.label(run, student), setting, grader, *entries))
     if not rows:
@@ -176,7 +175,7 @@ def efficiency_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="data-efficiency",
         title=f"Data efficiency, setting {setting}",
-        note=f"Conversations are those of the data sets, counted once. {_NOTE}",
+        note=f"Conversations counts each conversation of the data sets once. {_NOTE}",
         columns=("student", "trained on", "conversations", *(_MAIN_LABELS * len(ks))),
         rows=tuple(rows),
         groups=(("", 3), *((f"k = {k}", len(_MAIN)) for k in ks)),
@@ -184,12 +183,12 @@ def efficiency_table(report: Report) -> ReportTable | None:
 
 
 def common_k(report: Report) -> int | None:
-    """The k of the table without common skills: 5 as in the paper, or the largest there is."""
+    """The k of the table without common skills: 5 as in the paper, or else the largest k."""
     return 5 if 5 in report.ks else max(report.ks, default=None)
 
 
 def without_common(report: Report) -> tuple[list[Cell], str] | None:
-    """Cells without common skills, and how they came about; None where nothing says which skills are common."""
+    """Cells without common skills, and how they were chosen; None if the common skills are unknown."""
     k = common_k(report)
     excluding = {run.name for run in report.runs if run.exclude}
     drawn = [c for c in report.cells if c.key.run in excluding and c.key.k == k]
@@ -198,37 +197,39 @@ def without_common(report: Report) -> tuple[list[Cell], str] | None:
         return drawn, f"The run draws without {', '.join(lists)}."
     if not report.common_skills:
         return None
-    left = [
+    reduced = [
         c.only(lambda combination: not report.common_skills & set(combination.skills))
         for c in report.cells
         if c.key.k == k
     ]
     how = (
-        f"Of the combinations drawn, those with none of the {len(report.common_skills)} skills on the catalogue's list "
-        "of common ones, which is an editor's judgement; a run with `exclude: [common]` draws more of them."
+        f"Drawn combinations with none of the {len(report.common_skills)} skills on the catalogue's list of common "
+        "skills, which is an editor's judgement; a run with `exclude: [common]` draws more of them."
     )
-    return [c for c in left if c.combinations], how
+    return [c for c in reduced if c.combinations], how
 
 
 @table(section="scores", order=70)
 def common_table(report: Report) -> ReportTable | None:
-    """Full marks with common skills removed, beside the novelty bound (table 6 of the paper)."""
-    k, found = common_k(report), without_common(report)
-    if k is None or found is None or not found[0]:
+    """Full marks with common skills removed, and the novelty bound (table 6 of the paper)."""
+    k, chosen = common_k(report), without_common(report)
+    if k is None or chosen is None or not chosen[0]:
         return None
-    cells, how = found
+    cells, how = chosen
     bound = novelty(k, report.corpus_tokens).expected_occurrences
     settings = list(dict.fromkeys(c.key.setting for c in cells))
     rows: list[tuple[Entry, ...]] = []
     for run, student, grader in dict.fromkeys((c.key.run, c.key.student, c.key.grader) for c in cells):
-        here = {c.key.setting: c for c in cells if (c.key.run, c.key.student, c.key.grader) == (run, student, grader)}
-        entries = [score_entry(here.get(setting), m) for setting in settings for m in _MAIN]
+        by_setting = {
+            c.key.setting: c for c in cells if (c.key.run, c.key.student, c.key.grader) == (run, student, grader)
+        }
+        entries = [score_entry(by_setting.get(setting), m) for setting in settings for m in _MAIN]
         rows.append((report.label(run, student), grader, *entries))
     return ReportTable(
         name="common-skills-removed",
         title=f"Common skills removed, k = {k}",
         note=f"{how} Novelty bound at k = {k} for {report.corpus_tokens:.3g} tokens: {expectation(bound)}; full marks "
-        "above it mean texts that were not all in such a corpus.",
+        "above the bound mean that such a corpus cannot contain all the texts.",
         columns=("student", "grader", *(_MAIN_LABELS * len(settings))),
         rows=tuple(rows),
         groups=(("", 2), *((setting, len(_MAIN)) for setting in settings)),
@@ -237,10 +238,10 @@ def common_table(report: Report) -> ReportTable | None:
 
 @table(section="scores", order=40)
 def seen_table(report: Report) -> ReportTable | None:
-    """Skill sets that training may have shown apart from those kept back."""
+    """Skill sets that training data may contain, and skill sets kept back."""
     rows: list[tuple[Entry, ...]] = []
     for cell in report.cells:
-        seen, reserved = _apart(cell, report)
+        seen, reserved = _seen_and_kept_back(cell, report)
         if seen.combinations and reserved.combinations:
             key = cell.key
             entries = [score_entry(part, m) for part in (seen, reserved) for m in _MAIN]
@@ -250,15 +251,15 @@ def seen_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="seen-and-reserved",
         title="Skill sets seen in training, and skill sets kept back",
-        note=f"Seen: sets of skills that training data may hold; kept back: sets that none holds. {_NOTE}",
+        note=f"Seen: skill sets that training data may contain; kept back: skill sets in no training data. {_NOTE}",
         columns=("student", "grader", "setting", "k", *(_MAIN_LABELS * 2)),
         rows=tuple(rows),
         groups=(("", 4), ("seen", len(_MAIN)), ("kept back", len(_MAIN))),
     )
 
 
-def _apart(cell: Cell, report: Report) -> tuple[Cell, Cell]:
-    """Train skills by what the run reserves, for its bases too; else by what a tuned student says it saw."""
+def _seen_and_kept_back(cell: Cell, report: Report) -> tuple[Cell, Cell]:
+    """The seen and the kept-back part of a cell, by the run's reserved skill sets or by the student's lineage."""
     share = report.reserved.get(cell.key.run)
     sets = report.skill_sets.get((cell.key.run, cell.key.student))
     if cell.key.k < 2 or (share is None and sets is None):
@@ -296,7 +297,7 @@ def rules_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="rules-side-by-side",
         title=f"Full marks by rules: {' and '.join(names)}",
-        note=f"The same texts and votes under other rules; {names[1]} minus {names[0]} in the last column. {_NOTE}",
+        note=f"The same texts and votes under several rules; the difference is {names[1]} minus {names[0]}. {_NOTE}",
         columns=("student", "grader", "setting", "k", *names, "difference"),
         rows=tuple(rows),
         is_detail=True,
@@ -304,7 +305,7 @@ def rules_table(report: Report) -> ReportTable | None:
 
 
 def students_label(report: Report, key: StudentKey) -> str:
-    """A student with what it was trained on, for legends."""
+    """A student's name with its training data, for legends."""
     trained = report.training_of(key)
     name = report.label(*key)
     return f"{name}, {short_name(trained)}" if trained else name

@@ -1,9 +1,9 @@
-"""A table of a report: what its cells hold, before it takes one of its forms."""
+"""A table of a report as records, before it is written as HTML, Markdown, CSV or LaTeX."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
-from skillmix.render.numbers import share, share_with_interval, signed, signed_with_interval
+from skillmix.render.numbers import share, share_with_interval, signed, signed_with_interval, whole
 from skillmix.render.wording import plural
 from skillmix.scores.cells import Cell, Score
 
@@ -46,7 +46,7 @@ class ScoreEntry:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with or without its interval."""
+    """A number, with or without an interval."""
 
     value: float | None
     low: float | None = None
@@ -55,47 +55,47 @@ class Estimate:
 
     @property
     def text(self) -> str:
-        """As printed."""
+        """The printed form."""
         if self.value is None:
             return "–"
         if self.low is None:
             return signed(self.value) if self.is_signed else share(self.value)
-        put = signed_with_interval if self.is_signed else share_with_interval
-        return put(self.value, self.low, self.high)
+        with_interval = signed_with_interval if self.is_signed else share_with_interval
+        return with_interval(self.value, self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number of things."""
+    """A count."""
 
     value: int | None
 
     @property
     def text(self) -> str:
-        """As printed."""
-        return "–" if self.value is None else f"{self.value:,}"
+        """The printed form."""
+        return "–" if self.value is None else whole(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class PValue:
-    """Of a test."""
+    """A p-value."""
 
     value: float
 
     @property
     def text(self) -> str:
-        """As printed."""
+        """The printed form."""
         return "<.001" if self.value < 0.001 else f"{self.value:.3f}".removeprefix("0")
 
 
 LONG: Final = 16
-"""Rows beyond which a table is folded away on the page."""
+"""The page folds longer tables away."""
 Entry = str | ScoreEntry | Estimate | Count | PValue
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """Rows under a header, with a name for its files and words for its readers."""
+    """A table with a name for its files, and a title and a note for its readers."""
 
     name: str
     title: str
@@ -103,17 +103,17 @@ class ReportTable:
     columns: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     is_detail: bool = False
-    """Folded away on the page."""
+    """Whether the page folds the table away."""
     groups: tuple[tuple[str, int], ...] = field(default=())
-    """Headings over several columns, with their widths; empty for none."""
+    """Headings over several columns, each with the number of columns."""
 
     @property
     def numeric(self) -> list[bool]:
-        """Whether each column holds plain numbers, which stand on the right."""
+        """Whether each column holds plain numbers, which are aligned to the right."""
         return [self.form(column) not in (str, ScoreEntry) for column in range(len(self.columns))]
 
     def form(self, column: int) -> type:
-        """What a column holds, words only if it holds nothing else."""
+        """The type of the entries of a column; str only if every entry is a str."""
         return next((type(row[column]) for row in self.rows if not isinstance(row[column], str)), str)
 
     @property
@@ -121,12 +121,12 @@ class ReportTable:
         """Each column's heading with that of its group."""
         if not self.groups:
             return list(self.columns)
-        over = [heading for heading, width in self.groups for _ in range(width)]
-        return [f"{g}, {c}" if g and c else g or c for g, c in zip(over, self.columns, strict=True)]
+        above = [heading for heading, width in self.groups for _ in range(width)]
+        return [f"{g}, {c}" if g and c else g or c for g, c in zip(above, self.columns, strict=True)]
 
 
 def score_entry(cell: Cell | None, metric: str, *, link: str | None = None) -> Entry:
-    """A cell of the run as a cell of a table."""
+    """The table entry of a scored cell."""
     if cell is None or not cell.combinations:
         return "–"
     return ScoreEntry(cell.scores[metric], link)

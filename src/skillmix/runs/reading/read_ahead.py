@@ -13,7 +13,7 @@ from skillmix.grading.ballots import StudentText
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.rubric import Phrases, rubric_of
 from skillmix.runs.helper_process import is_there_a_second_core
-from skillmix.runs.reading.replies import ReplyReader
+from skillmix.runs.reading.reply_reader import ReplyReader
 
 _BATCH: Final = 200
 """Conversations that go to the second process together."""

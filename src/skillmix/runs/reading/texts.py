@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import text_score
-from skillmix.runs.reading.records import RunRecords, run_records
+from skillmix.runs.reading.run_records import RunRecords, run_records
 from skillmix.runs.run import open_run
 
 

@@ -1,4 +1,4 @@
-"""Conversations become examples: rendered once, tokenised once, and refused if anything about them is in doubt."""
+"""Turns conversations into examples: each is rendered once and tokenised once, and refused if its mask is in doubt."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ from skillmix.training.data.tokenizer import SealedTokenizer
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One conversation, or one piece of replay text."""
+    """One tokenised conversation, or one piece of replayed text."""
 
     key: str
     tokens: np.ndarray
     """int32, one dimension."""
     is_trained: np.ndarray
-    """bool, as long as `tokens`: this token is a target that counts in the loss. The first never is."""
+    """bool, as long as `tokens`: whether a token is a target of the loss. The first token never is."""
     is_replay: bool
 
 
 class Data(Protocol):
-    """The examples of a training run, a function of the step alone: to resume, the step's number is enough."""
+    """The examples of a training run. They depend on the step alone, so a step's number is enough to resume."""
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many steps see every conversation once."""
+        """Steps until every conversation was used once."""
         ...
 
     def step(self, number: int) -> Sequence[Example]:
@@ -44,7 +44,7 @@ _AT_ONCE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What is learned from: users' words and their answers, by a key that errors can name."""
+    """The turns of a training text, with a key that error messages name."""
 
     key: str
     turns: tuple[Turn, ...]
@@ -52,14 +52,14 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Examples, and the conversations that were too long to become one."""
+    """Examples, and the keys of the conversations that were too long."""
 
     examples: tuple[Example, ...]
     dropped: tuple[str, ...]
 
 
 class Encoder:
-    """A tokenizer that knows which tokens of a conversation its model writes."""
+    """Tokenises conversations and marks the tokens that the model writes."""
 
     def __init__(self, tokenizer: Any, *, end_ids: Iterable[int] = (), chat_format: str | None = None) -> None:
         self.tokenizer = tokenizer
@@ -68,7 +68,7 @@ class Encoder:
         self._template = Template(tokenizer, ends=list(self._ends), name=chat_format)
         marks = self._template.format
         self.sealed = SealedTokenizer(
-            tokenizer, marks=(marks.first, marks.asked, marks.lead, marks.end, marks.between, marks.last)
+            tokenizer, marks=(marks.first, marks.after_user, marks.lead, marks.end, marks.between, marks.last)
         )
 
     @property
@@ -77,7 +77,7 @@ class Encoder:
         return self._template
 
     def examples(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
-        """Every conversation that fits, at least one; an error names the first that cannot be learned from."""
+        """The examples of all conversations within the limit; an error if there is none."""
         prepared = self.fitting(conversations, limit=limit, too_long=too_long)
         if not prepared.examples:
             raise UserError(
@@ -88,7 +88,7 @@ class Encoder:
         return prepared
 
     def fitting(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
-        """The same, even if none fits."""
+        """The examples of all conversations within the limit, perhaps none."""
         kept: list[Example] = []
         dropped: list[str] = []
         for example in self._encoded(conversations):
@@ -120,57 +120,56 @@ class Encoder:
         return list(self._template.format.pieces(conversation.turns))
 
     def _check_ends(self, example: Example, *, answers: int) -> None:
-        """Each answer's last learned token must be the one at which generation stops."""
-        learned = example.is_trained
-        is_last = learned.copy()
-        is_last[:-1] &= ~learned[1:]
+        """Check that the last trained token of each answer is one at which generation stops."""
+        is_last = example.is_trained.copy()
+        is_last[:-1] &= ~example.is_trained[1:]
         ends = set(self._ends.values())
         last = [int(token) for token in example.tokens[is_last]]
         if len(last) != answers or not ends.issuperset(last):
             raise UserError(
-                f"{example.key}: an end token lies outside of what is learned.",
+                f"{example.key}: an end token is outside the trained part.",
                 hint="The model would never learn to stop; check the chat template and the tokenizer.",
             )
 
 
 def read_conversations(file: Path, *, name: str | None = None) -> list[Conversation]:
     """The conversations of a JSON Lines file whose rows have `messages`; a key is the file's name and the line."""
-    found = []
+    conversations = []
     try:
         with file.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    found.append(_conversation(line, place=f"{name or file}:{number}"))
+                    conversations.append(_conversation(line, key=f"{name or file}:{number}"))
     except UnicodeDecodeError:
         raise UserError(f"{file} is not UTF-8.", hint="Write it again in UTF-8.") from None
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             raise UserError(f"{file} cannot be read: {error.strerror}.", hint="Check the path.") from None
         raise UserError(f"There is no file {file}.", hint="A dataset step makes it; run that first.") from None
-    return found
+    return conversations
 
 
-def _conversation(line: str, *, place: str) -> Conversation:
-    row = parsed_json(line, source=place, hint='A row is {"messages": [...]}.')
+def _conversation(line: str, *, key: str) -> Conversation:
+    row = parsed_json(line, source=key, hint='A row is {"messages": [...]}.')
     messages = row.get("messages") if isinstance(row, dict) else None
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise UserError(f"{place} has no messages.", hint='A row is {"messages": [{"role": …, "content": …}, …]}.')
-    return Conversation(place, _turns(messages, place=place))
+        raise UserError(f"{key} has no messages.", hint='A row is {"messages": [{"role": …, "content": …}, …]}.')
+    return Conversation(key, _turns(messages, key=key))
 
 
-def _turns(messages: Sequence[Mapping[str, object]], *, place: str) -> tuple[Turn, ...]:
+def _turns(messages: Sequence[Mapping[str, object]], *, key: str) -> tuple[Turn, ...]:
     roles = [message.get("role") for message in messages]
     if not roles or roles != ["user", "assistant"] * (len(roles) // 2):
         raise UserError(
-            f"{place}: the roles are {', '.join(map(str, roles)) or 'missing'}.",
-            hint="A conversation is user, assistant, user, assistant, and so on; there is nothing else to train on.",
+            f"{key}: the roles are {', '.join(map(str, roles)) or 'missing'}.",
+            hint="The roles of a conversation must be user, assistant, user, assistant, and so on.",
         )
-    words = [message.get("content") for message in messages]
-    if not all(isinstance(word, str) and word.strip() for word in words):
-        raise UserError(f"{place}: a message is empty or no text.", hint="There is nothing to train on; leave it out.")
-    said = [str(word) for word in words]
-    if not all(map(is_encodable, said)):
+    contents = [message.get("content") for message in messages]
+    if not all(isinstance(content, str) and content.strip() for content in contents):
+        raise UserError(f"{key}: a message is empty or not a text.", hint="Leave the row out, or mend it.")
+    texts = [str(content) for content in contents]
+    if not all(map(is_encodable, texts)):
         raise UserError(
-            f"{place}: a message has half a character (a lone surrogate).", hint="Mend it, or leave the row out."
+            f"{key}: a message has half a character (a lone surrogate).", hint="Mend it, or leave the row out."
         )
-    return tuple(Turn(user, answer) for user, answer in zip(said[::2], said[1::2], strict=True))
+    return tuple(Turn(user, answer) for user, answer in zip(texts[::2], texts[1::2], strict=True))

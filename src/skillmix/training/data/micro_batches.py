@@ -1,4 +1,4 @@
-"""A step's examples become micro-batches: whole examples one after another, no padding between them."""
+"""Packs the examples of a step into micro-batches: whole examples in a row, without padding between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,37 +11,38 @@ from skillmix.training.data.examples import Example
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Several examples in one row of tokens."""
+    """Several examples as one row of tokens."""
 
     keys: tuple[str, ...]
     tokens: np.ndarray
     positions: np.ndarray
-    """Each token's place in its own example."""
+    """Index of each token in its own example."""
     bounds: np.ndarray
-    """Where examples start, and where the last one ends."""
+    """Index of each example's first token, and the end of the last example."""
     longest: int
     rows: np.ndarray
-    """Places whose next token is trained."""
+    """Indexes of the tokens whose next token is a target."""
     targets: np.ndarray
-    """That next token."""
+    """The target of each row."""
     is_replay: np.ndarray
-    """Whether the target belongs to replay text."""
+    """Whether the target belongs to replayed text."""
     useful: int
-    """Tokens that are not filling."""
+    """Tokens without the filling at the end."""
 
 
 def split(lengths: Sequence[int], *, budget: int, ranks: int = 1) -> list[list[list[int]]]:
-    """Which examples go into which micro-batch of which rank: even sums, none above the budget unless alone.
+    """Indexes of the examples by rank and micro-batch: similar sums of lengths, and none above the budget.
 
-    Every rank gets the same number of micro-batches, some perhaps empty, so that all of them meet in every one.
+    An example above the budget gets its own micro-batch. Every rank gets the same number of micro-batches, and some may
+    be empty, because the ranks exchange gradients in each.
 
     >>> split([5, 3, 4, 6], budget=10)
     [[[1, 3], [0, 2]]]
     >>> split([5, 3, 4], budget=5, ranks=2)
     [[[0], [1]], [[2], []]]
     """
-    fewest, most = -(-sum(lengths) // (ranks * budget)), -(-len(lengths) // ranks)
-    count = ranks * max(1, min(fewest, most))
+    by_tokens, by_examples = -(-sum(lengths) // (ranks * budget)), -(-len(lengths) // ranks)
+    count = ranks * max(1, min(by_tokens, by_examples))
     while True:
         groups = _spread(lengths, count)
         if all(len(group) <= 1 or sum(lengths[i] for i in group) <= budget for group in groups):
@@ -50,7 +51,7 @@ def split(lengths: Sequence[int], *, budget: int, ranks: int = 1) -> list[list[l
 
 
 def pack(examples: Sequence[Example], *, multiple: int = 1) -> MicroBatch:
-    """Put examples one after another; fill up to a multiple with a piece of its own that nobody looks at."""
+    """Concatenate examples; a filling, which is an example without targets, makes the length a multiple."""
     useful = sum(len(example.tokens) for example in examples)
     filling = max(1, -(-useful // multiple)) * multiple - useful
     lengths = [len(example.tokens) for example in examples] + ([filling] if filling else [])
@@ -59,8 +60,8 @@ def pack(examples: Sequence[Example], *, multiple: int = 1) -> MicroBatch:
     tokens = np.concatenate([*(example.tokens for example in examples), fill]).astype(np.int64)
     trained = np.concatenate([*(example.is_trained for example in examples), fill]).astype(bool)
     if trained[bounds[:-1]].any():
-        raise ValueError("the first token of an example cannot be a target: nothing stands before it")
-    places = np.flatnonzero(trained)
+        raise ValueError("the first token of an example cannot be a target: no token precedes it")
+    target_indexes = np.flatnonzero(trained)
     replay = np.repeat([*(example.is_replay for example in examples), *([False] if filling else [])], lengths)
     return MicroBatch(
         keys=tuple(example.key for example in examples),
@@ -68,15 +69,15 @@ def pack(examples: Sequence[Example], *, multiple: int = 1) -> MicroBatch:
         positions=np.arange(len(tokens)) - np.repeat(bounds[:-1], lengths),
         bounds=bounds,
         longest=max(lengths),
-        rows=places - 1,
-        targets=tokens[places],
-        is_replay=replay[places].astype(bool),
+        rows=target_indexes - 1,
+        targets=tokens[target_indexes],
+        is_replay=replay[target_indexes].astype(bool),
         useful=useful,
     )
 
 
 def _spread(lengths: Sequence[int], count: int) -> list[list[int]]:
-    """Longest first, each into the group that has least so far."""
+    """Put each example, longest first, into the group with the smallest sum so far."""
     heap = [(0, number) for number in range(count)]
     heapify(heap)
     groups: list[list[int]] = [[] for _ in range(count)]

@@ -1,8 +1,8 @@
-"""Plain text beside the conversations: from files of any size, read as it is needed, the same whoever resumes.
+"""Replayed text: plain text from files of any size, read when it is needed, and the same after a resume.
 
-The n-th text of a run comes from a file that is drawn by hash, larger files more often; within a file texts follow each
-other, and a file that ends begins again. To go on at a later text, the draws are counted and each file is read from
-its start without tokenising.
+A hash draws the file of the n-th text, larger files more often. Within a file, texts are used in order, and a file that
+ends starts again. To resume at a later text, the draws before it are counted, and each file is read from its start
+without tokenising.
 """
 
 import gzip
@@ -25,11 +25,11 @@ _MOST_OPEN: Final = 64
 _RECENT: Final = 512
 _JSON_LINES: Final = (".jsonl", ".jsonl.gz", ".ndjson")
 _SKIPPED: Final = (".", "_")
-"""How files begin that folders hold besides their texts."""
+"""First characters of the names of files that are no texts."""
 
 
 class Replay:
-    """The texts of some files and folders, by number."""
+    """The replayed texts of files and folders, by number."""
 
     def __init__(
         self,
@@ -48,88 +48,90 @@ class Replay:
         self._seed = seed
         self._open: OrderedDict[int, _Cursor] = OrderedDict()
         self._counts: dict[int, int] = {}
-        """Texts of each file among the first `_counted`."""
+        """Texts drawn from each file, by the file's index, among the first `_counted` texts."""
         self._counted = 0
         self._recent: OrderedDict[int, Example] = OrderedDict()
 
     @property
     def files(self) -> list[Path]:
-        """What is read, in the order that draws depend on."""
+        """The files of the sources, in the order that draws depend on."""
         return self._files
 
     def text(self, number: int) -> Example:
-        """The text of a number, from 0; quick if asked for in order."""
+        """The text of a number, counted from 0; quick for increasing numbers."""
         if number in self._recent:  # a step that is repeated
             return self._recent[number]
         if number < self._counted:
             self._counts, self._counted = {}, 0
         while self._counted < number:
-            drawn = self._drawn(self._counted)
+            drawn = self._drawn_file(self._counted)
             self._counts[drawn] = self._counts.get(drawn, 0) + 1
             self._counted += 1
-        at = self._drawn(number)
-        place = self._counts.get(at, 0)
-        example = self._example(self._files[at], place, self._cursor(at).piece(place))
+        file = self._drawn_file(number)
+        index = self._counts.get(file, 0)
+        example = self._example(self._files[file], index, self._cursor(file).piece(index))
         self._recent[number] = example
         if len(self._recent) > _RECENT:
             self._recent.popitem(last=False)
         return example
 
     def check(self) -> None:
-        """Read the first text, so that a source which cannot be read is found before training starts."""
-        for at in range(min(len(self._files), _MOST_OPEN)):
-            self._cursor(at).piece(0)
+        """Read the first text of each file, so that an unreadable file is an error before training starts."""
+        for file in range(min(len(self._files), _MOST_OPEN)):
+            self._cursor(file).piece(0)
 
-    def _drawn(self, number: int) -> int:
+    def _drawn_file(self, number: int) -> int:
+        """Index of the file of a text."""
         share = int.from_bytes(digest("replay", self._seed, number, size=8)) / 2**64
         return min(bisect_right(self._bounds, share * self._bounds[-1]), len(self._files) - 1)
 
-    def _cursor(self, at: int) -> "_Cursor":
-        if at not in self._open:
-            self._open[at] = _Cursor(self._files[at], field=self._field, size=self._limit * _CHARACTERS_PER_TOKEN)
-        self._open.move_to_end(at)
+    def _cursor(self, file: int) -> "_Cursor":
+        if file not in self._open:
+            self._open[file] = _Cursor(self._files[file], field=self._field, size=self._limit * _CHARACTERS_PER_TOKEN)
+        self._open.move_to_end(file)
         while len(self._open) > _MOST_OPEN:
             self._open.popitem(last=False)[1].close()
-        return self._open[at]
+        return self._open[file]
 
-    def _example(self, file: Path, place: int, piece: str) -> Example:
+    def _example(self, file: Path, index: int, piece: str) -> Example:
         tokens = np.asarray(self._tokenise(piece)[: self._limit], dtype=np.int32)
         is_trained = np.ones(len(tokens), dtype=bool)
         is_trained[:1] = False
-        return Example(f"replay/{file.name}/{place}", tokens, is_trained, is_replay=True)
+        return Example(f"replay/{file.name}/{index}", tokens, is_trained, is_replay=True)
 
 
 class _Cursor:
-    """A place in one file."""
+    """Reads the texts of one file by index."""
 
     def __init__(self, file: Path, *, field: str, size: int) -> None:
         self._file, self._field, self._size = file, field, size
         self._pieces: Iterator[str] = iter(())
         self._next = 0
         self._last = ""
-        self._in_a_pass: int | None = None
+        self._total: int | None = None
+        """Texts of the file, once its end was reached."""
         self._rewind()
 
-    def piece(self, place: int) -> str:
-        """The text at a place; beyond the end, counting goes on from the start."""
-        if self._in_a_pass is not None:
-            place %= self._in_a_pass
-        if place == self._next - 1:
+    def piece(self, index: int) -> str:
+        """The text at an index; an index beyond the end counts on from the start."""
+        if self._total is not None:
+            index %= self._total
+        if index == self._next - 1:
             return self._last
-        if place < self._next - 1:
+        if index < self._next - 1:
             self._rewind()
-        while self._next <= place:
-            found = next(self._pieces, None)
-            if found is None:
+        while self._next <= index:
+            piece = next(self._pieces, None)
+            if piece is None:
                 if self._next == 0:
                     raise UserError(f"{self._file} has no text to replay.", hint="Leave it out of replay.sources.")
-                self._in_a_pass = self._next
-                return self.piece(place)
-            self._last, self._next = found, self._next + 1
+                self._total = self._next
+                return self.piece(index)
+            self._last, self._next = piece, self._next + 1
         return self._last
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         close = getattr(self._pieces, "close", None)
         if close is not None:
             close()
@@ -141,7 +143,7 @@ class _Cursor:
 
 
 def _pieces_of(file: Path, *, field: str, size: int) -> Iterator[str]:
-    """The texts of a file, long ones in parts of at most so many characters, blank ones left out."""
+    """The texts of a file, cut into parts of at most `size` characters, without blank parts."""
     if file.name.endswith(_JSON_LINES):
         texts = _json_texts(file, field)
     elif file.suffix == ".parquet":
@@ -150,7 +152,7 @@ def _pieces_of(file: Path, *, field: str, size: int) -> Iterator[str]:
         texts = _blocks(file, size)
     for text in texts:
         for start in range(0, len(text), size):
-            # Fewer than two tokens teach nothing: one predicts, the other is predicted.
+            # A text needs two tokens: the first predicts the second.
             if len(part := text[start : start + size].strip()) > 1:
                 yield part
 
@@ -191,7 +193,7 @@ def _parquet_texts(file: Path, field: str) -> Iterator[str]:
 
 
 def _blocks(file: Path, size: int) -> Iterator[str]:
-    """A plain text in blocks of whole lines as far as lines are short enough."""
+    """Blocks of a plain text; only lines that are longer than a block are cut."""
     block: list[str] = []
     length = 0
     with _opened(file) as lines:
@@ -211,21 +213,21 @@ def _opened(file: Path) -> IO[str]:
 
 
 def state_of(sources: Sequence[Path]) -> list[list[object]]:
-    """What draws depend on: a run can only go on with the same files."""
+    """Names and sizes of the files, which the draws depend on; a run can only resume with the same."""
     return [[str(file), file.stat().st_size] for file in files_of(sources)]
 
 
 def files_of(sources: Sequence[Path]) -> list[Path]:
-    """The files that sources name; of a folder all, in order of their names."""
-    found: list[Path] = []
+    """The files that sources name, with all files of a folder in order of their names."""
+    files: list[Path] = []
     for source in sources:
         if source.is_dir():
             inside = sorted(p for p in source.rglob("*") if p.is_file() and not p.name.startswith(_SKIPPED))
-            found += [file for file in inside if file.stat().st_size]
+            files += [file for file in inside if file.stat().st_size]
         elif source.is_file():
-            found.append(source)
+            files.append(source)
         else:
             raise UserError(f"There is no {source} to replay.", hint="replay.sources names files and folders.")
-    if not found or not sum(file.stat().st_size for file in found):
+    if not files or not sum(file.stat().st_size for file in files):
         raise UserError("replay.sources holds no text.", hint="Name a text, JSON Lines or Parquet file, or a folder.")
-    return found
+    return files

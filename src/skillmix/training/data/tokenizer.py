@@ -1,8 +1,8 @@
-"""Tokenising so that special tokens come from the template alone, whatever users and answers write.
+"""Tokenises conversations so that special tokens come from the template alone, whatever messages contain.
 
-In a copy of the tokenizer every special token is known by one character of a private plane that no text at hand has.
-The template's marks are written with these characters; a special token's own spelling, in what somebody says, is then
-text like any other. The whole conversation is still tokenised at once, and by the same rules.
+In a copy of the tokenizer, every special token is renamed to a private character that no message contains. The
+template's strings are written with these characters, so the spelling of a special token in a message is ordinary text.
+The whole conversation is still tokenised at once, by the same rules.
 """
 
 import json
@@ -22,25 +22,25 @@ _PRIVATE = re.compile(f"[{chr(_PLANE)}-{chr(_PLANE + _BLOCKS * _BLOCK)}]")
 
 
 class Encoded(NamedTuple):
-    """The tokens of a conversation and which of them are learned."""
+    """The tokens of a conversation, and whether each is trained."""
 
     tokens: np.ndarray
     is_trained: np.ndarray
 
 
 class SealedTokenizer:
-    """A tokenizer whose special tokens cannot be written by hand."""
+    """A tokenizer whose special tokens cannot be spelled out in a message."""
 
     def __init__(self, tokenizer: Any, *, marks: Iterable[str] = ()) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise UserError("The tokenizer is not a fast one.", hint="Training needs a tokenizer.json.")
+            raise UserError("The tokenizer is not a fast tokenizer.", hint="Training needs a tokenizer.json.")
         self._document: dict[str, Any] = json.loads(backend.to_str())
         written = "".join(marks)
         self._sealed = [
             token["content"]
             for token in self._document["added_tokens"]
-            # Marks that are added without being called special count as well; runs of blanks are ordinary text.
+            # Added tokens of the template count even if they are not declared special; blanks are ordinary text.
             if token["special"] or (token["content"].strip() and token["content"] in written)
         ]
         self._spelling = re.compile("|".join(map(re.escape, sorted(self._sealed, key=len, reverse=True))) or r"(?!)")
@@ -51,21 +51,21 @@ class SealedTokenizer:
         self._use_block(0)
 
     def encode(self, conversations: Sequence[Sequence[Piece]]) -> list[Encoded]:
-        """Tokenise whole conversations; a token is learned if it lies in what the model writes."""
+        """Tokenise whole conversations; a token is trained if it lies in a piece that the model writes."""
         self._avoid(piece.text for pieces in conversations for piece in pieces if not piece.is_mark)
         sealed = [[self._written(piece) for piece in pieces] for pieces in conversations]
         texts = ["".join(parts) for parts in sealed]
-        found = self._backend.encode_batch(texts, add_special_tokens=False)
+        encodings = self._backend.encode_batch(texts, add_special_tokens=False)
         return [
             self._masked(encoding, text, _spans(pieces, parts))
-            for encoding, text, pieces, parts in zip(found, texts, conversations, sealed, strict=True)
+            for encoding, text, pieces, parts in zip(encodings, texts, conversations, sealed, strict=True)
         ]
 
     def plain(self, text: str) -> list[int]:
-        """A text on its own, after the begin token if the tokenizer puts one there."""
+        """Tokenise a text by itself, with a begin token if the tokenizer adds one."""
         self._avoid([text])
-        found: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        return [*self._begin, *found]
+        tokens: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        return [*self._begin, *tokens]
 
     def _written(self, piece: Piece) -> str:
         return (
@@ -77,11 +77,11 @@ class SealedTokenizer:
         offsets: list[tuple[int, int]] = encoding.offsets
         for start, _ in spans:
             ids, offsets = self._splitter.split_at(start, text, ids, offsets)
-        places = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
+        borders = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
         is_trained = np.zeros(len(ids), dtype=bool)
         for start, end in spans:
-            inside = (places[:, 0] >= start) & (places[:, 0] < end)
-            if not inside.any() or places[inside, 0].min() != start or places[inside, 1].max() != end:
+            inside = (borders[:, 0] >= start) & (borders[:, 0] < end)
+            if not inside.any() or borders[inside, 0].min() != start or borders[inside, 1].max() != end:
                 raise UserError(
                     "the tokenizer merges the first or last characters of the answer with the text around it",
                     hint="Training cannot mark the answer; choose a model with another tokenizer or chat template.",
@@ -91,7 +91,7 @@ class SealedTokenizer:
         return Encoded(np.asarray(ids, dtype=np.int32), is_trained)
 
     def _avoid(self, texts: Iterable[str]) -> None:
-        """Use characters that none of the texts has."""
+        """Switch to private characters that none of the texts contains."""
         used = {
             (ord(match) - _PLANE) // _BLOCK for text in texts if not text.isascii() for match in _PRIVATE.findall(text)
         }
@@ -111,20 +111,20 @@ class SealedTokenizer:
 
 
 def _spans(pieces: Sequence[Piece], written: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the parts that are learned stand; neighbours are one."""
+    """Start and end of the trained parts; adjacent parts are joined."""
     spans: list[tuple[int, int]] = []
-    place = 0
+    start = 0
     for piece, text in zip(pieces, written, strict=True):
-        end = place + len(text)
+        end = start + len(text)
         if piece.is_trained and text:
-            joined = spans and spans[-1][1] == place
-            spans[-1:] = [(spans[-1][0], end)] if joined else [*spans[-1:], (place, end)]
-        place = end
+            joined = spans and spans[-1][1] == start
+            spans[-1:] = [(spans[-1][0], end)] if joined else [*spans[-1:], (start, end)]
+        start = end
     return spans
 
 
 def _renamed(document: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """The tokenizer with other names for some tokens, each with the number it had."""
+    """The tokenizer with new names for some tokens, which keep their numbers."""
     added = [{**token, "content": names.get(token["content"], token["content"])} for token in document["added_tokens"]]
     model = dict(document["model"])
     vocabulary = model["vocab"]
@@ -134,12 +134,12 @@ def _renamed(document: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
         model["vocab"] = [[names.get(token, token), score] for token, score in vocabulary]
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
-    # The post-processor adds what the template writes already, and cuts blanks off the offsets.
+    # The post-processor would add tokens that the template writes already, and would trim blanks from the offsets.
     return {**document, "added_tokens": added, "model": model, "post_processor": None}
 
 
 class _Splitter:
-    """Divides a token that holds the end of a prompt and the beginning of an answer: no model would write it."""
+    """Splits a token across the end of a prompt and the beginning of an answer, which no model would generate."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         vocabulary = document["model"]["vocab"]
@@ -149,21 +149,21 @@ class _Splitter:
         self._is_bytes = '"ByteLevel"' in json.dumps([document["pre_tokenizer"], document["decoder"]])
 
     def split_at(
-        self, place: int, text: str, ids: list[int], offsets: list[tuple[int, int]]
+        self, position: int, text: str, ids: list[int], offsets: list[tuple[int, int]]
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Tokens with a border at a place of the text."""
-        at = next((n for n, (start, end) in enumerate(offsets) if start < place < end), None)
-        if at is None:
+        """The tokens and their offsets, split so that none crosses a position of the text."""
+        index = next((n for n, (start, end) in enumerate(offsets) if start < position < end), None)
+        if index is None:
             return ids, offsets
-        start, end = offsets[at]
-        left, right = self._tokens(text[start:place]), self._tokens(text[place:end])
-        borders = [(start, place)] * len(left) + [(place, end)] * len(right)
-        return [*ids[:at], *left, *right, *ids[at + 1 :]], [*offsets[:at], *borders, *offsets[at + 1 :]]
+        start, end = offsets[index]
+        left, right = self._tokens(text[start:position]), self._tokens(text[position:end])
+        borders = [(start, position)] * len(left) + [(position, end)] * len(right)
+        return [*ids[:index], *left, *right, *ids[index + 1 :]], [*offsets[:index], *borders, *offsets[index + 1 :]]
 
     def _tokens(self, text: str) -> list[int]:
-        """A short text by its longest tokens."""
+        """Tokens of a short text, the longest possible one first."""
         spelled = "".join(_BYTE_LETTERS[byte] for byte in text.encode()) if self._is_bytes else text.replace(" ", "▁")
-        found = []
+        tokens = []
         while spelled:
             length = next((n for n in range(len(spelled), 0, -1) if spelled[:n] in self._ids), None)
             if length is None:
@@ -171,13 +171,13 @@ class _Splitter:
                     f"the tokenizer cannot write {text!r} on its own",
                     hint="Its vocabulary lacks these characters; choose a model with another tokenizer.",
                 )
-            found.append(self._ids[spelled[:length]])
+            tokens.append(self._ids[spelled[:length]])
             spelled = spelled[length:]
-        return found
+        return tokens
 
 
 def _byte_letters() -> list[str]:
-    """The letter by which byte-level vocabularies spell each byte: itself if it prints, else one from 256 on."""
+    """The letter for each byte in byte-level vocabularies: the byte itself if it prints, else a letter from 256 on."""
     prints = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(256, 512))
     return [chr(byte) if byte in prints else chr(next(others)) for byte in range(256)]

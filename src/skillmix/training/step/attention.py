@@ -1,7 +1,7 @@
-"""Causal attention inside each example of a micro-batch, and never across their borders.
+"""Causal attention inside each example of a micro-batch, never across examples.
 
-On a GPU it is the flash attention that PyTorch carries, called with the borders; on a CPU each example on its own.
-Both are one operator, so that compilers and tests see the same thing.
+On a GPU, PyTorch's flash attention runs over all examples with their bounds; on a CPU, each example is computed by
+itself. Both are one operator, so compilers and tests see no difference.
 """
 
 from itertools import pairwise
@@ -13,9 +13,9 @@ from transformers import AttentionInterface
 from skillmix.errors import UserError
 
 ATTENTION: Final = "skillmix_packed"
-"""The name under which `attend` is known to transformers."""
+"""The name by which transformers finds `attend`."""
 _WHOLE: Final = -1
-"""A window without an end."""
+"""Window size of attention to all earlier tokens."""
 
 
 @torch.library.custom_op("skillmix::packed_attention", mutates_args=())  # type: ignore[untyped-decorator]
@@ -28,13 +28,13 @@ def packed_attention(
     scale: float,
     window: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs (tokens, heads, size) and the logarithms of the sums of weights (heads, tokens)."""
+    """Outputs (tokens, heads, size), and the logarithms of the softmax denominators (heads, tokens)."""
     if query.is_cuda:
-        found = torch.ops.aten._flash_attention_forward(
+        result = torch.ops.aten._flash_attention_forward(
             query, key, value, bounds, bounds, longest, longest, 0.0, True, False,
             scale=scale, window_size_left=window, window_size_right=0,
         )  # fmt: skip
-        return found[0], found[1]
+        return result[0], result[1]
     outputs, sums = torch.empty_like(query), query.new_empty(query.shape[1], query.shape[0], dtype=torch.float32)
     for part in _parts(bounds):
         pieces = (_piece(tensor, part, heads=query.shape[1]) for tensor in (query, key, value))
@@ -66,20 +66,20 @@ def packed_attention_backward(
     """Gradients of query, key and value."""
     if query.is_cuda:
         no_dropout = torch.zeros(2, dtype=torch.uint64, device=query.device)
-        found = torch.ops.aten._flash_attention_backward(
+        result = torch.ops.aten._flash_attention_backward(
             gradient, query, key, value, outputs, sums, bounds, bounds, longest, longest, 0.0, True,
             no_dropout, query.new_empty(0), scale=scale, window_size_left=window, window_size_right=0,
         )  # fmt: skip
-        return found[0], found[1], found[2]
+        return result[0], result[1], result[2]
     gradients = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
     heads = query.shape[1]
     for part in _parts(bounds):
         whole = (_piece(tensor, part, heads=heads) for tensor in (gradient, query, key, value, outputs))
-        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        pieces = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             *whole, sums[None, :, part].to(torch.float64 if query.dtype == torch.float64 else torch.float32),
             0.0, window == _WHOLE, attn_mask=_mask(part, window, query), scale=scale,
         )  # fmt: skip
-        for target, piece in zip(gradients, found, strict=True):
+        for target, piece in zip(gradients, pieces, strict=True):
             own = target.shape[1]
             target[part] = piece[0].reshape(own, heads // own, -1, piece.shape[-1]).sum(1).transpose(0, 1)
     return gradients
@@ -96,8 +96,8 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
 
 
 def _backward(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:
-    found = packed_attention_backward(gradient, *ctx.saved_tensors, ctx.longest, ctx.scale, ctx.window)
-    return (*found, None, None, None, None)
+    gradients = packed_attention_backward(gradient, *ctx.saved_tensors, ctx.longest, ctx.scale, ctx.window)
+    return (*gradients, None, None, None, None)
 
 
 packed_attention.register_autograd(_backward, setup_context=_keep)
@@ -118,9 +118,9 @@ def attend(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers calls: one row of tokens, (1, heads, tokens, size) in, (1, tokens, heads, size) out."""
+    """The function that transformers calls: (1, heads, tokens, size) in, (1, tokens, heads, size) out."""
     if dropout or softcap:
-        # Models whose settings say so are refused before; some may ask for it all the same, and must not be ignored.
+        # Models with such settings are refused earlier; a model that asks for it without a setting is refused here.
         raise UserError(
             f"{type(module).__name__} asks for attention with dropout or capped scores.",
             hint="Packed conversations are trained without either.",
@@ -135,12 +135,11 @@ AttentionInterface.register(ATTENTION, attend)
 
 
 def _parts(bounds: torch.Tensor) -> list[slice]:
-    places = bounds.tolist()
-    return [slice(start, end) for start, end in pairwise(places)]
+    return [slice(start, end) for start, end in pairwise(bounds.tolist())]
 
 
 def _piece(tensor: torch.Tensor, part: slice, *, heads: int) -> torch.Tensor:
-    """One example as (1, heads, tokens, size), key heads repeated for the queries that share them."""
+    """One example as (1, heads, tokens, size); key and value heads are repeated for the query heads that share them."""
     piece = tensor[part].transpose(0, 1)
     return piece.repeat_interleave(heads // piece.shape[0], 0)[None]
 
@@ -148,6 +147,6 @@ def _piece(tensor: torch.Tensor, part: slice, *, heads: int) -> torch.Tensor:
 def _mask(part: slice, window: int, like: torch.Tensor) -> torch.Tensor | None:
     if window == _WHOLE:
         return None
-    places = torch.arange(part.stop - part.start)
-    behind = places[:, None] - places[None, :]
+    positions = torch.arange(part.stop - part.start)
+    behind = positions[:, None] - positions[None, :]
     return torch.zeros(behind.shape, dtype=like.dtype).masked_fill((behind < 0) | (behind > window), float("-inf"))

@@ -1,4 +1,4 @@
-"""Cross-entropy of chosen tokens, with a few thousand rows of logits in memory at any time."""
+"""Cross-entropy of chosen tokens, computed in chunks so that only a few thousand rows of logits exist at a time."""
 
 from collections.abc import Callable
 from functools import cache
@@ -7,13 +7,16 @@ from typing import Any, Final
 import torch
 
 _LOGITS: Final = 1 << 28
-"""Most logits that exist at once."""
+"""Largest number of logits in a chunk."""
 _LOGITS_ON_CPU: Final = 1 << 22
-"""There a few megabytes: what is larger is fetched from the system and given back each time."""
+"""The same on a CPU, where a larger block would be allocated from the system each time."""
 
 
 class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
-    """Weighted sum and each row's own loss. The gradient is made along with the loss, as the logits are there."""
+    """Weighted sum of the losses, and the loss of each row.
+
+    The forward pass computes the gradient too, because the logits of a chunk exist only then.
+    """
 
     @staticmethod
     def forward(
@@ -24,8 +27,8 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         hidden_gradient = torch.empty_like(hidden) if for_hidden else None
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if for_weight else None
-        most = _LOGITS if hidden.is_cuda else min(_LOGITS, _LOGITS_ON_CPU)
-        rows = max(1, most // len(weight))
+        chunk_logits = _LOGITS if hidden.is_cuda else min(_LOGITS, _LOGITS_ON_CPU)
+        rows = max(1, chunk_logits // len(weight))
         chunk_losses = _chunk_function(hidden.is_cuda)
         for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):
             losses[part], gradient = chunk_losses(hidden[part] @ weight.T, targets[part], shares[part])
@@ -40,7 +43,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:
-        """Scale what the forward pass has found."""
+        """Scale the gradients that the forward pass computed."""
         hidden, weight = ctx.saved_tensors
         return (
             None if hidden is None else hidden * gradient.to(hidden.dtype),
@@ -53,11 +56,11 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
 def linear_cross_entropy(
     hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, shares: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum of shares · losses, and the losses: each row's hidden state against the token that came next."""
+    """The sum of shares · losses, and the losses: each row's hidden state predicts the token in `targets`."""
     if not torch.is_grad_enabled():
         hidden, weight = hidden.detach(), weight.detach()
-    found: tuple[torch.Tensor, torch.Tensor] = _LinearCrossEntropy.apply(hidden, weight, targets, shares)
-    return found
+    result: tuple[torch.Tensor, torch.Tensor] = _LinearCrossEntropy.apply(hidden, weight, targets, shares)
+    return result
 
 
 def _losses_and_gradient(
@@ -67,8 +70,8 @@ def _losses_and_gradient(
     sums = torch.logsumexp(scores, dim=-1)
     losses = sums - scores.gather(1, targets[:, None])[:, 0]
     is_target = torch.arange(logits.shape[1], device=logits.device) == targets[:, None]
-    chances = torch.exp(scores - sums[:, None])
-    gradient = torch.where(is_target, chances - 1, chances) * shares[:, None]
+    probabilities = torch.exp(scores - sums[:, None])
+    gradient = torch.where(is_target, probabilities - 1, probabilities) * shares[:, None]
     return losses, gradient.to(logits.dtype)
 
 

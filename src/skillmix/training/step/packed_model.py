@@ -1,4 +1,4 @@
-"""A causal language model that reads micro-batches without padding and gives their loss."""
+"""A causal language model that computes the loss of a micro-batch without padding."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,13 +14,14 @@ from skillmix.errors import UserError
 from skillmix.training.data.micro_batches import MicroBatch
 from skillmix.training.step.attention import ATTENTION
 from skillmix.training.step.loss import linear_cross_entropy
-from skillmix.training.step.optimizer import sent
+from skillmix.training.step.optimizer import to_device
 
 
 def compile_layers(layers: Any, *, is_lean: bool) -> None:
-    """Compile the layers' forward; they share their code, so that one compilation serves all.
+    """Compile the forward pass of the layers; they share their code, so one compilation serves all of them.
 
-    Lean layers keep only what takes a matrix product to find again: a third less memory for a few percent of time.
+    Lean layers keep only activations that take a matrix product to recompute: a third less memory for a few percent
+    more time.
     """
     functorch_config.ban_recompute_materialized_backward = not is_lean
     for layer in layers:
@@ -28,14 +29,14 @@ def compile_layers(layers: Any, *, is_lean: bool) -> None:
 
 
 def set_recompute(layers: Any, *, is_on: bool) -> None:
-    """Keep only each layer's input, or everything that the backward pass needs."""
+    """Keep only the input of each layer for the backward pass, or all activations."""
     for layer in layers:
         layer.gradient_checkpointing = is_on
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
 
 
 def _with_any_length(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Tell the compiler which sizes change, so that it does not compile for the first ones it sees."""
+    """Mark the sizes that vary, so that the compiler does not specialise on the first ones."""
 
     def call(hidden: torch.Tensor, **arguments: Any) -> Any:
         cos, sin = arguments["position_embeddings"]
@@ -61,26 +62,26 @@ class Inputs(NamedTuple):
 
 
 class PackedModel(nn.Module):  # type: ignore[misc]
-    """Calls a transformers model, plain or with a PEFT adapter, on packed tokens."""
+    """A transformers model, with or without a PEFT adapter, that runs on packed tokens."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
         causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-        _refuse_what_we_cannot_train(causal)
+        _check_architecture(causal)
         self._before = causal.config._attn_implementation, causal.config.use_cache
         causal.set_attn_implementation(ATTENTION)
         causal.config.use_cache = False
 
     def release(self) -> None:
-        """Leave the model as it was found, ready to generate."""
+        """Restore the model's attention and cache, so that it can generate again."""
         attention, self.causal.config.use_cache = self._before
         self.causal.set_attn_implementation(attention)
         self.model.eval()
 
     @property
     def causal(self) -> Any:
-        """The transformers model, without the adapter's wrapping."""
+        """The transformers model inside the adapter's wrapper."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     @property
@@ -90,51 +91,52 @@ class PackedModel(nn.Module):  # type: ignore[misc]
 
     def hidden_states(self, inputs: Inputs) -> torch.Tensor:
         """The last hidden state of every token, (tokens, size)."""
-        found = self.causal.base_model(
+        output = self.causal.base_model(
             input_ids=inputs.tokens[None],
             position_ids=inputs.positions[None],
             bounds=inputs.bounds,
             longest=inputs.longest,
             use_cache=False,
         )
-        hidden: torch.Tensor = found.last_hidden_state[0]
+        hidden: torch.Tensor = output.last_hidden_state[0]
         return hidden
 
     def forward(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-        """The weighted loss, and each trained token's own."""
+        """The weighted loss, and the loss of each trained token."""
         hidden = self.hidden_states(inputs).index_select(0, inputs.rows)
         head = self.causal.get_output_embeddings()
         return linear_cross_entropy(hidden, head.weight, inputs.targets, inputs.shares)
 
 
 def inputs_of(batch: MicroBatch, *, shares: np.ndarray, longest: int | None, device: torch.device) -> Inputs:
-    """Bring a micro-batch to the device; a batch without targets gets one that weighs nothing."""
+    """Copy a micro-batch to the device; a batch without targets gets a dummy target of weight 0."""
     rows, targets, is_replay = batch.rows, batch.targets, batch.is_replay
     if not len(rows):
         rows, targets = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
         is_replay, shares = np.zeros(1, dtype=bool), np.zeros(1)
     return Inputs(
-        tokens=_sent(batch.tokens, device),
-        positions=_sent(batch.positions, device),
-        bounds=_sent(batch.bounds, device),
+        tokens=_to_device(batch.tokens, device),
+        positions=_to_device(batch.positions, device),
+        bounds=_to_device(batch.bounds, device),
         longest=longest or batch.longest,
-        rows=_sent(rows, device),
-        targets=_sent(targets, device),
-        shares=_sent(shares.astype(np.float32), device),
-        is_replay=_sent(is_replay, device),
+        rows=_to_device(rows, device),
+        targets=_to_device(targets, device),
+        shares=_to_device(shares.astype(np.float32), device),
+        is_replay=_to_device(is_replay, device),
     )
 
 
-def _sent(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    return sent(torch.from_numpy(np.ascontiguousarray(array)), device)
+def _to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    return to_device(torch.from_numpy(np.ascontiguousarray(array)), device)
 
 
-def _refuse_what_we_cannot_train(causal: Any) -> None:
+def _check_architecture(causal: Any) -> None:
+    """Refuse models whose attention or output layer is computed differently than training assumes."""
     config, name = causal.config.get_text_config(), type(causal).__name__
     head = causal.get_output_embeddings()
     if not getattr(causal, "_supports_attention_backend", False):
         raise UserError(
-            f"{name} has an attention of its own, which cannot keep packed conversations apart.",
+            f"{name} has its own attention, which cannot keep packed conversations apart.",
             hint="Choose a base whose attention transformers can replace, such as a Llama or a Mistral.",
         )
     for setting in ("final_logit_softcapping", "attn_logit_softcapping", "logit_scale", "logits_scaling"):

@@ -15,10 +15,11 @@ import yaml
 from safetensors.torch import load_file
 
 from skillmix.errors import UserError
+from skillmix.experiment.precisions import PRECISIONS
 from skillmix.steps.run import train_steps
 from skillmix.training.checkpoints import Checkpoints, Progress
 from skillmix.training.ranks import Ranks
-from skillmix.training.recipe import Precision, TrainingRecipe
+from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.engine import Engine
 from tests.training.tiny import random_step, tiny_model, weights_of
 
@@ -91,8 +92,8 @@ def test_killed_in_the_third_epoch_the_curve_is_the_same(in_folder: Path, small_
 
 
 @pytest.mark.usefixtures("no_amx")
-@pytest.mark.parametrize("precision", ["fp32", "bf16-master", "bf16-stochastic"])
-def test_a_checkpoint_brings_back_every_number(precision: Precision, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_checkpoint_brings_back_every_number(precision: str, tmp_path: Path) -> None:
     recipe = TrainingRecipe(precision=precision, learning_rate=1e-2, warmup_steps=0, token_budget=60)
     engine, other = (Engine(tiny_model(seed=seed), recipe) for seed in (0, 1))
     for number in range(3):

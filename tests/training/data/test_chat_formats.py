@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("tokenizers", reason="the extra `local` is not installed")
 
 from skillmix.errors import UserError
-from skillmix.training.data.chat_formats import TEMPLATES, Template, Turn
+from skillmix.experiment.chat_templates import CHAT_TEMPLATES
+from skillmix.training.data.chat_formats import Template, Turn
 from skillmix.training.data.examples import Conversation, Encoder
 from tests.training.tokenizers_at_hand import tokenizer
 
@@ -71,6 +72,10 @@ def nasty_conversations() -> list[Conversation]:
     ]
 
 
+def test_every_format_has_a_case() -> None:
+    assert set(CHAT_TEMPLATES) == {name for name in CASES.values() if name is not None}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_renderings_are_the_golden_ones(name: str) -> None:
     found = encoder(name)
@@ -107,7 +112,7 @@ def test_without_special_spellings_tokens_are_those_of_the_tokenizer(name: str) 
 
     [example] = found.examples([Conversation("c", turns)], limit=1000, too_long="refuse").examples
 
-    messages = [{"role": r, "content": c} for t in turns for r, c in (("user", t.said), ("assistant", t.answer))]
+    messages = [{"role": r, "content": c} for t in turns for r, c in (("user", t.user), ("assistant", t.answer))]
     text = found.tokenizer.apply_chat_template(messages, tokenize=False)
     assert example.tokens.tolist() == found.tokenizer(text, add_special_tokens=False).input_ids
 
@@ -157,13 +162,13 @@ def test_any_other_template_is_read_by_finding_the_answers() -> None:
     [
         (
             "{% for m in messages %}{{ m['content'] }}<|im_end|>{% endfor %}{{ messages[-1]['content'] }}",
-            "cannot be found",
+            "each message once",
         ),
         ("{% for m in messages %}{{ m['content'] }}\n{% endfor %}", "generation would not stop"),
         (
             "{% for m in messages %}{{ m['role'] }}{% if loop.last and m['role'] == 'assistant' %} thinks {% endif %}"
             "{{ m['content'] }}<|im_end|>{% endfor %}{% if add_generation_prompt %}assistant{% endif %}",
-            "differently in parts than whole",
+            "differently in parts than as a whole",
         ),
         (
             "{% for m in messages %}{{ m['role'] }}{{ m['content'] }} over and out<|im_end|>{% endfor %}"
@@ -203,11 +208,11 @@ def test_a_named_format_must_be_the_checkpoints_own() -> None:
 @pytest.mark.parametrize(("ours", "theirs"), [("gemma", "gemma"), ("llama-3", "llama3")])
 def test_named_formats_render_as_published_templates_do(ours: str, theirs: str) -> None:
     at_hand = published(theirs)
-    messages = [{"role": r, "content": c} for t in SHORT for r, c in (("user", t.said), ("assistant", t.answer))]
+    messages = [{"role": r, "content": c} for t in SHORT for r, c in (("user", t.user), ("assistant", t.answer))]
 
     rendered = [
         at_hand.apply_chat_template(messages, chat_template=template, tokenize=False)
-        for template in (TEMPLATES[ours], at_hand.chat_template)
+        for template in (CHAT_TEMPLATES[ours], at_hand.chat_template)
     ]
 
     assert rendered[0] == rendered[1]
@@ -235,7 +240,7 @@ def test_other_published_templates_are_read(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["qwen3", "deepseekv3", "glm4moe", "gptoss"])
 def test_templates_that_add_or_drop_thoughts_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match=r"in parts than whole|before an answer"):
+    with pytest.raises(UserError, match=r"in parts than as a whole|before an answer"):
         Template(published(name), ends=["<|im_end|>", "<｜end▁of▁sentence｜>", "<|user|>", "<|return|>"])
 
 

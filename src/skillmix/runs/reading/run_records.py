@@ -11,8 +11,8 @@ from skillmix.grading.points import Points
 from skillmix.grading.reader import Reading
 from skillmix.grading.reasons import reasons_of
 from skillmix.prompts.rubric import Rubric, rubric_of
-from skillmix.runs.reading.conversations import conversations
 from skillmix.runs.reading.deciding import Votes, ballot_of, votes_of
+from skillmix.runs.reading.graded_conversations import conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.rules_grader import RulesGrader, applicable_reasons
 from skillmix.runs.run import Run

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from skillmix.training.data.examples import Example
-from skillmix.training.recipe import Precision, TrainingRecipe
+from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.engine import Engine
 from tests.training.tiny import example, tiny_model, weights_of
 
@@ -40,12 +40,14 @@ def start() -> Any:
 
 
 @cache
-def ours(precision: Precision) -> End:
+def ours(precision: str) -> End:
     recipe = TrainingRecipe(learning_rate=RATE, betas=BETAS, warmup_steps=0, precision=precision)
     engine = Engine(start(), recipe)
     for number in range(STEPS):
         engine.step(number, GIVEN[number % len(GIVEN)])
-    second = torch.cat([slot.second.float() for slot in engine.optimizer.slots if slot.second is not None])
+    second = torch.cat(
+        [trained.second.float() for trained in engine.optimizer.parameters if trained.second is not None]
+    )
     return _end(engine.packed.model, second)
 
 
@@ -76,7 +78,7 @@ def _end(model: Any, second: torch.Tensor) -> End:
 
 
 @pytest.mark.parametrize("precision", ["bf16-master", "bf16-stochastic"])
-def test_small_updates_add_up(precision: Precision) -> None:
+def test_small_updates_add_up(precision: str) -> None:
     assert ours(precision).within(0.05, ours("fp32")) == [True, True, True]
 
 

@@ -1,4 +1,4 @@
-"""A data set's folder: lines for trainers, rows with provenance, the card."""
+"""Write and read the rows of a data set: JSON Lines for trainers, Parquet with provenance."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.datasets.texts import KeptText, is_for_validation, place_of
+from skillmix.datasets.kept_texts import KeptText, is_for_validation, span_of
 from skillmix.errors import UserError
 from skillmix.prompts.prompt_set import PromptSet
 
@@ -19,7 +19,7 @@ _quoted: Final = encode_basestring
 
 
 def require_parquet() -> None:
-    """Say so before anything is written or paid for."""
+    """Raise an error if pyarrow is missing, before anything is written or paid for."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:
@@ -28,7 +28,7 @@ def require_parquet() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The lines of a data set."""
+    """The number of lines of a data set, and their hash."""
 
     train: int
     validation: int
@@ -44,7 +44,7 @@ class Prompting:
         self._last: tuple[str, tuple[str, str]] | None = None
 
     def messages(self, kept: KeptText) -> list[str]:
-        """What is said, turn by turn."""
+        """The four messages of a conversation, in order."""
         if self._last is None or self._last[0] != kept.combination.id:
             self._last = kept.combination.id, self.prompts.student_prompts(self._catalog, kept.combination)
         (first, second), (answer, better) = self._last[1], kept.replies
@@ -55,7 +55,7 @@ _ROLES: Final = ("user", "assistant", "user", "assistant")
 
 
 def in_order(texts: Sequence[KeptText], validation: float) -> tuple[list[KeptText], list[KeptText]]:
-    """Texts for training and for validation, each in the order in which they came."""
+    """Split texts into training and validation; both keep their order."""
     split: tuple[list[KeptText], list[KeptText]] = ([], [])
     for kept in texts:
         split[is_for_validation(kept.combination.id, validation)].append(kept)
@@ -71,7 +71,7 @@ def write_rows(folder: Path, texts: Sequence[KeptText], *, prompting: Prompting,
     content = blake2b(digest_size=16)
     schema = _schema()
     with (
-        # Hashing and packing need no interpreter: they go on beside the lines, one after the other.
+        # Hashing and Parquet writing release the interpreter lock, so a second thread does them in order.
         ThreadPoolExecutor(max_workers=1) as packing,
         parquet.ParquetWriter(folder / "rows.parquet", schema, compression="zstd") as rows,
     ):
@@ -80,11 +80,13 @@ def write_rows(folder: Path, texts: Sequence[KeptText], *, prompting: Prompting,
             with (folder / f"{split}.jsonl").open("wb") as lines:
                 for start in range(0, len(part), _ROWS_AT_ONCE):
                     chunk = part[start : start + _ROWS_AT_ONCE]
-                    said = [prompting.messages(kept) for kept in chunk]
-                    block = "".join([line_of(*messages) for messages in said]).encode()
+                    conversations = [prompting.messages(kept) for kept in chunk]
+                    block = "".join([line_of(*messages) for messages in conversations]).encode()
                     lines.write(block)
                     packing.submit(content.update, block)
-                    table = pyarrow.Table.from_pydict(_columns(chunk, said, split, prompting.prompts), schema=schema)
+                    table = pyarrow.Table.from_pydict(
+                        _columns(chunk, conversations, split, prompting.prompts), schema=schema
+                    )
                     if packed is not None:
                         packed.result()
                     packed = packing.submit(rows.write_table, table)
@@ -95,7 +97,7 @@ def write_rows(folder: Path, texts: Sequence[KeptText], *, prompting: Prompting,
 
 
 def content_hash(files: Sequence[Path]) -> str:
-    """The hash of a data set's lines as `write_rows` counts it: of its train and its validation file, in this order."""
+    """The hash of a data set's lines, as `write_rows` computes it: of the train file, then the validation file."""
     content = blake2b(digest_size=16)
     for file in files:
         if file.is_file():
@@ -107,7 +109,7 @@ def content_hash(files: Sequence[Path]) -> str:
 
 
 def line_of(first: str, answer: str, second: str, better: str) -> str:
-    """As `json.dumps` would write it, without taking apart what is the same in every line."""
+    """One line as `json.dumps` would write it; the constant parts are not encoded again."""
     return (
         f'{{"messages": [{{"role": "user", "content": {_quoted(first)}}}, '
         f'{{"role": "assistant", "content": {_quoted(answer)}}}, '
@@ -147,11 +149,11 @@ def _schema() -> Any:
 
 
 def _columns(
-    texts: Sequence[KeptText], said: Sequence[Sequence[str]], split: str, prompts: PromptSet
+    texts: Sequence[KeptText], conversations: Sequence[Sequence[str]], split: str, prompts: PromptSet
 ) -> dict[str, Any]:
     import pyarrow as pa
 
-    flat = [content for messages in said for content in messages]
+    flat = [content for messages in conversations for content in messages]
     roles = pa.array(list(_ROLES) * len(texts))
     messages = pa.StructArray.from_arrays([roles, pa.array(flat, pa.string())], ["role", "content"])
     offsets = pa.array(range(0, 4 * len(texts) + 1, 4), pa.int32())
@@ -180,17 +182,17 @@ def _columns(
 
 
 def prompts_shown(prompts: PromptSet) -> str:
-    """A prompt set as cards and rows name it."""
+    """The name of a prompt set with its hash, for cards and rows."""
     return f"{prompts.name} ({prompts.content_hash()})"
 
 
 def read_rows(folder: Path) -> Iterator[KeptText]:
-    """The rows of a data set, as it was written."""
+    """Read the rows of a data set as kept texts."""
     from pyarrow import parquet
 
     path = folder / "rows.parquet"
     if not path.is_file():
-        raise UserError(f"There is no data set in {folder}.", hint="Run the step that makes it first.")
+        raise UserError(f"There is no data set in {folder}.", hint="Run the step that makes it.")
     with parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
             for row in batch.to_pylist():
@@ -203,7 +205,7 @@ def _kept_of(row: Mapping[str, Any]) -> KeptText:
         writer=row["writer"],
         combination=Combination(row["combination"], tuple(row["skills"]), row["topic"]),
         generation=row["generation"],
-        place=place_of(row["text"], row["messages"][3]["content"]),
+        answer_span=span_of(row["text"], row["messages"][3]["content"]),
         text_id=row["text_id"],
         replies=(row["messages"][1]["content"], row["messages"][3]["content"]),
         first_status=row["first_answer"],

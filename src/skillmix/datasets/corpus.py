@@ -1,4 +1,4 @@
-"""Many texts as one array of word numbers: what copies, near copies and phrases are counted on."""
+"""Store many texts as one array of word numbers, to find copies and shared phrases."""
 
 import re
 from collections import defaultdict
@@ -15,27 +15,27 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, case and punctuation aside.
+    """The words of a text, in lower case and without punctuation.
 
     >>> words_of("The baker's dough, the dough!")
     ['the', "baker's", 'dough', 'the', 'dough']
     """
-    if text.isascii() and "'" not in text:  # the same words by string methods, in a fifth of the time
+    if text.isascii() and "'" not in text:  # the same result from string methods, in a fifth of the time
         return text.encode().translate(_PLAIN_WORDS).decode().split()
     return _WORD.findall(text.casefold().replace("’", "'"))
 
 
 _PLAIN_WORDS: Final = bytes(ord(c.lower() if c.isalnum() or c == "_" else " ") for c in map(chr, range(128))) * 2
-"""ASCII in lower case, with a blank for what is between words; the second half is never used."""
+"""A table for `bytes.translate`: ASCII in lower case, blanks between words; the upper half is never used."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts as word numbers, one after the other."""
+    """Texts as word numbers in one array."""
 
     words: NDArray[np.uint32]
     starts: NDArray[np.int64]
-    """Where each text starts, and where the last one ends."""
+    """The start of each text, and the end of the last one."""
     vocabulary: dict[str, int]
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class Corpus:
     def runs(
         self, length: int, *, first: int = 0, last: int | None = None
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """A hash of every run of so many words that lies in one text, and the text it lies in."""
+        """The hash of every run of `length` words within a text, and the index of its text."""
         end = len(self) if last is None else last
         bounds = self.starts[first : end + 1]
         words = self.words[bounds[0] : bounds[-1]]
@@ -53,22 +53,22 @@ class Corpus:
             return np.empty(0, np.uint64), np.empty(0, np.int64)
         hashes = np.zeros(count, np.uint64)
         with np.errstate(over="ignore"):
-            for place in range(length):
-                hashes = (hashes ^ (words[place : place + count] + np.uint64(1))) * _MULTIPLIER
+            for index in range(length):
+                hashes = (hashes ^ (words[index : index + count] + np.uint64(1))) * _MULTIPLIER
                 hashes ^= hashes >> np.uint64(29)
         texts = np.repeat(np.arange(first, end), np.diff(bounds))
         inside = texts[:count] == texts[length - 1 : length - 1 + count]
         return hashes[inside], texts[:count][inside]
 
     def part(self, numbers: Sequence[int]) -> "Corpus":
-        """Some of the texts, in the order given."""
-        if len(numbers) == len(self) and all(place == number for place, number in enumerate(numbers)):
+        """The corpus of some texts, in the order given."""
+        if len(numbers) == len(self) and all(index == number for index, number in enumerate(numbers)):
             return self
         chosen = np.asarray(numbers, np.int64)
         sizes = np.diff(self.starts)[chosen]
         starts = np.concatenate(([0], np.cumsum(sizes)))
-        places = np.arange(starts[-1]) + np.repeat(self.starts[:-1][chosen] - starts[:-1], sizes)
-        return Corpus(self.words[places], starts, self.vocabulary)
+        indices = np.arange(starts[-1]) + np.repeat(self.starts[:-1][chosen] - starts[:-1], sizes)
+        return Corpus(self.words[indices], starts, self.vocabulary)
 
     def text(self, number: int) -> NDArray[np.uint32]:
         """The word numbers of one text."""
@@ -76,7 +76,7 @@ class Corpus:
 
 
 def corpus_of(texts: Iterable[str], *, vocabulary: Mapping[str, int] | None = None) -> Corpus:
-    """Number the words of texts; words of the vocabulary keep their numbers."""
+    """Number the words of texts; words in the vocabulary keep their numbers."""
     known: defaultdict[str, int] = defaultdict(count(len(vocabulary or ())).__next__, vocabulary or {})
     parts: list[NDArray[np.uint32]] = []
     sizes = [0]
@@ -94,7 +94,7 @@ _TEXTS_AT_ONCE: Final = 20_000
 
 
 def distinct_share(corpus: Corpus, length: int) -> float | None:
-    """Different runs of so many words over all of them; None if no text is that long."""
+    """The share of distinct runs of `length` words; None if no text is that long."""
     hashes = _sorted_runs(corpus, length)
     if not len(hashes):
         return None
@@ -102,20 +102,20 @@ def distinct_share(corpus: Corpus, length: int) -> float | None:
 
 
 def _chunks(corpus: Corpus, length: int) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
-    """The runs of some texts after the other: all at once would take many times the memory of the texts."""
+    """The runs of a block of texts at a time: all at once would take many times the memory of the texts."""
     for first in range(0, len(corpus), _TEXTS_AT_ONCE):
         yield corpus.runs(length, first=first, last=min(first + _TEXTS_AT_ONCE, len(corpus)))
 
 
 def _sorted_runs(corpus: Corpus, length: int) -> NDArray[np.uint64]:
-    found = np.empty(len(corpus.words), np.uint64)
+    runs = np.empty(len(corpus.words), np.uint64)
     size = 0
     for hashes, _ in _chunks(corpus, length):
-        found[size : size + len(hashes)] = hashes
+        runs[size : size + len(hashes)] = hashes
         size += len(hashes)
-    found = found[:size]
-    found.sort()
-    return found
+    runs = runs[:size]
+    runs.sort()
+    return runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Frame:
 
 
 def repeated_frames(corpus: Corpus, length: int, *, most: int, at_least: int = 3) -> tuple[list[Frame], int]:
-    """The runs of so many words that most texts share, and how many texts hold one that `at_least` texts share."""
+    """The runs of `length` words that the most texts share, and the number of texts with a run of `at_least` texts."""
     every = _sorted_runs(corpus, length)
     often = np.unique(every[: len(every) - at_least + 1][every[at_least - 1 :] == every[: len(every) - at_least + 1]])
     del every
@@ -155,26 +155,26 @@ def repeated_frames(corpus: Corpus, length: int, *, most: int, at_least: int = 3
 
 def _frame(
     corpus: Corpus, names: dict[int, str], run: np.uint64, text: int, length: int, count: int
-) -> Frame:  # the words are looked up in the first text that holds the run
+) -> Frame:  # the words come from the first text with the run
     hashes, _ = corpus.runs(length, first=text, last=text + 1)
-    place = int(np.flatnonzero(hashes == run)[0])
-    return Frame(" ".join(names[int(word)] for word in corpus.text(text)[place : place + length]), count)
+    index = int(np.flatnonzero(hashes == run)[0])
+    return Frame(" ".join(names[int(word)] for word in corpus.text(text)[index : index + length]), count)
 
 
 def holds_run_of(corpus: Corpus, sources: Sequence[str], *, length: int) -> NDArray[np.bool_]:
-    """Which texts repeat so many words in a row of a source, or all of a source that is shorter than that."""
-    found = np.zeros(len(corpus), np.bool_)
+    """Which texts repeat `length` consecutive words of a source, or the whole of a shorter source."""
+    is_copy = np.zeros(len(corpus), np.bool_)
     by_length: dict[int, list[str]] = {}
     for source in sources:
         count = len(words_of(source))
         if count >= _SHORTEST_SOURCE:
             by_length.setdefault(min(count, length), []).append(source)
     for size, texts in sorted(by_length.items()):
-        told, _ = corpus_of(texts, vocabulary=corpus.vocabulary).runs(size)
+        source_hashes, _ = corpus_of(texts, vocabulary=corpus.vocabulary).runs(size)
         for hashes, owners in _chunks(corpus, size):
-            found[owners[np.isin(hashes, told)]] = True
-    return found
+            is_copy[owners[np.isin(hashes, source_hashes)]] = True
+    return is_copy
 
 
 _SHORTEST_SOURCE = 4
-"""Fewer words than that are no copy."""
+"""A source with fewer words is too short to count as copied."""

@@ -12,7 +12,7 @@ import pytest
 from skillmix.errors import UserError
 from skillmix.training.data.order import TrainingOrder
 from skillmix.training.data.replay import Replay
-from tests.training.test_order import examples
+from tests.training.data.test_order import examples
 
 
 def letters(text: str) -> list[int]:

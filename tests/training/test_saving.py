@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from skillmix.errors import UserError
+from skillmix.experiment.train_step import LoraSettings
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of, weights_hash
 from skillmix.models.local.loading import load, read_checkpoint
 from skillmix.models.specs import parse_spec
-from skillmix.training.lora import Lora, with_adapter
 from skillmix.training.merging import merge_adapters
-from skillmix.training.saving import write_model
+from skillmix.training.saving import with_adapter, write_model
 
 pytestmark = pytest.mark.machine
 
-LORA = Lora(rank=4, alpha=8, dropout=0.0, targets="all-linear")
+LORA = LoraSettings(rank=4, alpha=8)
 
 
 def adapted(small_model: Path, folder: Path, *, base: str | None = None) -> Any:

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmix.datasets.files import line_of
+from skillmix.datasets.row_files import line_of
 from skillmix.steps.run import run_experiment
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of other people's packages

@@ -1,0 +1,102 @@
+"""The record of a kept text, and the choice of which texts are copies or for validation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Final, Literal
+
+from skillmix.catalog.combinations import Combination
+from skillmix.datasets.copies import earlier_copies
+from skillmix.datasets.corpus import Corpus, holds_run_of
+from skillmix.hashing import digest
+
+COPIED_WORDS: Final = 8
+"""The number of consecutive words of an example that make a copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptText:
+    """A conversation whose final text got full marks from every chosen grader, with its provenance."""
+
+    run: str
+    writer: str
+    combination: Combination
+    generation: int
+    answer_span: tuple[int, int]
+    """The start and end of the graded text in the second reply; a copy would take a fifth more memory."""
+    text_id: str
+    replies: tuple[str, str]
+    first_status: str
+    """The status of the first reply's answer: 'fine', or why it cannot be read."""
+    model: str
+    requests: tuple[str, str]
+    """Hashes of the two requests."""
+    written_with: str
+    """The writer's prompt set and its hash."""
+    graders: tuple[str, ...]
+    votes: tuple[str, ...]
+    """For each grader, the points of each round as JSON."""
+
+    def __reduce__(self) -> tuple[type["KeptText"], tuple[object, ...]]:
+        """Pickle as a plain tuple: hundreds of thousands cross process borders, and the dataclass default is slow."""
+        return KeptText, _fields(self)
+
+    @property
+    def text(self) -> str:
+        """The graded text."""
+        return self.replies[1][self.answer_span[0] : self.answer_span[1]]
+
+    @property
+    def key(self) -> str:
+        """The key of the conversation in its journal."""
+        return f"generate/{self.writer}/{self.combination.id}/{self.generation}"
+
+    @property
+    def provenance(self) -> str:
+        """The run and the key of the conversation."""
+        return f"{self.run}#{self.key}"
+
+    @property
+    def identity(self) -> str:
+        """An identity that does not depend on the run's path."""
+        return f"{self.writer}/{self.combination.id}/{self.generation}/{self.text_id}"
+
+
+_fields: Final = attrgetter(*[f.name for f in fields(KeptText)])
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A text left out because it is a copy."""
+
+    text_index: int
+    why: Literal["repeats an example", "exact copy", "near copy"]
+    copy_of: int | None = None
+    """Index of the earlier text that it repeats; None for an example."""
+
+
+def removals(corpus: Corpus, *, examples: Sequence[str], threshold: float | None) -> list[Removal]:
+    """The copies among texts, in order; each text is compared with earlier ones only, so later texts change nothing."""
+    copied = holds_run_of(corpus, examples, length=COPIED_WORDS)
+    own = [index for index in range(len(corpus)) if not copied[index]]
+    by_index = {index: Removal(index, "repeats an example") for index in range(len(corpus)) if copied[index]}
+    for index, earlier in zip(own, earlier_copies(corpus.part(own), threshold=threshold), strict=True):
+        if earlier is not None:
+            is_exact = _same_words(corpus, index, own[earlier])
+            by_index[index] = Removal(index, "exact copy" if is_exact else "near copy", own[earlier])
+    return [by_index[index] for index in sorted(by_index)]
+
+
+def _same_words(corpus: Corpus, one: int, other: int) -> bool:
+    return corpus.text(one).tobytes() == corpus.text(other).tobytes()
+
+
+def span_of(text: str, reply: str) -> tuple[int, int]:
+    """The start and end of an answer in the reply that it was taken from."""
+    start = reply.rfind(text)
+    return start, start + len(text)
+
+
+def is_for_validation(combination: str, share: float) -> bool:
+    """Whether a combination belongs to the validation split, which is the same in every data set."""
+    return int.from_bytes(digest("validation", combination, size=6)) < share * 2**48
