@@ -65,17 +65,17 @@ class _Line(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import brought in."""
+    """Counts of the imported records."""
 
     run: Path
     conversations: int
     gradings: int
     new: int
-    """Calls that were not in the run before."""
+    """Calls that the run did not have before."""
 
 
 def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "standard") -> Imported:
-    """Store every line's conversation and gradings; the same file twice changes nothing, a longer one extends."""
+    """Store the conversation and gradings of every line; importing a file again changes nothing, a longer file adds."""
     run = new_run(run_name)
     source = load_catalog(catalog)
     lines = _validated_lines(file, source)
