@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from skillmix.errors import UserError
-from skillmix.runs.helper_process import LostHelper, beside
+from skillmix.runs.helper_process import LostHelper, in_helper
 
 
 def squares(count: int) -> Iterator[tuple[int, int]]:
@@ -32,7 +32,7 @@ def endless() -> Iterator[tuple[int, bytes]]:
 
 
 def test_items_come_in_order_from_another_process() -> None:
-    with beside(squares, 100) as items:
+    with in_helper(squares, 100) as items:
         found = list(items)
 
     assert [square for square, _ in found] == [number**2 for number in range(100)]
@@ -40,7 +40,7 @@ def test_items_come_in_order_from_another_process() -> None:
 
 
 def test_an_error_comes_as_if_it_were_ours() -> None:
-    with pytest.raises(UserError, match="damaged") as caught, beside(two_and_an_error) as items:
+    with pytest.raises(UserError, match="damaged") as caught, in_helper(two_and_an_error) as items:
         assert [next(items), next(items)] == [1, 2]
         next(items)
 
@@ -48,12 +48,12 @@ def test_an_error_comes_as_if_it_were_ours() -> None:
 
 
 def test_a_process_that_ends_too_early_is_told_from_one_that_is_done() -> None:
-    with pytest.raises(LostHelper), beside(one_and_gone) as items:
+    with pytest.raises(LostHelper), in_helper(one_and_gone) as items:
         list(items)
 
 
 def test_who_wants_no_more_ends_the_other_process() -> None:
-    with beside(endless) as items:
+    with in_helper(endless) as items:
         process, _ = next(items)
 
     for _ in range(50):

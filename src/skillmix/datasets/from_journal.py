@@ -9,7 +9,7 @@ from typing import Final
 
 from skillmix.datasets.build import Writers, has_two_turns, kept_texts
 from skillmix.datasets.kept_texts import KeptText
-from skillmix.runs.helper_process import LostHelper, beside, is_there_a_second_core
+from skillmix.runs.helper_process import LostHelper, in_helper, is_there_a_second_core
 from skillmix.runs.reading.conversation_index import HALVES, IdRange
 from skillmix.runs.reading.decisions import DecidedConversation, decided_conversations, decision_rules
 from skillmix.runs.run import Run
@@ -53,7 +53,7 @@ def found_in(source: RunSource) -> KeptOfRun:
     mine, others = HALVES
     ours, theirs = KeptOfRun(), KeptOfRun()
     try:
-        with beside(_parts_there, source, others) as received:
+        with in_helper(_parts_there, source, others) as received:
             for part, other in zip_longest(_parts(source, mine), received, fillvalue=KeptOfRun()):
                 ours.add(part)
                 theirs.add(other)

@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 def export(run_name: str, *, what: What, file_format: Format, rules: str, output: Path | None) -> Path:
-    """Write one kind of record; the file may be deleted and made again at any time."""
+    """Write one kind of record to a file."""
     run = open_run(run_name)
     rules_named(rules)
     if output is not None and output.suffix != f".{file_format}":
@@ -47,11 +47,11 @@ _OWN: dict[What, frozenset[str]] = {
     "votes": frozenset({"run", "student", "combination", "grader", "round", "reply"}),
     "calls": frozenset({"key", "model", "messages", "request_hash", "reply"}),
 }
-"""Names by which an export of a kind is known."""
+"""Columns by which an export is recognised."""
 
 
 def _require_replaceable(path: Path, what: What, file_format: Format) -> None:
-    """Refuse to replace anything but an earlier export of the same kind; an empty file is no loss."""
+    """Refuse to replace any file but an earlier export of the same kind or an empty file."""
     if not path.exists():
         return
     try:
@@ -103,7 +103,7 @@ def _about(run: Run, text: StudentText) -> Row:
 
 
 def _texts(run: Run, records: RunRecords, rules: str) -> Iterator[Row]:
-    """One row for each text under each grader; a text that nobody graded has one row without a grader."""
+    """One row for each text and grader; an ungraded text has one row without a grader."""
     by_text: dict[int, list[Ballot]] = {}
     for ballot in records.ballots:
         by_text.setdefault(id(ballot.text), []).append(ballot)
@@ -142,7 +142,7 @@ def _graded(ballot: Ballot, records: RunRecords, rules: str) -> Row:
 
 
 def _found_by_code(verdict: Verdict | None) -> Row:
-    """The words that show each skill, and the skills that were not asked for; unknown under graders without code."""
+    """The words that show each skill, and the unrequested skills; unknown under graders without code."""
     if verdict is None:
         return {"evidence": None, "unrequested": None}
     found = [{"criterion": name, "words": verdict.quote(span)} for name, span in verdict.evidence.items()]
@@ -179,7 +179,7 @@ def _problem_of(call: Call) -> str | None:
 
 
 def _calls(run: Run) -> Iterator[Row]:
-    """One row for each call, messages in full."""
+    """One row for each call, with its messages in full."""
     with run.read() as journal:
         messages = journal.messages()
         for call in (*journal.calls("generate"), *journal.calls("grade")):

@@ -1,4 +1,4 @@
-"""Replacing a folder as a whole: the old one stays until the new one is complete, and only our own is ever replaced."""
+"""Replace a folder as a whole: the old one stays until the new one is complete, and only skillmix's own is replaced."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,9 +29,9 @@ class Kind:
 
     name: str
     is_marked: Callable[[Path], bool]
-    """Whether a folder's own content says that it is of this kind."""
+    """Whether the content of a folder shows that it is of this kind."""
     files: tuple[str, ...] = ()
-    """Patterns of everything that belongs in it."""
+    """Patterns of all files that belong in it."""
 
 
 def _is_report(folder: Path) -> bool:
@@ -56,22 +56,22 @@ MODEL: Final = Kind("a folder that may be replaced", lambda _: False)
 
 
 def require_replaceable(folder: Path, kind: Kind) -> None:
-    """Refuse a folder that is in use, or that holds anything but what a command of ours wrote there."""
-    place = folder.resolve()
-    if Path.cwd().resolve().is_relative_to(place):
+    """Refuse a folder that is in use, or that holds a file which skillmix did not write."""
+    target = folder.resolve()
+    if Path.cwd().resolve().is_relative_to(target):
         raise UserError(f"{folder} is the current folder, or holds it.", hint="Name a folder of its own.")
-    if not place.exists():
+    if not target.exists():
         return
-    if not place.is_dir():
+    if not target.is_dir():
         raise UserError(f"{folder} is a file.", hint="Name a folder.")
-    if not any(place.iterdir()):
+    if not any(target.iterdir()):
         return
-    if not kind.is_marked(place):
+    if not kind.is_marked(target):
         raise UserError(
             f"{folder} is there, and is not {kind.name}.", hint="Nothing was changed. Name another folder, or move it."
         )
     known = (*kind.files, *_BY_THE_SYSTEM)
-    inside = (path.relative_to(place).as_posix() for path in sorted(place.rglob("*")) if not _is_plain_folder(path))
+    inside = (path.relative_to(target).as_posix() for path in sorted(target.rglob("*")) if not _is_plain_folder(path))
     other = next((name for name in inside if not any(fnmatchcase(name, pattern) for pattern in known)), None)
     if other is not None:
         raise UserError(
@@ -92,43 +92,43 @@ def replacing(folder: Path, kind: Kind) -> Iterator[Path]:
     workshop that a killed process left is removed by the next one for the same folder.
     """
     require_replaceable(folder, kind)
-    place = folder.resolve()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    _remove_left_overs(place)
-    workshop = Path(mkdtemp(prefix=_prefix(place), dir=place.parent))
+    target = folder.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left_overs(target)
+    workshop = Path(mkdtemp(prefix=_prefix(target), dir=target.parent))
     lock = FileLock(workshop / _LOCK)
     try:
         with lock:
-            # The mark comes after the lock: a workshop with a mark and without a lock belongs to nobody.
+            # The mark comes after the lock: a workshop with a mark and without a lock is left over.
             (workshop / _WORKSHOP_MARK).write_text(_WORKSHOP_NOTE, encoding="utf-8")
             yield workshop / "new"
             require_replaceable(folder, kind)  # writing may have taken hours
-            if place.exists():
-                place.rename(workshop / "old")
-            (workshop / "new").rename(place)
+            if target.exists():
+                target.rename(workshop / "old")
+            (workshop / "new").rename(target)
     finally:
-        _remove(workshop, place)
+        _remove(workshop, target)
 
 
-def _prefix(place: Path) -> str:
-    return f".{place.name}.skillmix-"
+def _prefix(target: Path) -> str:
+    return f".{target.name}.skillmix-"
 
 
-def _remove(workshop: Path, place: Path) -> None:
-    """Remove a workshop; a folder that was moved into it and not replaced goes back to its place first."""
+def _remove(workshop: Path, target: Path) -> None:
+    """Remove a workshop; a folder that was moved into it and not replaced goes back first."""
     old = workshop / "old"
-    if old.exists() and not place.exists():
-        old.rename(place)
+    if old.exists() and not target.exists():
+        old.rename(target)
     rmtree(workshop, ignore_errors=True)
 
 
-def _remove_left_overs(place: Path) -> None:
-    prefix = _prefix(place)
-    for path in [path for path in place.parent.iterdir() if path.name.startswith(prefix)]:
+def _remove_left_overs(target: Path) -> None:
+    prefix = _prefix(target)
+    for path in [path for path in target.parent.iterdir() if path.name.startswith(prefix)]:
         with suppress(OSError, ValueError, Timeout):
             if (path / _WORKSHOP_MARK).read_text(encoding="utf-8") == _WORKSHOP_NOTE:
                 with FileLock(path / _LOCK, timeout=0):
-                    _remove(path, place)
+                    _remove(path, target)
 
 
 def remove_checkpoints(folder: Path) -> None:

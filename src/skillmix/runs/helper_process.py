@@ -1,4 +1,4 @@
-"""A generator that runs in a process of its own, while this one goes on."""
+"""Run a generator in a second process while this one goes on."""
 
 import os
 import pickle
@@ -13,15 +13,15 @@ from typing import Any, Final, TypeVar
 
 Item = TypeVar("Item")
 _AHEAD: Final = 4
-"""Items that wait to be taken: enough to keep both processes busy, few enough to hold in memory."""
+"""Items that wait to be consumed: enough to keep both processes busy, few enough to hold in memory."""
 
 
 class LostHelper(Exception):
-    """The other process ended before its work did."""
+    """The second process ended before its work was done."""
 
 
 def is_there_a_second_core() -> bool:
-    """Whether another process may be started, and would not just take turns with this one."""
+    """Whether a second process may be started and has a core of its own."""
     if current_process().daemon:
         return False
     with suppress(AttributeError):  # not on every system
@@ -30,10 +30,10 @@ def is_there_a_second_core() -> bool:
 
 
 @contextmanager
-def beside(function: Callable[..., Iterator[Item]], *arguments: object) -> Iterator[Iterator[Item]]:
-    """Start a generator in another process; its items come in their order, and its errors as if they were ours.
+def in_helper(function: Callable[..., Iterator[Item]], *arguments: object) -> Iterator[Iterator[Item]]:
+    """Start a generator in a second process; its items come in order, and its errors are raised here.
 
-    The process is started afresh: this one may have threads that a copy of it would not survive.
+    The process is spawned: a fork of this one would not survive its threads.
     """
     context = get_context("spawn")
     try:
@@ -49,7 +49,7 @@ def beside(function: Callable[..., Iterator[Item]], *arguments: object) -> Itera
     finally:
         sending.close()
     waiting: Queue[bytes | None] = Queue(_AHEAD)
-    # Items stay bytes until they are asked for, so that this thread takes no time from the work.
+    # Items are unpickled only when they are consumed, so that this thread takes no time from the work.
     thread = Thread(target=_receive_all, args=(receiving, waiting), daemon=True)
     thread.start()
     try:
@@ -64,14 +64,14 @@ def beside(function: Callable[..., Iterator[Item]], *arguments: object) -> Itera
 
 
 def _send_all(sending: Connection, function: Callable[..., Iterator[Item]], arguments: tuple[object, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the other process, which ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process, which ends this one
     try:
         for item in function(*arguments):
             sending.send_bytes(pickle.dumps(("item", item), pickle.HIGHEST_PROTOCOL))
         last: tuple[str, object] = ("end", None)
-    except BrokenPipeError:  # nobody waits for more
+    except BrokenPipeError:  # the first process wants no more
         return
-    except Exception as error:  # noqa: BLE001  # whatever it is, the other process shows it
+    except Exception as error:  # noqa: BLE001  # the first process raises it
         last = ("error", error)
     sending.send_bytes(pickle.dumps(last))
 

@@ -1,8 +1,8 @@
-"""`skillmix import-reference`: records of the original SKILL-MIX code become a run, read anew.
+"""`skillmix import-reference`: turn records of the original SKILL-MIX code into a run.
 
-Its layout is `k<k>_s<seed>_v<version>_r<generation>/<student>/records.csv` for conversations and
-`…/<student>/graded/by_<grader>_on_text_<turn>_<vote>_<version>/records.csv` for gradings. Its fault of storing one
-vote under several numbers is met by content: files that are equal byte for byte are one vote.
+The layout of the records is `k<k>_s<seed>_v<version>_r<generation>/<student>/records.csv` for conversations and
+`…/<student>/graded/by_<grader>_on_text_<turn>_<vote>_<version>/records.csv` for gradings. The original code stores
+some votes under several numbers, so files that are equal byte for byte count as one vote.
 """
 
 import csv
@@ -35,7 +35,7 @@ Row = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ImportedReference:
-    """What an import brought in, and what was wrong with it."""
+    """Counts of the imported records and of their faults."""
 
     run: Path
     conversations: int
@@ -44,11 +44,11 @@ class ImportedReference:
     gradings: int
     """Rows of grading files, copies included."""
     copies: int
-    """Gradings in files that are byte for byte another vote's."""
+    """Gradings in files that equal another vote's file."""
     unreadable: dict[str, int]
-    """Different gradings that could not be read, by reason."""
+    """Distinct gradings that cannot be read, by reason."""
     unmatched: int
-    """Gradings of a text that is not there."""
+    """Gradings whose text is missing."""
 
 
 @dataclass(slots=True)

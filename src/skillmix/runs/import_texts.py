@@ -65,17 +65,17 @@ class _Line(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import brought in."""
+    """Counts of the imported records."""
 
     run: Path
     conversations: int
     gradings: int
     new: int
-    """Calls that were not in the run before."""
+    """Calls that the run did not have before."""
 
 
 def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "standard") -> Imported:
-    """Store every line's conversation and gradings; the same file twice changes nothing, a longer one extends."""
+    """Store the conversation and gradings of every line; importing a file again changes nothing, a longer file adds."""
     run = new_run(run_name)
     source = load_catalog(catalog)
     lines = _validated_lines(file, source)
@@ -153,9 +153,9 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _first(error: ValidationError) -> str:
     fault = error.errors()[0]
-    place = ".".join(str(part) for part in fault["loc"])
+    field = ".".join(str(part) for part in fault["loc"])
     message = fault["msg"].removeprefix("Value error, ")
-    return f"{place}: {message}" if place else message
+    return f"{field}: {message}" if field else message
 
 
 def _conversation(line: _Line, combination: Combination, generation: int) -> tuple[list[tuple[Request, Reply]], Origin]:
@@ -164,10 +164,10 @@ def _conversation(line: _Line, combination: Combination, generation: int) -> tup
         return [(_request(key), Reply(line.text))], "imported-text"
     messages = [Message(turn.role, turn.content) for turn in line.messages or []]
     outcomes: list[tuple[Request, Reply]] = []
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.role == "assistant":
             key = GenerateKey(line.student, combination.id, generation, turn=len(outcomes) + 1)
-            outcomes.append((_request(key, tuple(messages[:place])), Reply(message.content)))
+            outcomes.append((_request(key, tuple(messages[:index])), Reply(message.content)))
     return outcomes, "imported"
 
 

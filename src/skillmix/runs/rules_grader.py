@@ -1,6 +1,6 @@
-"""Graders that are code: `rules:` decides everything, `rules:SPEC` the skills that have a checker and a model the rest.
+"""Graders that are code: `rules:` decides all points, `rules:SPEC` those of skills with a checker and a model the rest.
 
-Verdicts are no calls: they are worked out from the text whenever a run is read.
+A verdict is no call: it is computed from the text whenever a run is read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +21,12 @@ class RulesGrader:
         self._judge = Judge(catalog.vocabulary, prompt_texts(catalog.skills))
 
     def verdict(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
-        """What a text earns, and where."""
+        """The points of a text, with the words that earn them."""
         return self._judge.judge(text, skills=skills, topic=topic)
 
 
 def reading_of(verdict: Verdict, skills: Iterable[str]) -> Reading:
-    """A verdict in the form of a grader's reading; the length is counted elsewhere, for every grader alike."""
+    """A verdict in the form of a grader's reading; the length point is counted elsewhere, for every grader."""
     shown = [_point(verdict, skill) for skill in skills]
     if None in shown:
         return Reading(None, "a skill has no checker")
@@ -35,12 +35,12 @@ def reading_of(verdict: Verdict, skills: Iterable[str]) -> Reading:
 
 
 def applicable_reasons(verdict: Verdict, *, is_alone: bool) -> Mapping[str, str]:
-    """The reasons for what code decides: everything if it is alone, else the skills that have a checker."""
+    """Why code denied points: all of them if it decides alone, else those of skills with a checker."""
     return {name: why for name, why in verdict.reasons.items() if is_alone or name in verdict.evidence}
 
 
 def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> None:
-    """Refuse `rules:` where it could not decide."""
+    """Refuse `rules:` if a skill has no checker."""
     unknown = [name for name in skills if checker_of(name) is None]
     if unknown:
         raise UserError(
@@ -51,7 +51,7 @@ def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> No
 
 
 def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict) -> Reading:
-    """A model's reading in which code has decided what it can."""
+    """A model's reading, with the points of code for skills that have a checker."""
     if reading.points is None:
         return reading
     own = [_point(verdict, skill) for skill in skills]
@@ -60,5 +60,5 @@ def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict) -> R
 
 
 def _point(verdict: Verdict, skill: str) -> float | None:
-    """1 or 0; None without a checker."""
+    """1 or 0; None for a skill without a checker."""
     return float(verdict.evidence[skill] is not None) if skill in verdict.evidence else None

@@ -1,7 +1,7 @@
-"""The journal: every model call is one row, written before anyone uses the reply.
+"""The journal: every model call is one row, written before its reply is used.
 
-It is the only state of a run. Rows are found by what they are for (their key), so a crash, a reorder or a longer
-run misaligns nothing: whoever resumes asks which keys are missing.
+The journal is the only state of a run. Rows are found by their keys, so that a crash, another order or a longer run
+misaligns nothing: a resumed run makes the calls whose keys are missing.
 """
 
 import json
@@ -39,14 +39,14 @@ _KEY_ORDER: Final = {
 
 
 class JournalWriter(AbstractContextManager["JournalWriter"]):
-    """The one process that may add to a run; the kernel frees its lock when it dies."""
+    """Adds calls to a run. Only one process can; the kernel frees its lock when the process dies."""
 
     def __init__(self, folder: Path, *, file: str = MAIN_FILE) -> None:
         self.path = folder / file
         with opening(self.path):
             self._lock = held_lock(self.path)
         self._absent: set[CallKey] = set()
-        """Keys that were looked for in vain and not written since; nobody else can write while the lock is held."""
+        """Keys that are known to be missing; no other process can write them while the lock is held."""
         self._sent: set[CallKey] = set()
         try:
             self._connection = connect(self.path, write=True)
@@ -65,12 +65,12 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         self.close()
 
     def close(self) -> None:
-        """Put everything into the one file and free the lock."""
+        """Close the file and free the lock."""
         self._connection.close()
         self._lock.release()
 
     def add_combinations(self, combinations: Iterable[Combination]) -> None:
-        """Store what combination ids stand for."""
+        """Store combinations under their ids."""
         rows = [(c.id, _json(c.skills), c.topic) for c in combinations]
         with self.transaction():
             self._connection.executemany("INSERT OR IGNORE INTO combinations VALUES (?, ?, ?)", rows)
@@ -78,13 +78,13 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
     def record(self, request: Request, outcome: Outcome, *, origin: Origin = "call") -> bool:
         """Store one outcome; False if the key already has its final one.
 
-        A problem that might pass is replaced by what comes later; a reply never is.
+        A problem that may pass is replaced by a later outcome; a reply never is.
         """
         return self.record_all([(request, outcome)], origin=origin) == 1
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of what is recorded inside, or nothing; transactions within are part of it."""
+        """Record everything inside the block, or nothing; inner transactions become part of the outer one."""
         if self._connection.in_transaction:
             yield
             return
@@ -103,7 +103,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             self._connection.execute("COMMIT")
 
     def record_all(self, outcomes: Iterable[tuple[Request, Outcome]], *, origin: Origin = "call") -> int:
-        """Store outcomes in one transaction; how many were new."""
+        """Store outcomes in one transaction; return how many were new."""
         new = 0
         with self.transaction():
             for request, outcome in outcomes:
@@ -117,7 +117,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         return new
 
     def find(self, request: Request) -> Outcome | None:
-        """The final outcome that the journal has for a request; None if it must be asked (again)."""
+        """The stored final outcome of a request; None if the call must be made (again)."""
         stored = self._stored(request)
         if stored is None:
             self._absent.add(request.key)
@@ -149,7 +149,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         return calls
 
     def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
-        """How many calls of each conversation have their final outcome, re-asked votes counted once."""
+        """How many calls of each conversation have a final outcome; a vote that was asked for again counts once."""
         with telling_what_broke(self.path):
             rows = self._connection.execute(
                 "SELECT combination, generation, count(*) FROM calls WHERE student = ? AND coalesce(attempt, 0) = 0 "
@@ -159,14 +159,14 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         return {(combination, generation): count for combination, generation, count in rows}
 
     def spent(self) -> tuple[int, float]:
-        """How many calls were ever sent, and what they cost; a try without a reply costs what it may have cost."""
+        """How many calls were ever sent, and their cost; a try without a reply counts with its worst case."""
         with telling_what_broke(self.path):
             tries, lost = self._connection.execute("SELECT count(*), total(cost_usd) FROM tries").fetchone()
             cost = self._connection.execute("SELECT total(cost_usd) FROM calls").fetchone()[0]
         return int(tries), float(cost) + float(lost)
 
     def record_sent(self, request: Request, cost_usd: float) -> None:
-        """Note a call that is about to be sent, with the most that it may cost, in case that this process dies."""
+        """Note a call that is about to be sent, with its worst case, in case this process dies."""
         self._sent.add(request.key)
         with telling_what_broke(self.path):
             self._connection.execute(
@@ -175,7 +175,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             )
 
     def record_try(self, request: Request, outcome: Outcome, seconds: float, *, cost_usd: float | None = None) -> None:
-        """Add a try to the append-only record of everything that was sent; only a try without a reply has a cost."""
+        """Add a try to the append-only record of calls sent; only a try without a reply has a cost here."""
         what, reason = ("reply", outcome.finish or "") if isinstance(outcome, Reply) else (outcome.kind, outcome.reason)
         with telling_what_broke(self.path):
             self._connection.execute(
@@ -188,7 +188,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 self._connection.execute("DELETE FROM sent WHERE key = ?", (str(request.key),))
 
     def _count_lost(self) -> None:
-        """Calls that were in flight when an earlier process died may have been billed, and count as tries."""
+        """Count the calls that were in flight when an earlier process died: they may have been billed."""
         with self.transaction():
             self._connection.execute(
                 "INSERT INTO tries (key, request_hash, outcome, reason, seconds, at, cost_usd) "
@@ -242,7 +242,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
 
 class JournalReader(AbstractContextManager["JournalReader"]):
-    """All journal files of a run together; reading needs no lock, but to migrate a file of an older version."""
+    """Reads all journal files of a run together; only migrating an older file needs the lock."""
 
     def __init__(self, folder: Path) -> None:
         paths = sorted(folder.glob("*.sqlite"))
@@ -262,12 +262,12 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             connection.close()
 
     def combinations(self) -> dict[str, Combination]:
-        """What the combination ids stand for."""
+        """All combinations by id."""
         rows = self.rows("SELECT id, skills, topic FROM combinations ORDER BY rowid")
         return {row[0]: combination_of_row(row) for row in rows}
 
     def calls(self, stage: Literal["generate", "grade"]) -> Iterator[Call]:
-        """The calls of a stage in the order of their keys; a key that several files have comes once."""
+        """The calls of a stage in key order; a key that several files have comes once."""
         # A literal stage and the key's own order let SQLite walk that stage's index instead of sorting replies.
         query = (
             f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply "
@@ -281,11 +281,11 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             yield union(list(same_key))
 
     def students(self) -> set[str]:
-        """Everybody who wrote something."""
+        """The students that wrote something."""
         return {row[0] for row in self.rows("SELECT DISTINCT student FROM calls WHERE stage = 'generate'")}
 
     def graders(self) -> list[str]:
-        """Everybody who graded something, by name."""
+        """The graders that graded something, sorted."""
         rows = self.rows("SELECT DISTINCT grader FROM calls WHERE stage = 'grade' ORDER BY grader")
         return sorted({row[0] for row in rows})
 
@@ -306,16 +306,16 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         return verified_message(address, None, None)
 
     def size(self) -> int:
-        """About how many calls there are; known at once."""
+        """The approximate number of calls, without counting them."""
         return sum(int(row[0] or 0) for row in self.rows("SELECT max(id) FROM calls"))
 
     def tries(self) -> list[tuple[str, str, str]]:
-        """Key, outcome and reason of everything that was sent."""
+        """Key, outcome and reason of every call sent."""
         rows = self.rows("SELECT key, outcome, reason FROM tries ORDER BY id")
         return [(key, outcome, reason) for key, outcome, reason in rows]
 
     def cost_without_reply(self) -> float:
-        """What tries without a reply may have cost."""
+        """The possible cost of tries without a reply."""
         return sum(float(row[0]) for row in self.rows("SELECT total(cost_usd) FROM tries"))
 
     @property
@@ -329,7 +329,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
                 yield call_of_row(row)
 
     def rows(self, query: str) -> Iterator[tuple[str, ...]]:
-        """What a query finds in each of the files."""
+        """The rows of a query, file by file."""
         for path, connection in self._files:
             with telling_what_broke(path):
                 # Not `yield from`: a reader that stops early would close a cursor that is closed already.
@@ -346,23 +346,23 @@ def _connected_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file a path leads to; None if there is none."""
+    """The identity of the file at a path; None if there is no file."""
     try:
-        found = path.stat()
+        file = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return file.st_dev, file.st_ino
 
 
 class _Stored(NamedTuple):
-    """What the journal has under a key."""
+    """The stored state of a key."""
 
     is_open: bool
     reply: str | None
 
 
 def _refuse_other_reply(request: Request, outcome: Outcome, stored: str | None) -> None:
-    """An import brings each key once; another reply under it means another source."""
+    """Refuse an import that has another reply under a stored key: its source has changed."""
     reply = Message("assistant", outcome.text).content_hash if isinstance(outcome, Reply) else None
     if reply != stored:
         raise UserError(
@@ -425,7 +425,7 @@ def _changed_setting(request: Request, stored: tuple[str, ...]) -> UserError:
     )
 
 
-# `json.dumps` with settings of its own makes an encoder for each call, which takes longer than the encoding.
+# `json.dumps` with options makes a new encoder for each call, which takes longer than encoding.
 _json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 

@@ -1,4 +1,4 @@
-"""One process at a time writes to a run."""
+"""The lock that lets only one process write to a run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from skillmix.errors import UserError
 
 
 def held_lock(file: Path) -> FileLock:
-    """The lock of a journal file, held from now on; the kernel frees it when the process dies."""
+    """Take the lock of a journal file; the kernel frees it when the process dies."""
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(file.with_name(f"{file.name}.lock"), timeout=0)
     try:

@@ -1,4 +1,4 @@
-"""From rows of a journal back to records, whole or told to be damaged."""
+"""Decode journal rows into records; a damaged row is an error."""
 
 import json
 from dataclasses import astuple
@@ -26,16 +26,16 @@ CALL_COLUMNS: Final = (
     "request_hash, origin, at, status, reply, finish, problem_kind, problem, detail, input_tokens, output_tokens, "
     "cost_usd, not_sent, role, content"
 )
-"""What `call_of_row` expects, in this order, of calls joined with messages by the reply's hash."""
+"""The columns that `call_of_row` expects, of calls joined with messages by the reply's hash."""
 
 
 def key_order(call: Call) -> tuple[object, ...]:
-    """Where a call stands among others of its stage."""
+    """The sort key of a call among the calls of its stage."""
     return astuple(call.key)
 
 
 def union(calls: list[Call]) -> Call:
-    """What several files know of one key: a reply before a problem, a final problem before one that may pass."""
+    """The best of several files' calls of one key: a reply, else a final problem, else one that may pass."""
     if len({call.request_hash for call in calls}) > 1:
         raise UserError(
             f"{calls[0].key} stands in two journal files with different requests.",
@@ -51,7 +51,7 @@ def _rank(outcome: Outcome | None) -> int:
 
 
 def combination_of_row(row: tuple[str, ...]) -> Combination:
-    """A combination whose id is still the hash of its skills and topic."""
+    """Decode a combination; its id must be the hash of its skills and topic."""
     try:
         combination = Combination(row[0], tuple(json.loads(row[1])), row[2])
         is_whole = bool(combination.skills) and combination_id(combination.skills, combination.topic) == combination.id
@@ -63,7 +63,7 @@ def combination_of_row(row: tuple[str, ...]) -> Combination:
 
 
 def _damaged(what: str) -> UserError:
-    what = " ".join(what.split())[:_LONGEST_NAME]  # names of a damaged journal can be anything
+    what = " ".join(what.split())[:_LONGEST_NAME]  # a damaged journal can hold any name
     return UserError(f"The journal is damaged: {what} cannot be read.", hint="Restore it from a copy.")
 
 
@@ -71,16 +71,16 @@ _LONGEST_NAME: Final = 200
 
 
 def json_of_row(stored: str, what: str) -> object:
-    """A stored JSON value."""
+    """Decode a stored JSON value."""
     try:
-        found: object = json.loads(stored)
+        value: object = json.loads(stored)
     except (ValueError, TypeError, RecursionError):
         raise _damaged(what) from None
-    return found
+    return value
 
 
 def call_of_row(row: tuple[str, ...]) -> Call:
-    """A stored call."""
+    """Decode a stored call."""
     try:
         return _call_of_whole(row)
     except (ValueError, TypeError, RecursionError):
@@ -110,7 +110,7 @@ def _call_of_whole(row: tuple[str, ...]) -> Call:
 
 @lru_cache(maxsize=256)
 def _addresses_of(stored: str) -> tuple[str, ...]:
-    """The rounds of a grader ask with the same messages, one after the other."""
+    """Decode message hashes; consecutive rounds of a grader have the same ones."""
     return tuple(json.loads(stored))
 
 
@@ -139,7 +139,7 @@ def _outcome_of(columns: list[str]) -> Outcome | None:
 
 
 def verified_message(address: str, role: str | None, content: str | None) -> Message:
-    """A message whose content still has the hash it is stored under."""
+    """A message; its content must have the hash under which it is stored."""
     message = Message(_role(role), content or "")
     if content is None or message.content_hash != address:
         raise _damaged(f"the message with the hash {address}")
@@ -147,7 +147,7 @@ def verified_message(address: str, role: str | None, content: str | None) -> Mes
 
 
 def verified_content(address: str, role: str | None, content: str | None) -> str:
-    """The words of such a message, without making one where there are millions."""
+    """The content of such a message, without a `Message` object for each of millions."""
     if content is not None and content_address(_role(role), content) == address:
         return content
     return verified_message(address, role, content).content

@@ -1,4 +1,4 @@
-"""The journal's tables, and opening a file of any version, whole or torn."""
+"""The journal's tables; open a file of any version, and refuse a damaged one."""
 
 import shutil
 import sqlite3
@@ -94,7 +94,7 @@ MIGRATIONS: Final[dict[int, str]] = {
 
 
 class OlderJournal(Exception):
-    """A reader met a file that a writer, who holds the lock, must migrate first."""
+    """A reader has opened a file that a writer must migrate first, since that needs the lock."""
 
 
 _OTHER_TROUBLES: Final = {
@@ -108,7 +108,7 @@ _OTHER_TROUBLES: Final = {
 
 @contextmanager
 def telling_what_broke(path: Path) -> Iterator[None]:
-    """Turn SQLite's complaints about a file into one line that its user can act on."""
+    """Turn SQLite's errors into one line that the user can act on."""
     try:
         yield
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -130,7 +130,7 @@ _LONGEST_REASON: Final = 120
 
 @contextmanager
 def opening(path: Path) -> Iterator[None]:
-    """The same for what the file system says when a journal is opened: a folder in its place, no permission."""
+    """Turn errors of SQLite and of the file system into one line, while a journal is opened."""
     try:
         with telling_what_broke(path):
             yield
@@ -142,7 +142,7 @@ def opening(path: Path) -> Iterator[None]:
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
-    """A connection to a journal file of the current version; older files are migrated after a copy."""
+    """Connect to a journal file; an older version is copied, then migrated."""
     with opening(path):
         version = _checked_version(path) if path.exists() and path.stat().st_size else None
         if version is None and not write:
@@ -153,7 +153,7 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
 
 
 def _refuse_unsound(path: Path, version: int, *, write: bool) -> None:
-    """Look at a whole file before it is used, through a connection that cannot change it."""
+    """Check a whole file before use, through a connection that cannot change it."""
     if version < VERSION and not write:
         raise OlderJournal
     if write:
@@ -191,7 +191,7 @@ def _reading(path: Path) -> sqlite3.Connection:
 
 
 def _refuse_torn(path: Path) -> None:
-    """SQLite notices a missing end of file only when it reads there; the header knows the size at once."""
+    """Refuse a file that is shorter than its header says; SQLite would notice only when it reads the missing part."""
     with path.open("rb") as file:
         header = file.read(100)
     wal = path.with_name(path.name + "-wal")
@@ -207,7 +207,7 @@ def _refuse_torn(path: Path) -> None:
 
 
 def _checked_version(path: Path) -> int | None:
-    """The version of a whole journal; None for one whose first writer died before its tables were made."""
+    """The version of a journal; None if its first writer died before it made the tables."""
     _refuse_torn(path)
     connection = open_read_only(path)
     try:

@@ -1,4 +1,4 @@
-"""Whether a journal file is whole: its pages, its tables and the types of its values, looked at without a change."""
+"""Check the pages, the tables and the types of values of a journal file, without changing it."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -26,22 +26,22 @@ Tables = dict[str, dict[str, Column]]
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """A connection that cannot change a file, nor run anything that the file brings along."""
+    """A connection that cannot change a file or run code that the file holds."""
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection
 
 
 def refuse_broken_pages(path: Path) -> None:
-    """Stop before a writer opens a file whose pages do not fit together: writing could destroy what is left."""
+    """Refuse a file whose pages do not fit together: writing could destroy the rest."""
     with closing(open_read_only(path)) as connection:
-        found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if found != "ok":
-        raise _damaged(path, str(found).splitlines()[-1])
+        result = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if result != "ok":
+        raise _damaged(path, str(result).splitlines()[-1])
 
 
 def refuse_other_tables(path: Path, schema: str) -> None:
-    """Stop at a file that lacks a table or column of the schema, or holds values of other types, or code."""
+    """Refuse a file that lacks a table or column of the schema, or holds code or values of other types."""
     file = path.stat()
     wal = path.with_name(path.name + "-wal")
     _checked(path, schema, (file.st_ino, file.st_size, file.st_mtime_ns, wal.stat().st_size if wal.exists() else 0))

@@ -1,8 +1,8 @@
-"""What was worked out from a journal, kept for the next time; it may be deleted at any moment.
+"""A cache of grading decisions; it may be deleted at any time.
 
-Keys are hashes of everything that a value depends on. Each entry carries a digest of its key and its content; an entry
-that was edited, damaged or moved to another key does not match its digest, counts as missing and is worked out anew.
-The digest is no signature: whoever may write here may also write to the journal.
+A key is a hash of everything that its decision depends on. Each entry has a digest of its key and content; an entry
+that was edited, damaged or moved to another key does not match its digest and is decided anew. The digest is no
+signature: whoever can write to the cache can also write to the journal.
 """
 
 import sqlite3
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 _SCHEMA: Final = """
-DROP TABLE IF EXISTS decisions;  -- of versions whose entries had no digest
+DROP TABLE IF EXISTS decisions;  -- of older versions, whose entries had no digest
 CREATE TABLE IF NOT EXISTS checked_decisions (
     key    BLOB PRIMARY KEY,
     earned INTEGER,
@@ -27,19 +27,19 @@ CREATE TABLE IF NOT EXISTS checked_decisions (
 _SELECT: Final = "SELECT key, earned, text, status, votes, digest FROM checked_decisions"
 _AT_ONCE: Final = 500
 _PATIENCE_S: Final = 10.0
-"""Two processes that read one run take turns at keeping what they found."""
+"""Seconds that a process waits for another one that writes to the same cache."""
 
 
 class Decision(NamedTuple):
-    """What a grader's votes make of a text."""
+    """A grader's decision on a text."""
 
     earned: int | None
-    """1 for full marks, 0 for less, None if it is undecided."""
+    """1 for full marks, 0 for less, None if undecided."""
     text: str
     """The text's id."""
     status: str
     votes: str
-    """JSON: the points of each round."""
+    """The points of each round, as JSON."""
 
 
 def _digest(key: bytes, content: tuple[object, ...]) -> bytes:
@@ -47,7 +47,7 @@ def _digest(key: bytes, content: tuple[object, ...]) -> bytes:
 
 
 class DecisionCache(AbstractContextManager["DecisionCache"]):
-    """The decisions of one run; where no file can be, nothing is kept and nothing is lost."""
+    """The decisions of one run; if the file cannot be written, nothing is cached."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,7 +63,7 @@ class DecisionCache(AbstractContextManager["DecisionCache"]):
             self._connection.close()
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Decision]:
-        """What is known of these keys."""
+        """The stored decisions of these keys."""
         found: dict[bytes, Decision] = {}
         if self._connection is None:
             return found
@@ -73,21 +73,21 @@ class DecisionCache(AbstractContextManager["DecisionCache"]):
                 marks = ", ".join("?" * len(part))
                 rows = self._connection.execute(f"{_SELECT} WHERE key IN ({marks})", part)
                 found.update({row[0]: Decision(*row[1:5]) for row in rows if row[5] == _digest(row[0], row[1:5])})
-        except sqlite3.OperationalError:  # another process is writing: the rest is worked out again
+        except sqlite3.OperationalError:  # another process is writing: the rest is decided again
             return found
         except sqlite3.DatabaseError:
             self._start_anew()
         return found
 
     def keep(self, decisions: Iterable[tuple[bytes, Decision]]) -> None:
-        """Remember."""
+        """Store decisions; a failed write is harmless."""
         if self._connection is None:
             return
         rows = [(key, *decision, _digest(key, tuple(decision))) for key, decision in decisions]
         try:
             with self._connection:
                 self._connection.executemany("INSERT OR REPLACE INTO checked_decisions VALUES (?, ?, ?, ?, ?, ?)", rows)
-        except sqlite3.OperationalError:  # another process writes, or the disk is full: it is only a cache
+        except sqlite3.OperationalError:  # another process is writing, or the disk is full
             return
         except sqlite3.DatabaseError:
             self._start_anew()
@@ -108,7 +108,7 @@ class DecisionCache(AbstractContextManager["DecisionCache"]):
         return None
 
     def _start_anew(self) -> None:
-        """A damaged file is no loss."""
+        """Replace a damaged file by an empty one."""
         if self._connection is not None:
             self._connection.close()
         self._remove()

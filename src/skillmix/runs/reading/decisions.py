@@ -1,9 +1,9 @@
 """Decisions on whole runs, a million conversations if need be: which texts have full marks, and from which graders.
 
-This is the read path of `conversations`, for runs whose replies do not fit into memory: conversations are scanned as
-keys and hashes, and replies are fetched only for decisions that are not in the run's `derived.sqlite` yet. A decision
-is stored under a hash of all it depends on: the replies, the combination, the catalogue, the rules, and the code that
-reads and checks. `deciding` says what counts as a text, a vote and a ballot, as it does everywhere.
+This is the read path of `graded_conversations` for runs whose replies do not fit into memory: conversations are scanned
+as keys and hashes, and replies are fetched only for decisions that the run's `derived.sqlite` does not have. A decision
+is stored under a hash of all it depends on: the replies, the combination, the catalogue, the rules, and the version of
+the code that reads and checks. `deciding` says what counts as a text, a vote and a ballot, as it does everywhere.
 """
 
 import json

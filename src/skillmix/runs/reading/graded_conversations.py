@@ -2,7 +2,7 @@
 
 A journal gives the calls of students and of graders in the same order, so that a merge-join of the two streams yields
 one conversation at a time. Scores, report, export, texts and status all read this way and differ in what they keep;
-`records` keeps texts and ballots. Data sets of a million conversations scan keys and hashes first
+`run_records` keeps texts and ballots. Data sets of a million conversations scan keys and hashes first
 (`conversation_index`, `decisions`), and decide by the same rules (`deciding`).
 """
 
