@@ -1,4 +1,4 @@
-"""A tiny catalogue, a folder to run in, the reference material where it is, and no network."""
+"""A tiny catalogue, a small model, a folder to run in, the reference material where it is, and no network."""
 
 import os
 import socket
@@ -10,6 +10,7 @@ import pytest
 
 from skillmix.catalog.catalog import Catalog, Partition, Side, Skill
 from skillmix.models.bf16_trial import this_machine
+from skillmix.models.bundled import bundled_models
 
 SHARED = Path(__file__).parents[2] / "shared"
 
@@ -46,6 +47,38 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of two layers with random weights and the bundled model's tokenizer; no test may change it."""
+    torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
+    folder = bundled_models()[0].folder
+    if folder is None:
+        pytest.skip("the bundled model is not in the cache: `skillmix models --fetch` brings it")
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=2,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config)
+    path = tmp_path_factory.mktemp("models") / "small"
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
 
 
 @pytest.fixture

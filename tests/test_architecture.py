@@ -30,6 +30,7 @@ ORDER = (  # a folder imports only what is named before it
     "training",
     "report",
     "steps",
+    "api",
     "commands",
 )
 OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"

@@ -1,23 +1,78 @@
 """Measure whether a chat model can combine language skills, and teach it to."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Evaluation", "__version__", "evaluate"]
 
 if TYPE_CHECKING:
-    from skillmix.steps.python_api import Evaluation, evaluate
+    from skillmix.api import (
+        RunView as Run,
+    )
+    from skillmix.api import (
+        build_dataset,
+        check,
+        draw,
+        evaluate,
+        load_catalog,
+        load_prompts,
+        open_run,
+        read_reply,
+        run,
+        score,
+        train,
+    )
+    from skillmix.calls import CallProblem, Model, Reply, Request
+    from skillmix.catalog.combinations import Combination, combination_of
+    from skillmix.errors import UserError
+    from skillmix.models.simple import SimpleModel
+
+__all__ = [
+    "CallProblem",
+    "Combination",
+    "Model",
+    "Reply",
+    "Request",
+    "Run",
+    "SimpleModel",
+    "UserError",
+    "__version__",
+    "build_dataset",
+    "check",
+    "combination_of",
+    "draw",
+    "evaluate",
+    "load_catalog",
+    "load_prompts",
+    "open_run",
+    "read_reply",
+    "run",
+    "score",
+    "train",
+]
+_ELSEWHERE = {
+    "CallProblem": "calls",
+    "Combination": "catalog.combinations",
+    "combination_of": "catalog.combinations",
+    "Model": "calls",
+    "Reply": "calls",
+    "Request": "calls",
+    "SimpleModel": "models.simple",
+    "UserError": "errors",
+}
+"""Public names that skillmix.api does not define, with their modules."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load the interface when it is used: the command's help needs none of it."""
-    if name in ("Evaluation", "evaluate"):
-        from skillmix.steps import python_api
-
-        return getattr(python_api, name)
-    raise AttributeError(f"module 'skillmix' has no attribute {name!r}")
+    """Load a public name on first use, so that the command line starts without the packages behind it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'skillmix' has no attribute {name!r}")
+    module = import_module(f"{__name__}.{_ELSEWHERE.get(name, 'api')}")
+    value = getattr(module, "RunView" if name == "Run" else name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    """Names for completion in a notebook, those that are not loaded yet included."""
+    """All names, so that a notebook completes public names before they are loaded."""
     return sorted({*globals(), *__all__})

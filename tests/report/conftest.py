@@ -15,9 +15,6 @@ from tests.report.cases import Reported, code_case, reported, run_document, trai
 from tests.report.expected_scores import Case
 from tests.report.second_run import SecondRun
 from tests.report.worlds import ROWS, World, make_world, write_dataset
-from tests.training.conftest import small_model
-
-__all__ = ["small_model"]
 
 GRADERS = {
     "judge": {"model": "scripted:grader?noise=0.08&unreadable=0.15", "rounds": 3, "attempts": 2},

@@ -521,33 +521,6 @@ def test_no_key_is_written_anywhere(
         assert secret.encode() not in path.read_bytes(), path
 
 
-def test_the_python_interface_evaluates_in_a_running_event_loop(in_folder: Path) -> None:
-    import skillmix
-
-    async def notebook() -> skillmix.Evaluation:
-        return skillmix.evaluate(
-            name="note",
-            student="scripted:student?skill=0.9",
-            grader="scripted:grader",
-            k=[1, 2],
-            settings=["held-out"],
-            combinations=5,
-        )
-
-    evaluation = asyncio.run(notebook())
-
-    assert {(s.setting, s.k) for s in evaluation.scores} == {("held-out", 1), ("held-out", 2)}
-    assert "| student" in str(evaluation)
-    assert evaluation.run.name == "note"
-
-
-def test_completion_offers_the_python_interface() -> None:
-    import skillmix
-
-    assert {"Evaluation", "evaluate", "__version__"} <= set(dir(skillmix))
-    assert all(hasattr(skillmix, name) for name in dir(skillmix))
-
-
 def test_the_smoke_experiment_parses() -> None:
     from skillmix.experiment.experiment import load_experiment
 

@@ -87,7 +87,7 @@ _COLUMNS = {"jsonl": _columns_of_jsonl, "parquet": _columns_of_parquet}
 def _rows(run: Run, what: What, rules: str) -> Iterator[Row]:
     if what == "calls":
         return _calls(run)
-    return _texts(run, run_records(run), rules) if what == "texts" else _votes(run)
+    return _texts(run, run_records(run), rules) if what == "texts" else vote_rows(run)
 
 
 def _about(run: Run, text: StudentText) -> Row:
@@ -149,7 +149,7 @@ def _found_by_code(verdict: Verdict | None) -> Row:
     return {"evidence": found, "unrequested": list(verdict.unrequested)}
 
 
-def _votes(run: Run) -> Iterator[Row]:
+def vote_rows(run: Run) -> Iterator[Row]:
     """One row for each grading call, with its reply and its reading."""
     with run.read() as journal:
         for text, calls, readings in conversations(run, journal):

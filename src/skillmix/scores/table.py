@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from skillmix.grading.points import FULL_MARKS, METRICS
+from skillmix.render.html import html_table
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import share, share_with_interval, signed_with_interval
 from skillmix.scores.cells import CellScore
@@ -19,15 +20,26 @@ NOTE = (
 )
 
 
+_RIGHT = frozenset(map(_HEADER.index, ("k", *_COUNTS)))
+
+
 def score_table(scores: Iterable[CellScore]) -> str:
-    """One row for each student, grader, setting and k."""
+    """One row for each student, grader, setting and k, as Markdown."""
+    return markdown_table(_HEADER, _rows(scores), right=_RIGHT)
+
+
+def score_table_html(scores: Iterable[CellScore]) -> str:
+    """The same table as HTML."""
+    return html_table(_HEADER, _rows(scores), right=_RIGHT)
+
+
+def _rows(scores: Iterable[CellScore]) -> list[Sequence[str]]:
     cells: dict[tuple[str, str, str, int], dict[str, CellScore]] = {}
     for score in scores:
         if score.sets != "all":
             continue
         cells.setdefault((score.student, score.grader, score.setting, score.k), {})[score.metric] = score
-    rows = [_row(key, by_metric) for key, by_metric in cells.items()]
-    return markdown_table(_HEADER, rows, right=frozenset(map(_HEADER.index, ("k", *_COUNTS))))
+    return [_row(key, by_metric) for key, by_metric in cells.items()]
 
 
 def set_table(scores: Iterable[CellScore]) -> str | None:

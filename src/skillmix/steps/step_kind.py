@@ -23,6 +23,7 @@ from skillmix.steps.estimates import CallEstimate, EstimateBasis
 if TYPE_CHECKING:
     from skillmix.datasets.build import WrittenDataset
     from skillmix.datasets.counts import SamplingYield
+    from skillmix.steps.train import Trained
 
 StepT = TypeVar("StepT", bound=Step)
 
@@ -36,6 +37,8 @@ class RunResult:
     """Calls by step."""
     datasets: "dict[str, WrittenDataset]" = field(default_factory=dict)
     """Data sets by step."""
+    trained: "dict[str, Trained]" = field(default_factory=dict)
+    """Models by step."""
     reports: list[Path] = field(default_factory=list)
     """Pages of the reports."""
     seconds: float = 0.0

@@ -37,6 +37,11 @@ class Trained:
     was_there: bool
     """Whether an earlier call had trained it."""
 
+    @property
+    def spec(self) -> str:
+        """The model spec under which students name the checkpoint."""
+        return f"local:{self.folder}"
+
 
 class TrainKind(StepKind[TrainStep]):
     """Fine-tune a model on data sets."""
@@ -76,7 +81,7 @@ class TrainKind(StepKind[TrainStep]):
 
     def run(self, step: TrainStep, context: StepContext, result: RunResult) -> bool:
         """Train the model from the start or from its last checkpoint."""
-        train_step(context.experiment, step, context.run, context.progress)
+        result.trained[step.name] = train_step(context.experiment, step, context.run, context.progress)
         context.progress.end(step.name)
         return True
 

@@ -8,7 +8,7 @@ import skillmix
 FIELDS = ("student", "grader", "setting", "k", "metric", "value", "low", "high", "bound_low", "bound_high", "one_try")
 
 
-def show(evaluation: skillmix.Evaluation) -> None:
+def show(evaluation: skillmix.Run) -> None:
     """Write the table and the records."""
     records = [" ".join(f"{name}={getattr(score, name)}" for name in FIELDS) for score in evaluation.scores]
     sys.stdout.write("\n".join([str(evaluation), f"complete: {evaluation.is_complete}", *records, ""]))

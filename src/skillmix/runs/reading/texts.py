@@ -6,7 +6,7 @@ from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import text_score
 from skillmix.runs.reading.run_records import RunRecords, run_records
-from skillmix.runs.run import open_run
+from skillmix.runs.run import Run, opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class TextRow:
     skill_fraction: float | None
 
 
-def run_texts(run_name: str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
+def run_texts(run: Run | str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
     """Graded texts of a run: full marks first, then larger k, then more points."""
-    run = open_run(run_name)
+    run = opened(run)
     records = run_records(run)
     rules = run.rules()
     rows = [

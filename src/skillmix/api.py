@@ -1,0 +1,296 @@
+"""skillmix from Python: everything here is also available as `skillmix.NAME`, and docs/python.md shows all of it."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from skillmix.catalog.catalog import SETTINGS, Catalog, Setting
+from skillmix.catalog.combinations import Combination, Draw, draw_combinations
+from skillmix.catalog.files import load_catalog
+from skillmix.checkers.judge import Verdict
+from skillmix.datasets.build import WrittenDataset
+from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import experiment_of, load_experiment
+from skillmix.experiment.recipes import plain_recipe, recipe_named
+from skillmix.grading.answers import plain_answer
+from skillmix.grading.points import METRICS, decide_points, text_score
+from skillmix.grading.reader import Reading, read_grades
+from skillmix.prompts.files import load_prompts
+from skillmix.prompts.rubric import rubric_of
+from skillmix.report.write import Wishes, write_report
+from skillmix.runs.export import vote_rows
+from skillmix.runs.reading.texts import TextRow, run_texts
+from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
+from skillmix.runs.run import Run, rules_named
+from skillmix.runs.run import open_run as open_stored_run
+from skillmix.scores.cells import CellScore
+from skillmix.scores.scoring import run_scores
+from skillmix.scores.table import score_table, score_table_html
+from skillmix.steps.run import StepFilter, run_checked
+from skillmix.steps.train import Trained
+
+if TYPE_CHECKING:
+    import pandas
+
+_T = TypeVar("_T")
+
+
+class RunView:
+    """A run on disk: its scores, texts and votes. Everything is read from the run's journal; nothing calls a model."""
+
+    def __init__(self, stored: Run) -> None:
+        self._run = stored
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    def __str__(self) -> str:
+        return score_table(self.scores)
+
+    def _repr_markdown_(self) -> str:
+        return score_table(self.scores)
+
+    def _repr_html_(self) -> str:
+        return score_table_html(self.scores)
+
+    @property
+    def name(self) -> str:
+        """The name of the run's folder."""
+        return self._run.name
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self._run.path
+
+    @cached_property
+    def scores(self) -> list[CellScore]:
+        """One record for each student, grader, setting, k and metric, under the run's own rules."""
+        return run_scores(self._run)
+
+    def scored(self, *, rules: Literal["default", "paper"] | None = None, by_sets: bool = False) -> list[CellScore]:
+        """The scores under other rules, or with reserved skill sets apart from the others."""
+        return run_scores(self._run, rules=rules, by_sets=by_sets)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every combination of every cell has all its texts and grades."""
+        return all(score.complete == score.combinations for score in self.scores)
+
+    def texts(self, *, student: str | None = None, k: int | None = None, grader: str | None = None) -> list[TextRow]:
+        """The graded texts with their points, the best first; a text has one record for each grader."""
+        rows = run_texts(self._run, student=student, k=k)
+        return [row for row in rows if grader in (None, row.grader)]
+
+    def votes(self) -> Iterator[dict[str, Any]]:
+        """Every grading call with its raw reply and its reading, one at a time."""
+        return vote_rows(self._run)
+
+    def to_pandas(self, what: Literal["scores", "texts", "votes"] = "scores") -> "pandas.DataFrame":
+        """A data frame with one row for each score, graded text or vote."""
+        try:
+            import pandas
+        except ImportError:
+            raise UserError("to_pandas needs pandas.", hint="pip install pandas") from None
+        rows: Iterable[Mapping[str, Any]]
+        match what:
+            case "scores":
+                rows = (score.json_row() for score in self.scores)
+            case "texts":
+                rows = map(asdict, self.texts())
+            case "votes":
+                rows = self.votes()
+            case _:
+                raise UserError(f"There is no table {what!r}.", hint="Choose scores, texts or votes.")
+        return pandas.DataFrame(list(rows))
+
+    def report(self, *, output: str | Path | None = None, figures: bool = True) -> Path:
+        """Write the report and return the page to open."""
+        folder = Path(output) if output is not None else self.path / "report"
+        return write_report([self._run], output=folder, wishes=Wishes(figures=figures)).page
+
+
+def draw(
+    catalog: Catalog,
+    *,
+    k: int,
+    n: int,
+    setting: Setting = "all",
+    seed: int = 0,
+    partition: str | None = None,
+    exclude: Sequence[str] = (),
+) -> list[Combination]:
+    """Draw n combinations of k skills and a topic; the same arguments give the same combinations on every machine."""
+    pool = catalog.pool(setting, partition=partition, exclude=exclude)
+    return draw_combinations(Draw(pool, setting, k, seed), n)
+
+
+def read_reply(combination: Combination, reply: str, *, text: str | None = None, prompts: str = "standard") -> Reading:
+    """Read a grader's reply: points in the order skills, topic, sense, length, or the reason why it is unreadable.
+
+    With the graded `text`, grades that the text itself contains are not taken for the grader's.
+    """
+    rubric = rubric_of(combination.skills, combination.topic, phrases=load_prompts(prompts).phrases)
+    return read_grades(rubric, reply, text=text)
+
+
+def check(text: str, combination: Combination, catalog: Catalog) -> Verdict:
+    """Grade a text by code: the words that show each skill and the topic, and the reasons for points denied."""
+    require_checkers(catalog, combination.skills, "check")
+    return RulesGrader(catalog).verdict(text, skills=combination.skills, topic=combination.topic)
+
+
+def score(
+    text: str,
+    combination: Combination,
+    grades: Sequence[Reading | Verdict],
+    *,
+    rules: Literal["default", "paper"] = "default",
+) -> dict[str, float | None]:
+    """The metrics of a text from the readings or verdicts of its rounds; None if unreadable votes could change one."""
+    rubric = rubric_of(combination.skills, combination.topic)
+    readings = [reading_of(grade, combination.skills) if isinstance(grade, Verdict) else grade for grade in grades]
+    points = decide_points(rubric, plain_answer(text), readings, rounds=max(1, len(readings)), rules=rules_named(rules))
+    return {name: text_score(points, name) for name in METRICS}
+
+
+def open_run(name: str | Path) -> RunView:
+    """Open a run by the name of its folder below `runs/`, or by its path."""
+    return RunView(open_stored_run(str(name)))
+
+
+def evaluate(
+    *,
+    name: str,
+    student: str | Mapping[str, object],
+    grader: str | Mapping[str, object],
+    k: Sequence[int] = (1, 2, 3, 4, 5),
+    settings: Sequence[Setting] = SETTINGS,
+    combinations: int = 100,
+    generations: int = 3,
+    rounds: int | None = None,
+    seed: int = 0,
+    catalog: str = "paper",
+    partition: str | None = None,
+    prompts: str = "standard",
+    max_usd: float | None = None,
+) -> RunView:
+    """Evaluate one student with one grader and return the run; the same call again makes only the missing calls.
+
+    Student and grader are specs, or mappings with the keys of an experiment file, such as `model` and `key`. A cell has
+    `combinations` combinations with `generations` texts each; `rounds` is the number of gradings of a text.
+    """
+    step = {
+        "name": "evaluate",
+        "stage": "evaluate",
+        "students": ["student"],
+        "graders": ["grader"],
+        "k": list(k),
+        "settings": list(settings),
+        "combinations": combinations,
+        "generations": generations,
+    }
+    document = {
+        "name": name,
+        "seed": seed,
+        "catalog": catalog,
+        "partition": partition,
+        "prompts": prompts,
+        "students": {"student": _model(student)},
+        "graders": {"grader": _model(grader) | ({} if rounds is None else {"rounds": rounds})},
+        "budget": {"max_usd": max_usd},
+        "steps": [step],
+    }
+    checked = experiment_of(document, source="skillmix.evaluate")
+    return RunView(_outside_loops(lambda: run_checked(checked)).run)
+
+
+def run(
+    experiment: str | Path | Mapping[str, object],
+    *,
+    set: Mapping[str, object] | None = None,
+    step: str | None = None,
+    prices: str | Path | None = None,
+) -> RunView:
+    """Run an experiment, given as a file or as a mapping, and return the run; finished calls are not made again.
+
+    `set` changes values by their path, such as {"budget.max_usd": 5}; `step` names the only step to run.
+    """
+    if isinstance(experiment, Mapping):
+        if set:
+            raise UserError("`set` changes an experiment file.", hint="Change the mapping itself.")
+        checked = experiment_of(dict(experiment), source="skillmix.run")
+    else:
+        checked = load_experiment(Path(experiment), changes=[f"{key}={value}" for key, value in (set or {}).items()])
+    known = Path(prices) if prices is not None else None
+    return RunView(_outside_loops(lambda: run_checked(checked, prices=known, wanted=StepFilter(step=step))).run)
+
+
+def build_dataset(
+    sources: Sequence[RunView | str],
+    *,
+    recipe: str | None = None,
+    k: Sequence[int] = (),
+    size: int | None = None,
+    graders: Sequence[str] | None = None,
+    output: str | Path | None = None,
+) -> WrittenDataset:
+    """Collect the conversations of runs with full marks as training data.
+
+    A `recipe` such as "D(1,2)" names one of the paper's data sets; without a recipe, texts of any k, or of the given k.
+    """
+    if recipe is not None and k:
+        raise UserError(f"The recipe {recipe} already decides which k the data set has.", hint="Give one of them.")
+    chosen = recipe_named(recipe, size=size) if recipe is not None else plain_recipe(list(k), size=size)
+    names = [str(source.path.resolve()) if isinstance(source, RunView) else source for source in sources]
+    folder = Path(output) if output is not None else None
+    return dataset_of_runs(FromRuns(runs=names, recipe=chosen, graders=graders, output=folder))
+
+
+def train(
+    *, name: str, base: str, data: Sequence[WrittenDataset | str | Path], catalog: str = "paper", **recipe: object
+) -> Trained:
+    """Fine-tune a local model and return its checkpoint, which lies in the run `name`; needs `skillmix[train]`.
+
+    `data` are data sets, their folders, or JSON Lines files of conversations. `recipe` takes the keys of a train step,
+    such as `epochs`, `batch`, `learning_rate` and `lora`.
+    """
+    paths = [str((item.folder if isinstance(item, WrittenDataset) else Path(item)).resolve()) for item in data]
+    step = {"name": "train", "stage": "train", "base": "base", "data": paths, **recipe}
+    document = {"name": name, "catalog": catalog, "students": {"base": {"model": base}}, "steps": [step]}
+    checked = experiment_of(document, source="skillmix.train")
+    return _outside_loops(lambda: run_checked(checked)).trained["train"]
+
+
+def _model(model: str | Mapping[str, object]) -> dict[str, object]:
+    return {"model": model} if isinstance(model, str) else dict(model)
+
+
+def _outside_loops(work: Callable[[], _T]) -> _T:
+    """Run work that starts an event loop; a notebook already has one, so there the work gets its own thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(work).result()
+
+
+__all__ = [
+    "build_dataset",
+    "check",
+    "draw",
+    "evaluate",
+    "load_catalog",
+    "load_prompts",
+    "open_run",
+    "read_reply",
+    "run",
+    "score",
+    "train",
+]
