@@ -209,8 +209,8 @@ def _turns(row: Row) -> list[tuple[str, str]]:
     for number in range(len(columns)):
         name = f"model_input_{number}"
         if name in columns and columns.index(name) >= 2:
-            place = columns.index(name)
-            turns.append((row[columns[place - 2]], row[columns[place - 1]]))
+            index = columns.index(name)
+            turns.append((row[columns[index - 2]], row[columns[index - 1]]))
     if not turns:
         raise UserError(
             "A record has no prompt and reply before its model_input_0.", hint="The original writes them there."
