@@ -138,7 +138,7 @@ def report_texts(folder: Path) -> tuple[dict[str, Any], list[Any]]:
 def test_the_report_has_every_reason_beside_its_point(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr("skillmix.report.archive._MOST_REASONS", most)
+    monkeypatch.setattr("skillmix.report.archive._MAX_REASONS", most)
     coded_run(in_folder)
     assert main(["report", "coded", "--no-figures"]) == 0
 

@@ -76,7 +76,9 @@ class Conversations:
         if not isinstance(last, Reply):
             return False
         answer = extract_answer(last.text)
-        wanted = {(grader, vote) for grader in self._asked() for vote in range(self._experiment.graders[grader].votes)}
+        wanted = {
+            (grader, vote) for grader in self._model_graders() for vote in range(self._experiment.graders[grader].votes)
+        }
         if earns_nothing(answer, self._rules):
             return True
         text = text_id(answer.text)
@@ -95,9 +97,9 @@ class Conversations:
 
     def votes_wanted(self) -> int:
         """How many votes a text gets that is worth grading."""
-        return sum(self._experiment.graders[grader].votes for grader in self._asked())
+        return sum(self._experiment.graders[grader].votes for grader in self._model_graders())
 
-    def _asked(self) -> list[str]:
+    def _model_graders(self) -> list[str]:
         """Graders that call a model."""
         return [grader for grader in self._graders if self._experiment.graders[grader].asked]
 
@@ -106,7 +108,7 @@ class Conversations:
         if earns_nothing(answer, self._rules):
             return
         combination = self._combinations[key.combination]
-        for grader in self._asked():
+        for grader in self._model_graders():
             settings = self._experiment.graders[grader]
             prompts = self._prompts[self._experiment.prompts]
             prompt = prompts.grader_prompt(self._catalog, combination, answer=answer.text, variant=settings.prompts)
@@ -165,7 +167,9 @@ class Conversations:
 
 
 def _messages(turns: Iterable[tuple[str, str]]) -> tuple[Message, ...]:
-    return tuple(message for asked, said in turns for message in (Message("user", asked), Message("assistant", said)))
+    return tuple(
+        message for prompt, reply in turns for message in (Message("user", prompt), Message("assistant", reply))
+    )
 
 
 def _model_name(model: str) -> str:
