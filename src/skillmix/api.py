@@ -32,7 +32,7 @@ from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.table import score_table, score_table_html
 from skillmix.steps.run import StepFilter, run_checked
-from skillmix.steps.train import Trained
+from skillmix.steps.step_kind import Trained
 
 if TYPE_CHECKING:
     import pandas

@@ -17,7 +17,7 @@ from skillmix.models.local.loading import read_checkpoint
 from skillmix.models.specs import parse_spec
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import train_steps
-from skillmix.steps.train import Trained
+from skillmix.steps.step_kind import Trained
 
 WORDS = ["bread", "rope", "tide", "lamp", "chess", "snow"]
 ROLES = ["user", "assistant"]

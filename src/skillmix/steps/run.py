@@ -28,8 +28,8 @@ from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import check_code_graders, check_journal, check_plan, prices_by_model, probe_models
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.kinds import kind_of
-from skillmix.steps.step_kind import RunResult
-from skillmix.steps.train import Trained, train_step
+from skillmix.steps.step_kind import RunResult, Trained
+from skillmix.steps.train import train_step
 from skillmix.training.job import chosen_steps, is_first_rank
 
 

@@ -23,9 +23,23 @@ from skillmix.steps.estimates import CallEstimate, EstimateBasis
 if TYPE_CHECKING:
     from skillmix.datasets.build import WrittenDataset
     from skillmix.datasets.counts import SamplingYield
-    from skillmix.steps.train import Trained
 
 StepT = TypeVar("StepT", bound=Step)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The checkpoint of a train step."""
+
+    step: str
+    folder: Path
+    was_there: bool
+    """Whether an earlier call had trained it."""
+
+    @property
+    def spec(self) -> str:
+        """The model spec under which students name the checkpoint."""
+        return f"local:{self.folder}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +51,7 @@ class RunResult:
     """Calls by step."""
     datasets: "dict[str, WrittenDataset]" = field(default_factory=dict)
     """Data sets by step."""
-    trained: "dict[str, Trained]" = field(default_factory=dict)
+    trained: dict[str, Trained] = field(default_factory=dict)
     """Models by step."""
     reports: list[Path] = field(default_factory=list)
     """Pages of the reports."""

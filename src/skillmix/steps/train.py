@@ -1,7 +1,6 @@
 """Train steps: each writes a checkpoint into its folder of the run."""
 
 import json
-from dataclasses import dataclass
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
@@ -23,24 +22,9 @@ from skillmix.runs.progress.time_left import Bound, Work
 from skillmix.runs.run import Run, write_whole
 from skillmix.runs.students import model_folder, settings_for
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
-from skillmix.steps.step_kind import RunResult, StepKind
+from skillmix.steps.step_kind import RunResult, StepKind, Trained
 from skillmix.training.data.replay import state_of
 from skillmix.training.job import Job, check_data, is_first_rank, job_of, read_lessons
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """The checkpoint of a train step."""
-
-    step: str
-    folder: Path
-    was_there: bool
-    """Whether an earlier call had trained it."""
-
-    @property
-    def spec(self) -> str:
-        """The model spec under which students name the checkpoint."""
-        return f"local:{self.folder}"
 
 
 class TrainKind(StepKind[TrainStep]):
