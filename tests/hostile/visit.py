@@ -18,7 +18,7 @@ from typing import Any
 
 from skillmix import commands
 from skillmix.commands import parser_of_all
-from skillmix.runs import scheduler
+from skillmix.runs import retries, scheduler
 from skillmix.steps import before_run
 from tests.hostile.kinds import KINDS, more_shapes_of_the_key
 from tests.hostile.replies import SECRET
@@ -27,13 +27,11 @@ PRICES = {"input": 1.0, "output": 10.0}
 
 
 def shorten_waits() -> None:
-    scheduler._FIRST_WAIT = 0.0005  # type: ignore[misc]
-    scheduler._LONGEST_WAIT = 0.002  # type: ignore[misc]
+    retries.FIRST_WAIT = 0.0005  # type: ignore[misc]
+    retries.LONGEST_WAIT = 0.002  # type: ignore[misc]
     scheduler._GATHERING = 0.001  # type: ignore[misc]
-    scheduler.LONGEST_ASKED_WAIT = 0.02  # type: ignore[misc]
-    defaults = scheduler.Scheduler.__init__.__kwdefaults__
-    assert defaults is not None
-    defaults["tries"] = 3
+    retries.LONGEST_ASKED_WAIT = 0.02  # type: ignore[misc]
+    retries.TRIES = 3  # type: ignore[misc]
     commands.parser_of_all = cache(parser_of_all)
 
 

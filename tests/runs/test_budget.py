@@ -11,6 +11,7 @@ from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome,
 from skillmix.experiment.prices import Price
 from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
+from skillmix.runs.retries import Retries
 from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
 
 PRICE = Price(input=0.0, output=1e5)
@@ -48,7 +49,7 @@ def run(folder: Path, model: Fake, *, count: int = 400, max_usd: float = 5.0) ->
     async def main() -> tuple[CallCounts, float]:
         with JournalWriter(folder) as journal:
             budget = LimitedBudget({"m": PRICE}, spent=journal.spent(), max_calls=None, max_usd=max_usd)
-            scheduler = Scheduler({"m": model}, journal, budget=budget, tries=4, first_wait=0.001)
+            scheduler = Scheduler({"m": model}, journal, budget=budget, retries=Retries(tries=4, first_wait=0.001))
             call_counts = await scheduler.run(iter([task(n) for n in range(count)]), lambda *_: [])
             assert journal.spent()[1] == pytest.approx(budget.usd)
             return call_counts, budget.usd

@@ -11,6 +11,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.prices import Price
 from skillmix.runs.budget import Budget, LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
+from skillmix.runs.retries import Retries
 from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
 
 
@@ -78,7 +79,11 @@ def run(
     async def main() -> CallCounts:
         with JournalWriter(folder) as journal:
             scheduler = Scheduler(
-                {"m": model}, journal, budget=budget or no_limit(), tries=tries, first_wait=0.001, max_open=max_open
+                {"m": model},
+                journal,
+                budget=budget or no_limit(),
+                retries=Retries(tries=tries, first_wait=0.001),
+                max_open=max_open,
             )
             return await scheduler.run(iter([task(n) for n in range(count)]), second_turn)
 

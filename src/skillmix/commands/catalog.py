@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from skillmix.commands.parser import Commands, add_catalog_options, add_command, catalog_name
+from skillmix.commands.shared_options import Commands, add_catalog_options, add_command, catalog_name
 from skillmix.commands.streams import print_json
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmix.commands.parser import Commands, add_command, positive
 from skillmix.commands.run import add_change_options, add_step_option, run
+from skillmix.commands.shared_options import Commands, add_command, positive
 from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
 

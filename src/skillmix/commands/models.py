@@ -4,7 +4,7 @@ import argparse
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from skillmix.commands.parser import Commands, add_command
+from skillmix.commands.shared_options import Commands, add_command
 from skillmix.commands.streams import print_json
 
 if TYPE_CHECKING:

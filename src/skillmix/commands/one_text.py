@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from skillmix.commands.parser import Commands, add_catalog_options, add_command, catalog_name
+from skillmix.commands.shared_options import Commands, add_catalog_options, add_command, catalog_name
 from skillmix.commands.streams import grounds, print_json, standard_input
 from skillmix.errors import UserError
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from skillmix.commands.parser import Commands, above_zero, add_command
+from skillmix.commands.shared_options import Commands, above_zero, add_command
 from skillmix.commands.streams import print_json
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmix.commands.parser import Commands, add_command
+from skillmix.commands.shared_options import Commands, add_command
 from skillmix.commands.streams import print_json, program, score_rows
 
 if TYPE_CHECKING:

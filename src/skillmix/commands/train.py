@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from skillmix.commands.parser import Commands, add_command, positive
 from skillmix.commands.run import add_experiment_options, add_step_option, dry_run
+from skillmix.commands.shared_options import Commands, add_command, positive
 from skillmix.commands.streams import print_json
 
 if TYPE_CHECKING:

@@ -15,15 +15,10 @@ from typing import Final, NamedTuple
 
 from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request
 from skillmix.errors import UserError
-from skillmix.hashing import digest
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.journal import JournalWriter
+from skillmix.runs.retries import Retries
 
-TRIES: Final = 12
-_FIRST_WAIT: Final = 0.5
-_LONGEST_WAIT: Final = 60.0
-LONGEST_ASKED_WAIT: Final = 600.0
-"""Seconds; a server that asks for a longer wait is called again after this time."""
 _FIRST_CALLS: Final = 10
 """If a model refuses all of these, the fault is the model's and not the requests'."""
 _ABOUT_THE_PROMPT: Final = ("prompt too long", "prompt filtered", "refusal", "content filter")
@@ -80,19 +75,16 @@ class Scheduler:
         *,
         budget: Budget,
         max_open: int = 512,
-        tries: int = TRIES,
-        first_wait: float | None = None,
+        retries: Retries | None = None,
     ) -> None:
         self._models = models
         self._journal = journal
         self._budget = budget
         self._max_open = max_open
-        self._tries = tries
-        self._first_wait = _FIRST_WAIT if first_wait is None else first_wait
+        self._retries = retries or Retries()
         self._queues: dict[str, asyncio.PriorityQueue[_QueueEntry]] = {}
         self._order = count()
         self._open = 0
-        self._attempts: dict[CallKey, int] = {}
         self._started: dict[CallKey, float] = {}
         self._tasks: dict[CallKey, Task] = {}
         self._room = asyncio.Event()
@@ -102,7 +94,6 @@ class Scheduler:
         self._has_replied: set[str] = set()
         self._first_calls: dict[str, set[CallKey]] = {}
         self._first_refused: dict[str, int] = {}
-        self._announced_waits: set[str] = set()
         self._arrived: list[_Arrival] = []
         self._arrival = asyncio.Event()
         self._is_over = False
@@ -207,7 +198,7 @@ class Scheduler:
         if task is not None:
             self._open -= 1
             self._tasks.pop(task.request.key, None)
-            self._attempts.pop(task.request.key, None)
+            self._retries.forget(task.request.key)
             self._room.set()
 
     @property
@@ -332,37 +323,20 @@ class Scheduler:
     def _tries_again(self, task: Task, problem: CallProblem) -> bool:
         if problem.kind != "passing":
             return False
-        key = task.request.key
-        attempt = self._attempts[key] = self._attempts.get(key, 0) + 1
-        if attempt >= self._tries or self.counts.stopped:
+        wait = self._retries.wait_after(task.request, problem)
+        if wait is None or self.counts.stopped:
             return False
         self.counts.retried += 1
-        wait = max(self._wait(key, attempt), self._asked_wait(task, problem))
+        if line := self._retries.announcement(task.request, problem):
+            self.say(line)
         timer = asyncio.get_running_loop().call_later(wait, self._repeat, task)
-        self._waiting[key] = task, timer
+        self._waiting[task.request.key] = task, timer
         return True
-
-    def _asked_wait(self, task: Task, problem: CallProblem) -> float:
-        """The wait that the server asks for, up to a ceiling; the first longer one is announced."""
-        asked = problem.retry_after or 0.0
-        if asked > LONGEST_ASKED_WAIT and task.model not in self._announced_waits:
-            self._announced_waits.add(task.model)
-            self.say(
-                f"{task.request.model} asks to wait for {asked:.3g} s ({problem.reason}); "
-                f"it is asked again after {LONGEST_ASKED_WAIT:g} s"
-            )
-        return min(asked, LONGEST_ASKED_WAIT)
-
-    def _wait(self, key: CallKey, attempt: int) -> float:
-        """Doubling, with a jitter that depends on the key, so that calls do not return together."""
-        jitter = int.from_bytes(digest("wait", str(key), attempt, size=2)) / 2**16
-        doubled = self._first_wait * float(2 ** (attempt - 1))
-        return min(_LONGEST_WAIT, doubled) * (0.5 + jitter)
 
     def _release(self, arrival: "_Arrival", follow: Follow) -> None:
         task, outcome, _ = arrival
         key = task.request.key
-        self._attempts.pop(key, None)
+        self._retries.forget(key)
         self._tasks.pop(key, None)
         if isinstance(outcome, Reply):
             self.counts.tokens += (outcome.input_tokens or 0) + (outcome.output_tokens or 0)
