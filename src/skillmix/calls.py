@@ -215,7 +215,10 @@ class Model(Protocol):
         ...
 
     async def probe(self) -> CallProblem | None:
-        """Check address, name and key without a paid call; None if there is no problem."""
+        """Check address, name and key without a paid call; None if there is no problem.
+
+        It may also raise a `UserError` with a hint of its own. Not every command calls it: `grade-text` does not.
+        """
         ...
 
     async def close(self) -> None:

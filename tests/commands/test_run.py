@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from skillmix.commands import main
-from skillmix.experiment.prices import Price
+from skillmix.experiment.costs import Price
 
 
 def experiment(folder: Path, *, grader: str, has_report: bool = False, stage: str = "evaluate") -> Path:

@@ -14,7 +14,7 @@ import pytest
 import skillmix
 from skillmix.calls import Outcome, Reply, Request
 from skillmix.errors import UserError
-from skillmix.experiment.prices import Price, price_of
+from skillmix.experiment.costs import Price, price_of
 from skillmix.models import specs
 from skillmix.models.installed import installed_providers
 from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of
@@ -86,7 +86,7 @@ def test_the_provider_of_the_page_is_evaluated_like_any_other(tmp_path: Path) ->
     path = os.pathsep.join([str(tmp_path), str(Path(skillmix.__file__).parents[1])])
 
     result = subprocess.run(
-        [sys.executable, "-c", f"{program}\nprint(evaluation.is_complete)"],
+        [sys.executable, "-c", f"{program}\nprint(run.is_complete)"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 

@@ -13,7 +13,8 @@ from skillmix.report import contents
 from skillmix.report.contents import contents_of
 from skillmix.report.figures.style import new_figure
 from skillmix.report.records import Report
-from skillmix.report.registry import SECTIONS, FigureSpec, TableSpec, figure, specs_in, table
+from skillmix.report.registry import FigureSpec, TableSpec, figure, specs_in, table
+from skillmix.report.sections import SECTIONS
 from skillmix.report.tables.table import ReportTable
 
 EMPTY = Report(runs=(), cells=())

@@ -8,7 +8,7 @@ import pytest
 
 from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
 from skillmix.errors import UserError
-from skillmix.experiment.prices import Price
+from skillmix.experiment.costs import Price
 from skillmix.runs.budget import Budget, LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
 from skillmix.runs.retries import Retries

@@ -449,7 +449,7 @@ def test_prices_of_the_user_count(in_folder: Path) -> None:
 
 
 def test_a_faulty_price_file_is_refused(in_folder: Path) -> None:
-    from skillmix.experiment.prices import load_prices
+    from skillmix.experiment.costs import load_prices
 
     prices = in_folder / "prices.yaml"
     prices.write_text("openai:x: {input: -1}", encoding="utf-8")

@@ -18,7 +18,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe, draw_set
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
 from skillmix.prompts.files import load_prompts
-from skillmix.runs.folders import DATASET, replacing
+from skillmix.runs.folder_replacement import DATASET, replacing
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.conversation_index import ConversationIndex, combinations_of, contents
 from skillmix.runs.reading.deciding import answer_of

@@ -23,7 +23,7 @@ from skillmix.experiment.sections import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import StepContext
-from skillmix.runs.folders import DATASET, require_replaceable
+from skillmix.runs.folder_replacement import DATASET, require_replaceable
 from skillmix.runs.progress.stopping import signal_of
 from skillmix.runs.reading.decisions import decision_rules
 from skillmix.runs.run import Run, open_run

@@ -62,7 +62,10 @@ class Provider:
     open: Opener | None
     """None if there is no model to call."""
     is_in_process: bool = False
-    """Whether its models take this machine's memory, so that only one of them is open at a time."""
+    """Whether its models load weights into this process, so that only one of them is open at a time.
+
+    A model without weights, such as a scripted one, is not in process in this sense.
+    """
     has_checkpoint: bool = False
     """Whether its specs name checkpoint folders, which can be trained, merged and measured."""
     is_free: bool = False

@@ -10,7 +10,8 @@ from skillmix.report.figures import scores as score_figures
 from skillmix.report.figures import skills as skill_figures
 from skillmix.report.figures.style import as_png, as_svg, house_style, laid_out
 from skillmix.report.records import Report
-from skillmix.report.registry import SECTIONS, Drawing, FigureSpec, Position, SectionId, TableSpec, specs_in
+from skillmix.report.registry import Drawing, FigureSpec, Position, TableSpec, specs_in
+from skillmix.report.sections import SECTIONS, SectionId
 from skillmix.report.tables import data, graders
 from skillmix.report.tables import scores as score_tables
 from skillmix.report.tables.table import ReportTable

@@ -13,7 +13,7 @@ from skillmix.models.lineage import short_name
 from skillmix.render.numbers import share, whole
 from skillmix.report.contents import Contents, ReportFigure
 from skillmix.report.records import Report
-from skillmix.report.registry import SECTIONS
+from skillmix.report.sections import SECTIONS
 from skillmix.report.tables.table import Count, Estimate, PValue, ReportTable, ScoreEntry
 from skillmix.scores.findings import CONTROL_MARGIN, SMALLEST_GAIN, Claim, Compared, Finding
 

@@ -13,7 +13,7 @@ from skillmix.models.lineage import trained_skill_sets
 from skillmix.report.archive import Archive
 from skillmix.report.records import Report, by_key
 from skillmix.report.run_reading import RunReading, read_run
-from skillmix.runs.folders import REPORT, REPORT_MARK, REPORT_NOTE, replacing
+from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, replacing
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.compare import before_and_after

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request, is_count
-from skillmix.experiment.prices import Price
+from skillmix.experiment.costs import Price
 
 
 class Task(NamedTuple):

@@ -11,9 +11,9 @@ from skillmix.calls import CallProblem, Model
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import combination_of
 from skillmix.errors import UserError
+from skillmix.experiment.costs import Price, price_of
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, cells_of, settings_by_model
-from skillmix.experiment.prices import Price, price_of
 from skillmix.experiment.sections import Step
 from skillmix.models.specs import parse_spec
 from skillmix.prompts.files import load_prompts

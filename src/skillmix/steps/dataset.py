@@ -14,7 +14,7 @@ from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.steps import DatasetStep
 from skillmix.runs.calling import StepContext, conversations_of
 from skillmix.runs.conversations import Conversations
-from skillmix.runs.folders import DATASET, require_replaceable
+from skillmix.runs.folder_replacement import DATASET, require_replaceable
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts

@@ -6,9 +6,9 @@ from typing import Final
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
+from skillmix.experiment.costs import Price, price_of, tokens_in
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.gpu_hours import generation_hours
-from skillmix.experiment.prices import Price, price_of, tokens_in
 from skillmix.models.specs import parse_spec
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet

@@ -4,7 +4,7 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.steps import ReportStep
 from skillmix.runs.calling import StepContext
-from skillmix.runs.folders import REPORT, require_replaceable
+from skillmix.runs.folder_replacement import REPORT, require_replaceable
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.run import Run, open_run
 from skillmix.steps.step_kind import RunResult, StepKind

@@ -15,9 +15,9 @@ from signal import SIGINT
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import Interrupted, UserError
+from skillmix.experiment.costs import load_prices
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import graded_cells
-from skillmix.experiment.prices import load_prices
 from skillmix.experiment.sections import Step
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext

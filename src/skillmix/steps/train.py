@@ -16,7 +16,7 @@ from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.model import calm_threads
 from skillmix.runs.calling import StepContext
-from skillmix.runs.folders import MODEL, require_replaceable
+from skillmix.runs.folder_replacement import MODEL, require_replaceable
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
 from skillmix.runs.progress.time_left import Bound, Work
 from skillmix.runs.run import Run, write_whole

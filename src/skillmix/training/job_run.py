@@ -9,7 +9,7 @@ from skillmix.experiment.precisions import weights_format
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.bf16_trial import require_bf16
 from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
-from skillmix.runs.folders import MODEL, remove_checkpoints, replacing
+from skillmix.runs.folder_replacement import MODEL, remove_checkpoints, replacing
 from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.progress.terminal import say
 from skillmix.training.data.examples import Encoder, Example

@@ -6,7 +6,7 @@ from skillmix.errors import UserError
 from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.lineage_files import read_model_file
 from skillmix.models.specs import parse_spec, provider_of
-from skillmix.runs.folders import MODEL, replacing
+from skillmix.runs.folder_replacement import MODEL, replacing
 from skillmix.training.job import write_lineage
 
 

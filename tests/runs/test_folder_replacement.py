@@ -11,7 +11,15 @@ import yaml
 
 from skillmix.commands import main
 from skillmix.errors import UserError
-from skillmix.runs.folders import DATASET, MODEL, REPORT, Kind, remove_checkpoints, replacing, require_replaceable
+from skillmix.runs.folder_replacement import (
+    DATASET,
+    MODEL,
+    REPORT,
+    Kind,
+    remove_checkpoints,
+    replacing,
+    require_replaceable,
+)
 from skillmix.steps.run import run_experiment
 
 
