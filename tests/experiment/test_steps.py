@@ -6,7 +6,7 @@ import pytest
 
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
-from skillmix.experiment.sections import Step, UndrawnCell
+from skillmix.experiment.step_base import Step, UndrawnCell
 
 STEPS: list[dict[str, Any]] = [
     {"name": "write", "stage": "generate", "students": ["base"], "settings": ["all"], "k": [1, 2], "combinations": 5},

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from skillmix.experiment.sections import Step
+from skillmix.experiment.step_base import Step
 from skillmix.experiment.steps import AnyStep
 from skillmix.steps.kinds import kind_of
 from skillmix.steps.step_kind import StepKind

@@ -19,7 +19,7 @@ from skillmix.datasets.waves import Waves
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.recipes import DataRecipe
-from skillmix.experiment.sections import student_name
+from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import StepContext

@@ -21,7 +21,7 @@ from skillmix.datasets.corpus import words_of
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import step_cells
-from skillmix.experiment.sections import student_name
+from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import EvaluateStep
 from skillmix.models.lineage import lineage_of
 

@@ -15,7 +15,7 @@ from skillmix.datasets.counts import LeftOut, SamplingYield
 from skillmix.datasets.kept_texts import KeptText, removals
 from skillmix.datasets.sampling import Candidate, Candidates, Sampler, Target
 from skillmix.experiment.plan import PlannedCell
-from skillmix.experiment.sections import student_name
+from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.render.numbers import duration
 from skillmix.runs.budget import Task

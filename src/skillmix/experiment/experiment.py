@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator, model
 
 from skillmix.catalog.yaml import read_yaml, yaml_of
 from skillmix.errors import UserError, faults_error
-from skillmix.experiment.sections import Name, Positive, Section, Share, Step
+from skillmix.experiment.step_base import Name, Positive, Section, Share, Step
 from skillmix.experiment.steps import AnyStep
 from skillmix.models.specs import asked_model, parse_spec, provider_of, uses_code
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT

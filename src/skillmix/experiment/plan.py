@@ -7,7 +7,7 @@ from functools import lru_cache
 from skillmix.catalog.catalog import Catalog, Setting
 from skillmix.catalog.combinations import Combination, Draw, draw_combinations, draw_ladder
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
-from skillmix.experiment.sections import Step
+from skillmix.experiment.step_base import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from skillmix.catalog.catalog import Setting
 from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
-from skillmix.experiment.sections import (
+from skillmix.experiment.step_base import (
     FilledList,
     ModelRef,
     Name,

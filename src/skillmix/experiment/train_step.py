@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from skillmix.experiment.chat_templates import CHAT_TEMPLATES
 from skillmix.experiment.precisions import AUTO, PRECISIONS
-from skillmix.experiment.sections import ModelRef, OneOf, Positive, Section, Share, Step, StepInput
+from skillmix.experiment.step_base import ModelRef, OneOf, Positive, Section, Share, Step, StepInput
 
 AboveZero = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]

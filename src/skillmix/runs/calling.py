@@ -11,7 +11,7 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, Draw, all_combinations
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
-from skillmix.experiment.sections import Step
+from skillmix.experiment.step_base import Step
 from skillmix.models.specs import Access, ModelOptions, open_model, parse_spec, provider_of
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.budget import Budget, Task

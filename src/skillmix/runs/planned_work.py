@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.sections import Step
+from skillmix.experiment.step_base import Step
 from skillmix.models.specs import provider_of
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.run import TURNS

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, StudentSettings
-from skillmix.experiment.sections import student_name
+from skillmix.experiment.step_base import student_name
 from skillmix.models.lineage import DatasetFacts, Lineage, lineage_of
 from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.runs.run import Run

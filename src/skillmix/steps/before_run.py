@@ -14,7 +14,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.costs import Price, price_of
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, cells_of, settings_by_model
-from skillmix.experiment.sections import Step
+from skillmix.experiment.step_base import Step
 from skillmix.models.specs import parse_spec
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import StepContext, opened_models

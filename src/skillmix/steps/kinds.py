@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from skillmix.experiment.sections import Step
+from skillmix.experiment.step_base import Step
 from skillmix.steps.dataset import DatasetKind
 from skillmix.steps.evaluate import EvaluateKind
 from skillmix.steps.generate import GenerateKind

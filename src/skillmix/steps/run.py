@@ -18,7 +18,7 @@ from skillmix.errors import Interrupted, UserError
 from skillmix.experiment.costs import load_prices
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import graded_cells
-from skillmix.experiment.sections import Step
+from skillmix.experiment.step_base import Step
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress

@@ -9,7 +9,7 @@ from skillmix.calls import CallProblem
 from skillmix.catalog.catalog import Catalog
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import GradedCell, PlannedCell
-from skillmix.experiment.sections import Step
+from skillmix.experiment.step_base import Step
 from skillmix.runs.calling import StepContext
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import planned_calls

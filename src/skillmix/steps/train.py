@@ -11,7 +11,7 @@ from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.gpu_hours import training_hours, training_tokens
-from skillmix.experiment.sections import student_name
+from skillmix.experiment.step_base import student_name
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.model import calm_threads
