@@ -204,6 +204,20 @@ def test_a_module_name_is_used_twice_only_for_a_reason() -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_gives_each_name_one_value(path: Path) -> None:
+    """A constant that is assigned again, as after a careless merge, changes the functions above it too."""
+    names = Counter(
+        target.id
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    )
+
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_modules_stay_small(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 

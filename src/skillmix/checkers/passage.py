@@ -12,7 +12,9 @@ from typing import Final, NamedTuple
 from skillmix.grading.sentences import sentence_spans
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*|\d+(?:[.,:]\d+)*")
+_PUNCTUATION = re.compile(r"[.,;:!?…()\[\]\"“”«»–—]|--| - ")
 _MARK = re.compile(r"[;!?…()\[\]\"“”«»]|[.,:](?!\d)|(?<!\w)['‘](?=\w)|--+|[–—]| - ")
+"""Marks that end a piece: an opening single quote is one, a comma or a colon inside a number is not."""
 
 
 class Span(NamedTuple):
@@ -158,15 +160,12 @@ def span_of(words: Words) -> Span:
 
 def has_mark(text: str, first: Word, second: Word) -> bool:
     """Whether a text has punctuation between two words."""
-    return _MARK.search(text, first.end, second.start) is not None
+    return _PUNCTUATION.search(text, first.end, second.start) is not None
 
 
 def only_comma(text: str, first: Words, second: Words) -> bool:
     """Whether a text has only a comma between two pieces."""
     return text[first[-1].end : second[0].start].strip() == ","
-
-
-_MARK = re.compile(r"[.,;:!?…()\[\]\"“”«»–—]|--| - ")
 
 
 def span_between(first: Word, last: Word) -> Span:
