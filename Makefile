@@ -28,7 +28,7 @@ check: $(TEST)          ## format, lint, strict types, unit tests
 	$(BIN)/pytest -q -x src/skillmix/catalog src/skillmix/prompts src/skillmix/grading src/skillmix/checkers \
 		src/skillmix/scores tests/catalog tests/prompts tests/grading tests/checkers tests/experiment \
 		tests/scores/test_statistics.py tests/datasets/test_corpus.py tests/datasets/test_leakage.py \
-		tests/datasets/test_sampling.py tests/runs/test_journal.py tests/runs/test_scheduler.py \
+		tests/datasets/test_sampling.py tests/datasets/test_shipped_data.py tests/runs/test_journal.py tests/runs/test_scheduler.py \
 		tests/test_architecture.py
 
 format: $(TEST)

@@ -13,6 +13,9 @@ TEXTS: Final[dict[str, dict[str, list[str]]]] = yaml.safe_load(
     (Path(__file__).parent / "blind.yaml").read_text(encoding="utf-8")
 )
 
+NOT_YET_BLIND: Final[frozenset[str]] = frozenset()
+"""New skills until someone who has not seen their checkers has written texts for them."""
+
 
 def disagreements(skill: str) -> list[str]:
     return [
@@ -24,7 +27,7 @@ def disagreements(skill: str) -> list[str]:
 
 
 def test_every_skill_has_five_texts_of_each_kind() -> None:
-    assert set(TEXTS) == set(CHECKERS)
+    assert set(TEXTS) == set(CHECKERS) - NOT_YET_BLIND
     for texts in TEXTS.values():
         assert {said: len(set(both)) for said, both in texts.items()} == {"shown": 5, "not_shown": 5}
 

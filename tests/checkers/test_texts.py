@@ -66,8 +66,8 @@ def test_there_are_enough_texts(skill: str) -> None:
     both = texts()[skill]
     cues = [entry for entry in both["not_shown"] if isinstance(entry, dict) and entry.get("cue")]
 
-    assert len(set(both["shown"])) >= 6
-    assert len({text_of(entry) for entry in both["not_shown"]}) >= 6
+    assert len(set(both["shown"])) >= 7
+    assert len({text_of(entry) for entry in both["not_shown"]}) >= 7
     assert len(cues) >= 3
 
 

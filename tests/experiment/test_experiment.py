@@ -79,6 +79,7 @@ def test_rounds_of_data_and_training_parse() -> None:
         ({"students": {"base": {"model": "openai:x"}}}, "there is no student 'tuned'"),
         ({"students": {"base": {"model": "rules:"}, "tuned": {"model": "openai:x"}}}, "writes nothing"),
         ({"budget": {"max_usd": -1}}, "budget.max_usd"),
+        ({"steps": [{"name": "journal", "stage": "report"}]}, "keeps its calls in a folder of this name"),
     ],
 )
 def test_a_faulty_experiment_is_refused_with_the_location(changes: dict[str, Any], message: str) -> None:

@@ -48,4 +48,4 @@ def test_an_unknown_provider_is_told_the_known_ones(spec: str) -> None:
     with pytest.raises(UserError, match="is not a model") as error:
         parse_spec(spec)
 
-    assert error.value.hint == "Specs start with one of: openai, anthropic, local, bundled, scripted, rules."
+    assert error.value.hint == f"Specs start with one of: {', '.join(PROVIDERS)}."

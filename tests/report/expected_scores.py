@@ -23,8 +23,9 @@ FIELDS = (
     "ungraded",
     "format_failures",
 )
-TWO = ("full marks", "skill fraction")
-THREE = ("full marks", "all skills", "skill fraction")
+MAIN = ("full marks", "skill fraction")
+ALL = ("full marks", "all skills", "skill fraction")
+"""Labels of the metrics in the order of METRICS; second_way.py computes each."""
 
 
 @dataclass
@@ -99,7 +100,7 @@ def seen_and_reserved(case: Case) -> list[Row]:
         if 0 < len(kept_back) < len(run.drawn[setting, k]):
             row: Row = {"student": student, "grader": grader, "setting": setting, "k": k}
             for name, is_back in (("seen", False), ("kept back", True)):
-                for metric in TWO:
+                for metric in MAIN:
                     only = lambda c, b=is_back, kept=kept_back: (c.id in kept) == b  # noqa: E731
                     row |= score(run, (student, grader, setting, k), metric, f"{name}, {metric}", only)
             rows.append(row)
@@ -124,7 +125,7 @@ def data_efficiency(case: Case) -> list[Row]:
     for student in run.models:
         row = {"student": student, "trained on": run.trained_on(student), "conversations": run.rows_of(student)}
         for k in (k for k in run.ks if k >= 2):
-            for metric in TWO:
+            for metric in MAIN:
                 row |= score(run, (student, run.graders[0], setting, k), metric, f"k = {k}, {metric}")
         rows.append(row)
     return rows
@@ -138,7 +139,7 @@ def graders_side_by_side(case: Case) -> list[Row]:
             for grader in run.graders:
                 row: Row = {"student": student, "setting": setting, "grader": grader}
                 for k in run.ks:
-                    for metric in TWO:
+                    for metric in MAIN:
                         row |= score(run, (student, grader, setting, k), metric, f"k = {k}, {metric}")
                 rows.append(row)
     return rows
@@ -154,7 +155,7 @@ def common_skills_removed(case: Case) -> list[Row]:
         for grader in run.graders:
             row: Row = {"student": student, "grader": grader}
             for setting in settings:
-                for metric in TWO:
+                for metric in MAIN:
                     only = lambda c: not common & set(c.skills)  # noqa: E731
                     row |= score(run, (student, grader, setting, k), metric, f"{setting}, {metric}", only)
             rows.append(row)

@@ -32,11 +32,11 @@ TABLES: dict[str, Callable[[Case], list[Row]]] = {
 def expected(case: Case, name: str) -> list[Row]:
     """The rows of a table by its name."""
     if name.startswith("scores-"):
-        setting = name.removeprefix("scores-").removesuffix("-three-metrics")
-        metrics = expected_scores.THREE if name.endswith("-three-metrics") else expected_scores.TWO
+        setting = name.removeprefix("scores-").removesuffix("-all-metrics")
+        metrics = expected_scores.ALL if name.endswith("-all-metrics") else expected_scores.MAIN
         return expected_scores.scores(case, setting, metrics)
     if name.startswith("paper-"):
         return expected_data.paper_table(case, name)
     if name not in TABLES:
-        raise AssertionError(f"nobody works out the table {name} a second time")
+        raise AssertionError(f"compute the table {name} a second time, and add it to TABLES in {__name__}")
     return TABLES[name](case)

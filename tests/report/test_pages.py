@@ -43,7 +43,7 @@ def test_every_table_has_three_forms_and_every_figure_two(folder: Path) -> None:
     tables = {p.stem for p in (folder / "tables").iterdir()}
     figures = {p.stem for p in (folder / "figures").iterdir()}
 
-    assert {"scores-train", "scores-held-out", "scores-all-three-metrics", "data-efficiency", "findings"} <= tables
+    assert {"scores-train", "scores-held-out", "scores-all-all-metrics", "data-efficiency", "findings"} <= tables
     assert {"graders-side-by-side", "common-skills-removed", "rules-side-by-side", "paper-table-11"} <= tables
     wanted = "full-marks skill-fraction saturation observed-and-independent data-efficiency yield training-curves"
     assert {*wanted.split(), "skills-before-and-after", "pairs-1", "common-skills-removed"} <= figures

@@ -244,11 +244,12 @@ def _check_spec(text: str) -> None:
 
 
 def _reference_faults(experiment: Experiment) -> list[str]:
-    """Names of steps that occur twice, and names of students, graders and steps that do not exist."""
+    """Names of steps that cannot be used, and names of students, graders and steps that do not exist."""
     faults: list[str] = []
     earlier: dict[str, Step] = {}
     for step in experiment.steps:
         own = ["the name is that of an earlier step"] if step.name in earlier else []
+        own += ["a run keeps its calls in a folder of this name"] if step.name == "journal" else []
         own += _model_faults(step, experiment, earlier)
         own += [f"there is no grader {name!r}" for name in step.grader_names if name not in experiment.graders]
         for name, stages in step.inputs:

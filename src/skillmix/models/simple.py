@@ -1,4 +1,4 @@
-"""The base class for a provider of models outside this package."""
+"""A base class for providers of models, inside and outside this package."""
 
 import asyncio
 from abc import ABC, abstractmethod

@@ -4,7 +4,9 @@
     def agreement_table(report: Report) -> ReportTable | None:
 
 Decorating a function makes a `TableSpec` or a `FigureSpec` of it. `report.contents` collects the specs and builds the
-page from them, so that a new table or figure is one function in one file.
+page from them, so that a new table or figure is one function in a module of `report/tables/` or `report/figures/`; a
+new module is added to the list in `report.contents`. The section and not the module decides where a table stands.
+Orders leave gaps of ten for new tables; no two tables or figures of a section have the same order.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +27,7 @@ class Position:
 
     section: SectionId
     order: int
-    """Within the section; tables and figures share the numbers, and equal numbers keep the order of the code."""
+    """Within the section; tables and figures share the numbers."""
 
     def __post_init__(self) -> None:
         if self.section not in SECTIONS:

@@ -142,13 +142,19 @@ class StepKind(Generic[StepT]):
     """How steps of one kind are checked, estimated and run; a subclass overrides what applies to its kind."""
 
     needs_closed_journal = False
-    """Whether the step runs after all others, when no process writes to the journal."""
+    """Whether the step reads the whole run: it then runs after all others, when no process writes to the journal.
+
+    It runs even if an earlier step stopped before its end.
+    """
 
     share_of_bar: float | None = None
     """Part of the run's progress bar for a step whose duration cannot be estimated; otherwise `work` decides."""
 
     def check(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find faults before the run is changed: missing files, and folders that the step must not replace."""
+        """Find faults before the run is changed: missing files, and folders that the step must not replace.
+
+        Every kind that writes files outside the journal needs this check; `steps/report.py` has a short one.
+        """
 
     def check_students(self, step: StepT, context: StepContext) -> None:
         """Find students that the step must not ask."""
@@ -166,5 +172,8 @@ class StepKind(Generic[StepT]):
         return planned_calls(step, experiment) if step.makes_calls else None
 
     def run(self, step: StepT, context: StepContext, result: RunResult) -> bool:
-        """Do the step and add what it made to the result; return whether later steps may begin."""
+        """Do the step and return whether later steps may begin.
+
+        Show lines to the user with `say`. If callers need what the step made, add a field to `RunResult`.
+        """
         raise NotImplementedError

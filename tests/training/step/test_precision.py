@@ -1,18 +1,36 @@
-"""Which precision `auto` chooses, and that every precision can be trained in."""
+"""Which precision `auto` chooses, and that every precision trains."""
 
 import pytest
 import torch
 
+from skillmix.errors import UserError
 from skillmix.experiment.precisions import PRECISIONS
 from skillmix.training.recipe import TrainingRecipe
-from skillmix.training.step.engine import choose_precision
+from skillmix.training.step.engine import Engine, choose_precision
 from skillmix.training.step.precision import DTYPES, UPDATES
-from tests.training.tiny import tiny_model
+from tests.training.tiny import random_step, tiny_model
 
 
 def test_every_precision_has_an_update_function_and_known_formats() -> None:
     assert {precision.storage for precision in PRECISIONS.values()} == UPDATES.keys()
     assert {precision.state for precision in PRECISIONS.values()} <= DTYPES.keys()
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_a_few_steps_lower_the_loss_in_every_precision(no_amx: None, name: str) -> None:
+    model = tiny_model()
+    engine = Engine(model, TrainingRecipe(precision=name, learning_rate=1e-2, warmup_steps=0, steps=6))
+    data = random_step(4)
+
+    losses = [engine.step(step, data).answers for step in range(6)]
+
+    assert losses[-1] < losses[0]
+    assert {p.dtype for p in model.parameters()} == {DTYPES[PRECISIONS[name].weights]}
+
+
+def test_float32_on_a_gpu_is_refused_before_training_starts() -> None:
+    with pytest.raises(UserError, match="precision: fp32 cannot be trained on a GPU"):
+        choose_precision(tiny_model(), TrainingRecipe(precision="fp32"), torch.device("cuda"))
 
 
 @pytest.mark.parametrize(

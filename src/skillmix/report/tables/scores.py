@@ -8,7 +8,7 @@ from skillmix.catalog.combinations import is_reserved
 from skillmix.catalog.novelty import novelty
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
-from skillmix.render.numbers import expectation, in_words
+from skillmix.render.numbers import expectation
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import table, tables
 from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable, score_entry
@@ -30,13 +30,12 @@ _FORMAT_NOTE: Final = (
 @tables(section="scores", order=20)
 def setting_tables(report: Report) -> Iterator[ReportTable]:
     """Students × k for each setting, with the main metrics and with all (tables 1, 3, 10 and 11 of the paper)."""
-    number = in_words(len(METRICS))
     for setting in report.settings:
-        for metrics, suffix in ((_MAIN, ""), (tuple(METRICS), f"-{number}-metrics")):
+        for metrics, suffix in ((_MAIN, ""), (tuple(METRICS), "-all-metrics")):
             yield replace(
                 _students_by_k(report, setting, metrics),
                 name=f"scores-{setting}{suffix}",
-                title=f"Scores, setting {setting}" + (f", {number} metrics" if suffix else ""),
+                title=f"Scores, setting {setting}" + (", all metrics" if suffix else ""),
                 is_detail=bool(suffix),
             )
 

@@ -234,7 +234,13 @@ def choose_precision(model: Any, recipe: TrainingRecipe, device: torch.device, *
     If none does, it is the last, which needs the least memory.
     """
     if recipe.precision != AUTO:
-        return PRECISIONS[recipe.precision]
+        chosen = PRECISIONS[recipe.precision]
+        if device.type == "cuda" and chosen.weights != "bfloat16":
+            raise UserError(
+                f"precision: {chosen.name} cannot be trained on a GPU: its attention takes 16-bit numbers only.",
+                hint="Use bf16-master, which keeps float32 weights beside the model.",
+            )
+        return chosen
     kind = "cuda" if device.type == "cuda" else "cpu"
     *preferred, last = (precision for precision in PRECISIONS.values() if precision.auto_device == kind)
     trained = sum(parameter.numel() for _, parameter in trained_parameters(model))
