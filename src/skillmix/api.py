@@ -22,7 +22,7 @@ from skillmix.grading.points import METRICS, decide_points, text_score
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.rubric import rubric_of
-from skillmix.report.write import Wishes, write_report
+from skillmix.report.write import ReportOptions, write_report
 from skillmix.runs.export import vote_rows
 from skillmix.runs.reading.texts import TextRow, run_texts
 from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
@@ -112,7 +112,7 @@ class RunView:
     def report(self, *, output: str | Path | None = None, figures: bool = True) -> Path:
         """Write the report and return the page to open."""
         folder = Path(output) if output is not None else self.path / "report"
-        return write_report([self._run], output=folder, wishes=Wishes(figures=figures)).page
+        return write_report([self._run], output=folder, options=ReportOptions(figures=figures)).page
 
 
 def draw(

@@ -16,7 +16,7 @@ from skillmix.commands import main
 from skillmix.grading.sentences import count_sentences
 from skillmix.models.scripted import ScriptedModel
 from skillmix.report import contents
-from skillmix.report.write import Wishes, WrittenReport, report
+from skillmix.report.write import ReportOptions, WrittenReport, report
 from tests.report.expected_scores import Case
 from tests.report.second_run import SecondRun
 from tests.report.second_way import LIMIT, Points
@@ -39,7 +39,7 @@ class Reported:
         return sorted(file.stem for file in (self.folder / "tables").glob("*.csv"))
 
 
-def reported(case: Case, wishes: Wishes) -> Reported:
+def reported(case: Case, options: ReportOptions) -> Reported:
     """Make the report of a case, and keep the drawings."""
     drawn: dict[str, Figure] = {}
     drawings = contents.drawings
@@ -52,7 +52,7 @@ def reported(case: Case, wishes: Wishes) -> Reported:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contents, "drawings", watched)
-        made = report([str(case.run.path)], output=case.run.path / "report", wishes=wishes)
+        made = report([str(case.run.path)], output=case.run.path / "report", options=options)
     return Reported(made, drawn, case)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skillmix.grading.sentences import count_sentences
-from skillmix.report.write import Wishes, WrittenReport
+from skillmix.report.write import ReportOptions, WrittenReport
 from tests.report.cases import Reported, code_case, reported, run_document, trained_experiment
 from tests.report.expected_scores import Case
 from tests.report.second_run import SecondRun
@@ -68,7 +68,7 @@ def scripted(world: World) -> Reported:
     with inside(world.run.parents[1]):
         run = SecondRun(world.run)
         # Scripted sentences are plain and name no skill: the rules agree on them.
-        return reported(Case(run, by_rules={"default": run, "paper": run}), Wishes(rules="both", published=True))
+        return reported(Case(run, by_rules={"default": run, "paper": run}), ReportOptions(rules="both", published=True))
 
 
 @pytest.fixture(scope="package")
@@ -88,14 +88,14 @@ def trained(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Repo
         run = run_document(folder, trained_experiment(small_model))
         # A model with random weights writes anything; how sentences are counted in it is tested elsewhere.
         second = SecondRun(run, sentences=lambda text: count_sentences(text, "robust"))
-        return reported(Case(second), Wishes())
+        return reported(Case(second), ReportOptions())
 
 
 @pytest.fixture(scope="package")
 def by_code(tmp_path_factory: pytest.TempPathFactory) -> Reported:
     folder = tmp_path_factory.mktemp("code")
     with inside(folder):
-        return reported(code_case(folder), Wishes(rules="both"))
+        return reported(code_case(folder), ReportOptions(rules="both"))
 
 
 @pytest.fixture(params=["scripted", "trained", "by_code"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skillmix.report.write import Wishes, report
+from skillmix.report.write import ReportOptions, report
 from tests.commands.test_reasons import make_evil_reasons
 from tests.report.conftest import inside
 from tests.report.test_pages import make_evil_run
@@ -133,7 +133,7 @@ def test_the_conversation_shows_prompts_and_replies(browser: Any, folder: Path) 
 def test_a_planted_script_does_not_run(browser: Any, tmp_path: Path) -> None:
     with inside(tmp_path):
         make_evil_run(tmp_path)
-        made = report(["evil"], wishes=Wishes(figures=False))
+        made = report(["evil"], options=ReportOptions(figures=False))
         open_texts(browser, made.page.resolve().parent, "")
         click(browser, ".actions button")
         wait(browser, "document.querySelector('.votes') !== null")
@@ -148,7 +148,7 @@ def test_a_planted_script_does_not_run(browser: Any, tmp_path: Path) -> None:
 def test_a_reason_stands_beside_its_point_as_text(browser: Any, tmp_path: Path) -> None:
     with inside(tmp_path):
         reason = make_evil_reasons(tmp_path)
-        made = report(["evil"], wishes=Wishes(figures=False))
+        made = report(["evil"], options=ReportOptions(figures=False))
         open_texts(browser, made.page.resolve().parent, "")
 
         assert shown(browser, ".point.p0 .reason") == [reason]

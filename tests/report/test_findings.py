@@ -13,7 +13,7 @@ from skillmix.experiment.experiment import experiment_of
 from skillmix.experiment.plan import cells_of
 from skillmix.models.lineage import Lineage
 from skillmix.report.page import finding_sentence
-from skillmix.report.write import Wishes, report
+from skillmix.report.write import ReportOptions, report
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.findings import Finding, findings
@@ -176,7 +176,7 @@ def test_scripted_runs_from_journal_to_page(in_folder: Path, verdict: str) -> No
     exact = {name: f"{rate}&topic=1&sense=1&length=1" for name, rate in rates.items()}
     make_world(in_folder, "scripted", exact, k=[4], combinations=n, generations=1, settings=["held-out"])
 
-    made = report(["scripted"], wishes=Wishes(figures=False))
+    made = report(["scripted"], options=ReportOptions(figures=False))
 
     page = made.page.read_text(encoding="utf-8")
     for claim in (
@@ -204,6 +204,6 @@ def test_scores_on_trained_combinations_are_said_to_be_such(in_folder: Path) -> 
     seen = [combination.id for combination in cell_.combinations[:3]]
     file.write_text(json.dumps(json.loads(file.read_text()) | {"combinations": seen}), encoding="utf-8")
 
-    made = report(["told"], wishes=Wishes(figures=False))
+    made = report(["told"], options=ReportOptions(figures=False))
 
     assert "told: m1 was trained on 3 of the 4 combinations it is scored on." in made.gaps

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from skillmix import report as report_package
-from skillmix.report.write import Wishes
+from skillmix.report.write import ReportOptions
 from tests.report.cases import Reported, reported, run_document
 from tests.report.conftest import inside
 from tests.report.expected_figures import FIGURES, check_figure
@@ -124,7 +124,7 @@ def test_a_run_that_draws_without_common_skills(tmp_path: Path) -> None:
         "steps": [{**step, "k": [2, 5], "combinations": 5, "generations": 2}],
     }
     with inside(tmp_path):
-        rare = reported(Case(SecondRun(run_document(tmp_path, document))), Wishes(figures=False))
+        rare = reported(Case(SecondRun(run_document(tmp_path, document))), ReportOptions(figures=False))
 
     assert "draws without common" in (rare.folder / "tables" / "common-skills-removed.md").read_text(encoding="utf-8")
     for name in rare.tables:

@@ -15,7 +15,7 @@ from skillmix.report.archive import LARGEST, Chunks
 from skillmix.report.tables.formats import as_csv, as_markdown
 from skillmix.report.tables.latex import as_latex
 from skillmix.report.tables.table import Count, Estimate, ReportTable
-from skillmix.report.write import Wishes, WrittenReport, report
+from skillmix.report.write import ReportOptions, WrittenReport, report
 from tests.report.conftest import inside
 from tests.report.worlds import World
 
@@ -34,7 +34,7 @@ def chunk(file: Path) -> object:
 
 def test_two_reports_of_one_journal_are_equal_to_the_byte(world: World, made: WrittenReport, tmp_path: Path) -> None:
     with inside(world.run.parents[1]):
-        again = report(["world"], output=tmp_path / "again", wishes=Wishes(rules="both", published=True))
+        again = report(["world"], output=tmp_path / "again", options=ReportOptions(rules="both", published=True))
 
     assert contents(again.page.parent) == contents(made.page.parent)
 
@@ -123,7 +123,7 @@ def _items(folder: Path, kind: str, number: int) -> Iterator[Any]:
 def test_untrusted_text_is_data_only(in_folder: Path) -> None:
     make_evil_run(in_folder)
 
-    made = report(["evil"], wishes=Wishes(figures=False))
+    made = report(["evil"], options=ReportOptions(figures=False))
 
     pages = "".join((made.page.parent / n).read_text(encoding="utf-8") for n in ("index.html", "texts.html"))
     assert "window.ran" not in pages and "49" not in pages.partition("<body")[2].partition("<table")[0]
@@ -254,4 +254,4 @@ def test_rules_are_checked_before_anything_is_read(in_folder: Path) -> None:
     make_evil_run(in_folder)
 
     with pytest.raises(UserError, match="no rules"):
-        report(["evil"], wishes=Wishes(rules="lenient"))
+        report(["evil"], options=ReportOptions(rules="lenient"))

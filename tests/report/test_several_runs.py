@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from skillmix.report.write import Wishes, report
+from skillmix.report.write import ReportOptions, report
 from tests.report import second_way
 from tests.report.conftest import inside
 from tests.report.expected_data import CLAIMS, compared
@@ -44,7 +44,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[SecondRun]:
 
 
 def tables_of(runs: list[SecondRun], folder: Path) -> Path:
-    made = report([str(run.path) for run in runs], output=folder / "report", wishes=Wishes(figures=False))
+    made = report([str(run.path) for run in runs], output=folder / "report", options=ReportOptions(figures=False))
     return made.page.parent / "tables"
 
 

@@ -22,15 +22,15 @@ def add_parsers(commands: Commands) -> None:
 
 def report(options: argparse.Namespace) -> int:
     """Write pages, tables and figures about an experiment or about runs."""
-    from skillmix.report.write import Wishes, report
+    from skillmix.report.write import ReportOptions, report
 
-    wishes = Wishes(
+    report_options = ReportOptions(
         rules=options.rules,
         published=options.published,
         tokens=options.tokens,
         figures=not options.no_figures,
     )
-    written = report(options.targets, output=options.output, wishes=wishes)
+    written = report(options.targets, output=options.output, options=report_options)
     if options.json:
         facts = {"page": str(written.page), "texts": written.texts, "files": written.files, "bytes": written.bytes}
         return print_json({**facts, "missing": list(written.gaps)})

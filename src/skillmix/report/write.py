@@ -22,7 +22,7 @@ from skillmix.scores.graders import grader_agreement, round_agreement
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ReportOptions:
     """The options of a report."""
 
     rules: str | None = None
@@ -34,7 +34,7 @@ class Wishes:
     figures: bool = True
     """Whether figures are drawn, which takes most of the time of a small report."""
 
-    def over(self, step: ReportStep | None) -> "Wishes":
+    def over(self, step: ReportStep | None) -> "ReportOptions":
         """These options, completed by those of an experiment's report step."""
         if step is None:
             return self
@@ -59,14 +59,16 @@ class WrittenReport:
 
 def report_step(experiment: Experiment, step: ReportStep, run: Run, **_: object) -> WrittenReport:
     """The report of a run in its own folder, with further runs where the step names some."""
-    wishes = Wishes().over(step)
-    return write_report([run, *(open_run(name) for name in step.runs)], output=run.path / "report", wishes=wishes)
+    options = ReportOptions().over(step)
+    return write_report([run, *(open_run(name) for name in step.runs)], output=run.path / "report", options=options)
 
 
-def report(targets: Sequence[str], *, output: Path | None = None, wishes: Wishes | None = None) -> WrittenReport:
+def report(
+    targets: Sequence[str], *, output: Path | None = None, options: ReportOptions | None = None
+) -> WrittenReport:
     """The report of an experiment file, or of one or more runs."""
     runs, step = _runs_of(targets)
-    return write_report(runs, output=output or _default_folder(runs), wishes=(wishes or Wishes()).over(step))
+    return write_report(runs, output=output or _default_folder(runs), options=(options or ReportOptions()).over(step))
 
 
 def _runs_of(targets: Sequence[str]) -> tuple[list[Run], ReportStep | None]:
@@ -101,14 +103,14 @@ def _default_folder(runs: Sequence[Run]) -> Path:
     return runs[0].path / f"report-with-{runs[1].name}{others}"
 
 
-def write_report(runs: Sequence[Run], *, output: Path, wishes: Wishes) -> WrittenReport:
+def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -> WrittenReport:
     """Write a report of some runs; it replaces an older report once it is complete."""
-    if wishes.rules not in (None, "default", "paper", "both"):
-        raise UserError(f"There are no rules {wishes.rules!r}.", hint="Choose default, paper or both.")
+    if options.rules not in (None, "default", "paper", "both"):
+        raise UserError(f"There are no rules {options.rules!r}.", hint="Choose default, paper or both.")
     with replacing(output, REPORT) as new:
         writer = _Writer(new)
         writer.text(REPORT_MARK, REPORT_NOTE)
-        texts, gaps = _fill(runs, wishes, writer)
+        texts, gaps = _fill(runs, options, writer)
     return WrittenReport(output / "index.html", writer.bytes, writer.files, texts, tuple(gaps))
 
 
@@ -134,7 +136,7 @@ class _Writer:
         return lambda name, content: self.text(f"{folder}/{name}", content)
 
 
-def _fill(runs: Sequence[Run], wishes: Wishes, writer: _Writer) -> tuple[int, list[str]]:
+def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple[int, list[str]]:
     from skillmix.report.contents import contents_of
     from skillmix.report.page import ASSETS, asset, index_page, texts_page
     from skillmix.report.tables.formats import written_forms
@@ -143,11 +145,11 @@ def _fill(runs: Sequence[Run], wishes: Wishes, writer: _Writer) -> tuple[int, li
     readings = []
     for run in runs:
         say(f"report: reading {run.path}")
-        readings.append(read_run(run, rules=wishes.rules, archive=archive))
-    made = _report_of(readings, wishes)
+        readings.append(read_run(run, rules=options.rules, archive=archive))
+    made = _report_of(readings, options)
     say("report: writing texts, tables and figures")
     archive.close([r.archived for r in readings], made.cells, {"runs": [run.name for run in runs]})
-    contents = contents_of(made, with_figures=wishes.figures)
+    contents = contents_of(made, with_figures=options.figures)
     for figure in contents.figures:
         writer.raw(f"figures/{figure.name}.svg", figure.svg)
         writer.raw(f"figures/{figure.name}.png", figure.png)
@@ -167,7 +169,7 @@ def _published() -> dict[str, dict[str, object]]:
     return tables
 
 
-def _report_of(readings: Sequence[RunReading], wishes: Wishes) -> Report:
+def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report:
     cells = tuple(cell for r in readings for cell in r.cells)
     agreements = {r.facts.name: grader_agreement(r.facts.name, r.decided) for r in readings}
     known = {c: combination for r in readings for c, combination in r.combinations.items()}
@@ -176,7 +178,7 @@ def _report_of(readings: Sequence[RunReading], wishes: Wishes) -> Report:
     catalogs = [r.catalog for r in readings if r.catalog]
     contenders = [c for r in readings for c in r.contenders]
     found = findings(contenders, by_key(cells))
-    names = list(dict.fromkeys(name for r in readings for name in r.by_rules)) if wishes.rules == "both" else []
+    names = list(dict.fromkeys(name for r in readings for name in r.by_rules)) if options.rules == "both" else []
     report = Report(
         runs=tuple(r.facts for r in readings),
         cells=cells,
@@ -195,8 +197,8 @@ def _report_of(readings: Sequence[RunReading], wishes: Wishes) -> Report:
         shown=tuple(s for r in readings for s in r.shown),
         categories={skill.name: skill.category for catalog in catalogs for skill in catalog.skills},
         common_skills=frozenset(s for catalog in catalogs for s in catalog.exclude.get("common", ())),
-        corpus_tokens=wishes.tokens or 2e12,
-        published=_published() if wishes.published else {},
+        corpus_tokens=options.tokens or 2e12,
+        published=_published() if options.published else {},
     )
     return _with_gaps(report, readings)
 
