@@ -8,7 +8,6 @@ import pytest
 
 from skillmix.scores.statistics.differences import paired_difference
 from skillmix.scores.statistics.intervals import mean_interval, wilson_interval
-from skillmix.scores.statistics.pooling import pooled
 
 TRIALS = 4000 if os.environ.get("SKILLMIX_LONG") else 800
 
@@ -53,16 +52,3 @@ def test_paired_intervals_hold_the_truth() -> None:
 
 def by_id(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> dict[str, float]:
     return {str(i): float(value) for i, value in enumerate(values)}
-
-
-def test_pooled_intervals_hold_the_truth_over_seeds() -> None:
-    generator = np.random.default_rng(6)
-    hits = 0
-    trials = TRIALS // 8
-    for _ in range(trials):
-        rates = np.clip(generator.normal(0.4, 0.05, size=8), 0, 1)
-        runs = {seed: (generator.random(100) < rate).astype(float).tolist() for seed, rate in enumerate(rates)}
-        result = pooled({"category": runs})
-        hits += result.low <= 0.4 <= result.high
-
-    assert hits / trials >= 0.92

@@ -138,8 +138,11 @@ class SecondRun:
         return found
 
     def differences(self, first: str, second: str, grader: str, setting: str, k: int) -> list[float]:
+        return list(self.differences_by_id(first, second, grader, setting, k).values())
+
+    def differences_by_id(self, first: str, second: str, grader: str, setting: str, k: int) -> dict[str, float]:
         before, after = (self.best((student, grader, setting, k)) for student in (first, second))
-        return [after[c] - before[c] for c in sorted(before.keys() & after.keys())]
+        return {c: after[c] - before[c] for c in sorted(before.keys() & after.keys())}
 
     def format_valid(self, where: Where) -> float:
         forms = self.cell(where)["form"]
@@ -176,6 +179,11 @@ class SecondRun:
             is_there = lines.exists()
             rows += len(lines.read_text("utf-8").splitlines()) if is_there else self.datasets[name]["counts"]["train"]
         return rows
+
+    def steps_of(self, student: str) -> int:
+        """Steps of its training, as its file says."""
+        recipe = self.models[student]["recipe"]
+        return int(recipe.get("steps_taken", recipe["steps"]))
 
     def yields(self, name: str) -> list[tuple[str, int, int, int]]:
         """Writer, k, conversations written, those with full marks; of a data set made by hand, what its file says."""

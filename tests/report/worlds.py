@@ -31,6 +31,7 @@ def make_world(
     *,
     graders: Mapping[str, dict[str, Any]] | None = None,
     seed: int = 0,
+    training_seed: int | None = None,
     partition: str = "category",
     **step: Any,
 ) -> World:
@@ -54,7 +55,8 @@ def make_world(
         write_dataset(run / data / "dataset", data, rows)
     for student in rates:
         if student in TRAINED:
-            write_model(run / student / "model", student, base=base, seed=seed, partition=partition, run=run)
+            trained_with = seed if training_seed is None else training_seed
+            write_model(run / student / "model", student, base=base, seed=trained_with, partition=partition, run=run)
     stored = yaml.safe_load((run / "experiment.yaml").read_text(encoding="utf-8"))
     for student in rates:
         if student in TRAINED:

@@ -73,6 +73,8 @@ class Lineage:
     is_adapter: bool
     identity: str
     """A hash of all files of the lineage: another data set, recipe or seed makes another model."""
+    recipe: str = ""
+    """A hash of the recipes, without seeds: trainings that share it and their data sets repeat each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ def lineage_of(spec: str, datasets: Mapping[str, DatasetFacts] | None = None) ->
         steps=newest.steps,
         is_adapter=newest.adapter,
         identity=short_id("lineage", *(model.file.document for model in _in_hash_order(models))),
+        recipe=short_id("recipe", *([file.recipe, file.adapter] for file in files)),
     )
 
 

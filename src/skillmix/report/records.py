@@ -116,7 +116,7 @@ class Report:
     def pairs_to_compare(self) -> list[tuple[StudentKey, StudentKey]]:
         """Before and after: a base and its richest tuned model; without lineage the first two students of a run."""
         by_lineage = dict.fromkeys(
-            ((run, f.first), (run, f.second)) for f in self.findings if f.claim != "efficiency" for run in f.runs[:1]
+            ((run, f.first), (run, f.second)) for f in self.findings if not f.first_k for run in f.runs[:1]
         )
         if by_lineage:
             return list(by_lineage)

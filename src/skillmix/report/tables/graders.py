@@ -37,9 +37,11 @@ def finding_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="findings",
         title="Paired differences behind the findings",
-        note="Full marks, best of the generations, on the combinations that both students have complete. One run: "
-        "bootstrap interval and permutation test over combinations. Several seeds or partitions: interval and test "
-        "resample these first. P-values are corrected by Holm's method over all rows of a claim.",
+        note="Full marks, best of the generations, on the combinations that both students have complete. One training "
+        "run: bootstrap interval and permutation test over combinations. Several seeds: t interval and test with "
+        "seeds and combinations as random factors. Several partitions: t interval and test over the means of the "
+        "partitions. Combinations that seeds share count once. P-values are corrected by Holm's method over all rows "
+        "of a claim.",
         columns=(
             "claim",
             "students",
