@@ -3,12 +3,15 @@
 The analysis of variance behind pooled intervals is worked out again with pandas, from a long table of differences.
 """
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from scipy import stats
 
 from skillmix.report.write import ReportOptions, report
@@ -113,6 +116,57 @@ SEVERAL = {
     "partitions": (over_partitions, [*SEEDS, len(SEEDS)]),
     "shared combinations": (over_shared_combinations, [0, -2, -1]),
 }
+
+
+def copied(run: SecondRun, name: str) -> Path:
+    """The run's folder under another name."""
+    folder = run.path.parent / name
+    shutil.copytree(run.path, folder)
+    return folder
+
+
+def findings_of(runs: list[Path], folder: Path) -> tuple[Any, str]:
+    """The table of findings and the page."""
+    made = report(list(map(str, runs)), output=folder, options=ReportOptions(figures=False))
+    return pd.read_csv(folder / "tables" / "findings.csv"), made.page.read_text(encoding="utf-8")
+
+
+def test_a_copied_run_counts_once_and_the_page_says_so(runs: list[SecondRun], tmp_path: Path) -> None:
+    copy = copied(runs[0], "copied")
+
+    alone, page = findings_of([runs[0].path], tmp_path / "one")
+    both, page_of_both = findings_of([runs[0].path, copy], tmp_path / "two")
+
+    pd.testing.assert_frame_equal(both, alone)
+    assert "under another name" not in page
+    assert "copied holds the scores of another of these runs under another name" in page_of_both
+
+
+@pytest.mark.parametrize("changed", ["recipe", "data", "grader", "catalog"])
+def test_runs_that_differ_in_more_than_the_seed_are_not_pooled(
+    runs: list[SecondRun], changed: str, tmp_path: Path
+) -> None:
+    copy = copied(runs[-1], f"other-{changed}")
+    model = copy / "m123" / "model" / "skillmix.json"
+    told = json.loads(model.read_text(encoding="utf-8"))
+    settings = yaml.safe_load((copy / "experiment.yaml").read_text(encoding="utf-8"))
+    if changed == "recipe":
+        told["recipe"]["learning_rate"] = 1e-3
+    elif changed == "data":
+        told["dataset"][0]["hash"] = "another"
+    elif changed == "grader":
+        settings["graders"]["judge"]["temperature"] = 0.1
+    else:
+        settings["catalog_hash"] = "another"
+    model.write_text(json.dumps(told), encoding="utf-8")
+    settings["students"]["m123"]["model"] = f"local:{model.parent}"
+    (copy / "experiment.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+    same, _ = findings_of([runs[0].path, runs[-1].path], tmp_path / "same")
+    other, _ = findings_of([runs[0].path, copy], tmp_path / "other")
+
+    assert set(same["runs"]) == {2}
+    assert set(other["runs"]) == {1}
 
 
 @pytest.mark.parametrize("several", SEVERAL)
