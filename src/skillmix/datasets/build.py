@@ -199,7 +199,7 @@ def make_dataset(
     if plan.names == "strict":
         refuse_names(named)
     corpus = corpus.part(indices) if corpus else corpus_of(t.text for t in chosen)
-    figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus)
+    figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus, examples=plan.examples)
     prompts = load_prompts(plan.prompts)
     prompting = Prompting(prompts, plan.catalog)
     with replacing(folder, DATASET) as new:

@@ -156,6 +156,8 @@ def _content(figures: DatasetCounts) -> str:
     lines += [
         f"- Distinct four-word runs, as a share of all (distinct-4): {share(figures.distinct_4)}.",
         f"- Texts with a six-word run of three or more texts: {whole(figures.framed)} of {whole(figures.texts)}.",
+        f"- Texts with a quarter or more of the three-word runs of an example: {whole(figures.near_examples)} of "
+        f"{whole(figures.texts)}. Texts with half or more, or with eight words of an example in a row, were left out.",
         "- Unusable first answers, marked in `first_answer`: "
         + (", ".join(f"{whole(n)} {status}" for status, n in unusable.items()) or "none")
         + ".",

@@ -7,12 +7,15 @@ from itertools import combinations
 from statistics import median
 
 from skillmix.catalog.combinations import is_reserved
+from skillmix.datasets.copies import example_shares
 from skillmix.datasets.corpus import Corpus, Frame, corpus_of, distinct_share, repeated_frames
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import NamedSkill
 
 FRAME = 6
 """The number of consecutive words in a frame."""
+NEAR_EXAMPLE = 0.25
+"""The card counts kept texts that have this share of an example's three-word runs, or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +88,17 @@ class DatasetCounts:
     holding_reserved: int
     """Texts whose skill set contains a smaller reserved set."""
     named: list[NamedSkill]
+    near_examples: int = 0
+    """Texts with a quarter or more of the three-word runs of an example."""
 
 
 def figures_of(
-    texts: Sequence[KeptText], *, reserved: float, named: list[NamedSkill], corpus: Corpus | None = None
+    texts: Sequence[KeptText],
+    *,
+    reserved: float,
+    named: list[NamedSkill],
+    corpus: Corpus | None = None,
+    examples: Sequence[str] = (),
 ) -> DatasetCounts:
     """Count the texts of a data set."""
     corpus = corpus or corpus_of(kept.text for kept in texts)
@@ -113,6 +123,7 @@ def figures_of(
         framed=framed,
         holding_reserved=sum(count for skills, count in sets.items() if _holds_reserved(skills, reserved)),
         named=named,
+        near_examples=int((example_shares(corpus, examples) >= NEAR_EXAMPLE).sum()),
     )
 
 
