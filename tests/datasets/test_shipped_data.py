@@ -1,6 +1,7 @@
 """The data set and the adapter that ship: their texts have earned their place, and nobody is tested on them."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 
 from skillmix.catalog.combinations import combination_of
 from skillmix.catalog.files import load_catalog
-from skillmix.datasets.leakage import evaluated
+from skillmix.datasets.copies import FOLLOWS, example_shares
+from skillmix.datasets.corpus import corpus_of
+from skillmix.datasets.leakage import bars_of, evaluated
+from skillmix.datasets.shown import skills_shown
 from skillmix.experiment.experiment import load_experiment
 from skillmix.grading.sentences import count_sentences
 from skillmix.models.bundled import bundled_models
@@ -66,6 +70,22 @@ def test_the_lines_are_the_rows(rows: list[dict[str, Any]]) -> None:
         lines += map(json.loads, (SHIPPED / f"{split}.jsonl").read_text(encoding="utf-8").splitlines())
 
     assert [line["messages"] for line in lines] == [row["messages"] for row in rows]
+
+
+KNOWN_LEAKS = {"shows a reserved pair": 31}
+"""Shipped texts that today's rules would leave out; the set was made before those rules and must be made again."""
+KNOWN_FOLLOWERS = 23
+"""Shipped texts with half or more of an example's three-word runs, for the same reason."""
+
+
+def test_the_texts_that_todays_rules_would_leave_out_are_known(rows: list[dict[str, Any]]) -> None:
+    bars = bars_of(CATALOG, partition=None, evaluations={}, reserved=0.2)
+    names = tuple(skill.name for skill in CATALOG.skills)
+    leaks = Counter(leak for row in rows if (leak := bars.leak_shown(skills_shown(row["text"], names))))
+    shares = example_shares(corpus_of(row["text"] for row in rows), [skill.example for skill in CATALOG.skills])
+
+    assert leaks == KNOWN_LEAKS
+    assert (shares >= FOLLOWS).sum() == KNOWN_FOLLOWERS
 
 
 @pytest.mark.parametrize("name", ["quickstart", "self-taught"])

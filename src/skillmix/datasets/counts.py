@@ -62,6 +62,8 @@ class LeftOut:
     """Texts with full marks outside the recipe, by the rule that excludes them."""
     removed: dict[str, int] = field(default_factory=dict)
     """Copies by kind."""
+    shown: dict[str, int] = field(default_factory=dict)
+    """Texts that show what a data set must not, by reason."""
     examples: tuple[tuple[str, str, str], ...] = ()
     """Some of the copies: reason, text, repeated text."""
 
@@ -90,6 +92,8 @@ class DatasetCounts:
     named: list[NamedSkill]
     near_examples: int = 0
     """Texts with a quarter or more of the three-word runs of an example."""
+    shown: dict[str, int] = field(default_factory=dict)
+    """Kept texts that show what they should not, by reason; empty if such texts are left out."""
 
 
 def figures_of(

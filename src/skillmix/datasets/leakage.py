@@ -6,9 +6,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +34,7 @@ class Bars:
     """Held-out topics."""
     skills: frozenset[str]
     """Held-out skills; a text with k = 1 may show one."""
+    train_skills: frozenset[str]
     evaluations: Mapping[str, str]
     """Ids of evaluated combinations, each with the step or file that evaluates it."""
     reserved: float
@@ -43,7 +44,15 @@ class Bars:
         """The rule that a combination breaks; None if it breaks none."""
         return next((rule for rule, breaks in _RULES.items() if breaks(self, combination)), None)
 
+    def leak_shown(self, skills: Set[str]) -> str | None:
+        """The rule that a text breaks if it shows these skills, requested or not; None if it breaks none."""
+        if any(is_reserved(pair, self.reserved) for pair in combinations(sorted(skills), 2)):
+            return RESERVED_PAIR
+        return TWO_HELD_OUT if len(self.skills & skills) > 1 else None
 
+
+RESERVED_PAIR: Final = "shows a reserved pair"
+TWO_HELD_OUT: Final = "shows two held-out skills"
 _RULES: Final[Mapping[str, Callable[[Bars, Combination], bool]]] = {
     "a held-out topic": lambda bars, c: c.topic in bars.topics,
     "a held-out skill at k > 1": lambda bars, c: c.k > 1 and not bars.skills.isdisjoint(c.skills),
@@ -54,15 +63,15 @@ _RULES: Final[Mapping[str, Callable[[Bars, Combination], bool]]] = {
 
 def bars_of(catalog: Catalog, *, partition: str | None, evaluations: Mapping[str, str], reserved: float) -> Bars:
     """The bars that follow from a partition and from evaluations."""
-    held_out = catalog.partition(partition).held_out
-    return Bars(frozenset(held_out.topics), frozenset(held_out.skills), evaluations, reserved)
+    train, held_out = catalog.partition(partition).train, catalog.partition(partition).held_out
+    return Bars(frozenset(held_out.topics), frozenset(held_out.skills), frozenset(train.skills), evaluations, reserved)
 
 
-def refuse_leaks(combinations: Iterable[Combination], bars: Bars) -> None:
+def refuse_leaks(chosen: Iterable[Combination], bars: Bars) -> None:
     """Raise an error if a text must not be trained on; it lists every broken rule with a count and an example."""
     counts: Counter[str] = Counter()
     examples: dict[str, Combination] = {}
-    for combination in combinations:
+    for combination in chosen:
         rule = bars.leak_of(combination)
         if rule is not None:
             counts[rule] += 1

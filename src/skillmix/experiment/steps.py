@@ -192,6 +192,8 @@ class DatasetStep(Step):
     """Share of common three-word sequences that makes a text a copy of an earlier one; null drops exact copies only."""
     validation: Share = 0.05
     """Share of the combinations whose texts form the validation part."""
+    only_requested: bool = False
+    """Whether to leave out texts that show a further skill of the partition, where code can tell; for controls."""
 
     @model_validator(mode="after")
     def _written_or_joined(self) -> "DatasetStep":
