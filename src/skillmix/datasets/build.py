@@ -13,7 +13,7 @@ from skillmix.datasets.card import CardFacts, dataset_card, dataset_info
 from skillmix.datasets.corpus import Corpus, corpus_of
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield, figures_of
 from skillmix.datasets.kept_texts import KeptText, removals, span_of
-from skillmix.datasets.leakage import Bars, names_inside, refuse_leaks, refuse_names
+from skillmix.datasets.leakage import EVALUATED, WRITE_FOR_TRAINING, Bars, names_inside, refuse_leaks, refuse_names
 from skillmix.datasets.row_files import Prompting, Written, prompts_shown, write_rows
 from skillmix.datasets.shown import ShownRule
 from skillmix.errors import UserError
@@ -242,13 +242,17 @@ def _empty(plan: DatasetPlan, left: LeftOut) -> UserError:
         "undecided": left.undecided,
         "not over": left.unfinished,
         "without two turns": left.not_conversations,
-        **left.outside,
+        **{f"with {reason}": count for reason, count in left.outside.items()},
         **left.removed,
         **left.shown,
     }
     reasons = ", ".join(f"{count} {name}" for name, count in why.items() if count)
+    message = f"No text is left for {plan.recipe.name}: {reasons or 'there are no conversations'}. Nothing was written."
+    if left.outside.get(EVALUATED):
+        steps = ", ".join(sorted(set(plan.bars.evaluations.values())))
+        return UserError(f"{message} Combinations of {steps} must not be trained on.", hint=WRITE_FOR_TRAINING)
     return UserError(
-        f"No text is left for {plan.recipe.name}: {reasons or 'there are no conversations'}. Nothing was written.",
+        message,
         hint="`skillmix texts RUN` shows the graded texts; more conversations, a better writer or another k may help.",
     )
 

@@ -22,7 +22,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import step_cells
 from skillmix.experiment.step_base import student_name
-from skillmix.experiment.steps import EvaluateStep
+from skillmix.experiment.steps import EvaluateStep, GenerateStep
 from skillmix.models.lineage import lineage_of
 
 
@@ -51,12 +51,17 @@ class Bars:
         return TWO_HELD_OUT if len(self.skills & skills) > 1 else None
 
 
+EVALUATED: Final = "a combination of an evaluation"
+WRITE_FOR_TRAINING: Final = (
+    "Write texts for data sets with a dataset step, or with a generate step that has purpose: training: its "
+    "combinations are not those of evaluations."
+)
 RESERVED_PAIR: Final = "shows a reserved pair"
 TWO_HELD_OUT: Final = "shows two held-out skills"
 _RULES: Final[Mapping[str, Callable[[Bars, Combination], bool]]] = {
     "a held-out topic": lambda bars, c: c.topic in bars.topics,
     "a held-out skill at k > 1": lambda bars, c: c.k > 1 and not bars.skills.isdisjoint(c.skills),
-    "a combination of an evaluation": lambda bars, c: c.id in bars.evaluations,
+    EVALUATED: lambda bars, c: c.id in bars.evaluations,
     "a reserved skill set": lambda bars, c: is_reserved(c.skills, bars.reserved),
 }
 
@@ -83,7 +88,7 @@ def refuse_leaks(chosen: Iterable[Combination], bars: Bars) -> None:
     )
     raise UserError(
         f"The data set would leak: {counts.total()} texts must not be trained on: {broken}. Nothing was written.",
-        hint="A recipe such as D(1,2) excludes such texts.",
+        hint=WRITE_FOR_TRAINING if set(counts) == {EVALUATED} else "A recipe such as D(1,2) excludes such texts.",
     )
 
 
@@ -103,14 +108,17 @@ def bars_for(experiment: Experiment, catalog: Catalog) -> Bars:
 
 
 def evaluated(experiment: Experiment, catalog: Catalog) -> dict[str, str]:
-    """The ids of combinations that an experiment evaluates, each with its step."""
+    """The ids of combinations that an experiment draws for evaluation, each with its step.
+
+    A generate step draws the combinations of an evaluation unless its purpose is training.
+    """
     steps_by_id: dict[str, str] = {}
     for step in experiment.steps:
-        if isinstance(step, EvaluateStep):
+        if isinstance(step, EvaluateStep) or (isinstance(step, GenerateStep) and step.purpose == "evaluation"):
             # Every student gets the same draw, so one is enough.
             for cell in step_cells(step.model_copy(update={"students": step.students[:1]}), experiment, catalog):
                 for combination in cell.combinations:
-                    steps_by_id.setdefault(combination.id, f"step {step.name} of {experiment.name}")
+                    steps_by_id.setdefault(combination.id, f"{step.stage} step {step.name} of {experiment.name}")
     return steps_by_id
 
 

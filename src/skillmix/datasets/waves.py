@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from skillmix.catalog.catalog import Side
-from skillmix.catalog.combinations import Draw
+from skillmix.catalog.combinations import Draw, training_draw
 from skillmix.datasets.build import DatasetPlan, Writers, has_two_turns, kept_texts
 from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.counts import LeftOut, SamplingYield
@@ -120,7 +120,9 @@ class Waves:
                 return
 
     def _candidates(self, k: int) -> Candidates:
-        draw = Draw(side=self._side(k), setting="train", k=k, seed=self.context.experiment.seed, purpose="training")
+        experiment = self.context.experiment
+        pools = self.context.catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
+        draw = training_draw(Draw(side=self._side(k), setting="train", k=k, seed=experiment.seed), pools)
         bars, rule = self.plan.bars, self.plan.shown_rule
         drawn = self.context.draws.combinations(draw)
         allowed = (c for c in drawn if bars.leak_of(c) is None and not rule.forbids(c))
