@@ -50,8 +50,8 @@ def scripted_run(folder: Path) -> Path:
         } | size
 
     steps = [
-        generate("singles", "all", [1], 10_000),
-        generate("compounds", "train", [2, 3], 8_000),
+        generate("singles", "all", [1], 7_000),
+        generate("compounds", "train", [2, 3], 11_000),
         generate("others", "all", [2, 3], 1_000),
         {
             "name": "again",
