@@ -23,7 +23,7 @@ from pathlib import Path
 import yaml
 
 from skillmix.calls import GenerateKey, GradeKey, Message, text_id
-from skillmix.catalog.combinations import Combination, Draw, all_combinations
+from skillmix.catalog.combinations import Combination, Draw, all_combinations, training_draw
 from skillmix.catalog.files import load_catalog
 from skillmix.grading.answers import extract_answer
 from skillmix.prompts.files import load_prompts
@@ -39,7 +39,14 @@ EXPERIMENT = {
     "students": {"writer": {"model": "scripted:student"}},
     "graders": {"judge": {"model": "scripted:grader", "rounds": 3}},
     "steps": [
-        {"name": "texts", "stage": "generate", "students": ["writer"], "settings": ["train"], "k": [1]},
+        {
+            "name": "texts",
+            "stage": "generate",
+            "purpose": "training",
+            "students": ["writer"],
+            "settings": ["train"],
+            "k": [1],
+        },
         {"name": "grades", "stage": "grade", "of": ["texts"], "graders": ["judge"]},
     ],
 }
@@ -118,7 +125,7 @@ def _conversations(count: int, votes: int) -> Iterator[tuple[Combination, list[_
     catalog, prompts = load_catalog("paper"), load_prompts("standard")
     side = catalog.pool("train")
     chance = random.Random(0)
-    draws = [Draw(side=side, setting="train", k=k, seed=0, purpose="training") for k in (1, 2, 3)]
+    draws = [training_draw(Draw(side, "train", k, 0), catalog.pools()) for k in (1, 2, 3)]
     few, some = min(2000, count // 100), min(60_000, count // 3)
     drawn = chain.from_iterable(
         islice(all_combinations(draw), size) for draw, size in zip(draws, (few, some, count - few - some), strict=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from skillmix.catalog.catalog import Catalog, Setting
-from skillmix.catalog.combinations import Combination, Draw, draw_combinations, draw_ladder
+from skillmix.catalog.combinations import Combination, Draw, Purpose, draw_combinations, draw_ladder, training_draw
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
 from skillmix.experiment.step_base import Step
 
@@ -23,6 +23,7 @@ class PlannedCell:
     generations: int
     first: int = 0
     """Number of the first generation; a later wave of a data set begins above 0."""
+    purpose: Purpose = "evaluation"
 
     @property
     def numbers(self) -> range:
@@ -38,8 +39,9 @@ def cells_of(experiment: Experiment, catalog: Catalog) -> list[PlannedCell]:
 def step_cells(step: Step, experiment: Experiment, catalog: Catalog) -> Iterator[PlannedCell]:
     """The cells of one step; the students of a step share its draws."""
     for cell in step.undrawn_cells(experiment.steps):
-        pool = catalog.pool(cell.setting, partition=experiment.partition, exclude=experiment.exclude)
-        draw = Draw(side=pool, setting=cell.setting, k=cell.k, seed=experiment.seed)
+        pools = catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
+        draw = Draw(side=dict(pools)[cell.setting], setting=cell.setting, k=cell.k, seed=experiment.seed)
+        draw = training_draw(draw, pools) if cell.purpose == "training" else draw
         yield PlannedCell(
             step=step.name,
             student=cell.student,
@@ -48,6 +50,7 @@ def step_cells(step: Step, experiment: Experiment, catalog: Catalog) -> Iterator
             k=cell.k,
             combinations=_drawn(draw, cell.combinations, is_ladder=cell.is_ladder),
             generations=cell.generations,
+            purpose=cell.purpose,
         )
 
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from pydantic_core.core_schema import LiteralSchema, literal_schema
 
 from skillmix.catalog.catalog import Setting
+from skillmix.catalog.combinations import Purpose
 
 _T = TypeVar("_T")
 
@@ -69,6 +70,8 @@ class UndrawnCell:
     combinations: int
     generations: int
     is_ladder: bool
+    purpose: Purpose = "evaluation"
+    """Whether the combinations are drawn for an evaluation or for training data."""
 
 
 class Step(Section):

@@ -146,7 +146,10 @@ def _imported_groups(records: RunRecords) -> Iterator[BallotCell]:
 def _planned_groups(run: Run, records: RunRecords) -> Iterator[BallotCell]:
     """The cells of an experiment: all planned texts, those that are missing included."""
     ballots = {(b.text.student, b.text.combination.id, b.text.generation, b.grader): b for b in records.ballots}
+    evaluated = {(c.student, c.setting, c.k) for c in run.cells if c.purpose == "evaluation"}
     for cell in run.cells:
+        if cell.purpose == "training" and (cell.student, cell.setting, cell.k) in evaluated:
+            continue  # texts that were written for training data do not stand for an evaluation
         for grader in cell.graders:
             texts = [
                 [ballots.get((cell.student, c.id, generation, grader)) for generation in range(cell.generations)]
