@@ -9,6 +9,7 @@ from skillmix.models.lineage import Lineage
 from skillmix.runs.run import Run
 from skillmix.runs.students import settings_for
 from skillmix.scores.cells import Cell, CellKey
+from skillmix.scores.format_effect import FormatEffect, format_effect
 from skillmix.scores.statistics.differences import Gain, gain
 
 Cells = Mapping[CellKey, Cell]
@@ -87,6 +88,13 @@ class Change:
     setting: str
     k: int
     gain: Gain
+    format: FormatEffect | None = None
+    """How the format of the texts bears on the difference; None if unknown."""
+
+    @property
+    def format_words(self) -> str | None:
+        """The role of format as a clause; None if format has no role."""
+        return self.format.words(self.base, self.student) if self.format else None
 
     @property
     def remark(self) -> Remark:
@@ -117,7 +125,9 @@ def before_and_after(students: Sequence[ComparableStudent], cells: Cells) -> lis
             differences = paired(base, tuned, (grader, setting, k), cells)
             if differences:
                 pooled = gain({tuned.partition: {tuned.seed: differences}})
-                changes.append(Change(run, student, base.student, tuned.k, grader, setting, k, pooled))
+                both = tuple(cells[CellKey(run, name, grader, setting, k)] for name in (base.student, student))
+                effect = format_effect([(both[0], both[1])], pooled)
+                changes.append(Change(run, student, base.student, tuned.k, grader, setting, k, pooled, effect))
     return changes
 
 
