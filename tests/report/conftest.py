@@ -48,7 +48,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
             RATES,
             graders=GRADERS,
             k=[1, 2, 3, 5],
-            combinations=8,
+            combinations=12,
             generations=2,
             settings=["train", "held-out", "all"],
         )

@@ -59,8 +59,8 @@ def cell(generator: np.random.Generator, *, coupling: float, n: int = 60, k: int
             rows.append((*(bool(s) for s in shown), True, bool(generator.random() < 0.9), True))
         points.append(tuple(rows))
     key = CellKey("r", "s", "g", "all", k)
-    fine: tuple[AnswerStatus, ...] = ("fine",) * texts
-    return Cell(key, tuple(combinations), tuple(points), (fine,) * n)
+    fine: AnswerStatus = "fine"
+    return Cell(key, tuple(combinations), tuple(points), ((fine,) * texts,) * n)
 
 
 def test_coupled_skills_are_found_and_independent_ones_are_not() -> None:

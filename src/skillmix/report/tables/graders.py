@@ -155,7 +155,7 @@ def independence_table(report: Report) -> ReportTable:
         title="Full marks observed, and expected of independent skills",
         note="One try, fully decided texts. Expected: the product of each skill's own rate, times the rate of topic, "
         "sense and length together; rates from texts of the same k, or from k = 1. Observed: 95 % bootstrap interval "
-        "over combinations. Expected, same k: the middle 95 % of 2,000 permutations that move the outcomes of each "
+        "over combinations. Expected, same k: the middle 95 % of 1,000 permutations that move the outcomes of each "
         "skill between the combinations that ask for it; p is the two-sided p-value of this permutation test, without "
         "a correction for the number of rows. Expected, k = 1: 95 % bootstrap interval over the combinations of both "
         "k. The last column counts texts left out because a skill has no rate at k = 1.",

@@ -114,7 +114,7 @@ def change_table(report: Report) -> ReportTable | None:
             Count(c.gain.combinations),
             c.remark,
             _among_valid_entry(c),
-            c.format_words or "–",
+            _format_role(c),
         )
         for c in report.changes
     ]
@@ -147,7 +147,15 @@ def change_table(report: Report) -> ReportTable | None:
 
 def _among_valid_entry(change: Change) -> Estimate:
     difference = change.format.among_valid if change.format else None
-    return Estimate(*difference, is_signed=True) if difference else Estimate(None)
+    if difference is None:
+        return estimate(None, None, is_signed=True)
+    return estimate(difference.value, (difference.low, difference.high), is_signed=True)
+
+
+def _format_role(change: Change) -> str:
+    """The role of format in words, without the numbers of the column beside it."""
+    is_explained = change.format is not None and change.format.role == "explains"
+    return "format explains it" if is_explained else change.format_words or "–"
 
 
 def text_links(report: Report) -> dict[CellKey, str]:

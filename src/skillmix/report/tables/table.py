@@ -55,7 +55,7 @@ class Estimate:
     high: float | None = None
     is_signed: bool = False
     is_too_few: bool = False
-    """Whether an interval is missing because there are too few combinations for one."""
+    """Whether the interval that its column has is missing because there are too few combinations for one."""
 
     @property
     def text(self) -> str:
@@ -92,10 +92,12 @@ class PValue:
         return "<.001" if self.value < 0.001 else f"{self.value:.3f}".removeprefix("0")
 
 
-def estimate(value: float | None, interval: tuple[float | None, float | None] | None) -> Estimate:
+def estimate(
+    value: float | None, interval: tuple[float | None, float | None] | None, *, is_signed: bool = False
+) -> Estimate:
     """A number whose column has intervals; its own may be missing because there are too few combinations for one."""
     low, high = interval or (None, None)
-    return Estimate(value, low, high, is_too_few=value is not None and low is None)
+    return Estimate(value, low, high, is_signed=is_signed, is_too_few=low is None)
 
 
 LONG: Final = 16

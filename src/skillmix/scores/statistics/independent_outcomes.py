@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from skillmix.scores.statistics.intervals import SEED, Floats, Interval, percentile_interval
 
-DRAWS: Final = 2000
+DRAWS: Final = 1000
 """Permutations, and resamples of combinations."""
 
 
@@ -81,6 +81,8 @@ def _by_skill(combinations: Sequence[Outcomes]) -> Iterator[tuple[list[int], NDA
 def _permuted(shown: NDArray[np.bool_], generator: np.random.Generator) -> NDArray[np.bool_]:
     """Copies of the outcomes with combinations permuted, and with texts permuted within each combination."""
     combinations, texts = shown.shape
+    if shown.all() or not shown.any():
+        return np.broadcast_to(shown, (DRAWS, combinations, texts))
     moved = shown[generator.permuted(np.tile(np.arange(combinations), (DRAWS, 1)), axis=1)]
     return generator.permuted(moved, axis=2) if texts > 1 else moved
 
