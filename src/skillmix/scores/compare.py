@@ -9,7 +9,7 @@ from skillmix.models.lineage import Lineage
 from skillmix.runs.run import Run
 from skillmix.runs.students import settings_for
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.format_effect import FormatEffect, format_effect
+from skillmix.scores.format_effect import FormatEffect, effect_between
 from skillmix.scores.statistics.differences import Gain, gain
 
 Cells = Mapping[CellKey, Cell]
@@ -125,8 +125,7 @@ def before_and_after(students: Sequence[ComparableStudent], cells: Cells) -> lis
             differences = paired(base, tuned, (grader, setting, k), cells)
             if differences:
                 pooled = gain({tuned.partition: {tuned.seed: differences}})
-                both = tuple(cells[CellKey(run, name, grader, setting, k)] for name in (base.student, student))
-                effect = format_effect([(both[0], both[1])], pooled)
+                effect = effect_between((base.student, student), (run,), (grader, setting, k), cells, pooled)
                 changes.append(Change(run, student, base.student, tuned.k, grader, setting, k, pooled, effect))
     return changes
 

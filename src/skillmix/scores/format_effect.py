@@ -1,13 +1,13 @@
 """Format apart from skill: whether the format of two students' texts explains their difference in full marks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from skillmix.grading.points import FULL_MARKS
 from skillmix.render.numbers import signed_with_interval
 from skillmix.render.wording import plural
-from skillmix.scores.cells import FEWEST_COMBINATIONS, Cell
+from skillmix.scores.cells import FEWEST_COMBINATIONS, Cell, CellKey
 from skillmix.scores.statistics.differences import Gain
 from skillmix.scores.statistics.ratios import Cluster, Paired, ShareDifference, share_difference
 
@@ -52,6 +52,19 @@ class FormatEffect:
             each = [f"{name} has {plural(t.valid, 'text')} with a valid format, of {t.written}" for name, t in few]
             return f"skill cannot be compared: {' and '.join(each)}"
         return None
+
+
+def effect_between(
+    students: tuple[str, str],
+    runs: Sequence[str],
+    where: tuple[str, str, int],
+    cells: Mapping[CellKey, Cell],
+    gain: Gain,
+) -> FormatEffect:
+    """The effect of format between two students of some runs; `where` is the grader, setting and k of `gain`."""
+    keys = [tuple(CellKey(run, student, *where) for student in students) for run in runs]
+    pairs = [(cells[first], cells[second]) for first, second in keys if first in cells and second in cells]
+    return format_effect(pairs, gain)
 
 
 def format_effect(cells: Sequence[tuple[Cell, Cell]], gain: Gain) -> FormatEffect:
