@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from skillmix.scores.cells import FEWEST_COMBINATIONS
 from skillmix.scores.statistics.differences import paired_difference
 from skillmix.scores.statistics.intervals import mean_interval, wilson_interval
 
@@ -34,6 +35,15 @@ def test_95_percent_intervals_hold_the_truth_in_93_to_97_percent(best_of: int) -
     shares = [coverage(100, rate, best_of=best_of) for rate in (0.1, 0.2, 0.35, 0.5, 0.7)]
 
     assert 0.93 <= np.mean(shares) <= 0.97, shares
+
+
+@pytest.mark.parametrize("best_of", [1, 3])
+def test_below_ten_combinations_only_wilson_intervals_hold_the_truth_often_enough(best_of: int) -> None:
+    few = [coverage(3, rate, best_of=best_of) for rate in (0.35, 0.5)]
+    enough = [coverage(FEWEST_COMBINATIONS, rate, best_of=best_of) for rate in (0.35, 0.5)]
+
+    assert np.mean(few) < 0.85 if best_of == 1 else np.mean(few) > 0.88
+    assert 0.92 <= np.mean(enough) <= 0.98
 
 
 def test_paired_intervals_hold_the_truth() -> None:

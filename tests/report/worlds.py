@@ -81,6 +81,7 @@ def write_dataset(folder: Path, name: str, rows: int, skill_sets: Sequence[Seque
         "counts": {
             "train": rows,
             "validation": 0,
+            "k": {str(k): rows // len(ks) for k in ks},
             "generated": {str(k): 1000 * k for k in ks},
             "full_marks": {str(k): 700 - 150 * k for k in ks},
             "kept": {str(k): 100 for k in ks},

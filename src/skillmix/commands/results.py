@@ -64,10 +64,12 @@ def scores(options: argparse.Namespace) -> int:
     scores = scored.scores
     for student in students_without_scores(run, scores):
         print(f"note: the texts of {student} have no gradings yet, and are in no row", file=sys.stderr)
+    from skillmix.scores.table import NOTE, change_note, cut_lines, score_table, set_table, trained_note
+
+    for line in cut_lines(scores):
+        print(f"cut: {line}", file=sys.stderr)
     if options.json:
         return print_json(score_rows(scores, by_sets=options.sets))
-    from skillmix.scores.table import NOTE, change_note, score_table, set_table, trained_note
-
     if scores:
         print(score_table(scores))
         print(f"\n{NOTE}")

@@ -1,7 +1,7 @@
 """The two HTML pages of a report, one with the findings and one with the texts; all text from outside is escaped."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Final
 
@@ -12,11 +12,13 @@ from skillmix.grading.points import METRICS
 from skillmix.render.numbers import whole
 from skillmix.report.contents import Contents, ReportFigure
 from skillmix.report.finding_sentences import finding_sentence
-from skillmix.report.records import Report
+from skillmix.report.records import Report, by_key
 from skillmix.report.sections import SECTIONS
 from skillmix.report.tables.table import Count, Estimate, PValue, ReportTable, ScoreEntry
+from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.claims import Claim
 from skillmix.scores.findings import Finding
+from skillmix.scores.format_effect import effect_between
 
 ASSETS: Final = ("report.css", "texts.js")
 # Characters that a browser acts on or a reader cannot see: controls, marks of direction, invisible letters.
@@ -86,10 +88,11 @@ def _entry_kind(entry: object) -> str:
 def _claims(report: Report) -> list[tuple[str, list[tuple[Finding, str, str]]]]:
     """Each claim with its findings, their sentences, and the style class of their verdicts."""
     claims = dict.fromkeys(finding.claim for finding in report.findings)
+    cells = by_key(report.cells)
     return [
         (
             CLAIM_TITLES[claim],
-            [(f, finding_sentence(f), f.verdict.replace(" ", "-")) for f in report.findings if f.claim == claim],
+            [(f, claim_sentence(f, cells), f.verdict.replace(" ", "-")) for f in report.findings if f.claim == claim],
         )
         for claim in claims
     ]
@@ -129,6 +132,17 @@ _NEEDS: Final[dict[Claim, str]] = {
     "efficiency": "two students tuned on one base, the one with the larger k on no more conversations than the other",
     "control": "a base and a student tuned on it with k = 1 alone, both evaluated at k of 2 or more",
 }
+
+
+def claim_sentence(finding: Finding, cells: Mapping[CellKey, Cell]) -> str:
+    """The sentence about a finding, and where format explains a difference or hides skill."""
+    students = finding.first, finding.second
+    notes = []
+    for c in finding.compared:
+        effect = effect_between(students, finding.runs, (finding.grader, finding.setting, c.k), cells, c.gain)
+        words = effect.words(*students)
+        notes += [f" At k = {c.k}, {words}."] if words else []
+    return finding_sentence(finding) + "".join(notes)
 
 
 def missing_claims(report: Report) -> list[tuple[str, str]]:

@@ -35,6 +35,8 @@ class RunReading:
     cells: tuple[Cell, ...]
     by_rules: Mapping[str, tuple[Cell, ...]]
     decided: list[tuple[Ballot, Points]]
+    graders_with_code: frozenset[str]
+    """Graders whose skills with a checker code decided in this reading."""
     readability: list[Readability]
     shown: list[Shown]
     archived: ArchivedRun
@@ -95,6 +97,7 @@ class _ArchivedCalls:
     numbers: RunArchive
     combinations: Mapping[str, Combination]
     evidence: Mapping[ConversationKey, CodeEvidence]
+    graders_with_code: frozenset[str]
 
 
 def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
@@ -118,6 +121,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         cells=cells,
         by_rules={name: cells_and_points[0] for name, cells_and_points in by_rules.items()},
         decided=points,
+        graders_with_code=archived.graders_with_code,
         readability=archived.counter.readability(run.name),
         shown=_shown(run.name, records, archived.evidence),
         archived=ArchivedRun(archived.numbers, records.texts, points, archived.evidence, run.rules(main)),
@@ -161,7 +165,8 @@ def _archived_calls(run: Run, archive: Archive) -> _ArchivedCalls:
     records = builder.records()
     if code is run.code:
         records = run.remember("records", lambda: records)
-    return _ArchivedCalls(records, counter, numbers, combinations, evidence)
+    with_code = frozenset(grader.name for grader in run.graders_with_code) if code else frozenset[str]()
+    return _ArchivedCalls(records, counter, numbers, combinations, evidence, with_code)
 
 
 def _evidence(run: Run, text: StudentText, verdict: Verdict) -> CodeEvidence:

@@ -188,7 +188,11 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
         reserved={r.facts.name: r.reserved for r in readings if r.reserved is not None},
         findings=tuple(found),
         changes=tuple(before_and_after(contenders, by_key(cells))),
-        rounds=tuple(a for r in readings for a in round_agreement(r.facts.name, [b for b, _ in r.decided])),
+        rounds=tuple(
+            agreement
+            for r in readings
+            for agreement in round_agreement(r.facts.name, [b for b, _ in r.decided], r.graders_with_code)
+        ),
         agreements=tuple(a for found_by_run, _ in agreements.values() for a in found_by_run),
         disagreements={name: tuple(worst) for name, (_, worst) in agreements.items() if worst},
         readability=tuple(x for r in readings for x in r.readability),

@@ -10,6 +10,7 @@ from skillmix.models.lineage import Lineage
 from skillmix.runs.run import Run
 from skillmix.runs.students import settings_for
 from skillmix.scores.cells import Cell, CellKey
+from skillmix.scores.format_effect import FormatEffect, effect_between
 from skillmix.scores.statistics.differences import Gain, gain
 
 Cells = Mapping[CellKey, Cell]
@@ -107,6 +108,13 @@ class Change:
     setting: str
     k: int
     gain: Gain
+    format: FormatEffect | None = None
+    """How the format of the texts bears on the difference; None if unknown."""
+
+    @property
+    def format_words(self) -> str | None:
+        """The role of format as a clause; None if format has no role."""
+        return self.format.words(self.base, self.student) if self.format else None
 
     @property
     def remark(self) -> Remark:
@@ -137,7 +145,8 @@ def before_and_after(students: Sequence[ComparableStudent], cells: Cells) -> lis
             differences = paired(base, tuned, (grader, setting, k), cells)
             if differences:
                 pooled = gain({tuned.partition: {tuned.seed: differences}})
-                changes.append(Change(run, student, base.student, tuned.k, grader, setting, k, pooled))
+                effect = effect_between((base.student, student), (run,), (grader, setting, k), cells, pooled)
+                changes.append(Change(run, student, base.student, tuned.k, grader, setting, k, pooled, effect))
     return changes
 
 

@@ -34,6 +34,7 @@ class BallotCell:
             combinations=self.combinations,
             points=tuple(map(tuple, points)),
             statuses=tuple(tuple(b.text.answer.status if b else None for b in texts) for texts in self.texts),
+            cuts=tuple(tuple(b.text.is_cut if b else None for b in texts) for texts in self.texts),
         )
 
 

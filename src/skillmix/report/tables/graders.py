@@ -5,9 +5,9 @@ from typing import Final
 from skillmix.models.lineage import short_name
 from skillmix.report.records import Report
 from skillmix.report.registry import table
-from skillmix.report.tables.table import LONG, Count, Entry, Estimate, PValue, ReportTable
+from skillmix.report.tables.table import LONG, Count, Entry, Estimate, PValue, ReportTable, estimate
 from skillmix.scores.graders import REASONS, criterion_rates, losses
-from skillmix.scores.skills import cell_independence
+from skillmix.scores.independence import cell_independence, independence_test
 
 
 @table(section="findings", order=10)
@@ -136,7 +136,8 @@ def independence_table(report: Report) -> ReportTable:
         cells = report.cells_of(key)
         alone = {(c.key.grader, c.key.setting): c for c in cells if c.key.k == 1}
         for cell in cells:
-            result = cell_independence(cell, alone.get((cell.key.grader, cell.key.setting)))
+            single = alone.get((cell.key.grader, cell.key.setting))
+            result, test = cell_independence(cell, single), independence_test(cell, single)
             rows.append(
                 (
                     report.label(*key),
@@ -144,9 +145,10 @@ def independence_table(report: Report) -> ReportTable:
                     cell.key.setting,
                     str(cell.key.k),
                     Count(result.texts),
-                    Estimate(result.observed),
-                    Estimate(result.expected_same_k),
-                    Estimate(result.expected_k1),
+                    estimate(result.observed, test.observed),
+                    estimate(result.expected_same_k, test.if_independent),
+                    "–" if test.p is None else PValue(test.p),
+                    estimate(result.expected_k1, test.k1),
                     Count(result.without_k1_rate),
                 )
             )
@@ -154,8 +156,11 @@ def independence_table(report: Report) -> ReportTable:
         name="observed-and-independent",
         title="Full marks observed, and expected of independent skills",
         note="One try, fully decided texts. Expected: the product of each skill's own rate, times the rate of topic, "
-        "sense and length together; rates from texts of the same k, or from k = 1. The last column counts texts left "
-        "out because a skill has no rate at k = 1.",
+        "sense and length together; rates from texts of the same k, or from k = 1. Observed: 95 % bootstrap interval "
+        "over combinations. Expected, same k: the middle 95 % of 1,000 permutations that move the outcomes of each "
+        "skill between the combinations that ask for it; p is the two-sided p-value of this permutation test, without "
+        "a correction for the number of rows. Expected, k = 1: 95 % bootstrap interval over the combinations of both "
+        "k. The last column counts texts left out because a skill has no rate at k = 1.",
         columns=(
             "student",
             "grader",
@@ -164,6 +169,7 @@ def independence_table(report: Report) -> ReportTable:
             "texts",
             "observed",
             "expected, same k",
+            "p",
             "expected, k = 1",
             "without a rate",
         ),
@@ -181,6 +187,7 @@ def rounds_table(report: Report) -> ReportTable | None:
         (
             r.grader if len(report.runs) == 1 else f"{r.run}: {r.grader}",
             r.kind,
+            r.decider,
             Count(r.units),
             Estimate(r.flips),
             Estimate(r.alpha),
@@ -191,8 +198,9 @@ def rounds_table(report: Report) -> ReportTable | None:
         name="rounds",
         title="Agreement between the rounds of one grader",
         note="Flips: how often two rounds on the same criterion of the same text differ. Alpha is Krippendorff's; it "
-        "is – where nothing varies.",
-        columns=("grader", "criterion", "criteria of texts", "flips", "alpha"),
+        "is – where nothing varies. Skills that code decides stand apart and have no agreement: code gives every round "
+        "the same point.",
+        columns=("grader", "criterion", "decided by", "criteria of texts", "flips", "alpha"),
         rows=tuple(rows),
     )
 
