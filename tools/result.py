@@ -18,7 +18,7 @@ from typing import Any
 
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
 from skillmix.report.archive import Archive
-from skillmix.report.page import CLAIMS, claim_sentence
+from skillmix.report.page import CLAIM_TITLES, claim_sentence
 from skillmix.report.records import by_key
 from skillmix.report.run_reading import RunReading, read_run
 from skillmix.runs.run import Run, open_run
@@ -52,7 +52,7 @@ def findings_of(reading: RunReading) -> Iterator[dict[str, object]]:
     cells = by_key(reading.cells)
     for finding in findings(reading.contenders, cells):
         yield {
-            "claim": CLAIMS[finding.claim],
+            "claim": CLAIM_TITLES[finding.claim],
             "setting": finding.setting,
             "grader": finding.grader,
             "verdict": finding.verdict,

@@ -21,7 +21,7 @@ def student(name: str, *, valid: int, full: int) -> Cell:
 
 def gain_of(first: Cell, second: Cell) -> Gain:
     before, after = first.best("full_marks"), second.best("full_marks")
-    return gain({"p": {0: [after[c] - before[c] for c in sorted(before)]}})
+    return gain({"p": {0: {c: after[c] - before[c] for c in sorted(before)}}})
 
 
 def effect(first: Cell, second: Cell) -> FormatEffect:
