@@ -258,7 +258,7 @@ def test_several_seeds_are_pooled_and_more_seeds_are_asked_for() -> None:
     sentence = finding_sentence(finding)
     assert f"about {finding.more.seeds} more seeds would be needed" in sentence
     assert "more combinations alone would not do" in sentence
-    assert "over 3 seeds" in sentence
+    assert "over 100 combinations and 3 seeds;" in sentence
 
 
 def test_three_seeds_that_agree_support_a_claim() -> None:

@@ -106,7 +106,7 @@ def test_intervals_over_partitions_hold_the_truth(partitions: int) -> None:
 
     assert above / (3 * worlds) <= 0.06
     # The means of two partitions are equal in 4 % of the worlds, in which a t interval would have no width.
-    assert 0.93 <= 1 - (above + below) / (3 * worlds) <= (0.98 if partitions == 2 else 0.97)
+    assert 0.93 <= 1 - (above + below) / (3 * worlds) <= (0.985 if partitions == 2 else 0.97)
 
 
 @cache
@@ -174,16 +174,18 @@ def test_the_gains_of_the_paper_are_found_with_three_seeds_or_partitions(units: 
 
 
 @pytest.mark.parametrize("units", ["seeds", "partitions"])
-@pytest.mark.parametrize("number", [2, 3, 5, 10] if LONG else [2, 3])
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 10] if LONG else [1, 2, 3])
 def test_no_effect_is_rarely_called_a_gain(units: str, number: int) -> None:
     generator = np.random.default_rng(number)
-    worlds = 200 if LONG else 12
     rates = {k: (rate, rate) for k, rate in ((2, 0.3), (3, 0.2), (4, 0.15))}
+    # The finding of one training run is about that run, in which a shift of its rates is a real gain or loss.
+    spreads = SPREADS if number > 1 else (0.0,)
+    worlds = (600 if LONG else 36) // len(spreads)
 
-    said = [
+    verdicts = [
         held_out_finding(generator, rates, units=units, number=number, spread=spread).verdict
-        for spread in SPREADS
+        for spread in spreads
         for _ in range(worlds)
     ]
 
-    assert said.count("supported") <= 0.06 * len(said)
+    assert verdicts.count("supported") <= 0.06 * len(verdicts)

@@ -55,7 +55,7 @@ def _too_little(finding: Finding) -> str:
     best = max(finding.compared, key=lambda c: c.gain.mean)
     return (
         f"{_students(finding)} changes full marks by {_estimate(best)} at k = {best.k} ({_p(best)}) over "
-        f"{whole(best.gain.combinations)} combinations, {_scope(best)}; {_need(finding)}."
+        f"{whole(best.gain.combinations)} combinations{_and_scope(best)}; {_need(finding)}."
     )
 
 
@@ -128,6 +128,12 @@ def _scope(compared: Compared) -> str:
     if gain.partitions > 1:
         return f"over {gain.partitions} partitions"
     return f"over {gain.seeds} seeds" if gain.seeds > 1 else "for this one training run"
+
+
+def _and_scope(compared: Compared) -> str:
+    """The scope after a number of combinations."""
+    scope = _scope(compared)
+    return f" and {scope.removeprefix('over ')}" if scope.startswith("over ") else f", {scope}"
 
 
 def _estimate(compared: Compared) -> str:

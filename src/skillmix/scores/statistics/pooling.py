@@ -115,7 +115,7 @@ def _degrees(by_seed: Floats, by_combination: Floats, rest: Floats, seeds: int, 
 
     The seeds' mean square contains the rest, which is known from many differences. The larger the share of the rest,
     the less of the mean square depends on the few seeds: its degrees of freedom go from S - 1 to twice that number.
-    In simulated worlds this halves the intervals of three seeds, and coverage stays between 93 and 97 %.
+    In simulated worlds three seeds then find the paper's gains more often, and coverage stays between 93 and 97 %.
     """
     is_above = by_seed > rest
     floored = np.where(is_above, by_seed, rest)
