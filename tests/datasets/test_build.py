@@ -609,16 +609,21 @@ def test_names_of_held_out_skills_are_listed_and_stop_a_strict_export(
 
 def test_copies_are_left_out_and_told(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     examples = [skill.example for skill in load_catalog("paper").skills]
-    example = next(e for e in examples if count_sentences(e, "robust") == 1 and len(e.split()) > 8)
+    example = next(e for e in examples if count_sentences(e, "robust") == 1 and 8 < len(e.split()) < 14)
     copy = json.loads(import_line(["metaphor"], sides()[0].topics[5], 1))
     stolen = json.loads(import_line(["metaphor"], sides()[0].topics[6], 9))
     stolen["messages"][3]["content"] = f"Answer: {example}"
-    imported(in_folder, capsys, json.dumps(copy), json.dumps(stolen))
+    words = example.split()
+    changed, near = (json.loads(import_line(["metaphor"], sides()[0].topics[n], n)) for n in (7, 8))
+    changed["messages"][3]["content"] = "Answer: " + " ".join([*words[:4], "Zanzibar", *words[5:]])
+    near["messages"][3]["content"] = "Answer: " + " ".join([*words[:5], "but nobody came."])
+    imported(in_folder, capsys, *map(json.dumps, (copy, stolen, changed, near)))
 
     told = json.loads(out(capsys, 0, "dataset", "data", "--json"))
 
-    assert told["left_out"]["removed"] == {"exact copy": 1, "repeats an example": 1}
+    assert told["left_out"]["removed"] == {"exact copy": 1, "repeats an example": 2}
     card = (in_folder / "runs/data/dataset/README.md").read_text(encoding="utf-8")
+    assert "a quarter or more of the three-word runs of an example: 1 of 4." in card
     assert "exact copy" in card
     assert "Sentence number 1 says" in card
 

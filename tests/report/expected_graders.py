@@ -1,5 +1,6 @@
 """Tables of graders and criteria, worked out a second time, row by row."""
 
+import re
 from collections.abc import Iterable
 from itertools import combinations as subsets
 from math import prod
@@ -47,6 +48,30 @@ def why_full_marks_were_missed(case: Case) -> list[Row]:
         planned = sum(len(run.drawn[setting, head["k"]]) for setting in run.settings) * run.generations
         rows.append({**head, "texts": len(texts), **counts, "not there": planned - len(texts)})
     return rows
+
+
+def texts_that_follow_an_example(case: Case) -> list[Row]:
+    examples = [_triples(skill.example) for skill in case.run.catalog.skills]
+    rows = []
+    for where in case.run.places:
+        texts = list(case.run.cell(where).itertuples())
+        follows = [any(_is_followed(e, _triples(t.text)) for e in examples) for t in texts]
+        full = [all(t.points) for t in texts]
+        row: Row = dict(zip(("student", "grader", "setting", "k"), where, strict=True))
+        both = sum(f and m for f, m in zip(follows, full, strict=True))
+        counts = {"texts": len(texts), "follow": sum(follows), "share": mean(follows)}
+        rows.append({**row, **counts, "full marks": sum(full), "full marks, follow": both})
+    return rows
+
+
+def _triples(text: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"\w+(?:'\w+)*", text.lower().replace("’", "'"))
+    return {tuple(words[n : n + 3]) for n in range(len(words) - 2)}
+
+
+def _is_followed(example: set[tuple[str, ...]], text: set[tuple[str, ...]]) -> bool:
+    common = len(example & text)
+    return common >= 3 and 2 * common >= len(example)
 
 
 _REASONS = ("full marks", "format", "refused", "skills", "others", "both", "undecided")

@@ -124,6 +124,12 @@ def test_the_run_graded_by_code_shows_skills_asked_for_and_others(by_code: Repor
             assert len({bar.get_height() for bar in bars}) > 1
 
 
+def test_some_texts_of_the_run_graded_by_code_follow_an_example(by_code: Reported) -> None:
+    counts = table(by_code, "texts-that-follow-an-example")
+
+    assert 0 < counts["follow"].sum() < counts["texts"].sum()
+
+
 def test_the_rules_differ_where_code_grades(by_code: Reported) -> None:
     assert set(table(by_code, "rules-side-by-side")["difference"]) > {0.0}
 

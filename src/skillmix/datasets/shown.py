@@ -4,7 +4,8 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
@@ -17,7 +18,10 @@ from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import Bars
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import ShownMode
+from skillmix.runs.helper_process import LostHelper, in_helper, is_there_a_second_core
 
+WORTH_IT: Final = 20_000
+"""The number of texts above which a second process saves time, although it takes a second to start."""
 NOT_REQUESTED: Final = "shows a skill that was not requested"
 
 
@@ -34,6 +38,21 @@ def skills_shown(text: str, skills: tuple[str, ...]) -> frozenset[str]:
 @lru_cache(maxsize=8)
 def _checkers(skills: tuple[str, ...]) -> tuple[tuple[str, Callable[[Passage], Span | None]], ...]:
     return tuple((skill, checker) for skill in skills if (checker := checker_of(skill)) is not None)
+
+
+def _shown_in_each(texts: list[str], skills: tuple[str, ...]) -> list[frozenset[str]]:
+    """The skills that each text shows; a second process checks half of many texts."""
+    if len(texts) >= WORTH_IT and is_there_a_second_core():
+        middle = len(texts) // 2
+        with suppress(LostHelper), in_helper(_shown_there, texts[middle:], skills) as received:
+            ours = [skills_shown(text, skills) for text in texts[:middle]]
+            return ours + [shown for part in received for shown in part]
+    return [skills_shown(text, skills) for text in texts]
+
+
+def _shown_there(texts: list[str], skills: tuple[str, ...]) -> Iterator[list[frozenset[str]]]:
+    # One part, because the helper waits when too many parts have not been consumed.
+    yield [skills_shown(text, skills) for text in texts]
 
 
 @dataclass(frozen=True)
@@ -58,9 +77,9 @@ class ShownRule:
 
     def reason_to_drop(self, kept: KeptText) -> str | None:
         """Why a text must be left out; None if it may stay."""
-        if not self.checkable:
-            return None
-        shown = skills_shown(kept.text, self.checkable)
+        return self._reason(kept, skills_shown(kept.text, self.checkable)) if self.checkable else None
+
+    def _reason(self, kept: KeptText, shown: frozenset[str]) -> str | None:
         leak = self.bars.leak_shown(shown) if self.mode == "drop" else None
         if leak is None and self.only_requested:
             further = shown.difference(kept.combination.skills)
@@ -73,7 +92,10 @@ class ShownRule:
 
     def without_leaks(self, texts: Sequence[KeptText]) -> tuple[list[int], dict[str, int]]:
         """The indices of the texts that may stay, and the number of the others by reason."""
-        reasons = [self.reason_to_drop(kept) for kept in texts]
+        if not self.checkable:
+            return list(range(len(texts))), {}
+        shown = _shown_in_each([kept.text for kept in texts], self.checkable)
+        reasons = [self._reason(kept, skills) for kept, skills in zip(texts, shown, strict=True)]
         dropped = Counter(reason for reason in reasons if reason is not None)
         return [index for index, reason in enumerate(reasons) if reason is None], dict(dropped)
 

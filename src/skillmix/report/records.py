@@ -49,6 +49,18 @@ class Shown:
     """Texts that show a skill without having been asked for it."""
 
 
+@dataclass(frozen=True, slots=True)
+class FollowedExamples:
+    """The texts of one cell that follow an example of the prompts."""
+
+    key: CellKey
+    texts: int
+    following: int
+    full_marks: int
+    full_marks_following: int
+    """Texts with full marks that follow an example."""
+
+
 StudentKey = tuple[str, str]
 """Run and student."""
 
@@ -77,6 +89,8 @@ class Report:
     datasets: tuple[tuple[str, DatasetFacts], ...] = ()
     curves: tuple[tuple[str, TrainingCurve], ...] = ()
     shown: tuple[Shown, ...] = ()
+    followed: tuple[FollowedExamples, ...] = ()
+    """By cell, for runs whose catalogue is known."""
     categories: Mapping[str, str] = field(default_factory=dict)
     common_skills: frozenset[str] = frozenset()
     corpus_tokens: float = 2e12

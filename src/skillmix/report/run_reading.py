@@ -13,7 +13,8 @@ from skillmix.grading.points import FULL_MARKS, Points
 from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
 from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, RunArchive
-from skillmix.report.records import RunFacts, Shown
+from skillmix.report.followed_examples import followed_examples
+from skillmix.report.records import FollowedExamples, RunFacts, Shown
 from skillmix.runs.reading.graded_conversations import ConversationKey, graded_conversations, written_conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
@@ -39,6 +40,7 @@ class RunReading:
     """Graders whose skills with a checker code decided in this reading."""
     readability: list[Readability]
     shown: list[Shown]
+    followed: list[FollowedExamples]
     archived: ArchivedRun
     combinations: Mapping[str, Combination]
     lineages: Mapping[str, Lineage]
@@ -124,6 +126,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         graders_with_code=archived.graders_with_code,
         readability=archived.counter.readability(run.name),
         shown=_shown(run.name, records, archived.evidence),
+        followed=list(followed_examples(run, cells, points)),
         archived=ArchivedRun(archived.numbers, records.texts, points, archived.evidence, run.rules(main)),
         combinations=archived.combinations,
         lineages=lineages,

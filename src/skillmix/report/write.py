@@ -199,6 +199,7 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
         datasets=tuple((r.facts.name, facts) for r in readings for facts in r.datasets),
         curves=tuple((r.facts.name, curve) for r in readings for curve in r.curves),
         shown=tuple(s for r in readings for s in r.shown),
+        followed=tuple(f for r in readings for f in r.followed),
         categories={skill.name: skill.category for catalog in catalogs for skill in catalog.skills},
         common_skills=frozenset(s for catalog in catalogs for s in catalog.exclude.get("common", ())),
         corpus_tokens=options.tokens or 2e12,

@@ -128,6 +128,36 @@ def criteria_table(report: Report) -> ReportTable:
     )
 
 
+@table(section="graders", order=25)
+def followed_example_table(report: Report) -> ReportTable | None:
+    """How many texts follow an example of the prompts."""
+    rows: list[tuple[Entry, ...]] = [
+        (
+            report.label(f.key.run, f.key.student),
+            f.key.grader,
+            f.key.setting,
+            str(f.key.k),
+            Count(f.texts),
+            Count(f.following),
+            Estimate(f.following / f.texts if f.texts else None),
+            Count(f.full_marks),
+            Count(f.full_marks_following),
+        )
+        for f in report.followed
+    ]
+    if not rows:
+        return None
+    return ReportTable(
+        name="texts-that-follow-an-example",
+        title="Texts that follow an example",
+        note="A text follows an example of the catalogue, or of the worked examples in the prompts, if it has half or "
+        "more of the example's three-word runs.",
+        columns=("student", "grader", "setting", "k", "texts", "follow", "share", "full marks", "full marks, follow"),
+        rows=tuple(rows),
+        is_detail=len(rows) > LONG,
+    )
+
+
 @table(section="skills", order=30)
 def independence_table(report: Report) -> ReportTable:
     """Full marks as observed, and as expected if skills were independent."""
