@@ -80,12 +80,13 @@ def format_effect(cells: Sequence[tuple[Cell, Cell]], gain: Gain) -> FormatEffec
     second = _valid_texts([p.second for p in valid], [p.second for p in formats])
     has_enough = not first.are_too_few and not second.are_too_few
     among_valid = share_difference(valid) if has_enough else None
-    return FormatEffect(first, second, among_valid, _role(gain, share_difference(formats), among_valid))
+    is_noise = gain.low <= 0 <= gain.high
+    role = None if is_noise else _role(gain, share_difference(formats), among_valid)
+    return FormatEffect(first, second, among_valid, role)
 
 
 def _role(gain: Gain, formats: ShareDifference | None, among_valid: ShareDifference | None) -> Role | None:
-    is_noise = gain.low <= 0 <= gain.high
-    if is_noise or formats is None or formats.is_within_noise or (formats.value > 0) != (gain.mean > 0):
+    if formats is None or formats.is_within_noise or (formats.value > 0) != (gain.mean > 0):
         return None
     if among_valid is None:
         return "hides skill"

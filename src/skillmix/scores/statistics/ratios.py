@@ -5,7 +5,8 @@ texts of a combination nor their correlation has to be known.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from skillmix.scores.statistics.intervals import (
     percentile_interval,
     wilson_interval,
 )
+
+_CACHED: Final = 4096
+"""Intervals that are kept: a report needs many of them again, in several tables and under several rules."""
 
 
 class Cluster(NamedTuple):
@@ -47,6 +51,11 @@ def cluster_interval(clusters: Sequence[Cluster]) -> Interval:
     shares = [cluster.total / cluster.texts for cluster in clusters]
     if max(shares) - min(shares) < ROUNDING:
         return wilson_interval(min(1.0, max(0.0, shares[0])), len(clusters))
+    return _bootstrap_interval(tuple(sorted(clusters)))
+
+
+@lru_cache(maxsize=_CACHED)
+def _bootstrap_interval(clusters: tuple[Cluster, ...]) -> Interval:
     totals, texts = _resampled(np.asarray(clusters, dtype=np.float64))
     return percentile_interval(totals / texts, len(clusters))
 
@@ -73,6 +82,11 @@ class ShareDifference(NamedTuple):
 
 def share_difference(pairs: Sequence[Paired]) -> ShareDifference | None:
     """The difference of two shares over the same combinations; None if one of the students has no text."""
+    return _share_difference(tuple(sorted(pairs)))
+
+
+@lru_cache(maxsize=_CACHED)
+def _share_difference(pairs: tuple[Paired, ...]) -> ShareDifference | None:
     first, second = cluster_share([p.first for p in pairs]), cluster_share([p.second for p in pairs])
     if first is None or second is None:
         return None
