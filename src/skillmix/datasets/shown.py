@@ -18,6 +18,7 @@ from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import Bars
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import ShownMode
+from skillmix.render.wording import shortened
 from skillmix.runs.helper_process import LostHelper, in_helper, is_there_a_second_core
 
 WORTH_IT: Final = 20_000
@@ -77,7 +78,12 @@ class ShownRule:
 
     def reason_to_drop(self, kept: KeptText) -> str | None:
         """Why a text must be left out; None if it may stay."""
-        return self._reason(kept, skills_shown(kept.text, self.checkable)) if self.checkable else None
+        return self._reason(kept, skills_shown(kept.text, self.checkable)) if self._drops_texts else None
+
+    @property
+    def _drops_texts(self) -> bool:
+        """Whether any text can be left out, so that texts need to be checked."""
+        return bool(self.checkable) and (self.mode == "drop" or self.only_requested)
 
     def _reason(self, kept: KeptText, shown: frozenset[str]) -> str | None:
         leak = self.bars.leak_shown(shown) if self.mode == "drop" else None
@@ -92,7 +98,7 @@ class ShownRule:
 
     def without_leaks(self, texts: Sequence[KeptText]) -> tuple[list[int], dict[str, int]]:
         """The indices of the texts that may stay, and the number of the others by reason."""
-        if not self.checkable:
+        if not self._drops_texts:
             return list(range(len(texts))), {}
         shown = _shown_in_each([kept.text for kept in texts], self.checkable)
         reasons = [self._reason(kept, skills) for kept, skills in zip(texts, shown, strict=True)]
@@ -113,7 +119,8 @@ class ShownRule:
         if counts and self.mode == "refuse":
             broken = "; ".join(f"{count} {_plural(leak, count)}" for leak, count in sorted(counts.items()))
             raise UserError(
-                f"The data set would leak by what its texts show: {broken}, such as {example!r}. Nothing was written.",
+                f"The data set would leak by what its texts show: {broken}, such as {shortened(example)!r}. "
+                "Nothing was written.",
                 hint="Set leakage.shown to drop, and such texts are left out; count keeps them and counts them.",
             )
         return dict(sorted(counts.items()))
