@@ -90,7 +90,7 @@ def cut_lines(scores: Iterable[CellScore]) -> list[str]:
             worst[score.student] = score
     return [
         f"{student}: the token limit cut {percent(s.cut_share or 0.0)} of the replies at {s.setting}, k = {s.k} "
-        f"({whole(s.cut or 0)} of {whole(s.written)}); raise its max_tokens, or its score measures the limit"
+        f"({whole(s.cut or 0)} of {whole(s.written)}); raise its max_tokens, unless these replies would never end"
         for student, s in worst.items()
     ]
 
