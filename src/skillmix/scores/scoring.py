@@ -62,6 +62,11 @@ def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
     return ScoredRun(scores, _changes(run, largest_cells(cells)))
 
 
+def scored_cells(run: Run | str, *, rules: str | None = None) -> dict[CellKey, Cell]:
+    """The cells of a run's table by key, with the points of their texts."""
+    return largest_cells(_scored(opened(run), rules, by_sets=False)[1])
+
+
 def _scored(run: Run, rules: str | None, *, by_sets: bool) -> tuple[list[CellScore], list[Cell]]:
     chosen = run.rules(rules)
     records = run_records(run)
