@@ -1,14 +1,13 @@
 """Commands that show the results of a run: `status`, `scores`, `compare`, `texts` and `export`."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from skillmix.commands.shared_options import Commands, add_command, positive
-from skillmix.commands.streams import grounds, print_json, score_rows
+from skillmix.commands.streams import grounds, print_json, print_notes, score_rows
 from skillmix.render.numbers import share
 from skillmix.render.untrusted import one_line
 
@@ -74,8 +73,9 @@ def scores(options: argparse.Namespace) -> int:
     by_sets = options.sets or (not options.json and run.makes_data)
     scored = scored_run(run, rules=options.rules, by_sets=by_sets)
     scores = scored.scores
-    for student in students_without_scores(run, scores):
-        print(f"note: the texts of {student} have no gradings yet, and are in no row", file=sys.stderr)
+    ungraded = students_without_scores(run, scores)
+    print_notes(f"the texts of {student} have no gradings yet, and are in no row" for student in ungraded)
+    print_notes(scored.notes)
     if options.json:
         return print_json(score_rows(scores, by_sets=options.sets))
     from skillmix.scores.table import NOTE, change_note, score_table, set_table, trained_note

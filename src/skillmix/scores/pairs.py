@@ -15,7 +15,7 @@ from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import p_value, share, signed_with_interval, whole
 from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import Run, opened
-from skillmix.runs.students import settings_for, trained_combinations
+from skillmix.runs.students import settings_for, student_lineages
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.scoring import scored_cells
 from skillmix.scores.statistics.differences import holm, paired_difference
@@ -306,13 +306,13 @@ def _setting_notes(run: Run, first: str, second: str) -> list[str]:
 
 def _training_notes(run: Run, shared: Iterable[_SharedCells]) -> list[str]:
     """A sentence for each student that was trained on combinations of the comparison."""
-    trained = trained_combinations(run, run.experiment)
     compared: dict[str, set[str]] = {}
     for pair in shared:
         for cell in (pair.first, pair.second):
             compared.setdefault(cell.key.student, set()).update(c.id for c in cell.combinations)
+    lineages = student_lineages(run, run.experiment, compared, {})
     return [
-        f"{student} was trained on {len(ids & trained[student])} of the {len(ids)} combinations."
+        f"{student} was trained on {len(ids & lineages[student].combinations)} of the {len(ids)} combinations."
         for student, ids in compared.items()
-        if ids & trained.get(student, frozenset())
+        if student in lineages and ids & lineages[student].combinations
     ]

@@ -3,15 +3,17 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 
 from skillmix.catalog.combinations import Combination, is_reserved
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.steps import EvaluateStep
 from skillmix.grading.ballots import Ballot
-from skillmix.grading.points import METRICS, Points
+from skillmix.grading.points import FULL_MARKS, METRICS, Points
+from skillmix.models.lineage import Lineage, other_partitions
 from skillmix.runs.reading.run_records import RunRecords, run_records
 from skillmix.runs.run import Run, opened
-from skillmix.runs.students import student_lineages, trained_combinations
+from skillmix.runs.students import student_lineages
 from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
 from skillmix.scores.compare import Change, before_and_after, comparable_students
 
@@ -44,6 +46,8 @@ class ScoredRun:
     scores: list[CellScore]
     changes: list[Change]
     """Tuned students against their bases, where a run has both."""
+    notes: list[str]
+    """What a reader of the table must know about the training of its students."""
 
 
 def run_scores(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> list[CellScore]:
@@ -59,7 +63,8 @@ def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
     """The scores of a run, and every tuned student beside its base."""
     run = opened(run)
     scores, cells = _scored(run, rules, by_sets=by_sets)
-    return ScoredRun(scores, _changes(run, largest_cells(cells)))
+    largest = largest_cells(cells)
+    return ScoredRun(scores, _changes(run, largest), _partition_notes(run, _lineages(run, largest), scores))
 
 
 def scored_cells(run: Run | str, *, rules: str | None = None) -> dict[CellKey, Cell]:
@@ -72,12 +77,13 @@ def _scored(run: Run, rules: str | None, *, by_sets: bool) -> tuple[list[CellSco
     records = run_records(run)
     scores: list[CellScore] = []
     cells: list[Cell] = []
-    trained = trained_combinations(run, run.experiment)
-    for sets, group in _parts(groups_of(run, records), run.experiment.leakage.reserved if by_sets else 0.0):
+    groups = list(groups_of(run, records))
+    training = {student: _Training(run, lineage) for student, lineage in _lineages(run, groups).items()}
+    for sets, group in _parts(groups, run.experiment.leakage.reserved if by_sets else 0.0):
         points = [[b.points(chosen, run.phrases) if b else None for b in texts] for texts in group.texts]
         cell = group.cell(run.name, points)
-        known = _known_of(group, trained.get(group.student))
-        scores += [replace(score_of(cell, metric, run), sets=sets, trained_on=known) for metric in METRICS]
+        of_cell = [replace(score_of(cell, metric, run), sets=sets) for metric in METRICS]
+        scores += training[group.student].counted(of_cell, group) if group.student in training else of_cell
         if sets == "all":
             cells.append(cell)
     return _without_skipped(scores, run.experiment), cells
@@ -102,9 +108,67 @@ def score_of(cell: Cell, metric: str, run: Run) -> CellScore:
     )
 
 
+def _lineages(run: Run, rows: Iterable[BallotCell] | Iterable[CellKey]) -> dict[str, Lineage]:
+    """The lineages of the tuned students of some rows; they are read once."""
+    students = dict.fromkeys(row.student for row in rows)
+    known = run.remember("lineages", lambda: student_lineages(run, run.experiment, students, {}))
+    return {student: known[student] for student in students if student in known}
+
+
+class _Training:
+    """What one student was trained on, as far as it concerns the combinations of its cells."""
+
+    def __init__(self, run: Run, lineage: Lineage) -> None:
+        self._combinations = lineage.combinations
+        self._pairs = pairs_seen_elsewhere(run, lineage)
+
+    def counted(self, scores: Iterable[CellScore], group: BallotCell) -> list[CellScore]:
+        """Scores with the number of combinations that the student was trained on, or saw two skills of together."""
+        trained, pairs = sum(c.id in self._combinations for c in group.combinations), self._pairs
+        seen = None if pairs is None else sum(not pairs.isdisjoint(_pairs_of(c.skills)) for c in group.combinations)
+        return [replace(score, trained_on=trained, seen_pairs=seen) for score in scores]
+
+
+def pairs_seen_elsewhere(run: Run, lineage: Lineage) -> frozenset[frozenset[str]] | None:
+    """Pairs of skills in training data, if those were made under another partition than the run's and are known."""
+    if not partitions_elsewhere(run, lineage) or lineage.skill_sets is None:
+        return None
+    return frozenset(pair for skills in lineage.skill_sets for pair in _pairs_of(skills))
+
+
+def partitions_elsewhere(run: Run, lineage: Lineage) -> frozenset[str]:
+    """The partitions other than the run's that a student's training data were made under."""
+    if run.is_imported:
+        return frozenset()
+    here = run.experiment.partition or run.catalog.default_partition
+    return other_partitions(lineage, here, {run.experiment.catalog, run.catalog.name})
+
+
+def _pairs_of(skills: Iterable[str]) -> Iterator[frozenset[str]]:
+    return map(frozenset, combinations(sorted(skills), 2))
+
+
+def _partition_notes(run: Run, lineages: Mapping[str, Lineage], scores: Sequence[CellScore]) -> list[str]:
+    """A line for each student that was trained under another partition, and for each of its cells."""
+    notes = []
+    for student, lineage in lineages.items():
+        names = ", ".join(sorted(partitions_elsewhere(run, lineage)))
+        if names and lineage.skill_sets is None:
+            notes.append(f"{student} was trained under the partition {names}; which skills it saw together is unknown.")
+        elif names:
+            cells = [
+                f"{score.seen_pairs} of {score.combinations} ({score.setting}, k = {score.k})"
+                for score in scores
+                if score.student == student and score.sets == "all" and score.metric == FULL_MARKS and score.seen_pairs
+            ]
+            seen = f"combinations with two skills that it saw together: {', '.join(dict.fromkeys(cells)) or 'none'}"
+            notes.append(f"{student} was trained under the partition {names}; {seen}.")
+    return notes
+
+
 def _changes(run: Run, cells: Mapping[CellKey, Cell]) -> list[Change]:
     students = dict.fromkeys(key.student for key in cells)
-    lineages = student_lineages(run, run.experiment, students, {})
+    lineages = _lineages(run, cells)
     if not lineages:
         return []
     return before_and_after(comparable_students(run, run.experiment, students, lineages), cells)
@@ -125,10 +189,6 @@ def _parts(groups: Iterable[BallotCell], reserved: float) -> Iterator[tuple[str,
             chosen = [i for i, c in enumerate(group.combinations) if is_reserved(c.skills, reserved) == wanted]
             combinations = tuple(group.combinations[i] for i in chosen)
             yield name, replace(group, texts=[group.texts[i] for i in chosen], combinations=combinations)
-
-
-def _known_of(group: BallotCell, trained: frozenset[str] | None) -> int | None:
-    return None if trained is None else sum(c.id in trained for c in group.combinations)
 
 
 def _without_skipped(scores: list[CellScore], experiment: Experiment) -> list[CellScore]:
