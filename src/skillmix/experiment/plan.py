@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from skillmix.catalog.catalog import Catalog, Setting
-from skillmix.catalog.combinations import Combination, Draw, draw_combinations, draw_ladder
+from skillmix.catalog.combinations import Combination, Draw, draw_combinations, draw_ladder, draw_reserved
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
-from skillmix.experiment.step_base import Step
+from skillmix.experiment.step_base import SetChoice, Step, setting_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,12 @@ class PlannedCell:
     generations: int
     first: int = 0
     """Number of the first generation; a later wave of a data set begins above 0."""
+    sets: SetChoice = "all"
+
+    @property
+    def label(self) -> str:
+        """The setting as tables name it."""
+        return setting_label(self.setting, self.sets)
 
     @property
     def numbers(self) -> range:
@@ -39,6 +45,7 @@ def step_cells(step: Step, experiment: Experiment, catalog: Catalog) -> Iterator
     """The cells of one step; the students of a step share its draws."""
     for cell in step.undrawn_cells(experiment.steps):
         pool = catalog.pool(cell.setting, partition=experiment.partition, exclude=experiment.exclude)
+        reserved = experiment.leakage.reserved if cell.sets == "reserved" else None
         draw = Draw(side=pool, setting=cell.setting, k=cell.k, seed=experiment.seed)
         yield PlannedCell(
             step=step.name,
@@ -46,25 +53,28 @@ def step_cells(step: Step, experiment: Experiment, catalog: Catalog) -> Iterator
             graders=cell.graders,
             setting=cell.setting,
             k=cell.k,
-            combinations=_drawn(draw, cell.combinations, is_ladder=cell.is_ladder),
+            combinations=_drawn(draw, cell.combinations, is_ladder=cell.is_ladder, reserved=reserved),
             generations=cell.generations,
+            sets=cell.sets,
         )
 
 
 @lru_cache(maxsize=256)
-def _drawn(draw: Draw, count: int, *, is_ladder: bool) -> tuple[Combination, ...]:
+def _drawn(draw: Draw, count: int, *, is_ladder: bool, reserved: float | None) -> tuple[Combination, ...]:
     """Cached, because the checks, the calls and the scores of a run need the same draw."""
+    if reserved is not None:
+        return tuple(draw_reserved(draw, count, reserved))
     return tuple((draw_ladder if is_ladder else draw_combinations)(draw, count))
 
 
 GradedCell = tuple[str, str, str, int]
-"""Student, grader, setting and k."""
+"""Student, grader, setting as tables name it, and k."""
 
 
 def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[GradedCell]:
     """The cells that these steps grade."""
     return frozenset(
-        (cell.student, grader, cell.setting, cell.k)
+        (cell.student, grader, cell.label, cell.k)
         for step in steps
         for cell in step.undrawn_cells(experiment.steps)
         for grader in cell.graders

@@ -7,6 +7,7 @@ from itertools import combinations
 
 from skillmix.catalog.combinations import Combination, is_reserved
 from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.step_base import setting_label
 from skillmix.experiment.steps import EvaluateStep
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import FULL_MARKS, METRICS, Points
@@ -217,7 +218,7 @@ def _planned_groups(run: Run, records: RunRecords) -> Iterator[BallotCell]:
                 [ballots.get((cell.student, c.id, generation, grader)) for generation in range(cell.generations)]
                 for c in cell.combinations
             ]
-            yield BallotCell(cell.student, grader, cell.setting, cell.k, texts, cell.combinations)
+            yield BallotCell(cell.student, grader, cell.label, cell.k, texts, cell.combinations)
 
 
 def students_without_scores(run: Run, scores: Sequence[CellScore]) -> list[str]:
@@ -243,7 +244,7 @@ def skipped_cells(experiment: Experiment, scores: Sequence[CellScore]) -> set[Sk
         if not isinstance(step, EvaluateStep) or step.stop_below is None:
             continue
         for student in step.student_names:
-            for setting in step.settings:
+            for setting in (setting_label(name, step.sets) for name in step.settings):
                 reached = [k for k in sorted(set(step.k)) if _is_below(step, student, setting, k, values)]
                 skipped |= {(step.name, student, setting, k) for k in step.k if reached and k > reached[0]}
     return skipped
