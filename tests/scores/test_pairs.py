@@ -33,7 +33,7 @@ def evaluated(folder: Path, students: dict[str, Any], **step: Any) -> str:
         "students": students,
         "graders": graders,
         "steps": [
-            {**evaluation, "settings": ["train", "all"], "k": [1, 2, 3], "combinations": 25, "generations": 2, **step}
+            {**evaluation, "settings": ["train", "all"], "k": [1, 2, 3], "combinations": 20, "generations": 2, **step}
         ],
     }
     path = folder / "two.yaml"

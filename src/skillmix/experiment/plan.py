@@ -81,6 +81,38 @@ def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[Gra
     )
 
 
+RowKey = tuple[str, str, str, int]
+"""Student, grader, setting as tables name it, and k."""
+
+
+def planned_rows(experiment: Experiment) -> dict[RowKey, set[tuple[int, bool]]]:
+    """The rows of an experiment's table; for each row the numbers of combinations, and whether they form a ladder."""
+    rows: dict[RowKey, set[tuple[int, bool]]] = {}
+    for step in experiment.steps:
+        for cell in step.undrawn_cells(experiment.steps):
+            for grader in cell.graders:
+                key = (cell.student, grader, cell.label, cell.k)
+                rows.setdefault(key, set()).add((cell.combinations, cell.is_ladder))
+    return rows
+
+
+def writers_and_graders(experiment: Experiment) -> set[tuple[str, str]]:
+    """The writers of data sets, each with the graders of its texts; these texts are in no row of the table."""
+    steps = [step for step in experiment.steps if step.stage == "dataset"]
+    return {(student, grader) for step in steps for student in step.student_names for grader in step.grader_names}
+
+
+def covers(experiment: Experiment, other: Experiment) -> bool:
+    """Whether an experiment plans every combination of every row that another one plans, and names its writers."""
+    rows = planned_rows(experiment)
+    has_rows = all(
+        any(count >= wanted and ladder == is_ladder for count, ladder in rows.get(key, ()))
+        for key, draws in planned_rows(other).items()
+        for wanted, is_ladder in draws
+    )
+    return has_rows and writers_and_graders(other) <= writers_and_graders(experiment)
+
+
 Settings = StudentSettings | GraderSettings
 
 

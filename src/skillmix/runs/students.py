@@ -27,6 +27,12 @@ def settings_for(experiment: Experiment, name: str) -> StudentSettings:
     return experiment.students[name]
 
 
+def has_settings(run: Run, name: str) -> bool:
+    """Whether an experiment of a run says how a student was asked; imports and forgotten students have no settings."""
+    trained = {step.name for step in run.known_experiment.steps if step.trains_model}
+    return run.is_imported or name in run.known_experiment.students or name in trained
+
+
 def model_folder(run: Run, step: str) -> Path:
     """The folder of the checkpoint that a train step makes."""
     return run.step(step) / "model"

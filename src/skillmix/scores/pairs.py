@@ -15,7 +15,7 @@ from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import p_value, share, signed_with_interval, whole
 from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import Run, opened
-from skillmix.runs.students import settings_for, student_lineages
+from skillmix.runs.students import has_settings, settings_for, student_lineages
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.scoring import scored_cells
 from skillmix.scores.statistics.differences import holm, paired_difference
@@ -288,9 +288,9 @@ class _TextFinder:
 
 def _setting_notes(run: Run, first: str, second: str) -> list[str]:
     """A sentence about prompts and decoding that differ, because the difference may come from them."""
-    if run.is_imported:
+    if run.is_imported or not (has_settings(run, first) and has_settings(run, second)):
         return []
-    settings = [settings_for(run.experiment, name) for name in (first, second)]
+    settings = [settings_for(run.known_experiment, name) for name in (first, second)]
     facts = [
         {
             "prompts": one.prompts or run.experiment.prompts,
@@ -310,7 +310,7 @@ def _training_notes(run: Run, shared: Iterable[_SharedCells]) -> list[str]:
     for pair in shared:
         for cell in (pair.first, pair.second):
             compared.setdefault(cell.key.student, set()).update(c.id for c in cell.combinations)
-    lineages = student_lineages(run, run.experiment, compared, {})
+    lineages = student_lineages(run, run.known_experiment, compared, {})
     return [
         f"{student} was trained on {len(ids & lineages[student].combinations)} of the {len(ids)} combinations."
         for student, ids in compared.items()
