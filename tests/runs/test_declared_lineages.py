@@ -12,7 +12,7 @@ from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import load_experiment
-from skillmix.report.write import Wishes, report
+from skillmix.report.write import ReportOptions, report
 from skillmix.runs.students import lineage_of_student
 from skillmix.scores.scoring import run_scores, scored_run
 from skillmix.steps.run import run_experiment
@@ -95,7 +95,7 @@ def test_a_served_model_with_a_declared_lineage_gets_findings_and_changes(in_fol
         ("tuned", "base", 2, "a gain"),
         ("tuned", "base", 3, "a gain"),
     }
-    page = report(["served"], wishes=Wishes(figures=False)).page
+    page = report(["served"], options=ReportOptions(figures=False)).page
     findings = (page.parent / "tables" / "findings.csv").read_text(encoding="utf-8")
     assert "held-out" in findings
     assert "tuned − base" in findings

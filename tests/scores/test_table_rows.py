@@ -8,7 +8,7 @@ import yaml
 
 import skillmix
 from skillmix.commands import main
-from skillmix.report.write import Wishes, report
+from skillmix.report.write import ReportOptions, report
 from skillmix.runs.run import open_run
 from skillmix.scores.scoring import run_scores, scored_run
 from skillmix.scores.status import run_status
@@ -195,10 +195,10 @@ def with_code(folder: Path, step: dict[str, Any], graders: dict[str, Any]) -> Pa
 def test_the_report_and_comparisons_hold_what_the_file_does_not_name(in_folder: Path) -> None:
     run_experiment(written(in_folder))
     compared = skillmix.open_run("r").compare("a", "b").rows
-    whole = report(["r"], output=Path("whole"), wishes=Wishes(figures=False))
+    whole = report(["r"], output=Path("whole"), options=ReportOptions(figures=False))
     run_experiment(written(in_folder, graders=["judge"], students=["b"], combinations=3))
 
-    less = report(["r"], output=Path("less"), wishes=Wishes(figures=False))
+    less = report(["r"], output=Path("less"), options=ReportOptions(figures=False))
 
     assert sorted(skillmix.open_run("r").compare("a", "b").rows, key=str) == sorted(compared, key=str)
     names = {file.name for file in Path("whole/tables").glob("scores-*.csv")}

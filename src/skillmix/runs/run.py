@@ -328,18 +328,21 @@ class Run:
     def continue_with(self, experiment: Experiment, catalog: Catalog) -> None:
         """Make the run's folder, or replace its copy of the experiment; the caller holds the run's lock."""
         document = self.checked_document(experiment, catalog)
-        earlier = self._uncovered(experiment)
+        if self.experiment_file.exists() and self.document != document:
+            self._keep_earlier(experiment)
         self._store(document)
+        self.experiment, self.catalog = experiment, catalog
+
+    def _keep_earlier(self, experiment: Experiment) -> None:
+        """Store the experiments of the run so far that the next one does not cover."""
+        earlier = self._uncovered(experiment)
         if earlier:
             write_whole(self.earlier_file, _as_yaml([e.model_dump(mode="json") for e in earlier]))
         else:
             self.earlier_file.unlink(missing_ok=True)
-        self.experiment, self.catalog = experiment, catalog
 
     def _uncovered(self, experiment: Experiment) -> list[Experiment]:
         """The experiments of the run so far that plan or name something which the next one does not."""
-        if not self.experiment_file.exists():
-            return []
         try:
             last = [self.experiment]
         except UserError:  # a file of an older version may have keys that are gone
