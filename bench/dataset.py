@@ -23,7 +23,8 @@ from pathlib import Path
 import yaml
 
 from skillmix.calls import GenerateKey, GradeKey, Message, text_id
-from skillmix.catalog.combinations import Combination, Draw, all_combinations
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination, Draw, all_combinations, training_draw
 from skillmix.catalog.files import load_catalog
 from skillmix.grading.answers import extract_answer
 from skillmix.prompts.files import load_prompts
@@ -39,20 +40,28 @@ EXPERIMENT = {
     "students": {"writer": {"model": "scripted:student"}},
     "graders": {"judge": {"model": "scripted:grader", "rounds": 3}},
     "steps": [
-        {"name": "texts", "stage": "generate", "students": ["writer"], "settings": ["train"], "k": [1]},
+        {
+            "name": "texts",
+            "stage": "generate",
+            "purpose": "training",
+            "students": ["writer"],
+            "settings": ["train"],
+            "k": [1],
+        },
         {"name": "grades", "stage": "grade", "of": ["texts"], "graders": ["judge"]},
     ],
 }
 _AT_ONCE = 2000
 
 
-def make_run(folder: Path, conversations: int, votes: int) -> None:
+def make_run(folder: Path, conversations: int, votes: int, catalog_name: str) -> None:
     """Write the journal."""
     run = Run(folder / "runs/bench")
     run.path.mkdir(parents=True, exist_ok=True)
     document = json.loads(json.dumps(EXPERIMENT))
     document["graders"]["judge"]["rounds"] = votes
-    catalog = load_catalog("paper")
+    catalog = load_catalog(catalog_name)
+    document["catalog"] = catalog_name
     document["catalog_hash"] = catalog.content_hash()
     run.experiment_file.write_text(yaml.safe_dump(document), encoding="utf-8")
     started = time.monotonic()
@@ -61,7 +70,7 @@ def make_run(folder: Path, conversations: int, votes: int) -> None:
     journal = connect(run.journal / "calls.sqlite", write=True)
     journal.execute("PRAGMA synchronous = OFF")
     rows = _Rows()
-    for number, (combination, calls) in enumerate(_conversations(conversations, votes), start=1):
+    for number, (combination, calls) in enumerate(_conversations(conversations, votes, catalog), start=1):
         rows.add(combination, calls)
         if number % _AT_ONCE == 0 or number == conversations:
             rows.write(journal)
@@ -114,12 +123,13 @@ class _Rows:
             part.clear()
 
 
-def _conversations(count: int, votes: int) -> Iterator[tuple[Combination, list[_Said]]]:
-    catalog, prompts = load_catalog("paper"), load_prompts("standard")
+def _conversations(count: int, votes: int, catalog: Catalog) -> Iterator[tuple[Combination, list[_Said]]]:
+    prompts = load_prompts("standard")
     side = catalog.pool("train")
     chance = random.Random(0)
-    draws = [Draw(side=side, setting="train", k=k, seed=0, purpose="training") for k in (1, 2, 3)]
+    draws = [training_draw(Draw(side, "train", k, 0), catalog.pools()) for k in (1, 2, 3)]
     few, some = min(2000, count // 100), min(60_000, count // 3)
+    some = min(some, draws[1].total // 2)
     drawn = chain.from_iterable(
         islice(all_combinations(draw), size) for draw, size in zip(draws, (few, some, count - few - some), strict=True)
     )
@@ -188,14 +198,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--conversations", type=int, default=20_000)
     parser.add_argument("--votes", type=int, default=3)
+    parser.add_argument("--catalog", default="paper", help="verifiable has a checker for every skill")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/bench-dataset"))
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         return measure()
-    folder = options.folder / f"{options.conversations}-{options.votes}"
+    folder = options.folder / f"{options.catalog}-{options.conversations}-{options.votes}"
     if not (folder / "made").exists():
-        make_run(folder, options.conversations, options.votes)
+        make_run(folder, options.conversations, options.votes, options.catalog)
         (folder / "made").touch()
     (folder / "runs/bench/derived.sqlite").unlink(missing_ok=True)
     size = os.path.getsize(folder / "runs/bench/journal/calls.sqlite") / 1e9  # noqa: PTH202

@@ -58,6 +58,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "report/",
         "training/",
     ),
+    "scipy": ("scores/statistics/",),
     "matplotlib": ("report/",),
     "jinja2": ("report/",),
     "rich": ("runs/progress/bar.py",),

@@ -6,9 +6,9 @@ from math import prod
 import numpy as np
 import pytest
 
+from skillmix.scores.cells import FEWEST_COMBINATIONS
 from skillmix.scores.statistics.differences import paired_difference
 from skillmix.scores.statistics.intervals import mean_interval, wilson_interval
-from skillmix.scores.statistics.pooling import pooled
 
 TRIALS = 4000 if os.environ.get("SKILLMIX_LONG") else 800
 
@@ -37,6 +37,15 @@ def test_95_percent_intervals_hold_the_truth_in_93_to_97_percent(best_of: int) -
     assert 0.93 <= np.mean(shares) <= 0.97, shares
 
 
+@pytest.mark.parametrize("best_of", [1, 3])
+def test_below_ten_combinations_only_wilson_intervals_hold_the_truth_often_enough(best_of: int) -> None:
+    few = [coverage(3, rate, best_of=best_of) for rate in (0.35, 0.5)]
+    enough = [coverage(FEWEST_COMBINATIONS, rate, best_of=best_of) for rate in (0.35, 0.5)]
+
+    assert np.mean(few) < 0.85 if best_of == 1 else np.mean(few) > 0.88
+    assert 0.92 <= np.mean(enough) <= 0.98
+
+
 def test_paired_intervals_hold_the_truth() -> None:
     generator = np.random.default_rng(5)
     hits = 0
@@ -53,16 +62,3 @@ def test_paired_intervals_hold_the_truth() -> None:
 
 def by_id(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> dict[str, float]:
     return {str(i): float(value) for i, value in enumerate(values)}
-
-
-def test_pooled_intervals_hold_the_truth_over_seeds() -> None:
-    generator = np.random.default_rng(6)
-    hits = 0
-    trials = TRIALS // 8
-    for _ in range(trials):
-        rates = np.clip(generator.normal(0.4, 0.05, size=8), 0, 1)
-        runs = {seed: (generator.random(100) < rate).astype(float).tolist() for seed, rate in enumerate(rates)}
-        result = pooled({"category": runs})
-        hits += result.low <= 0.4 <= result.high
-
-    assert hits / trials >= 0.92

@@ -1,17 +1,20 @@
 """Write the README's headline figure and table from a committed result: `python tools/readme.py [RESULT.json]`.
 
-A result file is {"about", "command", "scores"}; the scores are what `skillmix scores --json` prints. The figure carries
-the hash of the result it was drawn from, so that a test can tell whether it is of this one.
+`tools/result.py` writes a result file and describes its form. The figure carries the hash of the result it was drawn
+from, so that a test can tell whether it is of this one.
 """
 
 import json
 import re
 import sys
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+from skillmix.render.numbers import whole
 from skillmix.report.figures.style import as_svg, house_style, laid_out
-from skillmix.report.headline import headline_figure, headline_table
+from skillmix.report.headline import format_line, headline_figure, headline_table, valid_table
 from skillmix.scores.cells import CellScore
 
 ROOT = Path(__file__).parents[1]
@@ -23,10 +26,33 @@ def headline(result: Path) -> str:
     """The part of the README between its two marks."""
     document = json.loads(result.read_text(encoding="utf-8"))
     scores = [CellScore(**score) for score in document["scores"]]
-    note = f"{document['about']} Full marks, best of the generations, 95 % intervals: `{document['command']}`."
     picture = f"![Full marks against k, from {result.name}]({FIGURE.as_posix()})"
     start = START.format(result.relative_to(ROOT).as_posix())
-    return "\n\n".join([start, picture, headline_table(scores), note, END])
+    parts = [start, picture, headline_table(scores)]
+    valid = valid_table(scores)
+    if valid is not None:
+        about = "Full marks among texts with a valid format (hollow markers), one try, and the number of these texts:"
+        parts += [about, valid]
+    note = f"{document['about']} Full marks, best of the generations, 95 % intervals: `{document['command']}`."
+    return "\n\n".join([*parts, note, "\n".join(f"- {fact}" for fact in facts(document, scores)), END])
+
+
+def facts(document: Mapping[str, Any], scores: list[CellScore]) -> Iterator[str]:
+    """What a reader must know to judge the numbers; only what the result file says."""
+    for name, grader in document.get("graders", {}).items():
+        who = "code (`rules:`)" if grader["model"] == "rules:" else f"{name} (`{grader['model']}`)"
+        chose = ", the same that chose the training texts" if grader["chose_texts"] else ""
+        yield f"Graded by {who}{chose}."
+    yield f"Format failures (no marker, or an empty answer) among the texts of a cell: {format_line(scores)}."
+    texts = [f"{student} {_by_k(counts)}" for student, counts in document.get("data", {}).items()]
+    if texts:
+        yield f"Texts of the training data: {'; '.join(texts)}."
+    for finding in document.get("findings", []):
+        yield f"{finding['claim']} ({finding['setting']}): **{finding['verdict']}**. {finding['sentence']}"
+
+
+def _by_k(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{whole(count)} with k = {k}" for k, count in counts.items())
 
 
 def figure(result: Path) -> bytes:

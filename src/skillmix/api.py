@@ -15,7 +15,7 @@ from skillmix.checkers.judge import Verdict
 from skillmix.datasets.build import WrittenDataset
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import experiment_of, load_experiment
+from skillmix.experiment.experiment import ShownMode, experiment_of, load_experiment
 from skillmix.experiment.recipes import plain_recipe, recipe_named
 from skillmix.grading.answers import plain_answer
 from skillmix.grading.points import FULL_MARKS, METRICS, decide_points, text_score
@@ -29,7 +29,7 @@ from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
 from skillmix.runs.run import Run, rules_named
 from skillmix.runs.run import open_run as open_stored_run
 from skillmix.scores.cells import CellScore
-from skillmix.scores.pairs import Comparison, compare_students
+from skillmix.scores.pairs import StudentComparison, compare_students
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.table import score_table, score_table_html
 from skillmix.steps.run import StepFilter, run_checked
@@ -90,7 +90,7 @@ class RunView:
 
     def compare(
         self, first: str, second: str, *, metric: str = FULL_MARKS, rules: Literal["default", "paper"] | None = None
-    ) -> Comparison:
+    ) -> StudentComparison:
         """Two students on the combinations that both have complete: differences, and the texts on which they differ."""
         return compare_students(self._run, first, second, metric=metric, rules=rules)
 
@@ -245,18 +245,25 @@ def build_dataset(
     k: Sequence[int] = (),
     size: int | None = None,
     graders: Sequence[str] | None = None,
+    shown: ShownMode | None = None,
+    only_requested: bool = False,
     output: str | Path | None = None,
 ) -> WrittenDataset:
     """Collect the conversations of runs with full marks as training data.
 
     A `recipe` such as "D(1,2)" names one of the paper's data sets; without a recipe, texts of any k, or of the given k.
+    `shown` decides what happens to texts that show a reserved pair or two held-out skills; by default the first run's
+    setting does. `only_requested` leaves out texts that show a skill that was not requested. Both need checkers.
     """
     if recipe is not None and k:
         raise UserError(f"The recipe {recipe} already decides which k the data set has.", hint="Give one of them.")
     chosen = recipe_named(recipe, size=size) if recipe is not None else plain_recipe(list(k), size=size)
     names = [str(source.path.resolve()) if isinstance(source, RunView) else source for source in sources]
     folder = Path(output) if output is not None else None
-    return dataset_of_runs(FromRuns(runs=names, recipe=chosen, graders=graders, output=folder))
+    wanted = FromRuns(
+        runs=names, recipe=chosen, graders=graders, shown=shown, only_requested=only_requested, output=folder
+    )
+    return dataset_of_runs(wanted)
 
 
 def train(

@@ -156,6 +156,19 @@ class Reply:
                 object.__setattr__(self, name, None)
 
 
+_CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
+"""What providers call the end of a reply at a token limit, in small letters."""
+
+
+def was_cut(finish: str | None) -> bool | None:
+    """Whether a reply ended at a token limit; None if the provider did not say why it ended.
+
+    >>> was_cut("length"), was_cut("MAX_TOKENS"), was_cut("stop"), was_cut(None)
+    (True, True, False, None)
+    """
+    return None if finish is None else finish.casefold() in _CUT
+
+
 ProblemKind = Literal["fatal", "final", "failed", "passing"]
 """What a problem means for its run.
 

@@ -52,7 +52,7 @@ def permuted(index: int, total: int, key: bytes) -> int:
     >>> sorted(permuted(i, 10, b"key") for i in range(10)) == list(range(10))
     True
     """
-    half = max(1, ((total - 1).bit_length() + 1) // 2)
+    half = _half_bits(total)
     mask = (1 << half) - 1
     size = (half + 7) // 8
     from_bytes = int.from_bytes
@@ -64,6 +64,30 @@ def permuted(index: int, total: int, key: bytes) -> int:
         index = left << half | right
         if index < total:
             return index
+
+
+def unpermuted(image: int, total: int, key: bytes) -> int:
+    """The index that `permuted` maps to an image.
+
+    >>> [unpermuted(permuted(i, 10, b"key"), 10, b"key") for i in range(4)]
+    [0, 1, 2, 3]
+    """
+    half = _half_bits(total)
+    mask = (1 << half) - 1
+    size = (half + 7) // 8
+    while True:
+        left, right = image >> half, image & mask
+        for number in reversed(_ROUND_NUMBERS):
+            mixed = blake2b(number + left.to_bytes(size, "big"), key=key, digest_size=size).digest()
+            left, right = right ^ (int.from_bytes(mixed, "big") & mask), left
+        image = left << half | right
+        if image < total:
+            return image
+
+
+def _half_bits(total: int) -> int:
+    """The number of bits in each half of the Feistel network."""
+    return max(1, ((total - 1).bit_length() + 1) // 2)
 
 
 _ROUND_NUMBERS: Final = [bytes([number]) for number in range(8)]

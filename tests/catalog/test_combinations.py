@@ -1,26 +1,33 @@
 from itertools import combinations as all_subsets
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skillmix.catalog.catalog import SETTINGS, Catalog, Setting
 from skillmix.catalog.combinations import (
+    EVALUATION_SHARE,
     Combination,
     Draw,
     Purpose,
+    all_combinations,
     combination_of,
     draw_combinations,
     draw_ladder,
     draw_reserved,
     is_reserved,
+    training_draw,
 )
+from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
-from skillmix.hashing import permuted, seed_of
+from skillmix.hashing import permuted, seed_of, unpermuted
 
 
 def draw_from(
     catalog: Catalog, k: int, *, setting: Setting = "all", seed: int = 0, purpose: Purpose = "evaluation"
 ) -> Draw:
-    return Draw(catalog.pool(setting), setting, k, seed, purpose)
+    draw = Draw(catalog.pool(setting), setting, k, seed)
+    return training_draw(draw, catalog.pools()) if purpose == "training" else draw
 
 
 @pytest.mark.parametrize("k", range(1, 7))
@@ -173,3 +180,32 @@ def test_call_seeds_have_31_bits_and_depend_on_the_key() -> None:
 
     assert len(seeds) == 1000
     assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_training_draw_has_nothing_of_the_first_fifth_of_any_evaluation(
+    tiny_catalog: Catalog, setting: Setting, k: int
+) -> None:
+    for catalog in (tiny_catalog, load_catalog("verifiable") if k < 3 else tiny_catalog):
+        drawn = list(all_combinations(draw_from(catalog, k, setting=setting, purpose="training")))
+
+        evaluated = set()
+        for other in SETTINGS:
+            evaluation = draw_from(catalog, k, setting=other)
+            evaluated |= {c.id for c in draw_combinations(evaluation, int(EVALUATION_SHARE * evaluation.total))}
+        every = {c.id: c for c in all_combinations(draw_from(catalog, k, setting=setting))}
+        assert {c.id for c in drawn} == every.keys() - evaluated
+        assert len(drawn) == len({c.id for c in drawn}) > 0
+
+
+def test_a_training_draw_must_name_its_evaluations(tiny_catalog: Catalog) -> None:
+    with pytest.raises(ValueError, match="stays apart from"):
+        Draw(tiny_catalog.pool("train"), "train", 1, 0, "training")
+
+
+@given(st.integers(1, 10**12), st.data(), st.binary(min_size=1, max_size=32))
+def test_a_permutation_can_be_undone(total: int, data: st.DataObject, key: bytes) -> None:
+    index = data.draw(st.integers(0, total - 1))
+
+    assert unpermuted(permuted(index, total, key), total, key) == index

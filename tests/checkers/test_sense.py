@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skillmix
+from skillmix.catalog.catalog import Skill
+from skillmix.catalog.files import load_catalog
 from skillmix.checkers.english.word_order import OTHER_CLASSES, order_score, word_order
 from skillmix.checkers.passage import passage_of
-from skillmix.checkers.prompt_copies import PromptTexts
+from skillmix.checkers.prompt_copies import PromptTexts, prompt_texts
 from skillmix.checkers.sense import sense_problem
 
 LABELLED = Path(__file__).parent / "labelled"
@@ -22,6 +24,7 @@ for entry in yaml.safe_load((LABELLED / "bad.yaml").read_text("utf-8")):
 KINDS = sorted(BAD.keys() - {"fluent nonsense"})
 HALVES = {"fit": 0, "test": 1}
 
+SKILLS = load_catalog("verifiable").skills
 PAPER_SKILLS = yaml.safe_load((Path(skillmix.__file__).parent / "data/paper/skills.yaml").read_text("utf-8"))
 PROMPT_TEXTS = PromptTexts(
     {f"{part} {skill['name']}": skill[part] for skill in PAPER_SKILLS for part in ("definition", "example")}
@@ -134,6 +137,29 @@ def test_seven_words_of_an_example_are_no_copy() -> None:
     text = f"I know that {' '.join(EXAMPLE.split()[:7]).lower()} when he is glad."
 
     assert sense_problem(passage_of(text), shown) is None
+
+
+@pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
+def test_an_example_with_one_word_changed_is_a_copy(skill: Skill) -> None:
+    shown = prompt_texts(SKILLS)
+    words = skill.example.split()
+
+    for index in range(len(words)):
+        changed = passage_of(" ".join([*words[:index], "Zanzibar", *words[index + 1 :]]) + " And then we slept.")
+        copy = shown.copied_by(changed)
+        assert shown.example_in(changed) == f'the example of "{skill.name}"' or copy is not None, changed.text
+
+
+def test_an_example_whose_words_are_all_there_in_another_text_is_no_copy() -> None:
+    shown = PromptTexts(
+        {"the example": "I promise that I will water your plants every evening."}, examples=["the example"]
+    )
+
+    copied = sense_problem(passage_of("I promise that I will water your cactus every evening."), shown)
+    own = sense_problem(passage_of("I promise that I will water your fern, for its leaves drop if it is dry."), shown)
+
+    assert copied == "it is the example with one word changed"
+    assert own is None
 
 
 def test_words_of_two_examples_are_not_one_copy() -> None:

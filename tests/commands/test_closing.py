@@ -7,8 +7,10 @@ from typing import Any
 from skillmix.commands.closing import shown_lines
 from skillmix.scores.cells import CellScore
 from skillmix.scores.compare import Change, clearest_first
+from skillmix.scores.format_effect import FormatEffect, ValidTexts
 from skillmix.scores.scoring import scored_run
 from skillmix.scores.statistics.differences import Gain
+from skillmix.scores.statistics.ratios import ShareDifference
 from tests.report.worlds import make_world
 
 
@@ -80,6 +82,27 @@ def test_many_differences_are_cut_and_counted() -> None:
 
 def test_a_cell_that_an_early_stop_left_out_is_not_compared() -> None:
     assert shown_lines([TWO], SCORES[:2], run="quick") == []
+
+
+def test_full_marks_among_valid_texts_and_the_role_of_format_follow_the_difference() -> None:
+    scores = [
+        score("base", 1, 0.05, format_failures=39, valid_texts=1, among_valid=1.0),
+        score("self-taught", 1, 0.81, format_failures=0, valid_texts=40, among_valid=0.8),
+    ]
+    few, many = ValidTexts(valid=1, combinations=1, written=40), ValidTexts(valid=40, combinations=40, written=40)
+    hidden = replace(ONE, format=FormatEffect(few, many, None, "hides skill"))
+    enough = FormatEffect(many, many, ShareDifference(0.02, -0.05, 0.09), "explains")
+
+    [unknown, _] = shown_lines([hidden], scores, run="quick")
+    [explained, _] = shown_lines([replace(ONE, format=enough)], scores, run="quick")
+
+    assert unknown.endswith(
+        "outside noise. Full marks among texts with a valid format: self-taught .80 of 40, base 1.00 of 1. "
+        "Skill cannot be compared: base has 1 text with a valid format, of 40."
+    )
+    assert explained.endswith(
+        "Format explains it: among texts with a valid format the difference is +.02 [−.05, +.09], within noise."
+    )
 
 
 def test_lineage_decides_who_is_tuned(in_folder: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.command_line import EXAMPLE, run
+from tests.report.worlds import make_world
 
 
 def test_the_example_run_from_import_to_export(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
@@ -35,6 +36,40 @@ def test_the_example_run_from_import_to_export(capsys: pytest.CaptureFixture[str
     assert len(Path(path.strip()).read_text(encoding="utf-8").splitlines()) == 93
 
 
+def test_cut_replies_are_a_warning_of_scores_and_a_column_of_exports(
+    capsys: pytest.CaptureFixture[str], in_folder: Path
+) -> None:
+    rates = {"base": "skill=0.9&cut=0.5&marker=0.5&refusal=0.1", "m1": "skill=0.9"}
+    make_world(in_folder, "world", rates, settings=["all"], k=[1], combinations=20, generations=1)
+    capsys.readouterr()
+
+    _, table, warnings = run(capsys, "scores", "world")
+    _, as_json, also = run(capsys, "scores", "world", "--json")
+    run(capsys, "export", "world", "--what", "texts")
+    run(capsys, "export", "world", "--what", "calls")
+
+    full = {s["student"]: s for s in json.loads(as_json) if s["metric"] == "full_marks"}
+    texts, calls = (
+        [json.loads(line) for line in Path(f"runs/world/{what}.jsonl").read_text(encoding="utf-8").splitlines()]
+        for what in ("texts", "calls")
+    )
+    assert warnings == also
+    assert f"({full['base']['cut']} of {full['base']['written']}); raise its max_tokens" in warnings
+    assert (full["m1"]["cut"], warnings.count("cut: ")) == (0, 1)
+    assert "full marks among valid" in table and "| cut |" in table
+    own = [text for text in texts if text["student"] == "base"]
+    assert full["base"]["cut"] == sum(text["cut"] is True for text in own) > 0
+    assert {(text["status"], text["format_valid"]) for text in own} == {
+        ("fine", True),
+        ("no marker", False),
+        ("refused", None),
+    }
+    valid = [text["full_marks"] for text in own if text["format_valid"]]
+    assert full["base"]["among_valid"] == pytest.approx(sum(valid) / len(valid))
+    assert full["base"]["valid_texts"] == len(valid)
+    assert all(call["cut"] == (None if call["finish"] is None else call["finish"] == "length") for call in calls)
+
+
 def test_scores_json_has_the_documented_form(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
     run(capsys, "import-texts", str(EXAMPLE), "--run", "demo")
 
@@ -42,7 +77,8 @@ def test_scores_json_has_the_documented_form(capsys: pytest.CaptureFixture[str],
 
     assert " ".join(json.loads(out)[0]) == (
         "run student grader catalog partition prompts seed setting k metric value low high bound_low bound_high "
-        "combinations complete ungraded format_failures one_try one_try_low one_try_high"
+        "combinations complete ungraded format_failures one_try one_try_low one_try_high "
+        "valid_texts among_valid among_valid_low among_valid_high cut written"
     )
 
 

@@ -19,7 +19,9 @@ from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
 from skillmix.datasets.build import WrittenDataset
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
+from skillmix.datasets.leakage import evaluated
 from skillmix.errors import UserError
+from skillmix.experiment.experiment import load_experiment
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.grading.answers import RULES
 from skillmix.grading.points import text_score
@@ -27,6 +29,7 @@ from skillmix.grading.sentences import count_sentences
 from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import open_run
 from skillmix.runs.scheduler import StopReason
+from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
 
@@ -73,6 +76,7 @@ def graded_run(folder: Path, **more: Any) -> None:
         {
             "name": "texts",
             "stage": "generate",
+            "purpose": "training",
             "students": ["w"],
             "settings": ["train", "all"],
             "k": [1, 2, 3],
@@ -351,7 +355,15 @@ def test_validation_is_split_by_combination(in_folder: Path) -> None:
 
 
 def test_a_run_without_grades_is_refused_with_counts(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    generate = {"name": "g", "stage": "generate", "students": ["w"], "k": [1], "combinations": 7, "generations": 1}
+    generate = {
+        "name": "g",
+        "stage": "generate",
+        "purpose": "training",
+        "students": ["w"],
+        "k": [1],
+        "combinations": 7,
+        "generations": 1,
+    }
     run(in_folder, generate)
 
     assert main(["dataset", "data"]) == 2
@@ -475,8 +487,92 @@ def test_a_combination_of_an_evaluation_of_the_same_run_stops_the_export(in_fold
     evaluate = {"name": "eval", "stage": "evaluate", "students": ["w"], "graders": ["judge"], "settings": ["train"]}
     run(in_folder, evaluate | {"k": [1], "combinations": 20, "generations": 1})
 
-    with pytest.raises(UserError, match=r"with a combination of an evaluation .* in step eval of data"):
+    with pytest.raises(UserError, match=r"with a combination of an evaluation .* in evaluate step eval of data"):
         of_run(plain_recipe(()))
+
+
+def test_an_evaluation_run_gives_no_data_set_and_says_why(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate = {"name": "eval", "stage": "evaluate", "students": ["w"], "graders": ["judge"], "settings": ["train"]}
+    run(in_folder, evaluate | {"k": [1], "combinations": 20, "generations": 1})
+
+    for option in (["--recipe", "D(1)"], ["--k", "1"]):
+        assert main(["dataset", "data", *option]) == 2
+        error = capsys.readouterr().err
+        assert "with a combination of an evaluation" in error
+        assert "evaluate step eval of data" in error
+        assert "purpose: training" in error
+
+
+def generated(folder: Path, purpose: str, **more: Any) -> None:
+    """A run that only writes and grades, as one that another run evaluates at the same seed."""
+    texts = {"name": "texts", "stage": "generate", "students": ["w"], "settings": ["train"], "k": [1, 2]}
+    size = {"combinations": 60, "generations": 1, "purpose": purpose}
+    grades = {"name": "grades", "stage": "grade", "of": ["texts"], "graders": ["judge"]}
+    run(folder, texts | size, grades, **more)
+
+
+def evaluation_elsewhere(folder: Path) -> tuple[Path, set[str]]:
+    evaluate = {
+        "name": "eval",
+        "stage": "evaluate",
+        "students": ["w"],
+        "graders": ["judge"],
+        "settings": ["train", "all"],
+    }
+    path = written(folder, [evaluate | {"k": [1, 2], "combinations": 100}], name="elsewhere")
+    return path, set(evaluated(load_experiment(path), load_catalog("paper")))
+
+
+def test_texts_of_a_generate_step_beside_an_evaluation_are_no_training_data(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, tested = evaluation_elsewhere(in_folder)
+    generated(in_folder, "evaluation")
+    with open_run("data").read() as journal:
+        assert len(tested & journal.combinations().keys()) == 120
+
+    assert main(["dataset", "data", "--recipe", "D(1,2)"]) == 2
+
+    error = capsys.readouterr().err
+    assert "generate step texts of data must not be trained on" in error
+    assert "purpose: training" in error
+
+
+def test_a_generate_step_for_training_has_no_combination_of_an_evaluation_that_nobody_named(in_folder: Path) -> None:
+    _, tested = evaluation_elsewhere(in_folder)
+    generated(in_folder, "training")
+
+    made = of_run(recipe_named("D(1,2)"))
+
+    assert made.texts > 30
+    assert tested.isdisjoint(row["combination"] for row in rows(made.folder))
+    card = (made.folder / "README.md").read_text(encoding="utf-8")
+    assert "**No evaluation was named**" in card
+    assert "no combination of an evaluation" not in card.lower()
+
+
+def test_the_card_names_the_evaluations_that_rows_were_checked_against(in_folder: Path) -> None:
+    path, tested = evaluation_elsewhere(in_folder)
+    generated(in_folder, "training", leakage={"evaluations": [str(path)]})
+
+    card = (of_run(recipe_named("D(1,2)")).folder / "README.md").read_text(encoding="utf-8")
+
+    assert f"checked on every row against the combinations of {path} ({len(tested)})." in card
+
+
+def test_texts_for_training_do_not_stand_in_the_table_of_an_evaluation(in_folder: Path) -> None:
+    """The generate step is the larger cell, which would otherwise replace the evaluation's."""
+    texts = {"name": "texts", "stage": "generate", "students": ["w"], "settings": ["train"], "k": [1]}
+    grades = {"name": "grades", "stage": "grade", "of": ["texts"], "graders": ["judge"]}
+    evaluate = {"name": "eval", "stage": "evaluate", "students": ["w"], "graders": ["judge"], "settings": ["train"]}
+    size = {"combinations": 30, "generations": 1, "purpose": "training"}
+    run(in_folder, texts | size, grades, evaluate | {"k": [1], "combinations": 10, "generations": 1})
+
+    scores = run_scores("data")
+
+    assert {score.combinations for score in scores} == {10}
+    generated(in_folder, "training", name="alone")
+    assert {score.combinations for score in run_scores("alone")} == {60}
 
 
 def test_writing_passes_over_what_is_evaluated_or_reserved(in_folder: Path) -> None:
@@ -491,8 +587,8 @@ def test_writing_passes_over_what_is_evaluated_or_reserved(in_folder: Path) -> N
     found = rows(result.datasets["d"].folder)
     with open_run("data").read() as journal:
         known = journal.combinations()
-    evaluated = {c.id for c in list(known.values())[:2000]}
-    assert not evaluated & {row["combination"] for row in found}
+    tested = {c.id for c in list(known.values())[:2000]}
+    assert not tested & {row["combination"] for row in found}
     assert not any(is_reserved(row["skills"], 0.2) for row in found)
 
 
@@ -513,16 +609,21 @@ def test_names_of_held_out_skills_are_listed_and_stop_a_strict_export(
 
 def test_copies_are_left_out_and_told(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     examples = [skill.example for skill in load_catalog("paper").skills]
-    example = next(e for e in examples if count_sentences(e, "robust") == 1 and len(e.split()) > 8)
+    example = next(e for e in examples if count_sentences(e, "robust") == 1 and 8 < len(e.split()) < 14)
     copy = json.loads(import_line(["metaphor"], sides()[0].topics[5], 1))
     stolen = json.loads(import_line(["metaphor"], sides()[0].topics[6], 9))
     stolen["messages"][3]["content"] = f"Answer: {example}"
-    imported(in_folder, capsys, json.dumps(copy), json.dumps(stolen))
+    words = example.split()
+    changed, near = (json.loads(import_line(["metaphor"], sides()[0].topics[n], n)) for n in (7, 8))
+    changed["messages"][3]["content"] = "Answer: " + " ".join([*words[:4], "Zanzibar", *words[5:]])
+    near["messages"][3]["content"] = "Answer: " + " ".join([*words[:5], "but nobody came."])
+    imported(in_folder, capsys, *map(json.dumps, (copy, stolen, changed, near)))
 
     told = json.loads(out(capsys, 0, "dataset", "data", "--json"))
 
-    assert told["left_out"]["removed"] == {"exact copy": 1, "repeats an example": 1}
+    assert told["left_out"]["removed"] == {"exact copy": 1, "repeats an example": 2}
     card = (in_folder / "runs/data/dataset/README.md").read_text(encoding="utf-8")
+    assert "a quarter or more of the three-word runs of an example: 1 of 4." in card
     assert "exact copy" in card
     assert "Sentence number 1 says" in card
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillmix.datasets.copies import earlier_copies
+from skillmix.catalog.files import load_catalog
+from skillmix.datasets.copies import FOLLOWS, earlier_copies, example_shares
 from skillmix.datasets.corpus import corpus_of, distinct_share, holds_run_of, repeated_frames, words_of
 from skillmix.datasets.kept_texts import removals
 
@@ -155,3 +156,43 @@ def test_frames_and_shares_do_not_depend_on_how_many_texts_are_looked_at_at_once
     )
     assert whole[:2] == parts[:2]
     assert whole[2].tolist() == parts[2].tolist()
+
+
+@settings(max_examples=200)
+@given(TEXTS, TEXTS)
+def test_the_share_of_an_example_is_counted_by_its_three_word_runs(texts: list[str], examples: list[str]) -> None:
+    def runs(text: str) -> set[tuple[str, str, str]]:
+        words = words_of(text)
+        return set(zip(words, words[1:], words[2:], strict=False))
+
+    expected = [
+        max((len(runs(t) & runs(e)) / len(runs(e)) for e in examples if len(runs(t) & runs(e)) >= 3), default=0.0)
+        for t in texts
+    ]
+
+    assert example_shares(corpus_of(texts), examples).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("catalog", ["verifiable", "paper"])
+def test_an_example_with_one_word_changed_is_a_copy_of_it(catalog: str) -> None:
+    examples = [skill.example for skill in load_catalog(catalog).skills]
+    changed = []
+    for example in examples:
+        words = example.split()
+        changed += [" ".join([*words[:index], "Zanzibar", *words[index + 1 :]]) for index in range(len(words))]
+    kept = "The lamp hummed while nobody in the whole station was looking up."
+
+    found = removals(corpus_of([*changed, kept]), examples=examples, threshold=None)
+
+    assert [r.text_index for r in found if r.why == "repeats an example"] == list(range(len(changed)))
+
+
+def test_a_text_with_less_than_half_of_an_example_is_none_of_its_copies() -> None:
+    example = "I promise that I will water your plants every evening."
+    texts = ["I promise that I will stir the soup.", "I promise that I will water your fern."]
+
+    shares = example_shares(corpus_of(texts), [example])
+
+    assert shares.tolist() == [3 / 8, 5 / 8]
+    assert [r.text_index for r in removals(corpus_of(texts), examples=[example], threshold=None)] == [1]
+    assert shares[0] < FOLLOWS <= shares[1]

@@ -30,6 +30,7 @@ def source(in_folder: Path) -> RunSource:
             {
                 "name": "texts",
                 "stage": "generate",
+                "purpose": "training",
                 "students": ["zoe", "ann"],
                 "settings": ["train"],
                 "k": [1, 2],

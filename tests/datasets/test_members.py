@@ -40,13 +40,28 @@ def scripted_run(folder: Path) -> Path:
 
     def generate(name: str, setting: str, ks: list[int], combinations: int) -> dict[str, Any]:
         size = {"combinations": combinations // PART, "generations": 1}
-        return {"name": name, "stage": "generate", "students": ["w"], "settings": [setting], "k": ks} | size
+        return {
+            "name": name,
+            "stage": "generate",
+            "purpose": "training",
+            "students": ["w"],
+            "settings": [setting],
+            "k": ks,
+        } | size
 
     steps = [
-        generate("singles", "all", [1], 10_000),
-        generate("compounds", "train", [2, 3], 8_000),
+        generate("singles", "all", [1], 7_000),
+        generate("compounds", "train", [2, 3], 11_000),
         generate("others", "all", [2, 3], 1_000),
-        {"name": "again", "stage": "generate", "students": ["w"], "k": [1], "combinations": 20, "generations": 2},
+        {
+            "name": "again",
+            "stage": "generate",
+            "purpose": "training",
+            "students": ["w"],
+            "k": [1],
+            "combinations": 20,
+            "generations": 2,
+        },
         {"name": "grades", "stage": "grade", "of": ["singles", "compounds", "others", "again"], "graders": ["judge"]},
     ]
     student = f"scripted:student?skill={SHOWN}&topic={SHOWN}&marker=0.9&empty=0.01&refusal=0.005"

@@ -95,16 +95,24 @@ def trained_experiment(model: Path) -> dict[str, Any]:
 
 
 class SkilledWriter(ScriptedModel):
-    """Writes for each skill a sentence that shows it, or one that just misses it."""
+    """Writes for each skill a sentence that shows it, one that just misses it, or its example with a word changed."""
 
     sentences: ClassVar[dict[str, dict[str, list[str]]]] = yaml.safe_load(
         (Path(__file__).parents[1] / "checkers" / "blind.yaml").read_text(encoding="utf-8")
     )
 
+    @staticmethod
+    def changed_example(skill: str) -> str:
+        first, _, *others = load_catalog("verifiable").skill(skill).example.split()
+        return " ".join([first, "zebras", *others])
+
     def _write(self, task: Subject, chance: Any) -> str:
         names = sorted((name for name in self.sentences if name in task.combination.skills), key=len)
         which = [("shown" if chance.falls(name, self._rates.skill) else "not_shown", name) for name in names]
-        text = " ".join(self.sentences[name][kind][0] for kind, name in which)
+        text = " ".join(
+            self.changed_example(name) if chance.falls(f"copy {name}", 0.2) else self.sentences[name][kind][0]
+            for kind, name in which
+        )
         # The two counters of sentences differ on the first of these.
         start = "and e.g. Apples, " if chance.falls("abbreviation", 0.5) else "and apples, "
         text = f"{task.combination.topic} {start}{text[0].lower()}{text[1:]}"

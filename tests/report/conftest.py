@@ -21,7 +21,7 @@ GRADERS = {
     "strict": {"model": "scripted:grader?noise=0.15&unreadable=0.1", "rounds": 1, "attempts": 1},
 }
 RATES = {
-    "base": "skill=0.55&marker=0.85&empty=0.05&refusal=0.03",
+    "base": "skill=0.55&marker=0.85&empty=0.05&refusal=0.03&cut=0.3",
     "m1": "skill=0.7",
     "m12": "skill=0.8&sense=0.8",
     "m123": "skill=0.95",
@@ -48,7 +48,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
             RATES,
             graders=GRADERS,
             k=[1, 2, 3, 5],
-            combinations=8,
+            combinations=12,
             generations=2,
             settings=["train", "held-out", "all"],
         )

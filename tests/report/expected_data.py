@@ -29,7 +29,7 @@ def lineage(case: Case) -> list[Row]:
             "trained on": run.trained_on(student),
             "conversations": run.rows_of(student),
             "combinations": len(set(told["combinations"])),
-            "steps": told["recipe"].get("steps_taken", told["recipe"]["steps"]),
+            "steps": run.steps_of(student),
             "partition": told["partition"],
             "seed": told["seed"],
             "weights": "adapter" if told["adapter"] else "all weights",
@@ -63,40 +63,54 @@ def findings(case: Case) -> list[Row]:
     return rows
 
 
-CLAIMS: dict[str, Callable[[int, int], bool]] = {
-    "held-out": lambda k, most: k >= 2,
-    "larger k": lambda k, most: k > most,
-    "efficiency": lambda k, most: k >= 2,
-    "control": lambda k, most: k >= 3,
+CLAIMS: dict[str, Callable[[int, list[int]], bool]] = {
+    "composition": lambda k, trained: k >= 2,
+    "trained k": lambda k, trained: k in trained,
+    "held-out": lambda k, trained: k >= 2,
+    "larger k": lambda k, trained: k > max(trained),
+    "efficiency": lambda k, trained: k >= 2,
+    "control": lambda k, trained: k >= 2,
 }
+SETTINGS = {"trained k": "train", "held-out": "held-out"}
 
 
-def compared(run: SecondRun, claim: str) -> tuple[str, str] | None:
+def compared(run: SecondRun, claim: str) -> list[tuple[str, str]]:
     """Who is compared with whom, as the documentation says."""
     trained = {student: told["k"] for student, told in run.models.items()}
-    if claim == "control":
-        second = next((s for s, k in trained.items() if k == [1]), None)
-        return (run.base_of(second), second) if second else None
+    sizes = {student: (run.rows_of(student), run.steps_of(student)) for student in trained}
+    singles = sorted((s for s, k in trained.items() if k == [1]), key=lambda s: sizes[s], reverse=True)
+    richest = sorted(trained, key=lambda s: (max(trained[s]), len(trained[s]), sizes[s][0]), reverse=True)
+    composed = [s for s in richest if max(trained[s]) >= 2]
+    if claim == "composition" and not composed:
+        return []
+    if claim == "composition":
+        groups = [[s for s in singles if _is_equal(sizes[s], sizes[composed[0]]) == e] for e in (True, False)]
+        return [(group[0], composed[0]) for group in groups if group]
     if claim == "efficiency":
         pairs = [
-            (-max(trained[b]), run.rows_of(a) - run.rows_of(b), a, b)
+            (sizes[b][1] > 1.05 * sizes[a][1], -max(trained[b]), sizes[a][0] - sizes[b][0], a, b)
             for a in trained
             for b in trained
-            if 2 <= max(trained[a]) < max(trained[b]) and run.rows_of(b) <= run.rows_of(a)
+            if 2 <= max(trained[a]) < max(trained[b]) and sizes[b][0] <= sizes[a][0]
         ]
-        return min(pairs)[2:] if pairs else None
-    composed = [(max(k), len(k), run.rows_of(s), s) for s, k in trained.items() if max(k) >= 2]
-    return (run.base_of(max(composed)[3]), max(composed)[3]) if composed else None
+        return [min(pairs)[3:]] if pairs else []
+    seconds = {"control": singles, "trained k": richest}.get(claim, composed)[:1]
+    return [(run.base_of(second), second) for second in seconds]
+
+
+def _is_equal(sizes: tuple[int, int], others: tuple[int, int]) -> bool:
+    return all(abs(a - b) <= 0.05 * max(a, b) for a, b in zip(sizes, others, strict=True))
 
 
 def _claim_rows(run: SecondRun, claim: str) -> Iterable[Row]:
-    pair = compared(run, claim)
-    if pair is None:
-        return
-    first, second = pair
+    for first, second in compared(run, claim):
+        yield from _pair_rows(run, claim, first, second)
+
+
+def _pair_rows(run: SecondRun, claim: str, first: str, second: str) -> Iterable[Row]:
     for grader in run.graders:
-        for setting in run.settings if claim != "held-out" else ["held-out"]:
-            for k in (k for k in run.ks if CLAIMS[claim](k, max(run.models[second]["k"]))):
+        for setting in (s for s in run.settings if s == SETTINGS.get(claim, s)):
+            for k in (k for k in run.ks if CLAIMS[claim](k, run.models[second]["k"])):
                 differences = run.differences(first, second, grader, setting, k)
                 if not differences:
                     continue

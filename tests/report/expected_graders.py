@@ -1,13 +1,17 @@
 """Tables of graders and criteria, worked out a second time, row by row."""
 
+import re
 from collections.abc import Iterable
 from itertools import combinations as subsets
+from math import prod
+from operator import mul
 from typing import Any
 
 import krippendorff
 import numpy as np
 from sklearn.metrics import cohen_kappa_score
 
+from tests.report import second_way
 from tests.report.expected_scores import Case, Row
 from tests.report.second_run import SecondRun, Where, mean
 
@@ -46,6 +50,30 @@ def why_full_marks_were_missed(case: Case) -> list[Row]:
     return rows
 
 
+def texts_that_follow_an_example(case: Case) -> list[Row]:
+    examples = [_triples(skill.example) for skill in case.run.catalog.skills]
+    rows = []
+    for where in case.run.places:
+        texts = list(case.run.cell(where).itertuples())
+        follows = [any(_is_followed(e, _triples(t.text)) for e in examples) for t in texts]
+        full = [all(t.points) for t in texts]
+        row: Row = dict(zip(("student", "grader", "setting", "k"), where, strict=True))
+        both = sum(f and m for f, m in zip(follows, full, strict=True))
+        counts = {"texts": len(texts), "follow": sum(follows), "share": mean(follows)}
+        rows.append({**row, **counts, "full marks": sum(full), "full marks, follow": both})
+    return rows
+
+
+def _triples(text: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"\w+(?:'\w+)*", text.lower().replace("’", "'"))
+    return {tuple(words[n : n + 3]) for n in range(len(words) - 2)}
+
+
+def _is_followed(example: set[tuple[str, ...]], text: set[tuple[str, ...]]) -> bool:
+    common = len(example & text)
+    return common >= 3 and 2 * common >= len(example)
+
+
 _REASONS = ("full marks", "format", "refused", "skills", "others", "both", "undecided")
 
 
@@ -77,8 +105,97 @@ def independence(run: SecondRun, where: Where) -> dict[str, float]:
 
 
 def observed_and_independent(case: Case) -> list[Row]:
-    names = ("student", "grader", "setting", "k")
-    return [{**dict(zip(names, w, strict=True)), **independence(case.run, w)} for w in case.run.places]
+    rows = []
+    for where in case.run.places:
+        found, test = independence(case.run, where), _independence_test(case.run, where)
+        row: Row = dict(zip(("student", "grader", "setting", "k"), where, strict=True))
+        row["texts"] = found["texts"]
+        row |= {"observed": found["observed"], **test["observed"]}
+        row |= {"expected, same k": found["expected, same k"], **test["expected, same k"], "p": test["p"]}
+        row |= {"expected, k = 1": found["expected, k = 1"], **test["expected, k = 1"]}
+        rows.append(row | {"without a rate": found["without a rate"]})
+    return rows
+
+
+def _independence_test(run: SecondRun, where: Where) -> dict[str, Any]:
+    """Intervals, and a permutation test with draws of its own: keys are sorted, one combination and skill at a time."""
+    student, grader, setting, k = where
+    texts = _decided_blocks(run, where)
+    alone = _decided_blocks(run, (student, grader, setting, 1)) if 1 in run.ks else []
+    clusters = [(float(sum(all(p) for _, p in block)), len(block)) for block in texts]
+    shares = _permuted_shares(texts)
+    observed = mean(all(p) for block in texts for _, p in block)
+    extreme = min(np.mean(shares >= observed - 1e-9), np.mean(shares <= observed + 1e-9))
+    enough = min(len(texts), len(alone)) >= second_way.FEWEST
+    k1 = _k1_interval(texts, alone) if enough else (float("nan"), float("nan"))
+    return {
+        "observed": _ends("observed", second_way.ratio_interval(clusters)),
+        "expected, same k": _ends("expected, same k", np.quantile(shares, [0.025, 0.975])),
+        "p": min(1.0, 2 * extreme) if k > 1 else float("nan"),
+        "expected, k = 1": _ends("expected, k = 1", k1),
+    }
+
+
+def _ends(name: str, ends: Any) -> Row:
+    return {f"{name} low": float(ends[0]), f"{name} high": float(ends[1])}
+
+
+Block = list[tuple[list[str], list[bool]]]
+"""Skills and points of the decided texts of one combination."""
+
+
+def _decided_blocks(run: SecondRun, where: Where) -> list[Block]:
+    texts = run.cell(where)
+    decided = texts[[None not in points for points in texts["points"]]]
+    groups = {c: [(t.skills, t.points) for t in rows.itertuples()] for c, rows in decided.groupby("combination")}
+    drawn = [c.id for c in run.drawn[where[2:]]]
+    return [groups[c] for c in drawn if c in groups]
+
+
+def _permuted_shares(blocks: list[Block], draws: int = 2000) -> Any:
+    generator = np.random.default_rng(5)
+    full = {number: np.ones((draws, len(block)), dtype=bool) for number, block in enumerate(blocks)}
+    groups: dict[tuple[str, int], list[tuple[int, list[bool]]]] = {}
+    for number, block in enumerate(blocks):
+        for position, skill in enumerate(block[0][0]):
+            shown = [points[position] for _, points in block]
+            groups.setdefault((skill, len(block)), []).append((number, shown))
+        groups.setdefault(("the other three", len(block)), []).append((number, [all(p[-3:]) for _, p in block]))
+    for members in groups.values():
+        order = generator.random((draws, len(members))).argsort(axis=1)
+        outcomes = np.array([shown for _, shown in members])
+        for to, (number, _) in enumerate(members):
+            taken = outcomes[order[:, to]]
+            within = generator.random(taken.shape).argsort(axis=1)
+            full[number] &= np.take_along_axis(taken, within, axis=1)
+    return np.concatenate(list(full.values()), axis=1).mean(axis=1)
+
+
+def _k1_interval(texts: list[Block], alone: list[Block]) -> tuple[float, float]:
+    """Resample by resample, from the documented seed."""
+    generator = np.random.default_rng(20240919)
+    of_alone = generator.multinomial(len(alone), np.full(len(alone), 1 / len(alone)), size=1000).tolist()
+    of_texts = generator.multinomial(len(texts), np.full(len(texts), 1 / len(texts)), size=1000).tolist()
+    single = [(block[0][0][0], sum(p[0] for _, p in block), len(block)) for block in alone]
+    met = [sum(all(p[-3:]) for _, p in block) for block in texts]
+    values = []
+    for one, many in zip(of_alone, of_texts, strict=True):
+        counts: dict[str, list[float]] = {}
+        for (skill, shown, asked), times in zip(single, one, strict=True):
+            if times:
+                total = counts.setdefault(skill, [0.0, 0.0])
+                total[0] += shown * times
+                total[1] += asked * times
+        products, weights = [], []
+        for block, times in zip(texts, many, strict=True):
+            if times and all(skill in counts for skill in block[0][0]):
+                products.append(prod(counts[s][0] / counts[s][1] for s in block[0][0]))
+                weights.append(times * len(block))
+        sizes = [times * len(block) for block, times in zip(texts, many, strict=True)]
+        if weights:
+            others = sum(m * times for m, times in zip(met, many, strict=True)) / sum(sizes)
+            values.append(others * sum(map(mul, products, weights)) / sum(weights))
+    return second_way.percentiles(values, min(len(texts), len(alone))) if values else (float("nan"),) * 2
 
 
 def rounds(case: Case) -> list[Row]:
@@ -95,7 +212,7 @@ def rounds(case: Case) -> list[Row]:
     rows = []
     for (grader, kind), found in units.items():
         pairs = [a != b for unit in found for a, b in subsets(unit, 2)]
-        row = {"grader": grader, "criterion": kind, "criteria of texts": len(found)}
+        row = {"grader": grader, "criterion": kind, "decided by": "model", "criteria of texts": len(found)}
         rows.append({**row, "flips": mean(pairs), "alpha": _alpha(found)})
     return rows
 

@@ -60,6 +60,10 @@ def scores(case: Case, setting: str, metrics: Iterable[str]) -> list[Row]:
                 for metric in metrics:
                     row |= score(run, where, metric, f"k = {k}, {metric}")
                 row[f"k = {k}, format valid"] = run.format_valid(where)
+                names = ("", " low", " high")
+                ends = zip(names, run.among_valid(where), strict=True)
+                row |= {f"k = {k}, full marks among valid{name}": value for name, value in ends}
+                row[f"k = {k}, cut"] = run.cut(where)
             rows.append(row)
     return rows
 
@@ -121,6 +125,7 @@ def before_and_after(case: Case) -> list[Row]:
             continue
         low, high = second_way.difference_interval(differences)
         remark = "within noise" if low <= 0 <= high else ("a gain" if np.mean(differences) > 0 else "a loss")
+        value, value_low, value_high, role = _format(run, base, (student, grader, setting, k), (low, high))
         rows.append(
             {
                 "student": student,
@@ -134,9 +139,41 @@ def before_and_after(case: Case) -> list[Row]:
                 "difference high": high,
                 "combinations": len(differences),
                 "remark": remark,
+                "difference among valid": value,
+                "difference among valid low": value_low,
+                "difference among valid high": value_high,
+                "format": role,
             }
         )
     return rows
+
+
+def _format(run: SecondRun, base: str, where: Where, ends: tuple[float, float]) -> tuple[float, float, float, str]:
+    """Full marks among valid texts, second minus first, and what format has to do with the difference."""
+    before = (base, *where[1:])
+    clusters = [run.valid_clusters(w) for w in (before, where)]
+    forms = [run.format_clusters(w) for w in (before, where)]
+    names = sorted({c.id for c in run.drawn[where[2:]]})
+    value, low, high = float("nan"), float("nan"), float("nan")
+    few = [number for number in (0, 1) if len(clusters[number]) < second_way.FEWEST]
+    if not few:
+        nothing = (0.0, 0)
+        pairs = [(*clusters[0].get(c, nothing), *clusters[1].get(c, nothing)) for c in names]
+        value, low, high = second_way.ratio_difference(pairs)
+    _, shape_low, shape_high = second_way.ratio_difference(
+        [(*forms[0].get(c, (0.0, 0)), *forms[1].get(c, (0.0, 0))) for c in names]
+    )
+    is_shaped = (ends[0] > 0 and shape_low > 0) or (ends[1] < 0 and shape_high < 0)
+    if not is_shaped:
+        return value, low, high, "–"
+    if few:
+        each = [
+            f"{(base, where[0])[n]} has {sum(t for _, t in clusters[n].values())} texts with a valid format, of "
+            f"{sum(t for _, t in forms[n].values())}"
+            for n in few
+        ]
+        return value, low, high, f"skill cannot be compared: {' and '.join(each)}".replace(" 1 texts", " 1 text")
+    return value, low, high, "format explains it" if low <= 0 <= high else "–"
 
 
 def seen_and_reserved(case: Case) -> list[Row]:

@@ -138,13 +138,41 @@ class SecondRun:
         return found
 
     def differences(self, first: str, second: str, grader: str, setting: str, k: int) -> list[float]:
+        return list(self.differences_by_id(first, second, grader, setting, k).values())
+
+    def differences_by_id(self, first: str, second: str, grader: str, setting: str, k: int) -> dict[str, float]:
         before, after = (self.best((student, grader, setting, k)) for student in (first, second))
-        return [after[c] - before[c] for c in sorted(before.keys() & after.keys())]
+        return {c: after[c] - before[c] for c in sorted(before.keys() & after.keys())}
 
     def format_valid(self, where: Where) -> float:
         forms = self.cell(where)["form"]
         written = forms[forms != "refused"]
         return float((written == "fine").mean()) if len(written) else float("nan")
+
+    def valid_clusters(self, where: Where) -> dict[str, tuple[float, int]]:
+        """Full marks and number of the texts with a valid form and a decision, by combination."""
+        cell = self.cell(where)
+        scored = cell.assign(score=[second_way.metric_of(p, "full marks") for p in cell["points"]])
+        valid = scored[scored["form"].eq("fine") & scored["score"].notna()].groupby("combination")["score"]
+        return {str(c): (float(s.sum()), len(s)) for c, s in valid}
+
+    def format_clusters(self, where: Where) -> dict[str, tuple[float, int]]:
+        """Texts with a valid form, and with any, by combination."""
+        cell = self.cell(where)
+        written = cell[cell["form"].ne("refused")].groupby("combination")["form"]
+        return {str(c): (float(s.eq("fine").sum()), len(s)) for c, s in written}
+
+    def among_valid(self, where: Where) -> tuple[float, float, float]:
+        """Full marks among texts with a valid form, with the interval."""
+        clusters = list(self.valid_clusters(where).values())
+        if not clusters:
+            return (float("nan"),) * 3
+        share = sum(total for total, _ in clusters) / sum(texts for _, texts in clusters)
+        return share, *second_way.ratio_interval(clusters)
+
+    def cut(self, where: Where) -> float:
+        known = self.cell(where)["cut"].dropna()
+        return float(known.sum()) if len(known) else float("nan")
 
     @cached_property
     def models(self) -> dict[str, dict[str, Any]]:
@@ -176,6 +204,11 @@ class SecondRun:
             is_there = lines.exists()
             rows += len(lines.read_text("utf-8").splitlines()) if is_there else self.datasets[name]["counts"]["train"]
         return rows
+
+    def steps_of(self, student: str) -> int:
+        """Steps of its training, as its file says."""
+        recipe = self.models[student]["recipe"]
+        return int(recipe.get("steps_taken", recipe["steps"]))
 
     def yields(self, name: str) -> list[tuple[str, int, int, int]]:
         """Writer, k, conversations written, those with full marks; of a data set made by hand, what its file says."""

@@ -42,7 +42,8 @@ def texts_of(calls: Frame) -> Frame:
         ["refused", "empty", "no marker"],
         "fine",
     )
-    return last[["student", "combination", "generation", "skills", "topic", "k", "text", "form"]]
+    last["cut"] = last["finish"].map({"length": True, "max_tokens": True, "stop": False, "end_turn": False})
+    return last[["student", "combination", "generation", "skills", "topic", "k", "text", "form", "cut"]]
 
 
 def votes_of(calls: Frame) -> Frame:
@@ -144,6 +145,49 @@ def bootstrap(values: list[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
+FEWEST = 10
+"""Combinations below which a bootstrap gives no interval."""
+
+
+def ratio_interval(clusters: list[tuple[float, int]]) -> tuple[float, float]:
+    """Interval of a share of texts, with the texts of each combination drawn together from the documented seed."""
+    if len(clusters) < FEWEST:
+        return float("nan"), float("nan")
+    shares = [total / texts for total, texts in clusters]
+    if np.ptp(shares) < 1e-12:
+        return wilson(shares[0], len(clusters))
+    totals, texts = _resampled([list(cluster) for cluster in clusters])
+    return percentiles(totals / texts, len(clusters))
+
+
+def ratio_difference(pairs: list[tuple[float, int, float, int]]) -> tuple[float, float, float]:
+    """Second share minus first, with its interval, over combinations drawn together."""
+    rows = np.array(pairs)
+    first, texts_first, second, texts_second = rows.sum(axis=0)
+    value = second / texts_second - first / texts_first
+    drawn = _resampled([list(pair) for pair in pairs])
+    means = drawn[2] / drawn[3] - drawn[0] / drawn[1]
+    n = int(min((rows[:, 1] > 0).sum(), (rows[:, 3] > 0).sum()))
+    if np.ptp(means) < 1e-12:
+        other = wilson(0.0, n)[1]
+        return value, value - other * (1 + value), value + other * (1 - value)
+    return value, *percentiles(means, n)
+
+
+def _resampled(rows: list[list[float]]) -> Any:
+    levels, counts = np.unique(np.array(rows, dtype=float), axis=0, return_counts=True)
+    drawn = np.random.default_rng(20240919).multinomial(len(rows), counts / len(rows), size=10_000)
+    return (drawn @ levels).T
+
+
+def percentiles(means: Any, n: int) -> tuple[float, float]:
+    from scipy import stats
+
+    tail = stats.norm.cdf(-np.sqrt(n / (n - 1)) * stats.t.ppf(0.975, n - 1))
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)
+
+
 def difference_interval(differences: list[float]) -> tuple[float, float]:
     """The same bootstrap for differences in -1..1; where nothing varies, Wilson's share may be anything else."""
     if np.ptp(differences) < 1e-12:
@@ -176,8 +220,11 @@ def summary(texts: Frame, metric: str, *, combinations: list[str], generations: 
     }
     if kept:
         value, single = float(np.mean(best)), float(np.mean(tries))
-        ends = wilson(value, len(kept)) if metric != "skill fraction" else bootstrap(best)
-        out |= {"value": value, "low": ends[0], "high": ends[1]}
-        ends = bootstrap(tries)
-        out |= {"one_try": single, "one_try_low": ends[0], "one_try_high": ends[1]}
+        out |= {"value": value, "one_try": single}
+        if metric != "skill fraction" or len(kept) >= FEWEST:
+            ends = wilson(value, len(kept)) if metric != "skill fraction" else bootstrap(best)
+            out |= {"low": ends[0], "high": ends[1]}
+        if len(kept) >= FEWEST:
+            ends = bootstrap(tries)
+            out |= {"one_try_low": ends[0], "one_try_high": ends[1]}
     return out

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,26 @@ from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import experiment_of
 from skillmix.experiment.plan import cells_of
 from skillmix.models.lineage import Lineage
-from skillmix.report.page import finding_sentence
+from skillmix.report.finding_sentences import finding_sentence
 from skillmix.report.write import ReportOptions, report
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.findings import Finding, findings
-from skillmix.scores.statistics.differences import gain, more_to_exclude, more_to_find
+from skillmix.scores.statistics.differences import gain
+from skillmix.scores.statistics.more_data import more_to_exclude, more_to_find
 from tests.report.worlds import make_world
 
-CLAIMS = ("held-out", "larger k", "efficiency", "control")
+CLAIMS = ("composition", "held-out", "larger k", "efficiency", "control")
+"""Those of a world without train skills."""
 
 
-def lineage(*k: int, rows: int | None = 1000, base: str = "b", seed: int = 0, partition: str = "p") -> Lineage:
+def lineage(*k: int, rows: int | None = 1000, steps: int | None = 100, **more: Any) -> Lineage:
     none: frozenset[str] = frozenset()
-    return Lineage(base, k, seed, partition, (), none, None, rows, 100, is_adapter=False, identity="i")
+    facts: dict[str, Any] = {"base": "b", "seed": 0, "partition": "p", "datasets": (f"data of {k}",), "recipe": ""}
+    facts |= more
+    return Lineage(
+        k=k, rows=rows, steps=steps, combinations=none, skill_sets=None, is_adapter=False, identity="i", **facts
+    )
 
 
 def contender(
@@ -74,15 +81,18 @@ def test_each_claim_is_left_open_by_too_little_data() -> None:
 
     for claim in CLAIMS:
         assert found[claim].verdict == "too little data"
-        more = found[claim].more
+        more = found[claim].more.combinations
         assert more is not None and more > 0
-        assert f"about {more:,} more combinations" in finding_sentence(found[claim])
+        sentence = finding_sentence(found[claim])
+        assert f"about {more:,} more combinations" in sentence
+        assert "for this one training run" in sentence
 
 
 def test_no_gain_in_much_data_is_not_supported_rather_than_open() -> None:
     found = world_of({"base": 0, "m1": 0, "m12": 0, "m123": 0}, 200)
 
     assert {claim: f.verdict for claim, f in found.items()} == {
+        "composition": "not supported",
         "held-out": "not supported",
         "larger k": "not supported",
         "efficiency": "not supported",
@@ -108,7 +118,19 @@ def test_richer_data_must_not_be_more_data() -> None:
 def test_a_claim_needs_its_own_k_and_setting() -> None:
     found = world_of({"base": 5, "m1": 6, "m12": 20, "m123": 60}, 200, k=3, setting="train")
 
-    assert set(found) == {"efficiency", "control"}
+    assert set(found) == {"composition", "trained k", "efficiency", "control"}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "after", "n"), [("supported", 60, 200), ("not supported", 5, 200), ("too little data", 3, 10)]
+)
+def test_gains_on_train_skills_at_trained_k_are_a_claim(verdict: str, after: int, n: int) -> None:
+    cells = [cell("base", min(5, n // 5), n, k=2, setting="train"), cell("m12", after, n, k=2, setting="train")]
+
+    found = judged({"base": None, "m12": lineage(1, 2)}, cells)
+
+    assert found["trained k"].verdict == verdict
+    assert (found["trained k"].first, found["trained k"].second) == ("base", "m12")
 
 
 def test_tests_are_corrected_over_all_k_and_settings_of_a_claim() -> None:
@@ -124,43 +146,214 @@ def test_tests_are_corrected_over_all_k_and_settings_of_a_claim() -> None:
     assert [c.p_corrected for c in compared] == [pytest.approx(8 / 2**8)] * 4
 
 
-def test_several_seeds_are_pooled_and_more_seeds_are_asked_for() -> None:
-    contenders, cells = [], []
-    for seed, successes in enumerate((40, 10, 70)):
-        run = f"r{seed}"
-        told = lineage(1, 2, 3, seed=seed)
-        contenders += [contender("base", run=run, seed=seed), contender("m123", told, run=run, seed=seed)]
-        cells += [cell("base", 5, 100, run=run), cell("m123", successes, 100, run=run)]
+def test_a_loss_at_one_k_is_named_beside_gains_at_others() -> None:
+    cells = [cell("base", 20, 200, k=4), cell("m123", 60, 200, k=4)]
+    cells += [cell("base", 60, 200, k=2), cell("m123", 20, 200, k=2)]
 
-    (finding,) = (f for f in findings(contenders, {c.key: c for c in cells}) if f.claim == "held-out")
+    finding = judged({"base": None, "m123": lineage(1, 2, 3)}, cells)["held-out"]
+
+    assert finding.verdict == "supported"
+    assert "It lowers full marks by −.20" in finding_sentence(finding)
+
+
+def test_a_loss_beside_an_open_k_leaves_the_claim_open() -> None:
+    cells = [cell("base", 1, 10, k=4), cell("m123", 2, 10, k=4)]
+    cells += [cell("base", 60, 200, k=2), cell("m123", 20, 200, k=2)]
+
+    finding = judged({"base": None, "m123": lineage(1, 2, 3)}, cells)["held-out"]
+
+    assert finding.verdict == "too little data"
+    assert "It lowers full marks by −.20" in finding_sentence(finding)
+
+
+def test_a_gain_too_small_to_claim_is_not_claimed() -> None:
+    small = {"base": None, "m123": lineage(1, 2, 3)}
+
+    certain = judged(small, [cell("base", 50, 2000), cell("m123", 110, 2000)])["held-out"]
+    unsure = judged(small, [cell("base", 10, 300), cell("m123", 22, 300)])["held-out"]
+
+    assert certain.compared[0].gain.low > 0
+    assert certain.verdict == "not supported"
+    assert unsure.compared[0].gain.low > 0 and unsure.compared[0].gain.high > 0.05
+    assert unsure.verdict == "too little data"
+    assert unsure.more.combinations
+
+
+def test_single_skill_data_must_not_reach_the_smallest_gain() -> None:
+    students = {"base": None, "m1": lineage(1)}
+
+    found = judged(students, [cell("base", 10, 400), cell("m1", 40, 400)])
+
+    assert found["control"].compared[0].gain.high > 0.05
+    assert found["control"].verdict == "not supported"
+
+
+def practice(*singles: Lineage) -> list[Finding]:
+    """Findings of the first claim: D(1,2,3) against students of single skills, one of which does better."""
+    students = {"m123": lineage(1, 2, 3)} | {f"single{number}": told for number, told in enumerate(singles)}
+    cells = [cell("m123", 60, 200), *(cell(f"single{number}", 10, 200) for number in range(len(singles)))]
+    found = findings([contender(name, told) for name, told in students.items()], {c.key: c for c in cells})
+    assert found[0].claim == "composition"
+    return [f for f in found if f.claim == "composition"]
+
+
+def test_composition_is_compared_with_practice_of_equal_texts_and_steps() -> None:
+    equal, other = practice(lineage(1, rows=400), lineage(1, rows=960, steps=104))
+
+    assert (equal.first, equal.is_matched, equal.verdict) == ("single1", True, "supported")
+    assert "(1,000 conversations against 960, 100 steps against 104)" in finding_sentence(equal)
+    assert "more practice" not in finding_sentence(equal)
+    assert (other.first, other.is_matched) == ("single0", False)
+    assert "more practice may explain a difference" in finding_sentence(other)
+
+
+@pytest.mark.parametrize("single", [lineage(1, rows=1060), lineage(1, steps=90), lineage(1, steps=None)])
+def test_equal_means_within_five_percent_of_texts_and_steps(single: Lineage) -> None:
+    (finding,) = practice(single)
+
+    assert not finding.is_matched
+
+
+def test_efficiency_prefers_equal_steps_or_says_that_it_cannot() -> None:
+    rates = {"base": 5, "m12": 20, "long": 20, "m123": 60}
+    students = {
+        "base": None,
+        "m12": lineage(1, 2, rows=1000, steps=50),
+        "long": lineage(1, 2, rows=1200, steps=100),
+        "m123": lineage(1, 2, 3),
+    }
+
+    both = judged(students, [cell(name, count, 200) for name, count in rates.items()])["efficiency"]
+    del students["long"]
+    one = judged(students, [cell(name, count, 200) for name, count in rates.items() if name != "long"])["efficiency"]
+
+    assert (both.first, both.is_matched) == ("long", True)
+    assert "1,000 conversations against 1,200, 100 steps against 100" in finding_sentence(both)
+    assert (one.first, one.is_matched) == ("m12", False)
+    assert "Steps could not be matched" in finding_sentence(one)
+
+
+def over_seeds(successes: Mapping[int, int], *, names: Mapping[int, str] | None = None, **more: Any) -> list[Finding]:
+    """Findings of several runs, each with the base and a student that was trained with another seed."""
+    students, cells = [], []
+    for seed, count in successes.items():
+        run = (names or {}).get(seed, f"r{seed}")
+        told = lineage(1, 2, 3, seed=seed, **{key: value[seed] for key, value in more.items()})
+        students += [contender("base", run=run, seed=seed), contender("m123", told, run=run, seed=seed)]
+        cells += [cell("base", 5, 100, run=run), cell("m123", count, 100, run=run)]
+    found = findings(students, {c.key: c for c in cells})
+    return [f for f in found if f.claim == "held-out"]
+
+
+def test_several_seeds_are_pooled_and_more_seeds_are_asked_for() -> None:
+    (finding,) = over_seeds({0: 40, 1: 10, 2: 70})
 
     compared = finding.compared[0]
     assert (compared.gain.seeds, compared.gain.partitions, compared.gain.unit) == (3, 1, "seeds")
+    assert compared.gain.combinations == 100
     assert compared.gain.mean == pytest.approx((0.35 + 0.05 + 0.65) / 3)
     assert compared.gain.low < 0.05 < compared.gain.high
     assert finding.verdict == "too little data"
     assert finding.runs == ("r0", "r1", "r2")
-    assert "more seeds" in finding_sentence(finding)
+    sentence = finding_sentence(finding)
+    assert f"about {finding.more.seeds} more seeds would be needed" in sentence
+    assert "more combinations alone would not do" in sentence
+    assert "over 100 combinations and 3 seeds;" in sentence
+
+
+def test_three_seeds_that_agree_support_a_claim() -> None:
+    (finding,) = over_seeds({0: 40, 1: 42, 2: 38})
+
+    assert finding.verdict == "supported"
+    assert "over 3 seeds" in finding_sentence(finding)
+
+
+def test_students_of_one_run_that_differ_by_seed_are_pooled() -> None:
+    students = {"base": None} | {f"m{seed}": lineage(1, 2, seed=seed) for seed in range(3)}
+    contenders = [contender(name, told, seed=told.seed or 0 if told else 0) for name, told in students.items()]
+    cells = [cell("base", 5, 100), *(cell(f"m{seed}", 40 + seed, 100) for seed in range(3))]
+
+    (finding,) = (f for f in findings(contenders, {c.key: c for c in cells}) if f.claim == "held-out")
+
+    assert finding.compared[0].gain.seeds == 3
+    assert finding.compared[0].gain.mean == pytest.approx(0.36)
+
+
+@pytest.mark.parametrize(
+    "difference", [{"datasets": {0: ("one",), 1: ("two",)}}, {"recipe": {0: "slow", 1: "fast"}}], ids=str
+)
+def test_other_data_or_another_recipe_is_not_another_seed(difference: dict[str, Any]) -> None:
+    assert len(over_seeds({0: 40, 1: 42}, **difference)) == 2
+
+
+@pytest.mark.parametrize("difference", [{"catalog": "c2"}, {"prompts": "other"}, {"graders": {"g": "other"}}], ids=str)
+def test_runs_with_another_catalog_prompt_or_grader_are_not_pooled(difference: dict[str, Any]) -> None:
+    students, cells = [], []
+    for seed, changed in ((0, {}), (1, difference)):
+        run = f"r{seed}"
+        pair = [contender("base", run=run), contender("m12", lineage(1, 2, seed=seed), run=run, seed=seed)]
+        students += [replace(student, **changed) for student in pair]
+        cells += [cell("base", 5, 100, run=run), cell("m12", 40, 100, run=run)]
+
+    found = [f for f in findings(students, {c.key: c for c in cells}) if f.claim == "held-out"]
+
+    assert [f.runs for f in found] == [("r0",), ("r1",)]
+
+
+def test_the_same_run_under_two_names_counts_once_and_says_so() -> None:
+    (once,) = over_seeds({0: 12})
+    students, cells = [], []
+    for run in ("r0", "copy"):
+        students += [contender("base", run=run), contender("m123", lineage(1, 2, 3), run=run)]
+        cells += [cell("base", 5, 100, run=run), cell("m123", 12, 100, run=run)]
+
+    (twice,) = (f for f in findings(students, {c.key: c for c in cells}) if f.claim == "held-out")
+
+    assert twice.compared == once.compared
+    assert (twice.runs, twice.repeated) == (("r0", "copy"), ("copy",))
+    assert "copy holds the scores of another of these runs under another name" in finding_sentence(twice)
 
 
 def test_partitions_stand_above_seeds() -> None:
-    found = gain({"p": {0: [1.0] * 20, 1: [0.0] * 20}, "q": {0: [1.0] * 20}})
+    ones, zeros = ({f"c{number}": value for number in range(20)} for value in (1.0, 0.0))
+
+    found = gain({"p": {0: ones, 1: zeros}, "q": {0: ones}})
 
     assert (found.unit, found.values, found.mean) == ("partitions", (0.5, 1.0), 0.75)
 
 
-def test_how_many_more_are_needed() -> None:
-    open_gain = gain({"p": {0: [1.0] * 3 + [0.0] * 27}})
+def test_partitions_with_data_sets_of_other_sizes_are_not_pooled() -> None:
+    for rows, number in ((1020, 1), (500, 2)):
+        students, cells = [], []
+        for partition, size in (("p", 1000), ("q", rows)):
+            told = lineage(1, 2, rows=size, datasets=(partition,), partition=partition)
+            students += [contender("base", run=partition, partition=partition)]
+            students += [contender("m12", told, run=partition, partition=partition)]
+            cells += [cell("base", 5, 100, run=partition), cell("m12", 40, 100, run=partition)]
 
-    more = more_to_find(open_gain, level=0.05)
+        found = [f for f in findings(students, {c.key: c for c in cells}) if f.claim == "held-out"]
+
+        assert len(found) == number
+
+
+def ones_and_zeros(ones: int, zeros: int) -> dict[str, float]:
+    return {f"c{number}": float(number < ones) for number in range(ones + zeros)}
+
+
+def test_how_many_more_are_needed() -> None:
+    open_gain = gain({"p": {0: ones_and_zeros(3, 27)}})
+
+    more = more_to_find(open_gain, level=0.05).combinations
     assert more is not None
-    longer = gain({"p": {0: ([1.0] * 3 + [0.0] * 27) * (1 + (more + 29) // 30)}})
+    times = 1 + (more + 29) // 30
+    longer = gain({"p": {0: ones_and_zeros(3 * times, 27 * times)}})
     assert longer.p < 0.05
-    nothing = gain({"p": {0: [0.0] * 30}})
+    nothing = gain({"p": {0: ones_and_zeros(0, 30)}})
     assert nothing.high > 0.05
-    more = more_to_exclude(nothing, 0.05)
+    more = more_to_exclude(nothing, 0.05).combinations
     assert more is not None
-    assert gain({"p": {0: [0.0] * (30 + more)}}).high < 0.05 < gain({"p": {0: [0.0] * (20 + more)}}).high + 0.005
+    enough, too_few = (gain({"p": {0: ones_and_zeros(0, n + more)}}).high for n in (30, 20))
+    assert enough < 0.05 < too_few + 0.005
 
 
 SCRIPTED = {
@@ -180,6 +373,7 @@ def test_scripted_runs_from_journal_to_page(in_folder: Path, verdict: str) -> No
 
     page = made.page.read_text(encoding="utf-8")
     for claim in (
+        "further practice of single skills",
         "held-out skills",
         "more skills than trained on",
         "no more conversations",
@@ -187,6 +381,19 @@ def test_scripted_runs_from_journal_to_page(in_folder: Path, verdict: str) -> No
     ):
         block = page.partition(claim)[2].partition("</article>")[0]
         assert f'<p class="verdict">{verdict}</p>' in block, claim
+
+
+@pytest.mark.parametrize(
+    ("verdict", "after", "n"), [("supported", 1, 40), ("not supported", 0.2, 60), ("too little data", 0.6, 8)]
+)
+def test_scripted_runs_on_train_skills(in_folder: Path, verdict: str, after: float, n: int) -> None:
+    rates = {"base": "skill=0.5&topic=1&sense=1&length=1", "m12": f"skill={after}&topic=1&sense=1&length=1"}
+    make_world(in_folder, "scripted", rates, k=[2], combinations=n, generations=1, settings=["train"])
+
+    page = report(["scripted"], options=ReportOptions(figures=False)).page.read_text(encoding="utf-8")
+
+    block = page.partition("with as many skills as trained on")[2].partition("</article>")[0]
+    assert f'<p class="verdict">{verdict}</p>' in block
 
 
 def test_scores_on_trained_combinations_are_said_to_be_such(in_folder: Path) -> None:

@@ -156,7 +156,7 @@ def test_what_is_missing_is_said(in_folder: Path, capsys: pytest.CaptureFixture[
     for words in ("No student has a lineage", "no text was graded by two", "no grader voted twice", "made no data set"):
         assert any(words in gap for gap in told["missing"]), words
         assert words in page
-    assert page.count('<p class="verdict">no data</p>') == 4
+    assert page.count('<p class="verdict">no data</p>') == 6
 
 
 def test_several_runs_stand_in_one_report(in_folder: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:

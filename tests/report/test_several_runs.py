@@ -1,15 +1,17 @@
 """One report over several runs: the same numbers under longer names, and findings pooled over seeds and partitions.
 
-The second bootstrap draws indices, one resample after the other, with a generator of its own; ends are held to within
-.04, which is what two sets of draws may differ by in tails as thin as these.
+The analysis of variance behind pooled intervals is worked out again with pandas, from a long table of differences.
 """
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from scipy import stats
 
 from skillmix.report.write import ReportOptions, report
@@ -18,7 +20,7 @@ from tests.report.conftest import inside
 from tests.report.expected_data import CLAIMS, compared
 from tests.report.expected_scores import Case, Row
 from tests.report.expected_tables import expected
-from tests.report.second_run import SecondRun, mean
+from tests.report.second_run import SecondRun
 from tests.report.test_numbers import assert_table
 from tests.report.worlds import make_world
 
@@ -41,6 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[SecondRun]:
     with inside(folder):
         made = [make_world(folder, f"seed-{seed}", RATES, seed=seed, **more) for seed in SEEDS]
         made += [make_world(folder, "other", RATES, seed=0, partition="tables", **more)]
+        made += [make_world(folder, f"trained-{seed}", RATES, training_seed=seed, **more) for seed in (1, 2)]
     return [SecondRun(world.run) for world in made]
 
 
@@ -59,7 +62,7 @@ def with_run(run: SecondRun, table: str) -> list[Row]:
 
 
 def test_every_table_but_the_findings_holds_the_rows_of_each_run(runs: list[SecondRun], tmp_path: Path) -> None:
-    chosen = [runs[0], runs[-1]]
+    chosen = [runs[0], runs[len(SEEDS)]]
     tables = tables_of(chosen, tmp_path)
 
     names = {file.stem for file in tables.glob("*.csv")} - {"findings"}
@@ -71,59 +74,116 @@ def test_every_table_but_the_findings_holds_the_rows_of_each_run(runs: list[Seco
         assert_table(pd.read_csv(tables / f"{name}.csv", dtype={"k": "Int64", "seed": "Int64"}), rows)
 
 
-def differences(runs: list[SecondRun], claim: str, setting: str, k: int) -> list[list[list[float]]]:
-    """By partition and seed."""
-    nested: dict[str, list[list[float]]] = {}
+def differences(runs: list[SecondRun], claim: str, setting: str, k: int) -> Any:
+    """A row for each run and combination: partition, training seed, combination, difference."""
+    rows = []
     for run in runs:
-        first, second = compared(run, claim) or ("", "")
-        found = run.differences(first, second, run.graders[0], setting, k)
-        nested.setdefault(run.models[second]["partition"], []).append(found)
-    return list(nested.values())
+        ((first, second),) = compared(run, claim)
+        told = run.models[second]
+        found = run.differences_by_id(first, second, run.graders[0], setting, k)
+        rows += [(told["partition"], told["seed"], c, d) for c, d in found.items()]
+    return pd.DataFrame(rows, columns=["partition", "seed", "combination", "d"])
 
 
-def resampled(nested: list[list[list[float]]], draws: int = 8_000) -> list[float]:
-    generator = np.random.default_rng(1)
-    means = []
-    for _ in range(draws):
-        over_partitions = []
-        for place in generator.integers(len(nested), size=len(nested)):
-            seeds = nested[place]
-            over_seeds = []
-            for seed in generator.integers(len(seeds), size=len(seeds)):
-                values = np.array(seeds[seed])
-                over_seeds.append(values[generator.integers(len(values), size=len(values))].mean())
-            over_partitions.append(np.mean(over_seeds))
-        means.append(float(np.mean(over_partitions)))
-    return means
+def over_partitions(frame: Any) -> tuple[float, float, float]:
+    """Mean, standard error and degrees of freedom of the means of partitions."""
+    means = frame.groupby(["partition", "seed"])["d"].mean().groupby("partition").mean()
+    return means.mean(), means.sem(), len(means) - 1
 
 
-def interval_and_p(means: list[float], units: int) -> tuple[float, float, float]:
-    """Percentiles at tails widened for few units, and the level at which they would just reach 0."""
-    wider = np.sqrt(units / (units - 1))
-    tail = stats.norm.cdf(-wider * stats.t.ppf(0.975, units - 1))
-    low, high = np.quantile(means, [tail, 1 - tail])
-    beyond = min(np.mean(np.array(means) <= 0), np.mean(np.array(means) >= 0))
-    p = 2 * stats.t.sf(-stats.norm.ppf(max(beyond, 0.5 / 10_000)) / wider, units - 1)
-    return float(low), float(high), min(1.0, float(p))
+def over_other_combinations(frame: Any) -> tuple[float, float, float]:
+    """One-way analysis of variance: each seed has combinations of its own."""
+    seeds = frame.groupby("seed")["d"]
+    between, within = seeds.size().min() * seeds.mean().var(), seeds.var().mean()
+    degrees = seeds.ngroups - 1 if between > within else len(frame) - 1
+    return seeds.mean().mean(), np.sqrt(max(between, within) / len(frame)), degrees
 
 
-@pytest.mark.parametrize("several", ["seeds", "partitions"])
+def over_shared_combinations(frame: Any) -> tuple[float, float, float]:
+    """Two-way analysis of variance with both factors random, from sums of squares."""
+    s, c, grand = frame["seed"].nunique(), frame["combination"].nunique(), frame["d"].mean()
+    square = {f: ((frame.groupby(f)["d"].transform("mean") - grand) ** 2).sum() for f in ("seed", "combination")}
+    rest = (((frame["d"] - grand) ** 2).sum() - sum(square.values())) / ((s - 1) * (c - 1))
+    by_seed, by_combination = square["seed"] / (s - 1), square["combination"] / (c - 1)
+    seed_degrees = (s - 1) * (1 + rest / by_seed) if by_seed > rest else (s - 1) * c
+    by_seed = max(by_seed, rest)
+    total = by_seed + by_combination - rest
+    parts = by_seed**2 / seed_degrees + by_combination**2 / (c - 1) + rest**2 / ((s - 1) * (c - 1))
+    return grand, np.sqrt(total / (s * c)), max(1.0, total**2 / parts)
+
+
+SEVERAL = {
+    "other combinations": (over_other_combinations, [*SEEDS]),
+    "partitions": (over_partitions, [*SEEDS, len(SEEDS)]),
+    "shared combinations": (over_shared_combinations, [0, -2, -1]),
+}
+
+
+def copied(run: SecondRun, name: str) -> Path:
+    """The run's folder under another name."""
+    folder = run.path.parent / name
+    shutil.copytree(run.path, folder)
+    return folder
+
+
+def findings_of(runs: list[Path], folder: Path) -> tuple[Any, str]:
+    """The table of findings and the page."""
+    made = report(list(map(str, runs)), output=folder, options=ReportOptions(figures=False))
+    return pd.read_csv(folder / "tables" / "findings.csv"), made.page.read_text(encoding="utf-8")
+
+
+def test_a_copied_run_counts_once_and_the_page_says_so(runs: list[SecondRun], tmp_path: Path) -> None:
+    copy = copied(runs[0], "copied")
+
+    alone, page = findings_of([runs[0].path], tmp_path / "one")
+    both, page_of_both = findings_of([runs[0].path, copy], tmp_path / "two")
+
+    pd.testing.assert_frame_equal(both, alone)
+    assert "under another name" not in page
+    assert "copied holds the scores of another of these runs under another name" in page_of_both
+
+
+@pytest.mark.parametrize("changed", ["recipe", "data", "grader", "catalog"])
+def test_runs_that_differ_in_more_than_the_seed_are_not_pooled(
+    runs: list[SecondRun], changed: str, tmp_path: Path
+) -> None:
+    copy = copied(runs[-1], f"other-{changed}")
+    model = copy / "m123" / "model" / "skillmix.json"
+    told = json.loads(model.read_text(encoding="utf-8"))
+    settings = yaml.safe_load((copy / "experiment.yaml").read_text(encoding="utf-8"))
+    if changed == "recipe":
+        told["recipe"]["learning_rate"] = 1e-3
+    elif changed == "data":
+        told["dataset"][0]["hash"] = "another"
+    elif changed == "grader":
+        settings["graders"]["judge"]["temperature"] = 0.1
+    else:
+        settings["catalog_hash"] = "another"
+    model.write_text(json.dumps(told), encoding="utf-8")
+    settings["students"]["m123"]["model"] = f"local:{model.parent}"
+    (copy / "experiment.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+    same, _ = findings_of([runs[0].path, runs[-1].path], tmp_path / "same")
+    other, _ = findings_of([runs[0].path, copy], tmp_path / "other")
+
+    assert set(same["runs"]) == {2}
+    assert set(other["runs"]) == {1}
+
+
+@pytest.mark.parametrize("several", SEVERAL)
 def test_findings_are_pooled(runs: list[SecondRun], several: str, tmp_path: Path) -> None:
-    chosen = runs[: len(SEEDS)] if several == "seeds" else runs
+    method, which = SEVERAL[several]
+    chosen = [runs[number] for number in which]
     printed = pd.read_csv(tables_of(chosen, tmp_path) / "findings.csv")
 
     assert set(printed["claim"]) == {"held-out", "larger k"} < set(CLAIMS)
     for row in printed.to_dict("records"):
-        nested = differences(chosen, row["claim"], row["setting"], row["k"])
-        assert row["difference"] == pytest.approx(mean(mean(map(mean, seeds)) for seeds in nested))
-        assert row["combinations"] == sum(len(values) for seeds in nested for values in seeds)
-        assert row["runs"] == sum(map(len, nested)) == len(chosen)
-        assert row["partitions"] == len(nested)
-        units = len(nested) if len(nested) > 1 else len(nested[0])
-        low, high, p = interval_and_p(resampled(nested), units)
-        # Of two partitions nothing is cut off: the ends are the most extreme of all draws, and those vary.
-        most = 0.04 if several == "seeds" else 0.12
-        assert (row["difference low"], row["difference high"]) == pytest.approx((low, high), abs=most)
-        assert row["p"] == pytest.approx(p, abs=0.02)
+        frame = differences(chosen, row["claim"], row["setting"], row["k"])
+        mean, error, degrees = method(frame)
+        low, high = np.clip(stats.t.interval(0.95, degrees, mean, error), -1, 1)
+        numbers = row["difference"], row["difference low"], row["difference high"], row["p"]
+        assert numbers == pytest.approx((mean, low, high, 2 * stats.t.sf(abs(mean) / error, degrees)))
+        assert row["combinations"] == len(frame.drop_duplicates(["partition", "combination"]))
+        assert (row["runs"], row["partitions"]) == (len(chosen), frame["partition"].nunique())
     for _, group in printed.groupby("claim"):
         assert list(group["p, corrected"]) == pytest.approx(second_way.holm(list(group["p"])))

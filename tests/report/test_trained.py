@@ -39,10 +39,12 @@ def test_findings_of_so_little_data_say_that_it_is_too_little(trained: Reported)
     page = page_of(trained).partition('<section id="findings">')[2].partition("</section>")[0]
 
     verdicts = re.findall(r'<p class="verdict">([^<]+)</p>', page)
-    assert sorted(verdicts) == ["no data"] * 2 + ["too little data"] * 3
+    assert sorted(verdicts) == ["no data"] * 3 + ["too little data"] * 4
     for sentence in re.findall(r'too little data</p>\s*<p class="sentence">(.*?)<span', page, flags=re.DOTALL):
         assert sentence.startswith("m12, tuned on D(1,2), against base, changes full marks by")
-        assert re.search(r"over 4 combinations; (about [\d,]+ more combinations|how many more)", sentence)
+        assert re.search(
+            r"over 4 combinations, for this one training run; (about [\d,]+ more combinations|how many more)", sentence
+        )
 
 
 def test_the_page_says_which_differences_are_noise(trained: Reported) -> None:

@@ -31,6 +31,7 @@ def make_world(
     *,
     graders: Mapping[str, dict[str, Any]] | None = None,
     seed: int = 0,
+    training_seed: int | None = None,
     partition: str = "category",
     **step: Any,
 ) -> World:
@@ -54,7 +55,8 @@ def make_world(
         write_dataset(run / data / "dataset", data, rows)
     for student in rates:
         if student in TRAINED:
-            write_model(run / student / "model", student, base=base, seed=seed, partition=partition, run=run)
+            trained_with = seed if training_seed is None else training_seed
+            write_model(run / student / "model", student, base=base, seed=trained_with, partition=partition, run=run)
     stored = yaml.safe_load((run / "experiment.yaml").read_text(encoding="utf-8"))
     for student in rates:
         if student in TRAINED:
@@ -79,6 +81,7 @@ def write_dataset(folder: Path, name: str, rows: int, skill_sets: Sequence[Seque
         "counts": {
             "train": rows,
             "validation": 0,
+            "k": {str(k): rows // len(ks) for k in ks},
             "generated": {str(k): 1000 * k for k in ks},
             "full_marks": {str(k): 700 - 150 * k for k in ks},
             "kept": {str(k): 100 for k in ks},

@@ -26,6 +26,7 @@ def members(in_folder: Path) -> str:
             {
                 "name": "texts",
                 "stage": "generate",
+                "purpose": "training",
                 "students": ["w"],
                 "settings": ["train"],
                 "k": [1],

@@ -28,6 +28,7 @@ def evaluated(folder: Path, rounds: int) -> None:
             {
                 "name": "texts",
                 "stage": "generate",
+                "purpose": "training",
                 "students": ["base"],
                 "settings": ["train"],
                 "k": [1, 2],

@@ -35,6 +35,7 @@ def run(in_folder: Path) -> Path:
             {
                 "name": "made",
                 "stage": "generate",
+                "purpose": "training",
                 "students": ["w"],
                 "settings": ["train"],
                 "k": [1],

@@ -26,7 +26,7 @@ DECIDING = (
     "runs/reading/decisions.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (1, "1002cb84a6610dd6")
+KNOWN = (2, "06273bf382f67bbc")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 

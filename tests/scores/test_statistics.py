@@ -13,10 +13,8 @@ from skillmix.scores.statistics.intervals import (
     bootstrap_means,
     expanded_tail,
     mean_interval,
-    t_quantile,
     wilson_interval,
 )
-from skillmix.scores.statistics.pooling import pooled
 
 RNG = np.random.default_rng(11)
 
@@ -26,13 +24,6 @@ def test_wilson_equals_scipy(successes: int, n: int) -> None:
     expected = stats.binomtest(successes, n).proportion_ci(method="wilson")
 
     assert wilson_interval(successes / n, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
-
-
-@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 10, 29, 99, 999])
-def test_t_quantiles_equal_scipy(degrees: int) -> None:
-    tolerance = 0.03 if degrees in (3, 4) else 0.002
-
-    assert t_quantile(0.975, degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=tolerance)
 
 
 def test_the_bootstrap_equals_scipys_at_the_same_tails() -> None:
@@ -66,22 +57,6 @@ def test_the_same_values_give_the_same_interval_in_any_order() -> None:
     values = [0.0, 1.0, 0.5, 1.0, 0.0, 1.0]
 
     assert mean_interval(values) == mean_interval(values[::-1])
-
-
-def test_pooling_keeps_every_value_and_weighs_partitions_alike() -> None:
-    result = pooled({"a": {0: [1.0, 1.0], 1: [0.0, 0.0]}, "b": {0: [1.0]}})
-
-    assert result.values == {"a": {0: 1.0, 1: 0.0}, "b": {0: 1.0}}
-    assert result.mean == 0.75
-    assert result.low <= 0.75 <= result.high
-
-
-def test_pooling_one_seed_is_that_seed() -> None:
-    values = [0.0, 1.0, 1.0, 0.5] * 10
-
-    result = pooled({"a": {0: values}})
-
-    assert (result.low, result.high) == pytest.approx(tuple(mean_interval(values)), abs=0.02)
 
 
 def test_the_sign_test_is_exact_for_binary_scores() -> None:
@@ -122,11 +97,6 @@ def test_rounding_noise_is_no_difference() -> None:
     assert result is not None
     assert result.needed is None
     assert mean_interval([0.1 + 0.2, 0.3]) == pytest.approx(tuple(wilson_interval(0.3, 2)))
-
-
-def test_pooling_needs_combinations_everywhere() -> None:
-    with pytest.raises(ValueError, match="at least one combination"):
-        pooled({"a": {0: [1.0]}, "b": {}})
 
 
 def test_only_shared_combinations_are_compared() -> None:

@@ -136,6 +136,10 @@ class Catalog:
         skills = tuple(s for s in side.skills if s not in excluded)
         return Side(skills=skills, topics=side.topics, impossible=self.impossible)
 
+    def pools(self, *, partition: str | None = None, exclude: Sequence[str] = ()) -> list[tuple[Setting, Side]]:
+        """The pool of every setting."""
+        return [(setting, self.pool(setting, partition=partition, exclude=exclude)) for setting in SETTINGS]
+
 
 def _nearest_hint(folded: str, names: Sequence[str], command: str) -> str:
     words = set(folded.split())

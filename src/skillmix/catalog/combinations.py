@@ -1,17 +1,23 @@
-"""Draw combinations of k skills and a topic, by hash and without replacement, the same on every machine."""
+"""Draw combinations of k skills and a topic, by hash and without replacement, the same on every machine.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+Draws for evaluations and draws for training data are disjoint. The first fifth of every evaluation draw belongs to
+evaluations, and a training draw skips it: `training_draw` names the evaluation draws of the same catalogue and seed.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from math import comb
-from typing import Literal
+from typing import Final, Literal
 
 from skillmix.catalog.catalog import Setting, Side
 from skillmix.errors import UserError
-from skillmix.hashing import digest, permuted, ranked, short_id
+from skillmix.hashing import digest, permuted, ranked, short_id, unpermuted
 
 Purpose = Literal["training", "evaluation"]
+EVALUATION_SHARE: Final = 0.2
+"""The share of each evaluation draw, from its start, that no training draw contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,28 @@ class Draw:
     k: int
     seed: int
     purpose: Purpose = "evaluation"
+    evaluations: tuple["Draw", ...] = ()
+    """The evaluation draws that a training draw stays apart from."""
+
+    def __post_init__(self) -> None:
+        if (self.purpose == "training") != bool(self.evaluations):
+            raise ValueError("a training draw, and no other, names the evaluation draws that it stays apart from")
+
+    @property
+    def key(self) -> bytes:
+        """The key of the permutation that orders the combinations."""
+        return digest("draw", self.purpose, self.setting, self.k, self.seed, size=32)
 
     @property
     def total(self) -> int:
         """The number of different combinations."""
         return comb(len(self.side.skills), self.k) * len(self.side.topics)
+
+
+def training_draw(draw: Draw, pools: Iterable[tuple[Setting, Side]]) -> Draw:
+    """The same draw for training data, apart from the evaluation draws of all pools."""
+    evaluations = tuple(Draw(side=side, setting=setting, k=draw.k, seed=draw.seed) for setting, side in pools)
+    return replace(draw, purpose="training", evaluations=evaluations)
 
 
 def combination_of(skills: tuple[str, ...] | list[str], topic: str) -> Combination:
@@ -84,15 +107,37 @@ def draw_combinations(draw: Draw, count: int) -> list[Combination]:
 
 
 def all_combinations(draw: Draw) -> Iterator[Combination]:
-    """Every combination of a draw that a text can show, in draw order."""
+    """Every combination of a draw that a text can show, in draw order; a training draw skips those of evaluations."""
     _check_size(draw, 0)
-    key = digest("draw", draw.purpose, draw.setting, draw.k, draw.seed, size=32)
+    key = draw.key
+    evaluations = [_EvaluationPart(evaluation) for evaluation in draw.evaluations]
     skills, topics = sorted(draw.side.skills), sorted(draw.side.topics)
     for index in range(draw.total):
         rank, topic = divmod(permuted(index, draw.total, key), len(topics))
         chosen = [skills[i] for i in _subset_of_rank(rank, draw.k)]
-        if not any(pair <= set(chosen) for pair in draw.side.impossible):
+        if any(pair <= set(chosen) for pair in draw.side.impossible):
+            continue
+        if not any(evaluation.has(chosen, topics[topic]) for evaluation in evaluations):
             yield combination_of(chosen, topics[topic])
+
+
+class _EvaluationPart:
+    """The combinations at the start of an evaluation draw, which belong to evaluations."""
+
+    def __init__(self, draw: Draw) -> None:
+        self._skills = {skill: index for index, skill in enumerate(sorted(draw.side.skills))}
+        self._topics = {topic: index for index, topic in enumerate(sorted(draw.side.topics))}
+        self._total = draw.total
+        self._key = draw.key
+
+    def has(self, skills: Iterable[str], topic: str) -> bool:
+        """Whether the draw has a combination early enough."""
+        indices = sorted(self._skills.get(skill, -1) for skill in skills)
+        if indices[0] < 0 or topic not in self._topics:
+            return False
+        rank = sum(comb(element, size) for size, element in enumerate(indices, start=1))
+        image = rank * len(self._topics) + self._topics[topic]
+        return unpermuted(image, self._total, self._key) < int(EVALUATION_SHARE * self._total)
 
 
 def is_reserved(skills: Sequence[str], share: float) -> bool:
@@ -140,7 +185,8 @@ def draw_ladder(draw: Draw, count: int) -> list[Combination]:
             f"A ladder has at most one chain for each pair of a skill and a topic: {chains}, not {count}.",
             hint=f"Ask for at most {chains}.",
         )
-    first = Draw(side=draw.side, setting=draw.setting, k=1, seed=draw.seed, purpose=draw.purpose)
+    evaluations = tuple(replace(evaluation, k=1) for evaluation in draw.evaluations)
+    first = replace(draw, k=1, evaluations=evaluations)
     rung = draw_combinations(first, count)
     for _ in range(1, draw.k):
         taken: set[str] = set()

@@ -1,6 +1,6 @@
-"""Find texts that copy eight or more words in a row from a definition or an example of the prompt."""
+"""Find texts that copy the prompt: eight words in a row of it, or an example with one word changed."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import accumulate
@@ -11,6 +11,11 @@ from skillmix.checkers.passage import Passage, Words, passage_of
 
 COPIED_RUN: Final = 8
 """The number of consecutive words that make a copy."""
+_SHORT_RUN: Final = 3
+_BROKEN_BY_A_WORD: Final = 3
+"""One changed word breaks at most three of an example's three-word runs."""
+_FEWEST_COMMON: Final = 3
+"""Common three-word runs without which a text is no copy of an example, however short the example is."""
 
 
 class Copy(NamedTuple):
@@ -22,11 +27,19 @@ class Copy(NamedTuple):
 
 
 class PromptTexts:
-    """The texts that a prompt shows, each with a name such as 'the example of "simile"'."""
+    """The texts that a prompt shows, each with a name such as 'the example of "simile"'.
 
-    def __init__(self, texts: Mapping[str, str]) -> None:
+    `examples` are those among them that a student could hand in with a word changed.
+    """
+
+    def __init__(self, texts: Mapping[str, str], *, examples: Iterable[str] = ()) -> None:
         self._texts = texts
         self._runs = frozenset(run for text in texts.values() for run in _runs(passage_of(text).words))
+        self._examples = {name: passage_of(texts[name]).words for name in examples}
+        self._examples_with: dict[str, list[str]] = defaultdict(list)
+        for name, words in self._examples.items():
+            for run in set(_runs(words, _SHORT_RUN)):
+                self._examples_with[run].append(name)
 
     def copied_by(self, passage: Passage) -> Copy | None:
         """Find the longest run of words that a text copies from one of these texts; None if no run is long enough.
@@ -37,6 +50,26 @@ class PromptTexts:
         """
         runs = _runs(passage.words)
         return None if self._runs.isdisjoint(runs) else self._longest(runs)
+
+    def example_in(self, passage: Passage) -> str | None:
+        """Name the example that a text repeats with at most one word changed; None if it repeats none.
+
+        >>> shown = PromptTexts({"the example": "We waited three long hours for the ferry."}, examples=["the example"])
+        >>> shown.example_in(passage_of("We waited three cold hours for the ferry, and then it came."))
+        'the example'
+        """
+        common = Counter(
+            name for run in set(_runs(passage.words, _SHORT_RUN)) for name in self._examples_with.get(run, ())
+        )
+        # Few texts have most runs of an example, so the slow comparison is rare.
+        near = [name for name, count in common.items() if count >= self._fewest_common(name)]
+        return next(
+            (n for n in near if _in_order(self._examples[n], passage.words) >= len(self._examples[n]) - 1), None
+        )
+
+    def _fewest_common(self, example: str) -> int:
+        runs = len(set(_runs(self._examples[example], _SHORT_RUN)))
+        return max(_FEWEST_COMMON, runs - _BROKEN_BY_A_WORD)
 
     def _longest(self, runs: list[str]) -> Copy:
         longest = Copy(0, "")
@@ -65,15 +98,28 @@ class PromptTexts:
 
 def prompt_texts(skills: Iterable[Skill]) -> PromptTexts:
     """The definitions and examples of skills."""
-    texts: dict[str, str] = {}
+    definitions: dict[str, str] = {}
+    examples: dict[str, str] = {}
     for skill in skills:
-        texts[f'the definition of "{skill.name}"'] = skill.definition
-        texts[f'the example of "{skill.name}"'] = skill.example
-    return PromptTexts(texts)
+        definitions[f'the definition of "{skill.name}"'] = skill.definition
+        examples[f'the example of "{skill.name}"'] = skill.example
+    return PromptTexts({**definitions, **examples}, examples=examples)
 
 
-def _runs(words: Words) -> list[str]:
+def _runs(words: Words, length: int = COPIED_RUN) -> list[str]:
     # Slices of one string: joining the words of every run would take three times as long.
     joined = " ".join([word.lower for word in words])
     ends = list(accumulate([len(word.lower) + 1 for word in words], initial=0))
-    return [joined[start : end - 1] for start, end in zip(ends, ends[COPIED_RUN:], strict=False)]
+    return [joined[start : end - 1] for start, end in zip(ends, ends[length:], strict=False)]
+
+
+def _in_order(example: Words, text: Words) -> int:
+    """The number of words of an example that a text has in the same order: their longest common subsequence."""
+    lengths = [0] * (len(text) + 1)
+    for word in example:
+        before = lengths
+        lengths = [0]
+        for index, other in enumerate(text):
+            is_same = word.lower == other.lower
+            lengths.append(before[index] + 1 if is_same else max(before[index + 1], lengths[index]))
+    return lengths[-1]

@@ -105,8 +105,15 @@ def sense_problem(passage: Passage, shown: PromptTexts | None = None) -> str | N
         reason = problem(passage)
         if reason:
             return reason
-    copy = shown.copied_by(passage) if shown else None
-    return f"{copy.words} words in a row are copied from {copy.source}" if copy else None
+    return _copy(passage, shown) if shown else None
+
+
+def _copy(passage: Passage, shown: PromptTexts) -> str | None:
+    copy = shown.copied_by(passage)
+    if copy:
+        return f"{copy.words} words in a row are copied from {copy.source}"
+    example = shown.example_in(passage)
+    return f"it is {example} with one word changed" if example else None
 
 
 def _length(passage: Passage) -> str | None:

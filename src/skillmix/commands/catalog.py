@@ -142,12 +142,13 @@ class CombinationsWanted:
 
 def draw(wanted: CombinationsWanted) -> "list[Combination]":
     """Draw combinations from a catalog."""
-    from skillmix.catalog.combinations import Draw, draw_combinations, draw_ladder
+    from skillmix.catalog.combinations import Draw, draw_combinations, draw_ladder, training_draw
     from skillmix.catalog.files import load_catalog
 
     catalog = load_catalog(wanted.catalog)
-    pool = catalog.pool(wanted.setting, partition=wanted.partition, exclude=wanted.exclude)
-    spec = Draw(side=pool, setting=wanted.setting, k=wanted.k, seed=wanted.seed, purpose=wanted.purpose)
+    pools = catalog.pools(partition=wanted.partition, exclude=wanted.exclude)
+    spec = Draw(side=dict(pools)[wanted.setting], setting=wanted.setting, k=wanted.k, seed=wanted.seed)
+    spec = training_draw(spec, pools) if wanted.purpose == "training" else spec
     return draw_ladder(spec, wanted.count) if wanted.ladder else draw_combinations(spec, wanted.count)
 
 

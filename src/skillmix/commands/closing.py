@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from skillmix.render.numbers import dollars, duration, share_with_interval, signed_with_interval, whole
+from skillmix.render.numbers import dollars, duration, share, share_with_interval, signed_with_interval, whole
 from skillmix.scores.cells import CellScore
 from skillmix.scores.compare import Change, clearest_first
 
@@ -20,8 +20,9 @@ def shown_lines(changes: Sequence[Change], scores: Sequence[CellScore], *, run: 
     known = [change for change in clearest_first(changes) if words.knows(change)]
     if not known:
         return []
-    lines = [words.sentence(known[0]), *map(words.short, known[1:_MAX_LINES])]
-    more = len(known) - len(lines)
+    shown = known[:_MAX_LINES]
+    lines = [words.sentence(shown[0]), *map(words.short, shown[1:])]
+    more = len(known) - len(shown)
     if more > 0:
         lines.append(f"{whole(more)} more differences: skillmix scores {run}")
     return [*lines, _NOISE]
@@ -81,7 +82,7 @@ class _Words:
         return (
             f"{self._where(change)}, {change.student} earns full marks on {_value(after)} of {whole(after.complete)} "
             f"{things}, {change.base} on {_value(before)}{of_before}: {shared}a difference of "
-            f"{_difference(change)}."
+            f"{_difference(change)}.{self._format(change)}"
         )
 
     def short(self, change: Change) -> str:
@@ -89,8 +90,18 @@ class _Words:
         after, before = (self._score(name, change) for name in _both(change))
         return (
             f"{self._where(change)}: {change.student} {_value(after)}, {change.base} {_value(before)}, "
-            f"difference {_difference(change)}."
+            f"difference {_difference(change)}.{self._format(change)}"
         )
+
+    def _format(self, change: Change) -> str:
+        """Full marks among texts with a valid format, and what format has to do with the difference."""
+        scores = [(name, self._score(name, change)) for name in _both(change)]
+        if not any(score.format_failures for _, score in scores):
+            return ""
+        each = [f"{name} {share(score.among_valid)} of {whole(score.valid_texts)}" for name, score in scores]
+        words = change.format_words
+        explained = f" {words[0].upper()}{words[1:]}." if words else ""
+        return f" Full marks among texts with a valid format: {', '.join(each)}.{explained}"
 
     def _score(self, student: str, change: Change) -> CellScore:
         return self._scores[student, change.grader, change.setting, change.k]

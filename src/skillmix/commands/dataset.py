@@ -49,6 +49,14 @@ def _add_run_options(runs: "argparse._ArgumentGroup") -> None:
         default="list",
         help="list texts that name held-out skills on the data card, or refuse them (default: list)",
     )
+    runs.add_argument(
+        "--shown",
+        choices=("refuse", "drop", "count"),
+        help="texts that show a reserved pair or two held-out skills, where code can tell (default: the first run's)",
+    )
+    runs.add_argument(
+        "--only-requested", action="store_true", help="leave out texts that show a skill that was not requested"
+    )
     runs.add_argument("--reserved", type=float, default=0.2, help="share of the skill sets to keep out (default 0.2)")
     runs.add_argument(
         "--near-duplicates",
@@ -96,6 +104,8 @@ def _dataset_of_runs(options: argparse.Namespace) -> int:
             reserved=options.reserved,
             near_duplicates=options.near_duplicates or None,
             validation=options.validation,
+            shown=options.shown,
+            only_requested=options.only_requested,
             output=options.output,
         )
     )
@@ -134,7 +144,7 @@ def _print_left_out(left: "LeftOut", recipe: str) -> None:
         "of conversations that are not over": left.unfinished,
         "without the two turns of a conversation": left.not_conversations,
         **{f"outside of {recipe}: {why}": count for why, count in left.outside.items()},
-        **{f"left out: {why}": count for why, count in left.removed.items()},
+        **{f"left out: {why}": count for why, count in {**left.removed, **left.shown}.items()},
     }
     for why, count in counts.items():
         if count:

@@ -1,6 +1,7 @@
 """Commands that show the results of a run: `status`, `scores`, `compare`, `texts` and `export`."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -76,10 +77,12 @@ def scores(options: argparse.Namespace) -> int:
     ungraded = students_without_scores(run, scores)
     print_notes(f"the texts of {student} have no gradings yet, and are in no row" for student in ungraded)
     print_notes(scored.notes)
+    from skillmix.scores.table import NOTE, change_note, cut_lines, score_table, set_table, trained_note
+
+    for line in cut_lines(scores):
+        print(f"cut: {line}", file=sys.stderr)
     if options.json:
         return print_json(score_rows(scores, by_sets=options.sets))
-    from skillmix.scores.table import NOTE, change_note, score_table, set_table, trained_note
-
     if scores:
         print(score_table(scores))
         print(f"\n{NOTE}")

@@ -108,11 +108,14 @@ def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:
 
 
 def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun") -> None:
-    """Print what the run cost, the report to open and, without `--json`, commands to try next."""
+    """Print whose replies were cut, the cost of the run, its report and, without `--json`, commands to try next."""
     from skillmix.commands.closing import command_lines, cost_line
     from skillmix.commands.next_commands import Ended, next_commands
+    from skillmix.scores.table import cut_lines
 
     sys.stdout.flush()
+    for line in cut_lines(scored.scores):
+        print(f"cut: {line}", file=sys.stderr)
     cost = cost_line(
         called=result.called,
         found=result.found,

@@ -47,7 +47,7 @@ def standard_input() -> str:
 
 def score_rows(scores: "Iterable[CellScore]", *, by_sets: bool = False) -> list[dict[str, object]]:
     """The documented form of scores; `by_sets` adds the skill sets, and how many combinations were trained on."""
-    hidden = {"written"} if by_sets else {"written", "sets", "trained_on", "seen_pairs"}
+    hidden = set() if by_sets else {"sets", "trained_on", "seen_pairs"}
     return [{name: value for name, value in score.json_row().items() if name not in hidden} for score in scores]
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from sys import intern
 from typing import Any
@@ -12,9 +13,11 @@ from skillmix.datasets.card import CardFacts, dataset_card, dataset_info
 from skillmix.datasets.corpus import Corpus, corpus_of
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield, figures_of
 from skillmix.datasets.kept_texts import KeptText, removals, span_of
-from skillmix.datasets.leakage import Bars, names_inside, refuse_leaks, refuse_names
+from skillmix.datasets.leakage import EVALUATED, WRITE_FOR_TRAINING, Bars, names_inside, refuse_leaks, refuse_names
 from skillmix.datasets.row_files import Prompting, Written, prompts_shown, write_rows
+from skillmix.datasets.shown import ShownRule
 from skillmix.errors import UserError
+from skillmix.experiment.experiment import ShownMode
 from skillmix.experiment.recipes import DataRecipe, draw_set
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
 from skillmix.prompts.files import load_prompts
@@ -103,15 +106,25 @@ class DatasetPlan:
     decoding: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
     """Prompt sets whose worked examples no text may repeat."""
+    shown: ShownMode = "drop"
+    only_requested: bool = False
+    """Whether texts that show further skills are left out."""
 
     @property
     def examples(self) -> list[str]:
         """Examples that no answer may repeat."""
         return prompt_examples(self.catalog, self.copied)
 
+    @cached_property
+    def shown_rule(self) -> ShownRule:
+        """The rule on skills that texts show."""
+        return ShownRule(self.catalog, self.bars, self.shown, self.only_requested)
 
-def without_copies(texts: list[KeptText], plan: DatasetPlan, left: LeftOut) -> tuple[list[KeptText], Corpus, LeftOut]:
-    """Remove copies; return the other texts, their corpus, and the updated counts of texts left out."""
+
+def without_copies_and_leaks(
+    texts: list[KeptText], plan: DatasetPlan, left: LeftOut
+) -> tuple[list[KeptText], Corpus, LeftOut]:
+    """Remove copies and texts that show too much; return the others, their corpus, and the counts of texts left out."""
     corpus = corpus_of(t.text for t in texts)
     copies = removals(corpus, examples=plan.examples, threshold=plan.near_duplicates)
     gone = {removal.text_index for removal in copies}
@@ -122,7 +135,12 @@ def without_copies(texts: list[KeptText], plan: DatasetPlan, left: LeftOut) -> t
     removed = Counter(left.removed) + Counter(removal.why for removal in copies)
     examples = (*left.examples, *shown)[:_MOST_EXAMPLES]
     own = [index for index in range(len(texts)) if index not in gone]
-    return [texts[index] for index in own], corpus.part(own), replace(left, removed=dict(removed), examples=examples)
+    left = replace(left, removed=dict(removed), examples=examples)
+    # Checking a text takes longer than comparing it, so copies are gone before texts are checked.
+    kept = [texts[index] for index in own]
+    staying, dropped = plan.shown_rule.without_leaks(kept)
+    left = replace(left, shown=dict(Counter(left.shown) + Counter(dropped)))
+    return [kept[i] for i in staying], corpus.part([own[i] for i in staying]), left
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +186,7 @@ class WrittenDataset:
                 "not_conversations": self.left.not_conversations,
                 "outside": self.left.outside,
                 "removed": self.left.removed,
+                "shown": self.left.shown,
             },
         }
 
@@ -195,11 +214,13 @@ def make_dataset(
     ):  # with `least: 0`, a step may write an empty set
         raise _empty(plan, left)
     refuse_leaks((t.combination for t in chosen), plan.bars)
+    shown = plan.shown_rule.leaks(chosen)
     named = names_inside(((t.combination, t.replies) for t in chosen), plan.catalog, plan.bars.skills)
     if plan.names == "strict":
         refuse_names(named)
     corpus = corpus.part(indices) if corpus else corpus_of(t.text for t in chosen)
-    figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus)
+    figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus, examples=plan.examples)
+    figures = replace(figures, shown=shown)
     prompts = load_prompts(plan.prompts)
     prompting = Prompting(prompts, plan.catalog)
     with replacing(folder, DATASET) as new:
@@ -209,7 +230,9 @@ def make_dataset(
         (new / "README.md").write_text(dataset_card(facts, figures, left, yields), encoding="utf-8")
         info = dataset_info(plan.name, has_validation=written.validation > 0)
         (new / "dataset_info.json").write_text(info, encoding="utf-8")
-        write_whole(new / LINEAGE_FILE, _lineage(plan, chosen, written, figures, yields).text())
+        write_whole(
+            new / LINEAGE_FILE, _lineage(plan, chosen, written, figures, _generated(yields) | _left_out(left)).text()
+        )
     return WrittenDataset(folder, written, figures, left, tuple(yields))
 
 
@@ -219,12 +242,17 @@ def _empty(plan: DatasetPlan, left: LeftOut) -> UserError:
         "undecided": left.undecided,
         "not over": left.unfinished,
         "without two turns": left.not_conversations,
-        **left.outside,
+        **{f"with {reason}": count for reason, count in left.outside.items()},
         **left.removed,
+        **left.shown,
     }
     reasons = ", ".join(f"{count} {name}" for name, count in why.items() if count)
+    message = f"No text is left for {plan.recipe.name}: {reasons or 'there are no conversations'}. Nothing was written."
+    if left.outside.get(EVALUATED):
+        steps = ", ".join(sorted(set(plan.bars.evaluations.values())))
+        return UserError(f"{message} Combinations of {steps} must not be trained on.", hint=WRITE_FOR_TRAINING)
     return UserError(
-        f"No text is left for {plan.recipe.name}: {reasons or 'there are no conversations'}. Nothing was written.",
+        message,
         hint="`skillmix texts RUN` shows the graded texts; more conversations, a better writer or another k may help.",
     )
 
@@ -245,6 +273,11 @@ def _facts(plan: DatasetPlan, texts: Sequence[KeptText], written: Written, shown
         prompts=shown,
         graders=tuple(sorted({grader for t in texts for grader in t.graders})),
         decoding=plan.decoding,
+        checkable=len(plan.shown_rule.checkable),
+        skills=len(plan.catalog.skills),
+        shown=plan.shown,
+        only_requested=plan.only_requested,
+        evaluations=dict(sorted(Counter(plan.bars.evaluations.values()).items())),
     )
 
 
@@ -253,7 +286,7 @@ def _lineage(
     texts: Sequence[KeptText],
     written: Written,
     figures: DatasetCounts,
-    yields: Sequence[SamplingYield],
+    more_counts: Mapping[str, Any],
 ) -> DatasetFile:
     """The `skillmix.json` of a data set: what trainers and evaluations need to know."""
     sets = sorted({tuple(sorted(t.combination.skills)) for t in texts if t.combination.k > 1})
@@ -275,12 +308,17 @@ def _lineage(
             train=written.train,
             validation=written.validation,
             k={str(k): count for k, count in figures.by_k.items()},
-            **_generated(yields),
+            **more_counts,
             skills=figures.by_skill,
             topics=figures.by_topic,
             pairs=[[one, other, count] for (one, other), count in figures.by_pair.items()],
         ),
     )
+
+
+def _left_out(left: LeftOut) -> dict[str, Any]:
+    """The texts with full marks that the data set does not have, by reason."""
+    return {"left_out": {**left.outside, **left.removed, **left.shown}}
 
 
 def _generated(yields: Sequence[SamplingYield]) -> dict[str, Any]:

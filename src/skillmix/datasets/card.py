@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield
 from skillmix.render.markdown import markdown_table
@@ -32,6 +32,14 @@ class CardFacts:
     """The prompt set in the data, with its hash."""
     graders: tuple[str, ...]
     decoding: tuple[str, ...]
+    checkable: int = 0
+    """Skills of the catalogue that have a checker."""
+    skills: int = 0
+    """Skills of the catalogue."""
+    shown: str = "drop"
+    only_requested: bool = False
+    evaluations: Mapping[str, int] = field(default_factory=dict)
+    """The number of combinations of each evaluation that the data set was checked against."""
 
 
 def dataset_card(facts: CardFacts, figures: DatasetCounts, left: LeftOut, yields: Sequence[SamplingYield]) -> str:
@@ -47,7 +55,7 @@ def dataset_card(facts: CardFacts, figures: DatasetCounts, left: LeftOut, yields
         "## What is in it",
         _content(figures),
         "## Leakage",
-        _leakage(facts, figures),
+        _leakage(facts, figures, left),
         "## Licence",
         "Definitions, examples and prompts come from the catalogue and prompt set named above; those that skillmix "
         "ships are Apache-2.0. The answers are the output of the models named above, and are theirs to license.",
@@ -129,7 +137,7 @@ def _left_out(left: LeftOut) -> str:
         ("unfinished conversations", left.unfinished),
         ("texts without the two turns of a conversation", left.not_conversations),
         *((f"outside the recipe: {why}", count) for why, count in sorted(left.outside.items())),
-        *((why, count) for why, count in sorted(left.removed.items())),
+        *((why, count) for why, count in sorted({**left.removed, **left.shown}.items())),
     ]
     table = markdown_table(("why", "texts"), [(why, whole(n)) for why, n in rows if n], right=frozenset({1}))
     if not any(n for _, n in rows):
@@ -156,6 +164,8 @@ def _content(figures: DatasetCounts) -> str:
     lines += [
         f"- Distinct four-word runs, as a share of all (distinct-4): {share(figures.distinct_4)}.",
         f"- Texts with a six-word run of three or more texts: {whole(figures.framed)} of {whole(figures.texts)}.",
+        f"- Texts with a quarter or more of the three-word runs of an example: {whole(figures.near_examples)} of "
+        f"{whole(figures.texts)}. Texts with half or more, or with eight words of an example in a row, were left out.",
         "- Unusable first answers, marked in `first_answer`: "
         + (", ".join(f"{whole(n)} {status}" for status, n in unusable.items()) or "none")
         + ".",
@@ -182,11 +192,13 @@ def _table(header: str, counts: Iterable[tuple[str, int]], most: int) -> str:
     return f"{table}\n\nand {whole(len(rows) - most)} more, down to {whole(least)} (all in `skillmix.json`)."
 
 
-def _leakage(facts: CardFacts, figures: DatasetCounts) -> str:
+def _leakage(facts: CardFacts, figures: DatasetCounts, left: LeftOut) -> str:
     lines = [
-        "- No held-out topic, no held-out skill at k > 1, no combination of an evaluation: checked on every row.",
+        "- No held-out topic, no held-out skill at k > 1: checked on every row.",
+        _evaluations(facts),
         f"- {share(facts.reserved)} of the skill sets of k = 2 and more are reserved for evaluation and are in no row. "
         f"{whole(figures.holding_reserved)} texts have a larger set that contains a reserved pair or triple.",
+        _shown(facts, figures, left),
     ]
     if not figures.named:
         return "\n".join([*lines, "- No text of other skills names a held-out skill."])
@@ -197,6 +209,35 @@ def _leakage(facts: CardFacts, figures: DatasetCounts) -> str:
         right=frozenset({2}),
     )
     return "\n".join(lines) + f"\n\n{table}"
+
+
+def _evaluations(facts: CardFacts) -> str:
+    """The evaluations that every row was checked against; a card claims no other check."""
+    if not facts.evaluations:
+        return (
+            "- **No evaluation was named**, so no row was checked against the combinations of one; "
+            "`leakage.evaluations` names them."
+        )
+    listed = ", ".join(f"{name} ({whole(count)})" for name, count in facts.evaluations.items())
+    return f"- No combination of an evaluation: checked on every row against the combinations of {listed}."
+
+
+def _shown(facts: CardFacts, figures: DatasetCounts, left: LeftOut) -> str:
+    if not facts.checkable:
+        return "- No skill of the catalogue has a checker, so only requested skills were checked, not what texts show."
+    start = (
+        f"- Code looked for {whole(facts.checkable)} of the {whole(facts.skills)} skills of the catalogue in every "
+        "text, requested or not. "
+    )
+    counts = figures.shown if facts.shown == "count" else left.shown
+    found = ", ".join(f"{whole(count)}: {why}" for why, count in sorted(counts.items())) or "none"
+    outcome = {
+        "drop": f"Texts left out: {found}.",
+        "refuse": "No text shows a reserved pair or two held-out skills.",
+        "count": f"Texts of this set that show a reserved pair or two held-out skills: {found}.",
+    }
+    only = " No text shows a skill of the partition that was not requested." if facts.only_requested else ""
+    return start + outcome[facts.shown] + only
 
 
 def dataset_info(name: str, *, has_validation: bool) -> str:

@@ -1,14 +1,22 @@
-"""Find exact and near copies among texts, comparing each text with earlier kept ones."""
+"""Find copies among texts: of earlier kept texts, exact or near, and of the examples in the prompts."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmix.datasets.corpus import Corpus
+from skillmix.datasets.corpus import Corpus, corpus_of
 
 RUN: Final = 3
 """Texts are compared by their sets of three-word runs."""
+FOLLOWS: Final = 0.5
+"""A text follows an example if it has this share of the example's three-word runs, or more.
+
+One changed word breaks three runs at most: half of the runs of an example with eight words, fewer of a longer one.
+"""
+_FEWEST_COMMON: Final = 3
+"""A text with fewer runs of an example does not follow it, however short the example is."""
 _CHUNK: Final = 50_000
 _MOST_BUCKETS: Final = 26
 
@@ -162,3 +170,26 @@ def _overlap(corpus: Corpus, sets: dict[int, frozenset[int]], one: int, other: i
             sets[number] = frozenset(runs.tolist())
     common = len(sets[one] & sets[other])
     return common / (len(sets[one]) + len(sets[other]) - common)
+
+
+def example_shares(corpus: Corpus, examples: Sequence[str]) -> NDArray[np.float64]:
+    """For each text, the largest share of the three-word runs of one example that the text has."""
+    shares = np.zeros(len(corpus), np.float64)
+    if not examples:
+        return shares
+    runs, owners = corpus_of(examples, vocabulary=corpus.vocabulary).runs(RUN)
+    pairs = np.unique(np.stack((runs, owners.astype(np.uint64)), axis=1), axis=0)
+    runs, owners = pairs[:, 0], pairs[:, 1].astype(np.int64)
+    sizes = np.bincount(owners, minlength=len(examples))
+    for first in range(0, len(corpus), _CHUNK):
+        found, texts = corpus.runs(RUN, first=first, last=min(first + _CHUNK, len(corpus)))
+        inside = np.isin(found, runs)
+        found, texts, _ = _run_sets(found[inside], texts[inside], np.zeros(np.count_nonzero(inside), np.uint8))
+        # Each run of a text counts once for every example that has it.
+        start, end = np.searchsorted(runs, found, "left"), np.searchsorted(runs, found, "right")
+        counts = end - start
+        indices = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - start, counts)
+        keys, common = np.unique(np.repeat(texts, counts) * len(examples) + owners[indices], return_counts=True)
+        keys, common = keys[common >= _FEWEST_COMMON], common[common >= _FEWEST_COMMON]
+        np.maximum.at(shares, keys // len(examples), common / sizes[keys % len(examples)])
+    return shares

@@ -7,12 +7,15 @@ from itertools import combinations
 from statistics import median
 
 from skillmix.catalog.combinations import is_reserved
+from skillmix.datasets.copies import example_shares
 from skillmix.datasets.corpus import Corpus, Frame, corpus_of, distinct_share, repeated_frames
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import NamedSkill
 
 FRAME = 6
 """The number of consecutive words in a frame."""
+NEAR_EXAMPLE = 0.25
+"""The card counts kept texts that have this share of an example's three-word runs, or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class LeftOut:
     """Texts with full marks outside the recipe, by the rule that excludes them."""
     removed: dict[str, int] = field(default_factory=dict)
     """Copies by kind."""
+    shown: dict[str, int] = field(default_factory=dict)
+    """Texts that show what a data set must not, by reason."""
     examples: tuple[tuple[str, str, str], ...] = ()
     """Some of the copies: reason, text, repeated text."""
 
@@ -85,10 +90,19 @@ class DatasetCounts:
     holding_reserved: int
     """Texts whose skill set contains a smaller reserved set."""
     named: list[NamedSkill]
+    near_examples: int = 0
+    """Texts with a quarter or more of the three-word runs of an example."""
+    shown: dict[str, int] = field(default_factory=dict)
+    """Kept texts that show what they should not, by reason; empty if such texts are left out."""
 
 
 def figures_of(
-    texts: Sequence[KeptText], *, reserved: float, named: list[NamedSkill], corpus: Corpus | None = None
+    texts: Sequence[KeptText],
+    *,
+    reserved: float,
+    named: list[NamedSkill],
+    corpus: Corpus | None = None,
+    examples: Sequence[str] = (),
 ) -> DatasetCounts:
     """Count the texts of a data set."""
     corpus = corpus or corpus_of(kept.text for kept in texts)
@@ -113,6 +127,7 @@ def figures_of(
         framed=framed,
         holding_reserved=sum(count for skills, count in sets.items() if _holds_reserved(skills, reserved)),
         named=named,
+        near_examples=int((example_shares(corpus, examples) >= NEAR_EXAMPLE).sum()),
     )
 
 

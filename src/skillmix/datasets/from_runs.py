@@ -9,7 +9,7 @@ from typing import Literal
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.datasets.build import DatasetPlan, Writers, WrittenDataset, make_dataset, without_copies
+from skillmix.datasets.build import DatasetPlan, Writers, WrittenDataset, make_dataset, without_copies_and_leaks
 from skillmix.datasets.counts import LeftOut
 from skillmix.datasets.from_journal import RunSource, found_in
 from skillmix.datasets.kept_texts import KeptText
@@ -17,7 +17,7 @@ from skillmix.datasets.leakage import Bars, bars_for, bars_of, combinations_in, 
 from skillmix.datasets.row_files import prompts_shown, read_rows, require_parquet
 from skillmix.datasets.waves import Waves
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import Experiment, StudentSettings
+from skillmix.experiment.experiment import Experiment, ShownMode, StudentSettings
 from skillmix.experiment.recipes import DataRecipe
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
@@ -68,6 +68,8 @@ def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
         graders=tuple(step.graders),
         decoding=(f"{step.writer}: {_decoding(writer)}",) if writer else (),
         copied=tuple(sorted({s.prompts or experiment.prompts for s in experiment.students.values()})),
+        shown=experiment.leakage.shown,
+        only_requested=step.only_requested,
     )
 
 
@@ -96,7 +98,7 @@ def _joined(step: DatasetStep, plan: DatasetPlan, run: Run, folder: Path) -> Wri
 
 def _made(texts: list[KeptText], plan: DatasetPlan, folder: Path, left: LeftOut) -> WrittenDataset:
     inside, left = _of_recipe(texts, plan, left)
-    kept, corpus, left = without_copies(inside, plan, left)
+    kept, corpus, left = without_copies_and_leaks(inside, plan, left)
     return make_dataset(kept, plan, folder, left=left, corpus=corpus)
 
 
@@ -138,6 +140,9 @@ class FromRuns:
     reserved: float = 0.2
     near_duplicates: float | None = 0.7
     validation: float = 0.05
+    shown: ShownMode | None = None
+    """What happens to texts that show what they must not; None for the first run's setting."""
+    only_requested: bool = False
     output: Path | None = None
 
 
@@ -183,6 +188,8 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
         near_duplicates=wanted.near_duplicates,
         validation=wanted.validation,
         copied=tuple(sorted({p for e in experiments for p in _prompts_used(e)})),
+        shown=wanted.shown or (experiments[0].leakage.shown if experiments else "drop"),
+        only_requested=wanted.only_requested,
     )
     return _made(texts, plan, output, left)
 

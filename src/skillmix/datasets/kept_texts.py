@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Final, Literal
 
 from skillmix.catalog.combinations import Combination
-from skillmix.datasets.copies import earlier_copies
+from skillmix.datasets.copies import FOLLOWS, earlier_copies, example_shares
 from skillmix.datasets.corpus import Corpus, holds_run_of
 from skillmix.hashing import digest
 
@@ -76,8 +76,11 @@ class Removal:
 
 
 def removals(corpus: Corpus, *, examples: Sequence[str], threshold: float | None) -> list[Removal]:
-    """The copies among texts, in order; each text is compared with earlier ones only, so later texts change nothing."""
-    copied = holds_run_of(corpus, examples, length=COPIED_WORDS)
+    """The copies among texts, in order; each text is compared with earlier ones only, so later texts change nothing.
+
+    A text repeats an example if it has eight words of it in a row, or half of its three-word runs.
+    """
+    copied = holds_run_of(corpus, examples, length=COPIED_WORDS) | (example_shares(corpus, examples) >= FOLLOWS)
     own = [index for index in range(len(corpus)) if not copied[index]]
     by_index = {index: Removal(index, "repeats an example") for index in range(len(corpus)) if copied[index]}
     for index, earlier in zip(own, earlier_copies(corpus.part(own), threshold=threshold), strict=True):

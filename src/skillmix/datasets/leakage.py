@@ -6,9 +6,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import step_cells
 from skillmix.experiment.step_base import student_name
-from skillmix.experiment.steps import EvaluateStep
+from skillmix.experiment.steps import EvaluateStep, GenerateStep
 from skillmix.models.lineage import Lineage, other_partitions
 from skillmix.runs.students import lineage_of_student
 
@@ -35,6 +35,7 @@ class Bars:
     """Held-out topics."""
     skills: frozenset[str]
     """Held-out skills; a text with k = 1 may show one."""
+    train_skills: frozenset[str]
     evaluations: Mapping[str, str]
     """Ids of evaluated combinations, each with the step or file that evaluates it."""
     reserved: float
@@ -44,26 +45,39 @@ class Bars:
         """The rule that a combination breaks; None if it breaks none."""
         return next((rule for rule, breaks in _RULES.items() if breaks(self, combination)), None)
 
+    def leak_shown(self, skills: Set[str]) -> str | None:
+        """The rule that a text breaks if it shows these skills, requested or not; None if it breaks none."""
+        if any(is_reserved(pair, self.reserved) for pair in combinations(sorted(skills), 2)):
+            return RESERVED_PAIR
+        return TWO_HELD_OUT if len(self.skills & skills) > 1 else None
 
+
+EVALUATED: Final = "a combination of an evaluation"
+WRITE_FOR_TRAINING: Final = (
+    "Write texts for data sets with a dataset step, or with a generate step that has purpose: training: its "
+    "combinations are not those of evaluations."
+)
+RESERVED_PAIR: Final = "shows a reserved pair"
+TWO_HELD_OUT: Final = "shows two held-out skills"
 _RULES: Final[Mapping[str, Callable[[Bars, Combination], bool]]] = {
     "a held-out topic": lambda bars, c: c.topic in bars.topics,
     "a held-out skill at k > 1": lambda bars, c: c.k > 1 and not bars.skills.isdisjoint(c.skills),
-    "a combination of an evaluation": lambda bars, c: c.id in bars.evaluations,
+    EVALUATED: lambda bars, c: c.id in bars.evaluations,
     "a reserved skill set": lambda bars, c: is_reserved(c.skills, bars.reserved),
 }
 
 
 def bars_of(catalog: Catalog, *, partition: str | None, evaluations: Mapping[str, str], reserved: float) -> Bars:
     """The bars that follow from a partition and from evaluations."""
-    held_out = catalog.partition(partition).held_out
-    return Bars(frozenset(held_out.topics), frozenset(held_out.skills), evaluations, reserved)
+    train, held_out = catalog.partition(partition).train, catalog.partition(partition).held_out
+    return Bars(frozenset(held_out.topics), frozenset(held_out.skills), frozenset(train.skills), evaluations, reserved)
 
 
-def refuse_leaks(combinations: Iterable[Combination], bars: Bars) -> None:
+def refuse_leaks(chosen: Iterable[Combination], bars: Bars) -> None:
     """Raise an error if a text must not be trained on; it lists every broken rule with a count and an example."""
     counts: Counter[str] = Counter()
     examples: dict[str, Combination] = {}
-    for combination in combinations:
+    for combination in chosen:
         rule = bars.leak_of(combination)
         if rule is not None:
             counts[rule] += 1
@@ -75,7 +89,7 @@ def refuse_leaks(combinations: Iterable[Combination], bars: Bars) -> None:
     )
     raise UserError(
         f"The data set would leak: {counts.total()} texts must not be trained on: {broken}. Nothing was written.",
-        hint="A recipe such as D(1,2) excludes such texts.",
+        hint=WRITE_FOR_TRAINING if set(counts) == {EVALUATED} else "A recipe such as D(1,2) excludes such texts.",
     )
 
 
@@ -95,14 +109,17 @@ def bars_for(experiment: Experiment, catalog: Catalog) -> Bars:
 
 
 def evaluated(experiment: Experiment, catalog: Catalog) -> dict[str, str]:
-    """The ids of combinations that an experiment evaluates, each with its step."""
+    """The ids of combinations that an experiment draws for evaluation, each with its step.
+
+    A generate step draws the combinations of an evaluation unless its purpose is training.
+    """
     steps_by_id: dict[str, str] = {}
     for step in experiment.steps:
-        if isinstance(step, EvaluateStep):
+        if isinstance(step, EvaluateStep) or (isinstance(step, GenerateStep) and step.purpose == "evaluation"):
             # Every student gets the same draw, so one is enough.
             for cell in step_cells(step.model_copy(update={"students": step.students[:1]}), experiment, catalog):
                 for combination in cell.combinations:
-                    steps_by_id.setdefault(combination.id, f"step {step.name} of {experiment.name}")
+                    steps_by_id.setdefault(combination.id, f"{step.stage} step {step.name} of {experiment.name}")
     return steps_by_id
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from skillmix.catalog.catalog import Side
-from skillmix.catalog.combinations import Draw
+from skillmix.catalog.combinations import Draw, training_draw
 from skillmix.datasets.build import DatasetPlan, Writers, has_two_turns, kept_texts
 from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.counts import LeftOut, SamplingYield
@@ -120,8 +120,12 @@ class Waves:
                 return
 
     def _candidates(self, k: int) -> Candidates:
-        draw = Draw(side=self._side(k), setting="train", k=k, seed=self.context.experiment.seed, purpose="training")
-        allowed = (c for c in self.context.draws.combinations(draw) if self.plan.bars.leak_of(c) is None)
+        experiment = self.context.experiment
+        pools = self.context.catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
+        draw = training_draw(Draw(side=self._side(k), setting="train", k=k, seed=experiment.seed), pools)
+        bars, rule = self.plan.bars, self.plan.shown_rule
+        drawn = self.context.draws.combinations(draw)
+        allowed = (c for c in drawn if bars.leak_of(c) is None and not rule.forbids(c))
         return Candidates(allowed, generations=self.step.generations)
 
     def _side(self, k: int) -> Side:
@@ -196,7 +200,10 @@ class Waves:
         )
         accepted = [False] * len(conversations)
         for number, index in enumerate(outcome.indices):
-            accepted[index] = number not in outcome.removed
+            if number not in outcome.removed:
+                reason = self.plan.shown_rule.reason_to_drop(outcome.full[number])
+                accepted[index] = reason is None
+                outcome.shown |= {number: reason} if reason else {}
         sampler.learn(accepted)
         return outcome
 
@@ -206,7 +213,10 @@ class Waves:
         self.texts += [by_index[index] for index in taken]
         target = sampler.target
         last = taken[-1] if len(taken) == target.kept and taken else len(sampler.tried) - 1
-        removed = Counter(why for number, why in outcome.removed.items() if outcome.indices[number] <= last)
+        removed, shown = (
+            Counter(why for number, why in reasons.items() if outcome.indices[number] <= last)
+            for reasons in (outcome.removed, outcome.shown)
+        )
         self.yields.append(
             SamplingYield(
                 k=k,
@@ -226,6 +236,7 @@ class Waves:
             unfinished=self.left.unfinished + outcome.unfinished,
             less=self.left.less + outcome.less,
             removed=dict(Counter(self.left.removed) + removed),
+            shown=dict(Counter(self.left.shown) + shown),
             examples=(*self.left.examples, *outcome.examples)[:5],
         )
 
@@ -268,6 +279,8 @@ class _Outcome:
     """Indices of the texts with full marks among all tried."""
     removed: dict[int, str] = field(default_factory=dict)
     """Reasons by index among the texts with full marks."""
+    shown: dict[int, str] = field(default_factory=dict)
+    """Reasons to drop a text for what it shows, by index among the texts with full marks."""
     examples: tuple[tuple[str, str, str], ...] = ()
     undecided: int = 0
     unfinished: int = 0

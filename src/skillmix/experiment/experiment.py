@@ -159,6 +159,10 @@ class AnswerSettings(Section):
     missing_marker: Literal["whole", "zero"] = "whole"
 
 
+ShownMode = Literal["refuse", "drop", "count"]
+"""What happens to a text that shows a reserved pair or two held-out skills: an error, left out, or only counted."""
+
+
 class LeakageSettings(Section):
     """What a data set must not contain, besides held-out topics and skills."""
 
@@ -168,6 +172,8 @@ class LeakageSettings(Section):
     """Whether the name of a held-out skill inside a text is listed, or is an error."""
     reserved: Share = 0.2
     """Share of the skill sets with k >= 2 that no data set contains, with any topic."""
+    shown: ShownMode = "drop"
+    """Texts that show a reserved pair or two held-out skills, requested or not, where the skills have a checker."""
 
 
 class Experiment(Section):

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from skillmix.catalog.catalog import Catalog, Setting
-from skillmix.catalog.combinations import Combination, Draw, draw_combinations, draw_ladder, draw_reserved
+from skillmix.catalog.combinations import (
+    Combination,
+    Draw,
+    Purpose,
+    draw_combinations,
+    draw_ladder,
+    draw_reserved,
+    training_draw,
+)
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
 from skillmix.experiment.step_base import SetChoice, Step, setting_label
 
@@ -24,6 +32,7 @@ class PlannedCell:
     first: int = 0
     """Number of the first generation; a later wave of a data set begins above 0."""
     sets: SetChoice = "all"
+    purpose: Purpose = "evaluation"
 
     @property
     def label(self) -> str:
@@ -44,9 +53,10 @@ def cells_of(experiment: Experiment, catalog: Catalog) -> list[PlannedCell]:
 def step_cells(step: Step, experiment: Experiment, catalog: Catalog) -> Iterator[PlannedCell]:
     """The cells of one step; the students of a step share its draws."""
     for cell in step.undrawn_cells(experiment.steps):
-        pool = catalog.pool(cell.setting, partition=experiment.partition, exclude=experiment.exclude)
+        pools = catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
+        draw = Draw(side=dict(pools)[cell.setting], setting=cell.setting, k=cell.k, seed=experiment.seed)
+        draw = training_draw(draw, pools) if cell.purpose == "training" else draw
         reserved = experiment.leakage.reserved if cell.sets == "reserved" else None
-        draw = Draw(side=pool, setting=cell.setting, k=cell.k, seed=experiment.seed)
         yield PlannedCell(
             step=step.name,
             student=cell.student,
@@ -56,6 +66,7 @@ def step_cells(step: Step, experiment: Experiment, catalog: Catalog) -> Iterator
             combinations=_drawn(draw, cell.combinations, is_ladder=cell.is_ladder, reserved=reserved),
             generations=cell.generations,
             sets=cell.sets,
+            purpose=cell.purpose,
         )
 
 
@@ -85,14 +96,18 @@ RowKey = tuple[str, str, str, int]
 """Student, grader, setting as tables name it, and k."""
 
 
-def planned_rows(experiment: Experiment) -> dict[RowKey, set[tuple[int, bool]]]:
-    """The rows of an experiment's table; for each row the numbers of combinations, and whether they form a ladder."""
-    rows: dict[RowKey, set[tuple[int, bool]]] = {}
+PlannedDraw = tuple[int, bool, Purpose]
+"""The number of combinations, whether they form a ladder, and what they are drawn for."""
+
+
+def planned_rows(experiment: Experiment) -> dict[RowKey, set[PlannedDraw]]:
+    """The rows of an experiment's table, each with the draws that are planned for it."""
+    rows: dict[RowKey, set[PlannedDraw]] = {}
     for step in experiment.steps:
         for cell in step.undrawn_cells(experiment.steps):
             for grader in cell.graders:
                 key = (cell.student, grader, cell.label, cell.k)
-                rows.setdefault(key, set()).add((cell.combinations, cell.is_ladder))
+                rows.setdefault(key, set()).add((cell.combinations, cell.is_ladder, cell.purpose))
     return rows
 
 
@@ -106,9 +121,9 @@ def covers(experiment: Experiment, other: Experiment) -> bool:
     """Whether an experiment plans every combination of every row that another one plans, and names its writers."""
     rows = planned_rows(experiment)
     has_rows = all(
-        any(count >= wanted and ladder == is_ladder for count, ladder in rows.get(key, ()))
+        any(count >= wanted and kind == wanted_kind for count, *kind in rows.get(key, ()))
         for key, draws in planned_rows(other).items()
-        for wanted, is_ladder in draws
+        for wanted, *wanted_kind in draws
     )
     return has_rows and writers_and_graders(other) <= writers_and_graders(experiment)
 

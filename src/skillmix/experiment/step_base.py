@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from pydantic_core.core_schema import LiteralSchema, literal_schema
 
 from skillmix.catalog.catalog import Setting
+from skillmix.catalog.combinations import Purpose
 
 _T = TypeVar("_T")
 
@@ -83,6 +84,8 @@ class UndrawnCell:
     generations: int
     is_ladder: bool
     sets: SetChoice = "all"
+    purpose: Purpose = "evaluation"
+    """Whether the combinations are drawn for an evaluation or for training data."""
 
     @property
     def label(self) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from skillmix.catalog.catalog import Setting
+from skillmix.catalog.combinations import Purpose
 from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.experiment.step_base import (
@@ -40,6 +41,8 @@ class GenerateStep(Step):
     k: FilledList[Positive]
     combinations: Positive = 100
     generations: Positive = 3
+    purpose: Purpose = "evaluation"
+    """With `training`, the step draws combinations that no evaluation has, and a data set may take its texts."""
 
     @property
     def model_references(self) -> tuple[str, ...]:
@@ -53,7 +56,7 @@ class GenerateStep(Step):
 
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
         """One cell for each setting, k and student; the students share the draws."""
-        yield from _cells_of(self, is_ladder=False)
+        yield from _cells_of(self, is_ladder=False, purpose=self.purpose)
 
 
 class EvaluateStep(Step):
@@ -113,7 +116,9 @@ class EvaluateStep(Step):
         yield from _cells_of(self, is_ladder=self.ladder, sets=self.sets)
 
 
-def _cells_of(step: GenerateStep | EvaluateStep, *, is_ladder: bool, sets: SetChoice = "all") -> Iterator[UndrawnCell]:
+def _cells_of(
+    step: GenerateStep | EvaluateStep, *, is_ladder: bool, sets: SetChoice = "all", purpose: Purpose = "evaluation"
+) -> Iterator[UndrawnCell]:
     for setting in step.settings:
         for k in step.k:
             for student in step.student_names:
@@ -127,6 +132,7 @@ def _cells_of(step: GenerateStep | EvaluateStep, *, is_ladder: bool, sets: SetCh
                     generations=step.generations,
                     is_ladder=is_ladder,
                     sets=sets,
+                    purpose=purpose,
                 )
 
 
@@ -204,6 +210,8 @@ class DatasetStep(Step):
     """Share of common three-word sequences that makes a text a copy of an earlier one; null drops exact copies only."""
     validation: Share = 0.05
     """Share of the combinations whose texts form the validation part."""
+    only_requested: bool = False
+    """Whether to leave out texts that show a further skill of the partition, where code can tell; for controls."""
 
     @model_validator(mode="after")
     def _written_or_joined(self) -> "DatasetStep":

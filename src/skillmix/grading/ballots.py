@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from skillmix.calls import text_id
+from skillmix.calls import text_id, was_cut
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import Answer, Rules
 from skillmix.grading.points import Points, decide_points
@@ -18,6 +18,13 @@ class StudentText:
     combination: Combination
     generation: int
     answer: Answer
+    finish: str | None = None
+    """Why the student stopped, in the provider's words; None if unknown."""
+
+    @property
+    def is_cut(self) -> bool | None:
+        """Whether the reply ended at the token limit; None if unknown."""
+        return was_cut(self.finish)
 
     @property
     def conversation(self) -> tuple[str, str, int]:

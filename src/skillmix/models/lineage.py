@@ -86,6 +86,8 @@ class Lineage:
     is_adapter: bool
     identity: str
     """A hash of all files of the lineage: another data set, recipe or seed makes another model."""
+    recipe: str = ""
+    """A hash of the recipes, without seeds: trainings that share it and their data sets repeat each other."""
     partitions: frozenset[TrainedPartition] = frozenset()
     """Those of all data sets, or of all trainings where a data set is not found."""
 
@@ -192,6 +194,7 @@ def _lineage_of_models(models: Sequence[_TunedModel], datasets: Mapping[str, Dat
         is_adapter=newest.adapter,
         identity=short_id("lineage", *(model.file.document for model in _in_hash_order(models))),
         partitions=_partitions_of(used or files),
+        recipe=short_id("recipe", *([file.recipe, file.adapter] for file in files)),
     )
 
 

@@ -131,6 +131,8 @@ class CountsEntry(_Entry):
     skills: _Counts = {}
     topics: _Counts = {}
     pairs: list[_Pair] = []
+    left_out: _Counts = {}
+    """Texts with full marks that the data set does not have, by reason."""
 
 
 class DatasetFile(_LineageFile):

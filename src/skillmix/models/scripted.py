@@ -51,6 +51,8 @@ class Rates:
     """The grader leaves out a row."""
     refusal: float = 0.0
     """The call ends in a refusal."""
+    cut: float = 0.0
+    """The reply says that it ended at the token limit; its text is whole."""
 
 
 class ScriptedModel:
@@ -92,7 +94,8 @@ class ScriptedModel:
             )
         text = self._write(task, chance) if self._kind == "student" else self._grade(task, request, chance)
         words = sum(len(message.content.split()) for message in request.messages)
-        return Reply(text, finish="stop", input_tokens=words, output_tokens=len(text.split()))
+        finish = "length" if chance.falls("cut", self._rates.cut) else "stop"
+        return Reply(text, finish=finish, input_tokens=words, output_tokens=len(text.split()))
 
     def _write(self, task: Subject, chance: "_Chance") -> str:
         names = task.combination.skills

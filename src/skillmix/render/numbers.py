@@ -13,13 +13,19 @@ def share(value: float | None) -> str:
     return text[1:] if text.startswith("0") else text
 
 
-def share_with_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """A score and its 95 % interval.
+TOO_FEW = "[too few]"
+"""Stands for an interval that too few combinations would make unreliable."""
 
-    >>> share_with_interval(0.37, 0.28, 0.47)
-    '.37 [.28, .47]'
+
+def share_with_interval(value: float | None, low: float | None, high: float | None) -> str:
+    """A score and its 95 % interval, or that there are too few combinations for one.
+
+    >>> share_with_interval(0.37, 0.28, 0.47), share_with_interval(0.37, None, None)
+    ('.37 [.28, .47]', '.37 [too few]')
     """
-    return share(value) if value is None else f"{share(value)} [{share(low)}, {share(high)}]"
+    if value is None or low is None or high is None:
+        return share(value) if value is None else f"{share(value)} {TOO_FEW}"
+    return f"{share(value)} [{share(low)}, {share(high)}]"
 
 
 def signed(value: float | None) -> str:
@@ -35,12 +41,14 @@ def signed(value: float | None) -> str:
 
 
 def signed_with_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """A difference and its 95 % interval.
+    """A difference and its 95 % interval, or that there are too few combinations for one.
 
-    >>> signed_with_interval(0.05, -0.1, 0.2)
-    '+.05 [−.10, +.20]'
+    >>> signed_with_interval(0.05, -0.1, 0.2), signed_with_interval(0.05, None, None)
+    ('+.05 [−.10, +.20]', '+.05 [too few]')
     """
-    return signed(value) if value is None else f"{signed(value)} [{signed(low)}, {signed(high)}]"
+    if value is None or low is None or high is None:
+        return signed(value) if value is None else f"{signed(value)} {TOO_FEW}"
+    return f"{signed(value)} [{signed(low)}, {signed(high)}]"
 
 
 def p_value(value: float) -> str:

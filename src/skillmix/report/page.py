@@ -1,7 +1,7 @@
 """The two HTML pages of a report, one with the findings and one with the texts; all text from outside is escaped."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Final
 
@@ -9,13 +9,16 @@ from jinja2 import Environment, StrictUndefined
 
 from skillmix.catalog.novelty import ASSUMPTIONS
 from skillmix.grading.points import METRICS
-from skillmix.models.lineage import short_name
-from skillmix.render.numbers import share, whole
+from skillmix.render.numbers import whole
 from skillmix.report.contents import Contents, ReportFigure
-from skillmix.report.records import Report
+from skillmix.report.finding_sentences import finding_sentence
+from skillmix.report.records import Report, by_key
 from skillmix.report.sections import SECTIONS
 from skillmix.report.tables.table import Count, Estimate, PValue, ReportTable, ScoreEntry
-from skillmix.scores.findings import CONTROL_MARGIN, SMALLEST_GAIN, Claim, Compared, Finding
+from skillmix.scores.cells import Cell, CellKey
+from skillmix.scores.claims import Claim
+from skillmix.scores.findings import Finding
+from skillmix.scores.format_effect import effect_between
 
 ASSETS: Final = ("report.css", "texts.js")
 # Characters that a browser acts on or a reader cannot see: controls, marks of direction, invisible letters.
@@ -85,10 +88,11 @@ def _entry_kind(entry: object) -> str:
 def _claims(report: Report) -> list[tuple[str, list[tuple[Finding, str, str]]]]:
     """Each claim with its findings, their sentences, and the style class of their verdicts."""
     claims = dict.fromkeys(finding.claim for finding in report.findings)
+    cells = by_key(report.cells)
     return [
         (
-            CLAIMS[claim],
-            [(f, finding_sentence(f), f.verdict.replace(" ", "-")) for f in report.findings if f.claim == claim],
+            CLAIM_TITLES[claim],
+            [(f, claim_sentence(f, cells), f.verdict.replace(" ", "-")) for f in report.findings if f.claim == claim],
         )
         for claim in claims
     ]
@@ -111,105 +115,41 @@ def _glance(report: Report) -> list[tuple[str, str]]:
     ]
 
 
-CLAIMS: Final[dict[Claim, str]] = {
+CLAIM_TITLES: Final[dict[Claim, str]] = {
+    "composition": "Texts that combine skills teach more than further practice of single skills",
+    "trained k": "Tuning lifts texts with train skills, with as many skills as trained on",
     "held-out": "Tuning on train skills lifts texts with held-out skills",
     "larger k": "Tuning on texts with few skills lifts texts with more skills than trained on",
     "efficiency": "Skill-richer data teach more, with no more conversations",
     "control": "Data with single skills alone do not teach composition",
 }
 _NEEDS: Final[dict[Claim, str]] = {
+    "composition": "two students tuned on one base, one with k of 2 or more and one with k = 1 alone, both evaluated "
+    "at k of 2 or more",
+    "trained k": "a base and a student tuned on it, both evaluated on train skills at a k that it was trained on",
     "held-out": "a base and a student tuned on it with k of 2 or more, both evaluated on held-out skills",
     "larger k": "a base and a student tuned on it, both evaluated at a larger k than it was trained on",
     "efficiency": "two students tuned on one base, the one with the larger k on no more conversations than the other",
-    "control": "a base and a student tuned on it with k = 1 alone, both evaluated at k of 3 or more",
+    "control": "a base and a student tuned on it with k = 1 alone, both evaluated at k of 2 or more",
 }
 
 
-def finding_sentence(finding: Finding) -> str:
-    """One sentence about a finding, with its numbers."""
-    return _SENTENCES[finding.verdict](finding)
+def claim_sentence(finding: Finding, cells: Mapping[CellKey, Cell]) -> str:
+    """The sentence about a finding, and where format explains a difference or hides skill."""
+    students = finding.first, finding.second
+    notes = []
+    for c in finding.compared:
+        effect = effect_between(students, finding.runs, (finding.grader, finding.setting, c.k), cells, c.gain)
+        words = effect.words(*students)
+        notes += [f" At k = {c.k}, {words}."] if words else []
+    return finding_sentence(finding) + "".join(notes)
 
 
 def missing_claims(report: Report) -> list[tuple[str, str]]:
     """Claims that the runs have no data for, and what data they would need."""
     judged = {finding.claim for finding in report.findings}
-    return [(CLAIMS[claim], f"The runs do not have {_NEEDS[claim]}.") for claim in CLAIMS if claim not in judged]
-
-
-def _supported(finding: Finding) -> str:
-    if finding.claim == "control":
-        worst = max(finding.compared, key=lambda c: c.gain.high)
-        return (
-            f"{_who(finding)} changes full marks by {_estimate(worst)} at k = {worst.k}, and at no k of "
-            f"{_ks(finding.compared)} can the gain be {share(CONTROL_MARGIN)} or more."
-        )
-    found = [c for c in finding.compared if c.is_found and c.gain.mean > 0]
-    best = max(found, key=lambda c: c.gain.mean)
-    where = "every k tried" if len(found) == len(finding.compared) else "some k"
-    return (
-        f"{_who(finding)} lifts full marks by {_estimate(best)} at k = {best.k} ({_p(best)}); a gain is "
-        f"found at {where}: {_ks(found)}" + ("." if where != "some k" else f" of {_ks(finding.compared)}.")
-    )
-
-
-def _not_supported(finding: Finding) -> str:
-    if finding.claim == "control":
-        found = [c for c in finding.compared if c.is_found and c.gain.mean >= CONTROL_MARGIN]
-        best = max(found, key=lambda c: c.gain.mean)
-        return f"{_who(finding)} does lift full marks, by {_estimate(best)} at k = {best.k} ({_p(best)})."
-    worse = [c for c in finding.compared if c.is_found and c.gain.mean < 0]
-    if worse:
-        worst = min(worse, key=lambda c: c.gain.mean)
-        return f"{_who(finding)} lowers full marks by {_estimate(worst)} at k = {worst.k} ({_p(worst)})" + (
-            ", though it lifts them at others."
-            if any(c.is_found and c.gain.mean > 0 for c in finding.compared)
-            else "."
-        )
-    best = max(finding.compared, key=lambda c: c.gain.high)
-    return (
-        f"{_who(finding)} changes full marks by {_estimate(best)} at k = {best.k}, and at no k of "
-        f"{_ks(finding.compared)} can the gain be {share(SMALLEST_GAIN)} or more."
-    )
-
-
-def _too_little(finding: Finding) -> str:
-    best = max(finding.compared, key=lambda c: c.gain.mean)
-    unit = best.gain.unit
-    have = {"combinations": best.gain.combinations, "seeds": best.gain.seeds, "partitions": best.gain.partitions}[unit]
-    need = (
-        f"about {whole(finding.more)} more {unit} at each k would be needed to decide"
-        if finding.more is not None and unit == "combinations"
-        else f"about {whole(finding.more)} more {unit} would be needed to decide"
-        if finding.more is not None
-        else "the data cannot say how many more would be needed"
-    )
-    return (
-        f"{_who(finding)} changes full marks by {_estimate(best)} at k = {best.k} ({_p(best)}) over "
-        f"{whole(have)} {unit}; {need}."
-    )
-
-
-def _who(finding: Finding) -> str:
-    """The second student against the first, with their training data."""
-    first = f"{finding.first}" + (f", {short_name(finding.first_k)}" if finding.first_k else "")
-    sizes = ""
-    if finding.claim == "efficiency":
-        sizes = f" ({whole(finding.second_rows or 0)} conversations against {whole(finding.first_rows or 0)})"
-    return f"{finding.second}, tuned on {short_name(finding.second_k)}, against {first}{sizes},"
-
-
-def _estimate(compared: Compared) -> str:
-    gain = compared.gain
-    return Estimate(gain.mean, gain.low, gain.high, is_signed=True).text
-
-
-def _p(compared: Compared) -> str:
-    text = PValue(compared.p_corrected).text
-    return f"corrected p {text if text.startswith('<') else f'= {text}'}"
-
-
-def _ks(compared: list[Compared] | tuple[Compared, ...]) -> str:
-    return ", ".join(str(c.k) for c in compared)
-
-
-_SENTENCES: Final = {"supported": _supported, "not supported": _not_supported, "too little data": _too_little}
+    return [
+        (title, f"The runs do not have {_NEEDS[claim]}.")
+        for claim, title in CLAIM_TITLES.items()
+        if claim not in judged
+    ]

@@ -49,6 +49,18 @@ class Shown:
     """Texts that show a skill without having been asked for it."""
 
 
+@dataclass(frozen=True, slots=True)
+class FollowedExamples:
+    """The texts of one cell that follow an example of the prompts."""
+
+    key: CellKey
+    texts: int
+    following: int
+    full_marks: int
+    full_marks_following: int
+    """Texts with full marks that follow an example."""
+
+
 StudentKey = tuple[str, str]
 """Run and student."""
 
@@ -77,6 +89,8 @@ class Report:
     datasets: tuple[tuple[str, DatasetFacts], ...] = ()
     curves: tuple[tuple[str, TrainingCurve], ...] = ()
     shown: tuple[Shown, ...] = ()
+    followed: tuple[FollowedExamples, ...] = ()
+    """By cell, for runs whose catalogue is known."""
     categories: Mapping[str, str] = field(default_factory=dict)
     common_skills: frozenset[str] = frozenset()
     corpus_tokens: float = 2e12
@@ -116,7 +130,7 @@ class Report:
     def pairs_to_compare(self) -> list[tuple[StudentKey, StudentKey]]:
         """Before and after: a base and its richest tuned model; without lineage the first two students of a run."""
         by_lineage = dict.fromkeys(
-            ((run, f.first), (run, f.second)) for f in self.findings if f.claim != "efficiency" for run in f.runs[:1]
+            ((run, f.first), (run, f.second)) for f in self.findings if not f.first_k for run in f.runs[:1]
         )
         if by_lineage:
             return list(by_lineage)

@@ -13,7 +13,8 @@ from skillmix.grading.points import FULL_MARKS, Points
 from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
 from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, RunArchive
-from skillmix.report.records import RunFacts, Shown
+from skillmix.report.followed_examples import followed_examples
+from skillmix.report.records import FollowedExamples, RunFacts, Shown
 from skillmix.runs.reading.graded_conversations import ConversationKey, graded_conversations, written_conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
@@ -36,8 +37,11 @@ class RunReading:
     cells: tuple[Cell, ...]
     by_rules: Mapping[str, tuple[Cell, ...]]
     decided: list[tuple[Ballot, Points]]
+    graders_with_code: frozenset[str]
+    """Graders whose skills with a checker code decided in this reading."""
     readability: list[Readability]
     shown: list[Shown]
+    followed: list[FollowedExamples]
     archived: ArchivedRun
     combinations: Mapping[str, Combination]
     lineages: Mapping[str, Lineage]
@@ -98,6 +102,7 @@ class _ArchivedCalls:
     numbers: RunArchive
     combinations: Mapping[str, Combination]
     evidence: Mapping[ConversationKey, CodeEvidence]
+    graders_with_code: frozenset[str]
 
 
 def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
@@ -122,8 +127,10 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         cells=cells,
         by_rules={name: cells_and_points[0] for name, cells_and_points in by_rules.items()},
         decided=points,
+        graders_with_code=archived.graders_with_code,
         readability=archived.counter.readability(run.name),
         shown=_shown(run.name, records, archived.evidence),
+        followed=list(followed_examples(run, cells, points)),
         archived=ArchivedRun(archived.numbers, records.texts, points, archived.evidence, run.rules(main)),
         combinations=archived.combinations,
         lineages=lineages,
@@ -166,7 +173,8 @@ def _archived_calls(run: Run, archive: Archive) -> _ArchivedCalls:
     records = builder.records()
     if code is run.code:
         records = run.remember("records", lambda: records)
-    return _ArchivedCalls(records, counter, numbers, combinations, evidence)
+    with_code = frozenset(grader.name for grader in run.graders_with_code) if code else frozenset[str]()
+    return _ArchivedCalls(records, counter, numbers, combinations, evidence, with_code)
 
 
 def _evidence(run: Run, text: StudentText, verdict: Verdict) -> CodeEvidence:

@@ -17,7 +17,7 @@ class SectionHeading:
 SECTIONS: Final[dict[SectionId, SectionHeading]] = {
     "findings": SectionHeading(
         "Findings",
-        "Four claims about learning to combine skills, decided by lineage and by paired differences on the same "
+        "Six claims about learning to combine skills, decided by lineage and by paired differences on the same "
         "combinations, never by names.",
     ),
     "scores": SectionHeading(

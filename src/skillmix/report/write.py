@@ -188,13 +188,18 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
         reserved={r.facts.name: r.reserved for r in readings if r.reserved is not None},
         findings=tuple(found),
         changes=tuple(before_and_after(contenders, by_key(cells))),
-        rounds=tuple(a for r in readings for a in round_agreement(r.facts.name, [b for b, _ in r.decided])),
+        rounds=tuple(
+            agreement
+            for r in readings
+            for agreement in round_agreement(r.facts.name, [b for b, _ in r.decided], r.graders_with_code)
+        ),
         agreements=tuple(a for found_by_run, _ in agreements.values() for a in found_by_run),
         disagreements={name: tuple(worst) for name, (_, worst) in agreements.items() if worst},
         readability=tuple(x for r in readings for x in r.readability),
         datasets=tuple((r.facts.name, facts) for r in readings for facts in r.datasets),
         curves=tuple((r.facts.name, curve) for r in readings for curve in r.curves),
         shown=tuple(s for r in readings for s in r.shown),
+        followed=tuple(f for r in readings for f in r.followed),
         categories={skill.name: skill.category for catalog in catalogs for skill in catalog.skills},
         common_skills=frozenset(s for catalog in catalogs for s in catalog.exclude.get("common", ())),
         corpus_tokens=options.tokens or 2e12,

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from skillmix.calls import Call, CallProblem, GradeKey, Reply
+from skillmix.calls import Call, CallProblem, GradeKey, Reply, was_cut
 from skillmix.checkers.judge import Verdict
 from skillmix.errors import UserError
 from skillmix.grading.ballots import Ballot, StudentText
@@ -108,7 +108,14 @@ def _texts(run: Run, records: RunRecords, rules: str) -> Iterator[Row]:
     for ballot in records.ballots:
         by_text.setdefault(id(ballot.text), []).append(ballot)
     for text in records.texts:
-        shared = {**_about(run, text), "text": text.answer.text, "status": text.answer.status}
+        shared = {
+            **_about(run, text),
+            "text": text.answer.text,
+            "status": text.answer.status,
+            "finish": text.finish,
+            "cut": text.is_cut,
+            "format_valid": None if text.answer.status == "refused" else text.answer.status == "fine",
+        }
         graded = [_graded(ballot, records, rules) for ballot in by_text.get(id(text), ())]
         for grades in graded or [_UNGRADED]:
             yield {**shared, **grades}
@@ -194,6 +201,7 @@ def _calls(run: Run) -> Iterator[Row]:
                 "origin": call.origin,
                 "reply": reply.text if reply else None,
                 "finish": reply.finish if reply else None,
+                "cut": was_cut(reply.finish) if reply else None,
                 "problem": _problem_of(call),
                 "input_tokens": reply.input_tokens if reply else None,
                 "output_tokens": reply.output_tokens if reply else None,

@@ -1,7 +1,7 @@
 """Cells of the score table: the points of their texts, and the scores computed from them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from statistics import fmean
 from types import MappingProxyType
@@ -11,6 +11,12 @@ from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import AnswerStatus
 from skillmix.grading.points import METRICS, Points, text_score
 from skillmix.scores.statistics.intervals import mean_interval, wilson_interval
+from skillmix.scores.statistics.ratios import Cluster, cluster_interval, cluster_share
+
+FEWEST_COMBINATIONS: Final = 10
+"""Bootstrap intervals over fewer combinations hold the truth too rarely, so they are not given."""
+MOST_CUT: Final = 0.02
+"""A larger share of replies that ended at the token limit gets a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +26,7 @@ class Score:
     value: float | None
     """Mean of the best of G texts over complete combinations; None if no combination is complete."""
     low: float | None
+    """None if there is no value, and for a metric that is not binary also if too few combinations are complete."""
     high: float | None
     bound_low: float | None
     """The mean over all combinations if every ungraded text scored 0; `bound_high` is the mean if each scored 1."""
@@ -34,7 +41,17 @@ class Score:
     one_try: float | None
     """Mean over single texts of complete combinations."""
     one_try_low: float | None
+    """None if fewer than `FEWEST_COMBINATIONS` combinations are complete."""
     one_try_high: float | None
+    valid_texts: int = field(default=0, kw_only=True)
+    """Texts with a valid format and a score for this metric."""
+    among_valid: float | None = field(default=None, kw_only=True)
+    """Mean over those texts; None if there is none."""
+    among_valid_low: float | None = field(default=None, kw_only=True)
+    """None if fewer than `FEWEST_COMBINATIONS` combinations have such a text."""
+    among_valid_high: float | None = field(default=None, kw_only=True)
+    cut: int | None = field(default=None, kw_only=True)
+    """Texts whose reply ended at the token limit; None if no provider said why a reply ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +81,11 @@ class CellScore(Score):
     def format_valid(self) -> float | None:
         """The share of written texts with the marker and an answer after it."""
         return valid_share(self.format_failures, self.written)
+
+    @property
+    def cut_share(self) -> float | None:
+        """The share of replies that ended at the token limit; None if unknown."""
+        return None if self.cut is None or not self.written else self.cut / self.written
 
     def json_row(self) -> dict[str, object]:
         """The fields in the order in which `scores --json` prints them: the cell, the numbers, the rest."""
@@ -115,6 +137,8 @@ def _mean_and_interval(values: list[float], *, binary: bool) -> tuple[float | No
     mean = _mean(values)
     if mean is None:
         return None, None, None
+    if not binary and len(values) < FEWEST_COMBINATIONS:
+        return mean, None, None
     interval = wilson_interval(mean, len(values)) if binary else mean_interval(values)
     return mean, interval.low, interval.high
 
@@ -125,6 +149,9 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def _filled(texts: Sequence[float | None], filling: float) -> list[float]:
     return [filling if score is None else score for score in texts]
+
+
+_WRITTEN: Final[tuple[AnswerStatus, ...]] = ("fine", "no marker", "empty")
 
 
 class CellKey(NamedTuple):
@@ -145,6 +172,8 @@ class Cell:
     combinations: tuple[Combination, ...]
     points: tuple[tuple[Points | None, ...], ...]
     statuses: tuple[tuple[AnswerStatus | None, ...], ...]
+    cuts: tuple[tuple[bool | None, ...], ...] = ()
+    """Whether each reply ended at the token limit; None, or no row at all, where that is unknown."""
 
     def values(self, metric: str) -> list[list[float | None]]:
         """The metric of every text, grouped by combination."""
@@ -159,8 +188,42 @@ class Cell:
     @cached_property
     def scores(self) -> Mapping[str, Score]:
         """The score of every metric."""
-        failures = self.format_failures
-        return MappingProxyType({m: summarise(self.values(m), m, format_failures=failures) for m in METRICS})
+        return MappingProxyType({metric: self._score(metric) for metric in METRICS})
+
+    def _score(self, metric: str) -> Score:
+        score = summarise(self.values(metric), metric, format_failures=self.format_failures)
+        clusters = [cluster for cluster in self.valid_clusters(metric).values() if cluster.texts]
+        has_interval = len(clusters) >= FEWEST_COMBINATIONS
+        low, high = cluster_interval(clusters) if has_interval else (None, None)
+        return replace(
+            score,
+            valid_texts=sum(cluster.texts for cluster in clusters),
+            among_valid=cluster_share(clusters),
+            among_valid_low=low,
+            among_valid_high=high,
+            cut=self.cut,
+        )
+
+    def valid_clusters(self, metric: str) -> dict[str, Cluster]:
+        """For each combination id, its texts that have a valid format and a score for the metric."""
+        clusters = {}
+        for combination, values, statuses in zip(self.combinations, self.values(metric), self.statuses, strict=True):
+            valid = [v for v, s in zip(values, statuses, strict=True) if s == "fine" and v is not None]
+            clusters[combination.id] = Cluster(sum(valid), len(valid))
+        return clusters
+
+    def format_clusters(self) -> dict[str, Cluster]:
+        """For each combination id, its texts that have a format, and how many of them have a valid one."""
+        return {
+            combination.id: Cluster(statuses.count("fine"), sum(status in _WRITTEN for status in statuses))
+            for combination, statuses in zip(self.combinations, self.statuses, strict=True)
+        }
+
+    @property
+    def cut(self) -> int | None:
+        """Texts whose reply ended at the token limit; None if no provider said why a reply ended."""
+        known = [cut for cuts in self.cuts for cut in cuts if cut is not None]
+        return sum(known) if known else None
 
     def count(self, *statuses: AnswerStatus) -> int:
         """How many texts have an answer with one of these statuses."""
@@ -174,7 +237,7 @@ class Cell:
     @property
     def written(self) -> int:
         """Texts that have a format: everything but missing texts and refusals."""
-        return self.count("fine", "no marker", "empty")
+        return self.count(*_WRITTEN)
 
     @property
     def format_valid(self) -> float | None:
@@ -189,6 +252,7 @@ class Cell:
             combinations=tuple(self.combinations[i] for i in kept),
             points=tuple(self.points[i] for i in kept),
             statuses=tuple(self.statuses[i] for i in kept),
+            cuts=tuple(self.cuts[i] for i in kept) if self.cuts else (),
         )
 
 

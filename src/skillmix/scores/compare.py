@@ -1,14 +1,16 @@
 """Which students may be compared: a tuned model with its base, on the combinations that both have completed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from skillmix.experiment.experiment import Experiment
+from skillmix.hashing import short_id
 from skillmix.models.lineage import Lineage
 from skillmix.runs.run import Run
 from skillmix.runs.students import settings_for
 from skillmix.scores.cells import Cell, CellKey
+from skillmix.scores.format_effect import FormatEffect, effect_between
 from skillmix.scores.statistics.differences import Gain, gain
 
 Cells = Mapping[CellKey, Cell]
@@ -30,6 +32,10 @@ class ComparableStudent:
     """The seed of its training or, for a base, of the run."""
     decoding: str = ""
     """Its sampling settings; students with other settings are not compared."""
+    catalog: str = ""
+    """The hash of the catalog of its run."""
+    graders: Mapping[str, str] = field(default_factory=dict)
+    """The graders of its run by name, each with a hash of everything that decides its points."""
 
     @property
     def base(self) -> str:
@@ -45,6 +51,21 @@ class ComparableStudent:
     def rows(self) -> int | None:
         """Conversations in its training data; None if unknown."""
         return self.lineage.rows if self.lineage else None
+
+    @property
+    def steps(self) -> int | None:
+        """Optimiser steps of its training; None if unknown."""
+        return self.lineage.steps if self.lineage else None
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Hashes of its data sets; empty for a base."""
+        return self.lineage.datasets if self.lineage else ()
+
+    @property
+    def recipe(self) -> str:
+        """The hash of its recipe; empty for a base."""
+        return self.lineage.recipe if self.lineage else ""
 
 
 def families(students: Sequence[ComparableStudent]) -> dict[tuple[str, str, str, str], list[ComparableStudent]]:
@@ -63,13 +84,13 @@ def base_of(family: Sequence[ComparableStudent]) -> ComparableStudent | None:
 
 def paired(
     first: ComparableStudent, second: ComparableStudent, where: tuple[str, str, int], cells: Cells
-) -> list[float]:
+) -> dict[str, float]:
     """Differences in full marks (best of the generations), second minus first, by combination; `where` is a cell."""
     keys = [CellKey(c.run, c.student, *where) for c in (first, second)]
     if not all(key in cells for key in keys):
-        return []
+        return {}
     before, after = (cells[key].best("full_marks") for key in keys)
-    return [after[c] - before[c] for c in sorted(before.keys() & after.keys())]
+    return {c: after[c] - before[c] for c in sorted(before.keys() & after.keys())}
 
 
 Remark = Literal["within noise", "a gain", "a loss"]
@@ -87,6 +108,13 @@ class Change:
     setting: str
     k: int
     gain: Gain
+    format: FormatEffect | None = None
+    """How the format of the texts bears on the difference; None if unknown."""
+
+    @property
+    def format_words(self) -> str | None:
+        """The role of format as a clause; None if format has no role."""
+        return self.format.words(self.base, self.student) if self.format else None
 
     @property
     def remark(self) -> Remark:
@@ -117,7 +145,8 @@ def before_and_after(students: Sequence[ComparableStudent], cells: Cells) -> lis
             differences = paired(base, tuned, (grader, setting, k), cells)
             if differences:
                 pooled = gain({tuned.partition: {tuned.seed: differences}})
-                changes.append(Change(run, student, base.student, tuned.k, grader, setting, k, pooled))
+                effect = effect_between((base.student, student), (run,), (grader, setting, k), cells, pooled)
+                changes.append(Change(run, student, base.student, tuned.k, grader, setting, k, pooled, effect))
     return changes
 
 
@@ -145,9 +174,31 @@ def comparable_students(
         prompts, decoding = _prompts_and_decoding(experiment, student) if specs else ("", "")
         spec = specs.get(student, student)
         comparable.append(
-            ComparableStudent(run.name, student, spec, prompts, lineage, partition or "default", seed, decoding)
+            ComparableStudent(
+                run=run.name,
+                student=student,
+                spec=spec,
+                prompts=prompts,
+                lineage=lineage,
+                partition=partition or "default",
+                seed=seed,
+                decoding=decoding,
+                catalog=run.fact("catalog_hash") or run.fact("catalog") or "",
+                graders=_graders(run, experiment),
+            )
         )
     return comparable
+
+
+def _graders(run: Run, experiment: Experiment) -> dict[str, str]:
+    """A hash of each grader's settings and of the scoring rules; speed and waiting times decide no points."""
+    if run.is_imported:
+        return {}
+    rules = [experiment.rules, experiment.answer.model_dump(mode="json"), experiment.prompts]
+    return {
+        name: short_id("grader", settings.model_dump(mode="json", exclude={"concurrency", "timeout"}), rules)
+        for name, settings in experiment.graders.items()
+    }
 
 
 def _prompts_and_decoding(experiment: Experiment, student: str) -> tuple[str, str]:

@@ -1,22 +1,22 @@
-"""The study's four claims, each judged by lineage and paired differences."""
+"""The study's claims, each judged by paired differences."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Final, Literal
 
 from skillmix.catalog.catalog import SETTINGS
-from skillmix.scores.cells import CellKey
-from skillmix.scores.compare import Cells, ComparableStudent, base_of, families, paired
-from skillmix.scores.statistics.differences import Gain, gain, holm, more_to_exclude, more_to_find
+from skillmix.scores.claims import CLAIMS, Claim, Comparison, comparisons_to_pool
+from skillmix.scores.compare import Cells, ComparableStudent, paired
+from skillmix.scores.statistics.differences import Gain, gain, holm
+from skillmix.scores.statistics.intervals import ROUNDING
+from skillmix.scores.statistics.more_data import MoreData, largest, more_to_exclude, more_to_find, smallest
 
-Claim = Literal["held-out", "larger k", "efficiency", "control"]
 Verdict = Literal["supported", "not supported", "too little data"]
 LEVEL: Final = 0.05
 SMALLEST_GAIN: Final = 0.05
-"""The smallest gain worth claiming; a claim is not supported if all its intervals end below it."""
-CONTROL_MARGIN: Final = 0.10
-"""The control claim holds if single-skill data raise full marks by less than this."""
+"""The smallest gain worth claiming."""
+FEWEST_COMBINATIONS: Final = 10
+"""With fewer combinations an interval is too short to decide anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,27 @@ class Compared:
     p_corrected: float
 
     @property
-    def is_found(self) -> bool:
-        """Whether the corrected test finds a difference."""
-        return self.p_corrected < LEVEL
+    def is_gain(self) -> bool:
+        """Whether the corrected test finds a gain worth claiming."""
+        return self._is_found and self.gain.low > 0 and self.gain.mean >= SMALLEST_GAIN - ROUNDING
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the corrected test finds a loss."""
+        return self._is_found and self.gain.high < 0
+
+    @property
+    def excludes_gain(self) -> bool:
+        """Whether the interval ends below the smallest gain worth claiming."""
+        return self._is_enough and self.gain.high < SMALLEST_GAIN
+
+    @property
+    def _is_found(self) -> bool:
+        return self._is_enough and self.p_corrected < LEVEL
+
+    @property
+    def _is_enough(self) -> bool:
+        return self.gain.combinations >= FEWEST_COMBINATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,35 +66,33 @@ class Finding:
     second_k: tuple[int, ...]
     first_rows: int | None
     second_rows: int | None
+    first_steps: int | None
+    second_steps: int | None
+    is_matched: bool
+    """Composition: both trained on equal texts and steps. Efficiency: the second trained for no more steps."""
     runs: tuple[str, ...]
+    repeated: tuple[str, ...]
+    """Those of the runs that hold the same scores of the same models as another of them; they count once."""
     compared: tuple[Compared, ...]
     verdict: Verdict
-    more: int | None
-    """How many more units (`Gain.unit`) would probably decide the claim; None if that cannot be estimated."""
+    more: MoreData
+    """What would probably decide an open claim."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    claim: Claim
-    setting: str
-    grader: str
-    first: ComparableStudent
-    second: ComparableStudent
-    ks: tuple[int, ...]
-
-    @property
-    def signature(self) -> tuple[object, ...]:
-        """Pairs from several runs that share a signature repeat one comparison."""
-        return (self.claim, self.first.base, self.grader, self.setting, self.first.k, self.second.k)
-
-
-def findings(contenders: Sequence[ComparableStudent], cells: Cells) -> list[Finding]:
+def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Finding]:
     """Judge every claim that the runs have data for; p-values are corrected over all k and settings of a claim."""
-    pairs = sorted(_pairs(contenders, cells), key=lambda p: str(p.signature))
-    compared = [_finding(list(same), cells) for _, same in groupby(pairs, key=lambda p: p.signature)]
+    compared = [_finding(group, cells) for group in comparisons_to_pool(students, cells)]
+    runs = list(dict.fromkeys(student.run for student in students))
     return sorted(
         _judged([f for f in compared if f is not None]),
-        key=lambda f: (_CLAIMS.index(f.claim), f.base, f.grader, _rank(f.setting)),
+        key=lambda f: (
+            CLAIMS.index(f.claim),
+            f.base,
+            f.grader,
+            not f.is_matched,
+            _rank(f.setting),
+            runs.index(f.runs[0]),
+        ),
     )
 
 
@@ -84,100 +100,72 @@ def _rank(setting: str) -> int:
     return (*SETTINGS, setting).index(setting)
 
 
-_CLAIMS: Final[tuple[Claim, ...]] = ("held-out", "larger k", "efficiency", "control")
+_Values = dict[int, dict[str, float]]
+"""Differences by k and combination."""
 
 
-def _pairs(contenders: Sequence[ComparableStudent], cells: Cells) -> Iterable[_Pair]:
-    ks = sorted({key.k for key in cells})
-    for (run, *_), group in families(contenders).items():
-        students = {c.student for c in group}
-        contexts = sorted({(key.grader, key.setting) for key in cells if key.run == run and key.student in students})
-        for claim in _CLAIMS:
-            chosen = _CHOICES[claim](group)
-            if chosen is None:
-                continue
-            first, second = chosen
-            for grader, setting in contexts:
-                if claim == "held-out" and setting != "held-out":
-                    continue
-                evaluated = [k for k in ks if CellKey(run, second.student, grader, setting, k) in cells]
-                wanted = tuple(k for k in evaluated if _IS_TESTED[claim](k, second))
-                if wanted:
-                    yield _Pair(claim, setting, grader, first, second, wanted)
-
-
-def _base_and_richest(group: Sequence[ComparableStudent]) -> tuple[ComparableStudent, ComparableStudent] | None:
-    base = base_of(group)
-    composed = [c for c in group if c.k and max(c.k) >= 2]
-    richest = max(composed, key=lambda c: (max(c.k), len(c.k), c.rows or 0), default=None)
-    return (base, richest) if base and richest else None
-
-
-def _richer_of_no_more_data(group: Sequence[ComparableStudent]) -> tuple[ComparableStudent, ComparableStudent] | None:
-    """The student with the largest k, and one with a smaller k and no fewer conversations, closest in size."""
-    sized = [c for c in group if c.k and c.rows is not None]
-    pairs = [
-        (first, second)
-        for first in sized
-        for second in sized
-        if max(first.k) >= 2 and max(second.k) > max(first.k) and (second.rows or 0) <= (first.rows or 0)
-    ]
-    return min(pairs, key=lambda p: (-max(p[1].k), (p[0].rows or 0) - (p[1].rows or 0)), default=None)
-
-
-def _base_and_single_skills(group: Sequence[ComparableStudent]) -> tuple[ComparableStudent, ComparableStudent] | None:
-    base = base_of(group)
-    single = next((c for c in group if c.k == (1,)), None)
-    return (base, single) if base and single else None
-
-
-_CHOICES: Final[
-    Mapping[Claim, Callable[[Sequence[ComparableStudent]], tuple[ComparableStudent, ComparableStudent] | None]]
-] = {
-    "held-out": _base_and_richest,
-    "larger k": _base_and_richest,
-    "efficiency": _richer_of_no_more_data,
-    "control": _base_and_single_skills,
-}
-_IS_TESTED: Final[Mapping[Claim, Callable[[int, ComparableStudent], bool]]] = {
-    "held-out": lambda k, second: k >= 2,
-    "larger k": lambda k, second: k > max(second.k),
-    "efficiency": lambda k, second: k >= 2,
-    "control": lambda k, second: k >= 3,
-}
-
-
-def _finding(pairs: Sequence[_Pair], cells: Cells) -> Finding | None:
+def _finding(comparisons: Sequence[Comparison], cells: Cells) -> Finding | None:
+    values = [_values(comparison, cells) for comparison in comparisons]
     compared = []
-    for k in sorted({k for pair in pairs for k in pair.ks}):
-        nested: dict[str, dict[int, list[float]]] = {}
-        for pair in pairs:
-            differences = paired(pair.first, pair.second, (pair.grader, pair.setting, k), cells)
-            if differences:
-                seeds = nested.setdefault(pair.second.partition, {})
-                seeds.setdefault(pair.second.seed, []).extend(differences)
-        if nested:
-            difference = gain(nested)
-            compared.append(Compared(k, difference, difference.p))
+    for k in sorted({k for by_k in values for k in by_k}):
+        difference = gain(_nested(comparisons, [by_k.get(k, {}) for by_k in values]))
+        compared.append(Compared(k, difference, difference.p))
     if not compared:
         return None
-    first, second = pairs[0].first, pairs[0].second
+    pair = comparisons[0].pair
     return Finding(
-        claim=pairs[0].claim,
-        base=first.base,
-        grader=pairs[0].grader,
-        setting=pairs[0].setting,
-        first=first.student,
-        second=second.student,
-        first_k=first.k,
-        second_k=second.k,
-        first_rows=first.rows,
-        second_rows=second.rows,
-        runs=tuple(dict.fromkeys(pair.first.run for pair in pairs)),
+        claim=comparisons[0].claim,
+        base=pair.first.base,
+        grader=comparisons[0].grader,
+        setting=comparisons[0].setting,
+        first=pair.first.student,
+        second=pair.second.student,
+        first_k=pair.first.k,
+        second_k=pair.second.k,
+        first_rows=pair.first.rows,
+        second_rows=pair.second.rows,
+        first_steps=pair.first.steps,
+        second_steps=pair.second.steps,
+        is_matched=pair.is_matched,
+        runs=tuple(dict.fromkeys(c.first.run for c in comparisons)),
+        repeated=_repeated(comparisons, values),
         compared=tuple(compared),
         verdict="too little data",
-        more=None,
+        more=MoreData(),
     )
+
+
+def _values(comparison: Comparison, cells: Cells) -> _Values:
+    where = {k: (comparison.grader, comparison.setting, k) for k in comparison.ks}
+    values = {k: paired(comparison.first, comparison.second, cell, cells) for k, cell in where.items()}
+    return {k: by_id for k, by_id in values.items() if by_id}
+
+
+def _nested(
+    comparisons: Sequence[Comparison], values: Sequence[dict[str, float]]
+) -> dict[str, dict[int, dict[str, float]]]:
+    """Differences by partition, seed and combination; a model that several runs evaluate counts once, by its mean."""
+    lists: dict[str, dict[int, dict[str, list[float]]]] = {}
+    for comparison, by_id in zip(comparisons, values, strict=True):
+        for combination, value in by_id.items():
+            seeds = lists.setdefault(comparison.second.partition, {})
+            seeds.setdefault(comparison.second.seed, {}).setdefault(combination, []).append(value)
+    return {
+        partition: {seed: {c: sum(v) / len(v) for c, v in by_id.items()} for seed, by_id in seeds.items()}
+        for partition, seeds in lists.items()
+    }
+
+
+def _repeated(comparisons: Sequence[Comparison], values: Sequence[_Values]) -> tuple[str, ...]:
+    """Runs in which a training of an earlier run has the same differences on the same combinations."""
+    names = []
+    earlier: list[tuple[object, _Values]] = []
+    for comparison, by_k in zip(comparisons, values, strict=True):
+        training = (comparison.second.partition, comparison.second.seed)
+        if by_k and (training, by_k) in earlier:
+            names.append(comparison.second.run)
+        earlier.append((training, by_k))
+    return tuple(dict.fromkeys(names))
 
 
 def _judged(findings: Sequence[Finding]) -> list[Finding]:
@@ -189,35 +177,34 @@ def _judged(findings: Sequence[Finding]) -> list[Finding]:
         tests = len(p_values)
         for finding in members:
             compared = tuple(replace(c, p_corrected=p_values.pop(0)) for c in finding.compared)
-            judge = _judge_control if finding.claim == "control" else _judge_gain
-            verdict, more = judge(compared, tests)
+            verdict = _verdict(finding.claim, compared)
+            more = _more(compared, tests) if verdict == "too little data" else MoreData()
             result.append(replace(finding, compared=compared, verdict=verdict, more=more))
     return result
 
 
-def _judge_gain(compared: Sequence[Compared], tests: int) -> tuple[Verdict, int | None]:
-    better = [c for c in compared if c.is_found and c.gain.mean > 0]
-    worse = [c for c in compared if c.is_found and c.gain.mean < 0]
-    if better and not worse:
-        return "supported", None
-    if worse or all(c.gain.high < SMALLEST_GAIN for c in compared):
-        return "not supported", None
-    needed_to_find = [more_to_find(c.gain, level=LEVEL / tests) for c in compared if c.gain.mean > 0]
-    known = [more for more in needed_to_find if more is not None]
-    if known:
-        return "too little data", min(known)
-    needed_to_exclude = [more_to_exclude(c.gain, SMALLEST_GAIN) for c in compared if c.gain.high >= SMALLEST_GAIN]
-    return "too little data", max((more for more in needed_to_exclude if more is not None), default=None)
+def _verdict(claim: Claim, compared: Sequence[Compared]) -> Verdict:
+    """A gain somewhere supports a claim, and intervals that all exclude one contradict it; for the control vice versa.
+
+    A loss at one k does not undo a gain at another; the sentence of the finding names it.
+    """
+    if any(c.is_gain for c in compared):
+        return "not supported" if claim == "control" else "supported"
+    if all(c.excludes_gain for c in compared):
+        return "supported" if claim == "control" else "not supported"
+    return "too little data"
 
 
-def _judge_control(compared: Sequence[Compared], tests: int) -> tuple[Verdict, int | None]:
-    if any(c.is_found and c.gain.mean >= CONTROL_MARGIN for c in compared):
-        return "not supported", None
-    if all(c.gain.high < CONTROL_MARGIN for c in compared):
-        return "supported", None
-    wide = [c.gain for c in compared if c.gain.high >= CONTROL_MARGIN]
-    needed = [
-        more_to_find(g, level=LEVEL / tests) if g.mean >= CONTROL_MARGIN else more_to_exclude(g, CONTROL_MARGIN)
-        for g in wide
-    ]
-    return "too little data", max((n for n in needed if n is not None), default=None)
+def _more(compared: Sequence[Compared], tests: int) -> MoreData:
+    """What would find the gain at some k or, if no gain is worth claiming, exclude one at every k."""
+    promising = [c.gain for c in compared if c.gain.mean >= SMALLEST_GAIN - ROUNDING]
+    if promising:
+        return smallest(_at_least(more_to_find(g, level=LEVEL / tests), g) for g in promising)
+    undecided = [c.gain for c in compared if not c.excludes_gain]
+    return largest(_at_least(more_to_exclude(g, SMALLEST_GAIN), g) for g in undecided)
+
+
+def _at_least(more: MoreData, observed: Gain) -> MoreData:
+    """The need, and at least enough combinations for a verdict."""
+    missing = FEWEST_COMBINATIONS - observed.combinations
+    return replace(more, combinations=max(more.combinations or 0, missing)) if missing > 0 else more

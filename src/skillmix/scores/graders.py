@@ -1,10 +1,11 @@
 """How far graders can be trusted: agreement between rounds and between graders, and unreadable replies."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from skillmix.checkers.registry import checker_of
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import Points
 from skillmix.scores.cells import Cell
@@ -13,19 +14,21 @@ from skillmix.scores.statistics.agreement import cohen_kappa, flip_rate, krippen
 Kind = Literal["skill", "topic", "sense"]
 KINDS: Final[tuple[Kind, ...]] = ("skill", "topic", "sense")
 """The criteria that graders decide; the length is counted by code."""
+Decider = Literal["model", "code"]
 
 
 @dataclass(frozen=True, slots=True)
 class RoundAgreement:
-    """The rounds of one grader on one kind of criterion."""
+    """The rounds of one grader on one kind of criterion, apart for those that its model and its code decide."""
 
     run: str
     grader: str
     kind: Kind
+    decider: Decider
     units: int
     """Criteria of texts with at least two readable rounds."""
     flips: float | None
-    """The share of pairs of rounds that differ."""
+    """The share of pairs of rounds that differ; None where code decides, because code gives every round its point."""
     alpha: float | None
 
 
@@ -67,22 +70,45 @@ class Readability:
     reasons: Mapping[str, int]
 
 
-def round_agreement(run: str, ballots: Sequence[Ballot]) -> list[RoundAgreement]:
-    """Agreement between the rounds of each grader."""
-    units: dict[tuple[str, Kind], list[list[float | None]]] = defaultdict(list)
+def round_agreement(run: str, ballots: Sequence[Ballot], with_code: Collection[str] = ()) -> list[RoundAgreement]:
+    """Agreement between the rounds of each grader; `with_code` names graders whose skills with a checker code decides.
+
+    Code gives the same point in every round. Counted with the votes of the model, these points would make a grader
+    look as if it agreed with itself.
+    """
+    units: dict[tuple[str, Kind, Decider], list[list[float | None]]] = defaultdict(list)
     for ballot in ballots:
         votes = [r.points for r in ballot.readings if r is not None and r.points is not None]
         if len(votes) < 2:
             continue
         k = ballot.text.combination.k
         for index in range(k + 2):
-            units[ballot.grader, _kind(index, k)].append([vote[index] for vote in votes])
+            decider = _decider(ballot, index, is_mixed=ballot.grader in with_code)
+            units[ballot.grader, _kind(index, k), decider].append([vote[index] for vote in votes])
     return [
-        RoundAgreement(run, grader, kind, len(ratings), flip_rate(ratings), krippendorff_alpha(ratings))
-        for grader in sorted({grader for grader, _ in units})
+        _round_agreement(run, (grader, kind, decider), ratings)
+        for grader in sorted({grader for grader, *_ in units})
         for kind in KINDS
-        if (ratings := units.get((grader, kind)))
+        for decider in _DECIDERS
+        if (ratings := units.get((grader, kind, decider)))
     ]
+
+
+_DECIDERS: Final[tuple[Decider, ...]] = ("model", "code")
+
+
+def _decider(ballot: Ballot, index: int, *, is_mixed: bool) -> Decider:
+    skills = ballot.text.combination.skills
+    has_checker = is_mixed and index < len(skills) and checker_of(skills[index]) is not None
+    return "code" if has_checker else "model"
+
+
+def _round_agreement(
+    run: str, key: tuple[str, Kind, Decider], ratings: Sequence[Sequence[float | None]]
+) -> RoundAgreement:
+    if key[2] == "code":
+        return RoundAgreement(run, *key, len(ratings), None, None)
+    return RoundAgreement(run, *key, len(ratings), flip_rate(ratings), krippendorff_alpha(ratings))
 
 
 Decided = tuple[Ballot, Points]

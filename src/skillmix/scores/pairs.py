@@ -74,7 +74,7 @@ class DifferingTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class StudentComparison:
     """Two students of a run: the second minus the first."""
 
     run: str
@@ -103,7 +103,7 @@ _NOTE: Final = (
 )
 
 
-def comparison_table(comparison: Comparison) -> str:
+def comparison_table(comparison: StudentComparison) -> str:
     """One row for each grader, setting and k, as Markdown."""
     names = {"first": comparison.first, "second": comparison.second}
     rows = [
@@ -118,7 +118,7 @@ def comparison_table(comparison: Comparison) -> str:
     return markdown_table([name.format(**names) for name in _HEADER], rows, right=_RIGHT)
 
 
-def comparison_note(comparison: Comparison) -> str:
+def comparison_note(comparison: StudentComparison) -> str:
     """The explanation of the table, then what else differs between the students."""
     label = METRICS[comparison.metric].label
     note = _NOTE.format(first=comparison.first, second=comparison.second, metric=label)
@@ -127,7 +127,7 @@ def comparison_note(comparison: Comparison) -> str:
 
 def compare_students(
     run: Run | str, first: str, second: str, *, metric: str = FULL_MARKS, rules: str | None = None
-) -> Comparison:
+) -> StudentComparison:
     """Compare two students of a run; an error if either is unknown or they share no complete combination."""
     run = opened(run)
     if metric not in METRICS:
@@ -141,7 +141,7 @@ def compare_students(
             hint=f"{_complete_of(first, cells, metric)} {_complete_of(second, cells, metric)}",
         )
     shared = [_shared_cells(run.name, first, second, row, cells) for row in rows]
-    return Comparison(
+    return StudentComparison(
         run=run.name,
         first=first,
         second=second,

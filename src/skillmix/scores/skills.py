@@ -1,10 +1,9 @@
-"""Which skills succeed, alone, in pairs and together, and what full marks would be if they were independent."""
+"""Which skills succeed, alone, in pairs and together."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations as subsets
-from math import prod
 
 from skillmix.grading.points import FULL_MARKS, Points
 from skillmix.scores.cells import Cell
@@ -62,77 +61,6 @@ def _texts(cells: Iterable[Cell]) -> Iterator[tuple[tuple[str, ...], Points]]:
                 if points is not None and key not in seen:
                     seen.add(key)
                     yield combination.skills, points
-
-
-@dataclass(frozen=True, slots=True)
-class TextOutcome:
-    """One fully decided text: which of its skills it shows, and whether it meets the other three criteria."""
-
-    skills: Mapping[str, bool]
-    others_met: bool
-
-    @property
-    def full_marks(self) -> bool:
-        """Whether the text earns every point."""
-        return self.others_met and all(self.skills.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Independence:
-    """One-try full marks as observed, and as expected if skills were independent."""
-
-    texts: int
-    observed: float | None
-    expected_same_k: float | None
-    """Expected from the rate of each skill in texts of the same k."""
-    expected_k1: float | None
-    """Expected from the rate of each skill at k = 1; None if no text has such a rate for all its skills."""
-    without_k1_rate: int
-    """Texts left out of `expected_k1` because one of their skills has no rate at k = 1."""
-
-
-def independence(texts: Sequence[TextOutcome], alone: Sequence[TextOutcome]) -> Independence:
-    """Compare texts of one k with products of per-skill rates, each times the rate of the other three criteria."""
-    if not texts:
-        return Independence(0, None, None, None, 0)
-    others = sum(text.others_met for text in texts) / len(texts)
-    same_k = _products(texts, _rates(texts))
-    k1 = _products(texts, _rates(alone))
-    return Independence(
-        texts=len(texts),
-        observed=sum(text.full_marks for text in texts) / len(texts),
-        expected_same_k=others * sum(same_k) / len(same_k),
-        expected_k1=others * sum(k1) / len(k1) if k1 else None,
-        without_k1_rate=len(texts) - len(k1),
-    )
-
-
-def _rates(texts: Sequence[TextOutcome]) -> dict[str, float]:
-    """How often each skill is shown when a text is asked for it."""
-    shown: dict[str, list[bool]] = defaultdict(list)
-    for text in texts:
-        for skill, is_shown in text.skills.items():
-            shown[skill].append(is_shown)
-    return {skill: sum(outcomes) / len(outcomes) for skill, outcomes in shown.items()}
-
-
-def _products(texts: Sequence[TextOutcome], rates: Mapping[str, float]) -> list[float]:
-    return [prod(rates[s] for s in text.skills) for text in texts if all(s in rates for s in text.skills)]
-
-
-def outcomes(cell: Cell) -> list[TextOutcome]:
-    """The fully decided texts of a cell."""
-    return [
-        TextOutcome({s: bool(p) for s, p in zip(combination.skills, points, strict=False)}, all(points[-3:]))
-        for combination, texts in zip(cell.combinations, cell.points, strict=True)
-        for points in texts
-        if points is not None and None not in points
-    ]
-
-
-def cell_independence(cell: Cell, alone: Cell | None) -> Independence:
-    """Compare observed one-try full marks with independent skills; `alone` is the cell of k = 1."""
-    return independence(outcomes(cell), outcomes(alone) if alone else [])
 
 
 @dataclass(frozen=True, slots=True)

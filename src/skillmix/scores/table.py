@@ -5,18 +5,22 @@ from collections.abc import Iterable, Sequence
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.render.html import html_table
 from skillmix.render.markdown import markdown_table
-from skillmix.render.numbers import share, share_with_interval, signed_with_interval
-from skillmix.scores.cells import CellScore
+from skillmix.render.numbers import percent, share, share_with_interval, signed_with_interval, whole
+from skillmix.scores.cells import FEWEST_COMBINATIONS, MOST_CUT, CellScore
 from skillmix.scores.compare import Change, Remark
 
 _CELL = ("student", "grader", "setting", "k")
-_COUNTS = ("complete", "ungraded", "format valid", "format failures")
+_COUNTS = ("complete", "ungraded", "format valid", "format failures", "cut")
 _METRICS = tuple(metric.label for metric in METRICS.values())
-_HEADER = (*_CELL, *_METRICS, f"{METRICS[FULL_MARKS].label}, one try", *_COUNTS)
+_FULL = METRICS[FULL_MARKS].label
+_HEADER = (*_CELL, *_METRICS, f"{_FULL}, one try", f"{_FULL} among valid", *_COUNTS)
 NOTE = (
     "A score takes the best text of each combination and the mean over complete combinations, with its 95 % interval. "
-    "Complete counts combinations; ungraded (for full marks) and format failures count texts. Format valid is the "
-    "share of texts with the marker and an answer after it, whatever skills they show; refusals do not count."
+    f"Too few: a bootstrap over fewer than {FEWEST_COMBINATIONS} combinations gives no reliable interval. Complete "
+    "counts combinations; ungraded (for full marks) and format failures count texts. Format valid is the share of "
+    "texts with the marker and an answer after it, whatever skills they show; refusals do not count. Full marks among "
+    "valid is the share of these texts that have full marks, one try. Cut counts texts whose reply ended at the token "
+    "limit."
 )
 
 
@@ -76,6 +80,21 @@ def trained_note(scores: Iterable[CellScore]) -> str | None:
     return "\n".join(lines) or None
 
 
+def cut_lines(scores: Iterable[CellScore]) -> list[str]:
+    """A warning for each student of whose replies too many ended at the token limit, with the worst cell."""
+    worst: dict[str, CellScore] = {}
+    for score in scores:
+        if score.metric != FULL_MARKS or score.sets != "all" or (score.cut_share or 0.0) <= MOST_CUT:
+            continue
+        if score.student not in worst or (score.cut_share or 0.0) > (worst[score.student].cut_share or 0.0):
+            worst[score.student] = score
+    return [
+        f"{student}: the token limit cut {percent(s.cut_share or 0.0)} of the replies at {s.setting}, k = {s.k} "
+        f"({whole(s.cut or 0)} of {whole(s.written)}); raise its max_tokens, or its score measures the limit"
+        for student, s in worst.items()
+    ]
+
+
 def change_note(changes: Sequence[Change]) -> str | None:
     """A line for each tuned student, grader and setting with its change against the base; None if there is none."""
     if not changes:
@@ -83,13 +102,21 @@ def change_note(changes: Sequence[Change]) -> str | None:
     by_student: dict[tuple[str, str, str, str], list[Change]] = {}
     for change in changes:
         by_student.setdefault((change.student, change.base, change.grader, change.setting), []).append(change)
-    lines = [f"{st} against {base}, {gr}, {se}: {remarks(some)}." for (st, base, gr, se), some in by_student.items()]
+    lines = [_change_line(key, some) for key, some in by_student.items()]
     return "\n".join([_CHANGE_NOTE, *lines])
+
+
+def _change_line(key: tuple[str, str, str, str], changes: Sequence[Change]) -> str:
+    student, base, grader, setting = key
+    formats = "".join(f" At k = {c.k}, {c.format_words}." for c in changes if c.format_words)
+    return f"{student} against {base}, {grader}, {setting}: {remarks(changes)}.{formats}"
 
 
 _CHANGE_NOTE = (
     "Tuned students against their bases: difference in full marks on the combinations that both have complete, with "
-    "its 95 % interval. Within noise: the interval includes 0. Each k is tested on its own."
+    "its 95 % interval. Within noise: the interval includes 0. Each k is tested on its own. Format explains a "
+    "difference if the share of texts with a valid format differs, and full marks among these texts differ within "
+    "noise."
 )
 _REMARKS: tuple[Remark, ...] = ("a gain", "a loss", "within noise")
 
@@ -111,8 +138,10 @@ def _row(key: tuple[str, str, str, int], by_metric: dict[str, CellScore]) -> Seq
         *map(str, key),
         *(share_with_interval(m.value, m.low, m.high) for m in (by_metric[name] for name in METRICS)),
         share_with_interval(full.one_try, full.one_try_low, full.one_try_high),
+        share_with_interval(full.among_valid, full.among_valid_low, full.among_valid_high),
         f"{full.complete}/{full.combinations}",
         str(full.ungraded),
         share(full.format_valid),
         str(full.format_failures),
+        "–" if full.cut is None else str(full.cut),
     )

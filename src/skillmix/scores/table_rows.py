@@ -42,6 +42,7 @@ class BallotCell:
             combinations=self.combinations,
             points=tuple(map(tuple, points)),
             statuses=tuple(tuple(b.text.answer.status if b else None for b in texts) for texts in self.texts),
+            cuts=tuple(tuple(b.text.is_cut if b else None for b in texts) for texts in self.texts),
         )
 
 
@@ -92,13 +93,19 @@ def _planned_groups(run: Run, records: RunRecords) -> Iterator[BallotCell]:
     """The cells of all known experiments: all planned texts of the one at hand, and what is written of earlier ones."""
     ballots = {(b.text.student, b.text.combination.id, b.text.generation, b.grader): b for b in records.ballots}
     written = {text.conversation for text in records.texts}
-    earlier = _largest(run.earlier_cells)
-    for cell in run.cells:
+    evaluated = {(c.student, c.label, c.k) for c in (*run.cells, *run.earlier_cells) if c.purpose == "evaluation"}
+    # Texts that were written for training data do not stand for an evaluation.
+    now, before = (
+        [c for c in cells if c.purpose == "evaluation" or (c.student, c.label, c.k) not in evaluated]
+        for cells in (run.cells, run.earlier_cells)
+    )
+    earlier = _largest(before)
+    for cell in now:
         for grader in cell.graders:
             former = earlier.get(_key(cell, grader))
             more = _further_combinations(cell, former, written) if former else ()
             yield _group(replace(cell, combinations=(*cell.combinations, *more)), grader, ballots, unnamed=len(more))
-    named = {_key(cell, grader) for cell in run.cells for grader in cell.graders}
+    named = {_key(cell, grader) for cell in now for grader in cell.graders}
     for key, cell in earlier.items():
         held = tuple(c for c in cell.combinations if any((cell.student, c.id, n) in written for n in cell.numbers))
         if key not in named and held:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 
 from skillmix.catalog.catalog import Catalog, Setting
-from skillmix.catalog.combinations import Combination, Draw, all_combinations
+from skillmix.catalog.combinations import Combination, Draw, all_combinations, training_draw
 from skillmix.datasets.leakage import bars_for
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell
@@ -96,9 +96,9 @@ def _estimates(
 def _sample(step: DatasetStep, k: int, basis: EstimateBasis) -> list[Combination]:
     experiment = basis.experiment
     setting: Setting = "all" if k == 1 and step.data_recipe.skills == "all" else "train"
-    pool = basis.catalog.pool(setting, partition=experiment.partition, exclude=experiment.exclude)
-    draw = Draw(side=pool, setting=setting, k=k, seed=experiment.seed, purpose="training")
-    return list(islice(all_combinations(draw), _SAMPLE))
+    pools = basis.catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
+    draw = Draw(side=dict(pools)[setting], setting=setting, k=k, seed=experiment.seed)
+    return list(islice(all_combinations(training_draw(draw, pools)), _SAMPLE))
 
 
 def _spread(conversations: int, sample: list[Combination]) -> Counted:

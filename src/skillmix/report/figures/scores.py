@@ -10,12 +10,13 @@ from matplotlib.figure import Figure
 
 from skillmix.catalog.novelty import novelty
 from skillmix.grading.points import FULL_MARKS, METRICS
-from skillmix.report.figures.style import FAINT, INK, colour, marker, new_figure, share_axis
+from skillmix.report.figures.style import FAINT, INK, colour, error_bars, marker, new_figure, share_axis
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import Drawing, Position, figure, figures
 from skillmix.report.tables.scores import common_k, students_label, without_common
 from skillmix.scores.cells import Cell
-from skillmix.scores.skills import cell_independence, saturation
+from skillmix.scores.independence import cell_independence
+from skillmix.scores.skills import saturation
 
 SATURATION_LEVEL = 0.10
 _NOTHING_GRADED = "No cell has a graded combination."
@@ -66,10 +67,16 @@ def _line(axes: Axes, cells: list[Cell], metric: str, *, index: int, shift: floa
     if not known:
         return None
     y = [s.value or 0.0 for _, s in known]
-    low = [max(0.0, v - (s.low or 0)) for v, (_, s) in zip(y, known, strict=True)]
-    high = [max(0.0, (s.high or 0) - v) for v, (_, s) in zip(y, known, strict=True)]
     x = [k + shift for k, _ in known]
-    return axes.errorbar(x, y, yerr=[low, high], color=colour(index), marker=marker(index), capsize=2.5, elinewidth=1)
+    return axes.errorbar(
+        x,
+        y,
+        yerr=error_bars([s for _, s in known]),
+        color=colour(index),
+        marker=marker(index),
+        capsize=2.5,
+        elinewidth=1,
+    )
 
 
 @figure(
@@ -179,12 +186,10 @@ def common_removed(report: Report) -> Figure | None:
         x = [settings.index(c.key.setting) + 0.14 * (index - (several - 1) / 2) for c in mine]
         scores = [c.scores[FULL_MARKS] for c in mine]
         y = [s.value or 0.0 for s in scores]
-        ends = [
-            [max(0.0, v - (s.low or 0)) for v, s in zip(y, scores, strict=True)],
-            [max(0.0, (s.high or 0) - v) for v, s in zip(y, scores, strict=True)],
-        ]
         label = students_label(report, key)
-        axes.errorbar(x, y, yerr=ends, color=colour(index), marker=marker(index), ls="", capsize=2.5, label=label)
+        axes.errorbar(
+            x, y, yerr=error_bars(scores), color=colour(index), marker=marker(index), ls="", capsize=2.5, label=label
+        )
     if bound <= 1:
         axes.axhline(bound, color=INK, ls="--", lw=1.1, label="novelty bound")
         axes.axhline(1.5 * bound, color=FAINT, ls=":", lw=1.1, label="a third new")

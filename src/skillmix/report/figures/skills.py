@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from skillmix.grading.points import FULL_MARKS
 from skillmix.models.lineage import short_name
 from skillmix.render.numbers import share
-from skillmix.report.figures.style import COLOURS, FAINT, INK, colour, marker, new_figure, share_axis
+from skillmix.report.figures.style import COLOURS, FAINT, INK, colour, error_bars, marker, new_figure, share_axis
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import Drawing, Position, figure, figures
 from skillmix.report.tables.scores import students_label
@@ -182,13 +182,11 @@ def data_efficiency(report: Report) -> Figure | None:
                     points.append((report.lineages[key].rows or 0, cell.scores[FULL_MARKS]))
             points.sort(key=lambda p: p[0])
             y = [s.value or 0.0 for _, s in points]
-            low = [max(0.0, v - (s.low or 0)) for v, (_, s) in zip(y, points, strict=True)]
-            high = [max(0.0, (s.high or 0) - v) for v, (_, s) in zip(y, points, strict=True)]
             x = [rows for rows, _ in points]
             axes.errorbar(
                 x,
                 y,
-                yerr=[low, high],
+                yerr=error_bars([s for _, s in points]),
                 color=colour(index),
                 marker=marker(index),
                 capsize=2.5,

@@ -1,14 +1,17 @@
 """One style for all figures: safe for colour-blind readers, readable in print, and reproducible to the byte."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import nan
 from typing import Any, Final
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from skillmix.scores.cells import Score
 
 # Okabe and Ito's colours without the yellow, which vanishes on paper; marker shapes work without colour.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
@@ -51,6 +54,14 @@ def house_style() -> Iterator[None]:
     """The style; draw and save figures inside this context."""
     with matplotlib.rc_context(_SETTINGS):
         yield
+
+
+def error_bars(scores: Sequence[Score]) -> list[list[float]]:
+    """The lengths of the bars below and above scores that have a value; NaN draws no bar where there is no interval."""
+    values = [(score.value or 0.0, score.low, score.high) for score in scores]
+    below = [nan if low is None else max(0.0, value - low) for value, low, _ in values]
+    above = [nan if high is None else max(0.0, high - value) for value, _, high in values]
+    return [below, above]
 
 
 def new_figure(width: float, height: float) -> Figure:

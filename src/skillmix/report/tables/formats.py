@@ -72,7 +72,7 @@ def _fields(table: ReportTable, column: int) -> tuple[str, ...]:
     if form is ScoreEntry:
         return _SCORE_FIELDS
     entries = [row[column] for row in table.rows]
-    has_ends = any(isinstance(entry, Estimate) and entry.low is not None for entry in entries)
+    has_ends = any(isinstance(entry, Estimate) and (entry.low is not None or entry.is_too_few) for entry in entries)
     return ("value", "low", "high") if has_ends else ("value",) if form is not str else ("words",)
 
 

@@ -5,9 +5,9 @@ from typing import Final
 from skillmix.models.lineage import short_name
 from skillmix.report.records import Report
 from skillmix.report.registry import table
-from skillmix.report.tables.table import LONG, Count, Entry, Estimate, PValue, ReportTable
+from skillmix.report.tables.table import LONG, Count, Entry, Estimate, PValue, ReportTable, estimate
 from skillmix.scores.graders import REASONS, criterion_rates, losses
-from skillmix.scores.skills import cell_independence
+from skillmix.scores.independence import cell_independence, independence_test
 
 
 @table(section="findings", order=10)
@@ -37,9 +37,11 @@ def finding_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="findings",
         title="Paired differences behind the findings",
-        note="Full marks, best of the generations, on the combinations that both students have complete. One run: "
-        "bootstrap interval and permutation test over combinations. Several seeds or partitions: interval and test "
-        "resample these first. P-values are corrected by Holm's method over all rows of a claim.",
+        note="Full marks, best of the generations, on the combinations that both students have complete. One training "
+        "run: bootstrap interval and permutation test over combinations. Several seeds: t interval and test with "
+        "seeds and combinations as random factors. Several partitions: t interval and test over the means of the "
+        "partitions. Combinations that seeds share count once. P-values are corrected by Holm's method over all rows "
+        "of a claim.",
         columns=(
             "claim",
             "students",
@@ -126,6 +128,36 @@ def criteria_table(report: Report) -> ReportTable:
     )
 
 
+@table(section="graders", order=25)
+def followed_example_table(report: Report) -> ReportTable | None:
+    """How many texts follow an example of the prompts."""
+    rows: list[tuple[Entry, ...]] = [
+        (
+            report.label(f.key.run, f.key.student),
+            f.key.grader,
+            f.key.setting,
+            str(f.key.k),
+            Count(f.texts),
+            Count(f.following),
+            Estimate(f.following / f.texts if f.texts else None),
+            Count(f.full_marks),
+            Count(f.full_marks_following),
+        )
+        for f in report.followed
+    ]
+    if not rows:
+        return None
+    return ReportTable(
+        name="texts-that-follow-an-example",
+        title="Texts that follow an example",
+        note="A text follows an example of the catalogue, or of the worked examples in the prompts, if it has half or "
+        "more of the example's three-word runs.",
+        columns=("student", "grader", "setting", "k", "texts", "follow", "share", "full marks", "full marks, follow"),
+        rows=tuple(rows),
+        is_detail=len(rows) > LONG,
+    )
+
+
 @table(section="skills", order=30)
 def independence_table(report: Report) -> ReportTable:
     """Full marks as observed, and as expected if skills were independent."""
@@ -134,7 +166,8 @@ def independence_table(report: Report) -> ReportTable:
         cells = report.cells_of(key)
         alone = {(c.key.grader, c.key.setting): c for c in cells if c.key.k == 1}
         for cell in cells:
-            result = cell_independence(cell, alone.get((cell.key.grader, cell.key.setting)))
+            single = alone.get((cell.key.grader, cell.key.setting))
+            result, test = cell_independence(cell, single), independence_test(cell, single)
             rows.append(
                 (
                     report.label(*key),
@@ -142,9 +175,10 @@ def independence_table(report: Report) -> ReportTable:
                     cell.key.setting,
                     str(cell.key.k),
                     Count(result.texts),
-                    Estimate(result.observed),
-                    Estimate(result.expected_same_k),
-                    Estimate(result.expected_k1),
+                    estimate(result.observed, test.observed),
+                    estimate(result.expected_same_k, test.if_independent),
+                    "–" if test.p is None else PValue(test.p),
+                    estimate(result.expected_k1, test.k1),
                     Count(result.without_k1_rate),
                 )
             )
@@ -152,8 +186,11 @@ def independence_table(report: Report) -> ReportTable:
         name="observed-and-independent",
         title="Full marks observed, and expected of independent skills",
         note="One try, fully decided texts. Expected: the product of each skill's own rate, times the rate of topic, "
-        "sense and length together; rates from texts of the same k, or from k = 1. The last column counts texts left "
-        "out because a skill has no rate at k = 1.",
+        "sense and length together; rates from texts of the same k, or from k = 1. Observed: 95 % bootstrap interval "
+        "over combinations. Expected, same k: the middle 95 % of 1,000 permutations that move the outcomes of each "
+        "skill between the combinations that ask for it; p is the two-sided p-value of this permutation test, without "
+        "a correction for the number of rows. Expected, k = 1: 95 % bootstrap interval over the combinations of both "
+        "k. The last column counts texts left out because a skill has no rate at k = 1.",
         columns=(
             "student",
             "grader",
@@ -162,6 +199,7 @@ def independence_table(report: Report) -> ReportTable:
             "texts",
             "observed",
             "expected, same k",
+            "p",
             "expected, k = 1",
             "without a rate",
         ),
@@ -179,6 +217,7 @@ def rounds_table(report: Report) -> ReportTable | None:
         (
             r.grader if len(report.runs) == 1 else f"{r.run}: {r.grader}",
             r.kind,
+            r.decider,
             Count(r.units),
             Estimate(r.flips),
             Estimate(r.alpha),
@@ -189,8 +228,9 @@ def rounds_table(report: Report) -> ReportTable | None:
         name="rounds",
         title="Agreement between the rounds of one grader",
         note="Flips: how often two rounds on the same criterion of the same text differ. Alpha is Krippendorff's; it "
-        "is – where nothing varies.",
-        columns=("grader", "criterion", "criteria of texts", "flips", "alpha"),
+        "is – where nothing varies. Skills that code decides stand apart and have no agreement: code gives every round "
+        "the same point.",
+        columns=("grader", "criterion", "decided by", "criteria of texts", "flips", "alpha"),
         rows=tuple(rows),
     )
 

@@ -11,20 +11,24 @@ from skillmix.models.lineage import short_name
 from skillmix.render.numbers import expectation
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import table, tables
-from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable, score_entry
-from skillmix.scores.cells import Cell, CellKey
+from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable, estimate, score_entry
+from skillmix.scores.cells import FEWEST_COMBINATIONS, Cell, CellKey
+from skillmix.scores.compare import Change
 
 _MAIN: Final = tuple(metric.name for metric in METRICS.values() if metric.is_main)
 _MAIN_LABELS: Final = tuple(METRICS[name].label for name in _MAIN)
 _NOTE: Final = (
     "Each score takes the best text of each combination and the mean over complete combinations, with a 95 % "
-    "interval over combinations; below it is the same for one try. Ungraded texts and format failures (no marker, or "
-    "an empty answer) are counted beside it."
+    "interval over combinations; below it is the same for one try. Ungraded texts, format failures (no marker, or an "
+    "empty answer) and replies that the token limit cut are counted beside it. Too few: a bootstrap over fewer than "
+    f"{FEWEST_COMBINATIONS} combinations gives no reliable interval."
 )
 _FORMAT_NOTE: Final = (
     "Format valid: the share of texts with the marker and an answer after it, whatever skills they show; refusals do "
-    "not count."
+    "not count. Full marks among valid: the share of these texts with full marks, one try, with a 95 % bootstrap "
+    "interval over combinations. Cut: texts whose reply ended at the token limit."
 )
+_FORMAT_COLUMNS: Final = ("format valid", f"{METRICS[FULL_MARKS].label} among valid", "cut")
 
 
 @tables(section="scores", order=20)
@@ -56,17 +60,26 @@ def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> Repo
         for k in ks:
             cell = by_row.get((run, student, grader, k))
             entries += [_linked(cell, m, links) for m in metrics]
-            entries.append(Estimate(cell.format_valid if cell else None))
+            entries += _format_entries(cell)
         rows.append((*head, *entries))
     heads = ["student", *(["trained on"] if trained else []), *(["grader"] if several else [])]
     return ReportTable(
         name="scores",
         title="Scores",
         note=" ".join([_NOTE, _FORMAT_NOTE, *_noise(report, setting)]),
-        columns=(*heads, *(name for _ in ks for name in (*(METRICS[m].label for m in metrics), "format valid"))),
+        columns=(*heads, *(name for _ in ks for name in (*(METRICS[m].label for m in metrics), *_FORMAT_COLUMNS))),
         rows=tuple(rows),
-        groups=(("", len(heads)), *((f"k = {k}", len(metrics) + 1) for k in ks)),
+        groups=(("", len(heads)), *((f"k = {k}", len(metrics) + len(_FORMAT_COLUMNS)) for k in ks)),
     )
+
+
+def _format_entries(cell: Cell | None) -> tuple[Entry, Entry, Entry]:
+    """The entries of `_FORMAT_COLUMNS`."""
+    if cell is None:
+        return Estimate(None), Estimate(None), Count(None)
+    full = cell.scores[FULL_MARKS]
+    among_valid = estimate(full.among_valid, (full.among_valid_low, full.among_valid_high))
+    return Estimate(cell.format_valid), among_valid, Count(cell.cut)
 
 
 def _noise(report: Report, setting: str) -> list[str]:
@@ -100,6 +113,8 @@ def change_table(report: Report) -> ReportTable | None:
             Estimate(c.gain.mean, c.gain.low, c.gain.high, is_signed=True),
             Count(c.gain.combinations),
             c.remark,
+            _among_valid_entry(c),
+            _format_role(c),
         )
         for c in report.changes
     ]
@@ -108,11 +123,39 @@ def change_table(report: Report) -> ReportTable | None:
         title="Tuned students against their bases",
         note="Difference in full marks, best of the generations, on the combinations that both have complete, with its "
         "95 % bootstrap interval. Within noise: the interval includes 0. Each row is tested on its own, without "
-        "a correction for the number of rows; the findings are corrected.",
-        columns=("student", "trained on", "base", "grader", "setting", "k", "difference", "combinations", "remark"),
+        "a correction for the number of rows; the findings are corrected. Difference among valid: the same for full "
+        "marks among texts with a valid format, one try; – if a student has such texts on fewer than "
+        f"{FEWEST_COMBINATIONS} combinations. Format explains a difference outside noise if the share of texts with a "
+        "valid format differs in the same direction, outside noise, and the difference among valid is within noise.",
+        columns=(
+            "student",
+            "trained on",
+            "base",
+            "grader",
+            "setting",
+            "k",
+            "difference",
+            "combinations",
+            "remark",
+            "difference among valid",
+            "format",
+        ),
         rows=tuple(rows),
         is_detail=len(rows) > LONG,
     )
+
+
+def _among_valid_entry(change: Change) -> Estimate:
+    difference = change.format.among_valid if change.format else None
+    if difference is None:
+        return estimate(None, None, is_signed=True)
+    return estimate(difference.value, (difference.low, difference.high), is_signed=True)
+
+
+def _format_role(change: Change) -> str:
+    """The role of format in words, without the numbers of the column beside it."""
+    is_explained = change.format is not None and change.format.role == "explains"
+    return "format explains it" if is_explained else change.format_words or "–"
 
 
 def text_links(report: Report) -> dict[CellKey, str]:

@@ -36,6 +36,8 @@ class ScoreEntry:
             warnings.append(f"{score.ungraded} ungraded")
         if score.format_failures:
             warnings.append(plural(score.format_failures, "format failure"))
+        if score.cut:
+            warnings.append(f"{score.cut} cut")
         return tuple(warnings)
 
     @property
@@ -52,13 +54,15 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     is_signed: bool = False
+    is_too_few: bool = False
+    """Whether the interval that its column has is missing because there are too few combinations for one."""
 
     @property
     def text(self) -> str:
         """The printed form."""
         if self.value is None:
             return "–"
-        if self.low is None:
+        if self.low is None and not self.is_too_few:
             return signed(self.value) if self.is_signed else share(self.value)
         with_interval = signed_with_interval if self.is_signed else share_with_interval
         return with_interval(self.value, self.low, self.high)
@@ -86,6 +90,14 @@ class PValue:
     def text(self) -> str:
         """The printed form."""
         return p_value(self.value)
+
+
+def estimate(
+    value: float | None, interval: tuple[float | None, float | None] | None, *, is_signed: bool = False
+) -> Estimate:
+    """A number whose column has intervals; its own may be missing because there are too few combinations for one."""
+    low, high = interval or (None, None)
+    return Estimate(value, low, high, is_signed=is_signed, is_too_few=low is None)
 
 
 LONG: Final = 16

@@ -74,7 +74,8 @@ def _text_of(
             f"The journal does not say what combination {combination} is.",
             hint="It is damaged. Restore it from a copy.",
         )
-    return StudentText(student, combinations[combination], generation, answer_of(reply, last.origin))
+    finish = last.outcome.finish if isinstance(last.outcome, Reply) else None
+    return StudentText(student, combinations[combination], generation, answer_of(reply, last.origin), finish)
 
 
 def _joined(run: Run, texts: Iterable[StudentText], calls: Iterable[Call]) -> Iterator[Ungraded]:

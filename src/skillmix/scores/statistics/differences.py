@@ -1,13 +1,13 @@
-"""Differences between two students on the same combinations, and how much more data would settle them.
+"""Differences between two students on the same combinations.
 
 `paired_difference` tests one run. `gain` tests one run or several seeds and partitions, and is what findings use.
+`more_data.py` says how much more data would decide an open difference.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, comb
-from statistics import NormalDist
+from math import comb, sqrt
 from typing import Final, Literal
 
 import numpy as np
@@ -21,10 +21,9 @@ from skillmix.scores.statistics.intervals import (
     bootstrap_means,
     constant_interval,
     percentile_interval,
-    t_quantile,
-    wilson_interval,
 )
-from skillmix.scores.statistics.pooling import Nested, pooled
+from skillmix.scores.statistics.pooling import Components, Nested, pooled
+from skillmix.scores.statistics.student_t import t_quantile
 
 POWER: Final = 0.8
 _MAX_PAIRS_OF_EXACT_TEST: Final = 1000
@@ -119,13 +118,23 @@ def combinations_needed(differences: Floats, *, power: float = POWER, level: flo
     mean = float(differences.mean())
     if len(differences) < 2 or abs(mean) < ROUNDING:
         return None
-    spread = float(differences.std(ddof=1))
-    z = NormalDist().inv_cdf(1 - level / 2) + NormalDist().inv_cdf(power)
-    needed = max(_FEWEST_PAIRS, ceil((z * spread / mean) ** 2))
-    for _ in range(3):  # t quantiles instead of normal ones; they depend on the sample size that is sought
-        t = t_quantile(1 - level / 2, needed - 1) + t_quantile(power, needed - 1)
-        needed = max(_FEWEST_PAIRS, ceil((t * spread / mean) ** 2))
-    return needed
+    return units_needed(float(differences.std(ddof=1)), mean, fewest=_FEWEST_PAIRS, power=power, level=level)
+
+
+def units_needed(spread: float, distance: float, *, fewest: int, power: float = POWER, level: float = 0.05) -> int:
+    """How many units with this standard deviation separate their mean from a value at this distance."""
+
+    def is_enough(n: int) -> bool:
+        t = t_quantile(1 - level / 2, n - 1) + t_quantile(power, n - 1)
+        return bool(t * spread <= abs(distance) * sqrt(n))
+
+    too_few, enough = fewest - 1, fewest
+    while not is_enough(enough):
+        too_few, enough = enough, 2 * enough
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
+    return enough
 
 
 Unit = Literal["combinations", "seeds", "partitions"]
@@ -140,46 +149,34 @@ class Gain:
     high: float
     p: float
     combinations: int
+    """Combinations that count; those that several seeds share count once."""
     seeds: int
     partitions: int
     unit: Unit
-    """What more data would consist of: the highest level that has several members."""
+    """The highest level that has several members."""
     values: tuple[float, ...]
     """The mean difference of each unit."""
+    components: Components | None = None
+    """The parts of the variance, if there are several seeds of one partition."""
 
 
 def gain(nested: Nested) -> Gain:
     """The mean difference, tested over the combinations of one run or over the seeds and partitions of several."""
-    every = [value for seeds in nested.values() for values in seeds.values() for value in values]
-    runs = [values for seeds in nested.values() for values in seeds.values()]
-    counts = {"combinations": len(every), "seeds": len(runs), "partitions": len(nested)}
+    runs = [by_id for seeds in nested.values() for by_id in seeds.values()]
     if len(runs) == 1:
-        one = difference_of(np.asarray(every, dtype=np.float64))
-        return Gain(one.difference, one.low, one.high, one.p, **counts, unit="combinations", values=tuple(every))
+        values = [runs[0][combination] for combination in sorted(runs[0])]
+        one = difference_of(np.asarray(values, dtype=np.float64))
+        return Gain(one.difference, one.low, one.high, one.p, len(values), 1, 1, "combinations", tuple(values))
     overall = pooled(nested)
-    if len(nested) > 1:
-        means = tuple(float(np.mean([np.mean(v) for v in seeds.values()])) for seeds in nested.values())
-        return Gain(overall.mean, overall.low, overall.high, overall.p, **counts, unit="partitions", values=means)
-    means = tuple(float(np.mean(v)) for v in runs)
-    return Gain(overall.mean, overall.low, overall.high, overall.p, **counts, unit="seeds", values=means)
-
-
-def more_to_find(observed: Gain, *, level: float) -> int | None:
-    """How many more units a test at the given level needs to find the observed mean with 80 % power."""
-    needed = combinations_needed(np.asarray(observed.values, dtype=np.float64), level=level)
-    return None if needed is None else max(1, needed - len(observed.values))
-
-
-def more_to_exclude(observed: Gain, margin: float) -> int | None:
-    """How many more units would bring the upper end of the interval below a margin, if the mean stays the same."""
-    room = margin - observed.mean
-    if room <= 0:
-        return None
-    n = len(observed.values)
-    if max(observed.values) - min(observed.values) < ROUNDING:
-        needed = n
-        while wilson_interval(0.0, needed).high * (1 - observed.mean) >= room:
-            needed = ceil(needed * 1.02) + 1
-    else:
-        needed = ceil(n * ((observed.high - observed.mean) / room) ** 2) + 1
-    return max(1, needed - n)
+    return Gain(
+        mean=overall.mean,
+        low=overall.low,
+        high=overall.high,
+        p=overall.p,
+        combinations=overall.combinations,
+        seeds=len(runs),
+        partitions=len(nested),
+        unit="partitions" if len(nested) > 1 else "seeds",
+        values=overall.values,
+        components=overall.components,
+    )

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import fsum, pi, sqrt, tan
+from math import sqrt
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from skillmix.scores.statistics.student_t import t_quantile
 
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 10_000
@@ -87,41 +89,9 @@ def percentile_interval(means: Floats, n: int, confidence: float = CONFIDENCE) -
     return Interval(float(low), float(high))
 
 
-def p_of_zero(means: Floats, n: int) -> float:
-    """The two-sided p-value that matches `percentile_interval`: the level at which the interval just reaches 0."""
-    beyond = min(float((means <= 0).mean()), float((means >= 0).mean()))
-    if beyond >= 0.5:
-        return 1.0
-    low, high = 0.0, 1.0
-    for _ in range(40):  # the tail falls as the confidence rises
-        middle = (low + high) / 2
-        low, high = (middle, high) if expanded_tail(n, middle) > max(beyond, 0.5 / len(means)) else (low, middle)
-    return 1 - low
-
-
 @lru_cache(maxsize=1024)
 def expanded_tail(n: int, confidence: float = CONFIDENCE) -> float:
     """The share of bootstrap means to cut off at either end."""
     if n < 2:
         return 0.0
     return NormalDist().cdf(-sqrt(n / (n - 1)) * t_quantile((1 + confidence) / 2, n - 1))
-
-
-def t_quantile(probability: float, degrees: int) -> float:
-    """A quantile of Student's t: exact for 1 and 2 degrees, else Fisher's expansion, good to 0.2 % from 5 degrees on.
-
-    >>> round(t_quantile(0.975, 29), 3)
-    2.045
-    """
-    if degrees == 1:
-        return tan(pi * (probability - 0.5))
-    if degrees == 2:
-        return (2 * probability - 1) / sqrt(2 * probability * (1 - probability))
-    z = NormalDist().inv_cdf(probability)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + fsum(term / degrees ** (power + 1) for power, term in enumerate(terms))

@@ -1,0 +1,123 @@
+"""Guard a data set by what its texts show, requested or not, as far as code can tell.
+
+`skills_shown` runs the checkers of a catalogue on a text. `ShownRule` decides whether the text may be trained on.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Final
+
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination
+from skillmix.checkers.passage import Passage, Span, passage_of
+from skillmix.checkers.registry import checker_of
+from skillmix.datasets.kept_texts import KeptText
+from skillmix.datasets.leakage import Bars
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import ShownMode
+from skillmix.runs.helper_process import LostHelper, in_helper, is_there_a_second_core
+
+WORTH_IT: Final = 20_000
+"""The number of texts above which a second process saves time, although it takes a second to start."""
+NOT_REQUESTED: Final = "shows a skill that was not requested"
+
+
+@lru_cache(maxsize=1 << 17)
+def skills_shown(text: str, skills: tuple[str, ...]) -> frozenset[str]:
+    """The skills, out of those with a checker, that code finds in a text.
+
+    The cache serves dataset steps, which look at their texts again after every wave and in every joined set.
+    """
+    passage = passage_of(text)
+    return frozenset(skill for skill, checker in _checkers(skills) if checker(passage) is not None)
+
+
+@lru_cache(maxsize=8)
+def _checkers(skills: tuple[str, ...]) -> tuple[tuple[str, Callable[[Passage], Span | None]], ...]:
+    return tuple((skill, checker) for skill in skills if (checker := checker_of(skill)) is not None)
+
+
+def _shown_in_each(texts: list[str], skills: tuple[str, ...]) -> list[frozenset[str]]:
+    """The skills that each text shows; a second process checks half of many texts."""
+    if len(texts) >= WORTH_IT and is_there_a_second_core():
+        middle = len(texts) // 2
+        with suppress(LostHelper), in_helper(_shown_there, texts[middle:], skills) as received:
+            ours = [skills_shown(text, skills) for text in texts[:middle]]
+            return ours + [shown for part in received for shown in part]
+    return [skills_shown(text, skills) for text in texts]
+
+
+def _shown_there(texts: list[str], skills: tuple[str, ...]) -> Iterator[list[frozenset[str]]]:
+    # One part, because the helper waits when too many parts have not been consumed.
+    yield [skills_shown(text, skills) for text in texts]
+
+
+@dataclass(frozen=True)
+class ShownRule:
+    """Decides by the skills that a text shows whether a data set may have it."""
+
+    catalog: Catalog
+    bars: Bars
+    mode: ShownMode
+    only_requested: bool
+    """Whether a text may show no skill of the partition besides the requested ones."""
+
+    @cached_property
+    def checkable(self) -> tuple[str, ...]:
+        """The skills of the catalogue that have a checker."""
+        return tuple(skill.name for skill in self.catalog.skills if checker_of(skill.name) is not None)
+
+    def forbids(self, combination: Combination) -> bool:
+        """Whether every text with these skills would be left out, so that none should be written."""
+        skills = frozenset(combination.skills).intersection(self.checkable)
+        return self.mode != "count" and self.bars.leak_shown(skills) is not None
+
+    def reason_to_drop(self, kept: KeptText) -> str | None:
+        """Why a text must be left out; None if it may stay."""
+        return self._reason(kept, skills_shown(kept.text, self.checkable)) if self.checkable else None
+
+    def _reason(self, kept: KeptText, shown: frozenset[str]) -> str | None:
+        leak = self.bars.leak_shown(shown) if self.mode == "drop" else None
+        if leak is None and self.only_requested:
+            further = shown.difference(kept.combination.skills)
+            return NOT_REQUESTED if not further.isdisjoint(self._of_partition) else None
+        return leak
+
+    @cached_property
+    def _of_partition(self) -> frozenset[str]:
+        return self.bars.skills | self.bars.train_skills
+
+    def without_leaks(self, texts: Sequence[KeptText]) -> tuple[list[int], dict[str, int]]:
+        """The indices of the texts that may stay, and the number of the others by reason."""
+        if not self.checkable:
+            return list(range(len(texts))), {}
+        shown = _shown_in_each([kept.text for kept in texts], self.checkable)
+        reasons = [self._reason(kept, skills) for kept, skills in zip(texts, shown, strict=True)]
+        dropped = Counter(reason for reason in reasons if reason is not None)
+        return [index for index, reason in enumerate(reasons) if reason is None], dict(dropped)
+
+    def leaks(self, texts: Iterable[KeptText]) -> dict[str, int]:
+        """Count the texts of a data set that show what they must not; with `refuse` such a text is an error."""
+        if self.mode == "drop" or not self.checkable:
+            return {}
+        counts: Counter[str] = Counter()
+        example = ""
+        for kept in texts:
+            leak = self.bars.leak_shown(skills_shown(kept.text, self.checkable))
+            if leak is not None:
+                counts[leak] += 1
+                example = example or kept.text
+        if counts and self.mode == "refuse":
+            broken = "; ".join(f"{count} {_plural(leak, count)}" for leak, count in sorted(counts.items()))
+            raise UserError(
+                f"The data set would leak by what its texts show: {broken}, such as {example!r}. Nothing was written.",
+                hint="Set leakage.shown to drop, and such texts are left out; count keeps them and counts them.",
+            )
+        return dict(sorted(counts.items()))
+
+
+def _plural(reason: str, count: int) -> str:
+    return f"text {reason}" if count == 1 else f"texts {reason.replace('shows', 'show', 1)}"

@@ -1,0 +1,191 @@
+"""Simulated worlds: how often intervals hold the truth, and how often findings claim a gain that is or is not there.
+
+A world has students whose rate of full marks differs between training seeds or partitions by a standard deviation of 0,
+.03 or .06, and combinations that differ in difficulty. `make long` runs ten times as many worlds.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from skillmix.catalog.combinations import Combination, combination_of
+from skillmix.models.lineage import Lineage
+from skillmix.scores.cells import Cell, CellKey
+from skillmix.scores.compare import ComparableStudent
+from skillmix.scores.findings import Finding, findings
+from skillmix.scores.statistics.differences import difference_of
+from skillmix.scores.statistics.pooling import crossed_moments, pooled
+from skillmix.scores.statistics.student_t import t_quantile
+
+LONG = bool(os.environ.get("SKILLMIX_LONG"))
+BATCHES = 10 if LONG else 1
+WORLDS = 2000
+COMBINATIONS = 100
+SPREADS = (0.0, 0.03, 0.06)
+RATES = ((0.2, 0.05), (0.3, 0.15), (0.5, 0.2))
+"""The rate of full marks, and how far combinations deviate from it."""
+
+Floats = NDArray[np.float64]
+
+
+def shifts(generator: np.random.Generator, spread: float, shape: tuple[int, ...]) -> Floats:
+    """How seeds or partitions deviate; cut off symmetrically, so that rates stay within 0..1 and their mean is kept."""
+    return np.clip(generator.normal(0, 1, shape), -2.4, 2.4) * spread
+
+
+def no_effect(
+    generator: np.random.Generator, shape: tuple[int, int], rate: tuple[float, float], spread: float, *, shared: bool
+) -> Floats:
+    """Differences by world, unit and combination; all units have the same combinations if these are shared."""
+    worlds, units = shape
+    difficulty = generator.uniform(-rate[1], rate[1], (worlds, 1 if shared else units, COMBINATIONS))
+    base = generator.random((worlds, units, COMBINATIONS)) < rate[0] + difficulty
+    tuned = generator.random((worlds, units, COMBINATIONS)) < rate[0] + difficulty + shifts(
+        generator, spread, (worlds, units, 1)
+    )
+    return tuned.astype(np.float64) - base
+
+
+def shares_above_and_below(tables: Floats) -> tuple[float, float]:
+    """How often the interval over seeds lies above 0, and how often below."""
+    moments = crossed_moments(tables)
+    half = t_quantile(0.975, moments.degrees) * np.sqrt(moments.variance)
+    return float((moments.mean - half > 0).mean()), float((moments.mean + half < 0).mean())
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+def test_intervals_over_seeds_hold_the_truth(seeds: int) -> None:
+    generator = np.random.default_rng(seeds)
+    coverage = {}
+    for spread in SPREADS:
+        for rate in RATES:
+            batches = (no_effect(generator, (WORLDS, seeds), rate, spread, shared=True) for _ in range(BATCHES))
+            above, below = np.mean([shares_above_and_below(batch) for batch in batches], axis=0)
+            assert above <= 0.06, (spread, rate)
+            coverage[spread, rate[0]] = 1 - above - below
+    assert 0.93 <= np.mean(list(coverage.values())) <= 0.97, coverage
+    # Two seeds say little about how seeds differ: no interval covers 93 to 97 % both without a spread and with .06.
+    assert min(coverage.values()) >= (0.90 if seeds == 2 else 0.92), coverage
+    assert max(coverage.values()) <= 0.985, coverage
+
+
+def test_the_interval_of_one_seed_holds_the_truth_of_that_training_run() -> None:
+    worlds = 100 * BATCHES
+    misses = [0, 0]
+    for number, spread in enumerate(SPREADS):
+        generator = np.random.default_rng(number)
+        for shift in shifts(generator, spread, (worlds,)):
+            difficulty = generator.uniform(0.15, 0.45, COMBINATIONS)
+            tuned = generator.random(COMBINATIONS) < difficulty + shift
+            result = difference_of(tuned.astype(np.float64) - (generator.random(COMBINATIONS) < difficulty))
+            misses[0] += result.low > shift
+            misses[1] += result.high < shift
+
+    above, below = (count / (3 * worlds) for count in misses)
+    assert above <= 0.06
+    assert 0.93 <= 1 - above - below <= 0.97
+
+
+@pytest.mark.parametrize("partitions", [2, 3, 5])
+def test_intervals_over_partitions_hold_the_truth(partitions: int) -> None:
+    worlds = 300 * BATCHES
+    ids = [f"c{number}" for number in range(COMBINATIONS)]
+    generator = np.random.default_rng(partitions)
+    above = below = 0
+    for spread in SPREADS:
+        for table in no_effect(generator, (worlds, partitions), (0.3, 0.15), spread, shared=False).tolist():
+            result = pooled({str(name): {0: dict(zip(ids, row, strict=True))} for name, row in enumerate(table)})
+            above += result.low > 0
+            below += result.high < 0
+
+    assert above / (3 * worlds) <= 0.06
+    # The means of two partitions are equal in 4 % of the worlds, in which a t interval would have no width.
+    assert 0.93 <= 1 - (above + below) / (3 * worlds) <= (0.985 if partitions == 2 else 0.97)
+
+
+@cache
+def combinations(k: int, draw: int) -> tuple[Combination, ...]:
+    return tuple(combination_of([f"s{i}" for i in range(k)], f"t{number}-{draw}") for number in range(COMBINATIONS))
+
+
+def cell(key: CellKey, full_marks: Sequence[bool], draw: int) -> Cell:
+    points = tuple(((bool(full),) * (key.k + 3),) for full in full_marks)
+    return Cell(key, combinations(key.k, draw), points, (("fine",),) * len(points))
+
+
+def tuned_lineage(seed: int, partition: str) -> Lineage:
+    none: frozenset[str] = frozenset()
+    return Lineage("b", (1, 2, 3), seed, partition, (partition,), none, None, 1000, 100, is_adapter=False, identity="")
+
+
+Rates = dict[int, tuple[float, float]]
+"""The rates of base and tuned student by k."""
+
+
+def held_out_finding(
+    generator: np.random.Generator, rates: Rates, *, units: str, number: int, spread: float
+) -> Finding:
+    """What is said of the claim about held-out skills after one world with several seeds or partitions."""
+    students, cells = [], []
+    difficulty = {(k, draw): generator.uniform(-1, 1, COMBINATIONS) for k in rates for draw in range(number)}
+    for unit in range(number):
+        seed, partition = (unit, "p") if units == "seeds" else (0, f"p{unit}")
+        draw = 0 if units == "seeds" else unit
+        run = f"r{unit}"
+        students += [
+            ComparableStudent(run, "base", "b", "standard", None, partition, seed),
+            ComparableStudent(run, "m", "local:m", "standard", tuned_lineage(seed, partition), partition, seed),
+        ]
+        shift = float(shifts(generator, spread, (1,))[0])
+        for k, (before, after) in rates.items():
+            for student, rate, moved in (("base", before, 0.0), ("m", after, shift)):
+                chance = rate + moved + 0.5 * min(rate, 1 - rate) * difficulty[k, draw]
+                marks = (generator.random(COMBINATIONS) < chance).tolist()
+                cells.append(cell(CellKey(run, student, "g", "held-out", k), marks, draw))
+    found = findings(students, {c.key: c for c in cells})
+    return next(f for f in found if f.claim == "held-out")
+
+
+def published_rates() -> Rates:
+    """Full marks of LLaMA-2-13B-Chat and of D(1,2,3) on held-out skills, as the paper prints them."""
+    file = resources.files("skillmix.data").joinpath("published.json")
+    rows = json.loads(file.read_text(encoding="utf-8"))["tables"]["table_10"]["rows"]
+    of = {row["trained_on"]: [group[0] for group in row["values"]] for row in rows if row["setting"] == "held-out"}
+    return {k: (of["base"][k - 1], of["D(1,2,3)"][k - 1]) for k in (2, 3, 4, 5)}
+
+
+@pytest.mark.parametrize("units", ["seeds", "partitions"])
+def test_the_gains_of_the_paper_are_found_with_three_seeds_or_partitions(units: str) -> None:
+    generator = np.random.default_rng(3)
+    rates, worlds = published_rates(), 40 * BATCHES
+
+    found = [held_out_finding(generator, rates, units=units, number=3, spread=0.03) for _ in range(worlds)]
+
+    assert np.mean([f.verdict == "supported" for f in found]) >= 0.9
+    for k in (2, 3):
+        share = np.mean([next(c for c in f.compared if c.k == k).is_gain for f in found])
+        assert share >= (0.9 if units == "seeds" else 0.75), k  # the t quantile of two degrees of freedom is 4.3
+
+
+@pytest.mark.parametrize("units", ["seeds", "partitions"])
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 10] if LONG else [1, 2, 3])
+def test_no_effect_is_rarely_called_a_gain(units: str, number: int) -> None:
+    generator = np.random.default_rng(number)
+    rates = {k: (rate, rate) for k, rate in ((2, 0.3), (3, 0.2), (4, 0.15))}
+    # The finding of one training run is about that run, in which a shift of its rates is a real gain or loss.
+    spreads = SPREADS if number > 1 else (0.0,)
+    worlds = (600 if LONG else 36) // len(spreads)
+
+    verdicts = [
+        held_out_finding(generator, rates, units=units, number=number, spread=spread).verdict
+        for spread in spreads
+        for _ in range(worlds)
+    ]
+
+    assert verdicts.count("supported") <= 0.06 * len(verdicts)
