@@ -18,7 +18,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import ShownMode, experiment_of, load_experiment
 from skillmix.experiment.recipes import plain_recipe, recipe_named
 from skillmix.grading.answers import plain_answer
-from skillmix.grading.points import METRICS, decide_points, text_score
+from skillmix.grading.points import FULL_MARKS, METRICS, decide_points, text_score
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.rubric import rubric_of
@@ -29,6 +29,7 @@ from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
 from skillmix.runs.run import Run, rules_named
 from skillmix.runs.run import open_run as open_stored_run
 from skillmix.scores.cells import CellScore
+from skillmix.scores.pairs import StudentComparison, compare_students
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.table import score_table, score_table_html
 from skillmix.steps.run import StepFilter, run_checked
@@ -86,6 +87,12 @@ class RunView:
         """The graded texts with their points, the best first; a text has one record for each grader."""
         rows = run_texts(self._run, student=student, k=k)
         return [row for row in rows if grader in (None, row.grader)]
+
+    def compare(
+        self, first: str, second: str, *, metric: str = FULL_MARKS, rules: Literal["default", "paper"] | None = None
+    ) -> StudentComparison:
+        """Two students on the combinations that both have complete: differences, and the texts on which they differ."""
+        return compare_students(self._run, first, second, metric=metric, rules=rules)
 
     def votes(self) -> Iterator[dict[str, Any]]:
         """Every grading call with its raw reply and its reading, one at a time."""

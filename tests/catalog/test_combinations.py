@@ -14,6 +14,8 @@ from skillmix.catalog.combinations import (
     combination_of,
     draw_combinations,
     draw_ladder,
+    draw_reserved,
+    is_reserved,
     training_draw,
 )
 from skillmix.catalog.files import load_catalog
@@ -47,6 +49,20 @@ def test_a_longer_draw_starts_with_a_shorter_one(tiny_catalog: Catalog) -> None:
     draw = draw_from(tiny_catalog, 3)
 
     assert draw_combinations(draw, 50)[:30] == draw_combinations(draw, 30)
+
+
+def test_reserved_draws_are_the_reserved_part_of_the_whole_draw(tiny_catalog: Catalog) -> None:
+    draw = draw_from(tiny_catalog, 2)
+    reserved = [c for c in draw_combinations(draw, draw.total) if is_reserved(c.skills, 0.4)]
+
+    assert 5 < len(reserved) < draw.total
+    assert draw_reserved(draw, len(reserved), 0.4) == reserved
+    assert draw_reserved(draw, 3, 0.4) == reserved[:3]
+    with pytest.raises(UserError, match=f"Only {len(reserved)} combinations of k = 2 have a reserved skill set"):
+        draw_reserved(draw, len(reserved) + 1, 0.4)
+    for k, share in ((1, 0.4), (2, 0.0)):
+        with pytest.raises(UserError, match="is reserved at a share"):
+            draw_reserved(draw_from(tiny_catalog, k), 1, share)
 
 
 def test_draws_differ_by_seed_purpose_and_setting(tiny_catalog: Catalog) -> None:

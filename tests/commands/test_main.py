@@ -36,6 +36,8 @@ BAD = {
         "--grader",
         "scripted:nobody",
     ],
+    "comparison in an unknown run": ["compare", "nowhere", "a", "b"],
+    "comparison of one student": ["compare", "demo", "small"],
     "novelty without skills": ["novelty", "--k", "0", "--tokens", "1e12"],
     "novelty of no corpus": ["novelty", "--k", "2", "--tokens", "0"],
     "novelty of nan": ["novelty", "--k", "2", "--tokens", "nan"],

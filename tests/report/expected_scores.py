@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from skillmix.catalog.combinations import is_reserved
 from tests.report import second_way
@@ -64,6 +66,51 @@ def scores(case: Case, setting: str, metrics: Iterable[str]) -> list[Row]:
                 row[f"k = {k}, cut"] = run.cut(where)
             rows.append(row)
     return rows
+
+
+def students_compared(case: Case) -> list[Row]:
+    """Every pair of the at most five students of these runs, p-values corrected over the whole table."""
+    rows: list[Row] = []
+    for first, second in combinations(case.run.students, 2):
+        for grader, setting, k in product(case.run.graders, case.run.settings, case.run.ks):
+            differences = case.run.differences(first, second, grader, setting, k)
+            if differences:
+                head = {"students": f"{second} − {first}", "grader": grader, "setting": setting, "k": k}
+                rows.append(head | _compared(differences))
+    for row, corrected in zip(rows, second_way.holm([row["p"] for row in rows]), strict=True):
+        row["p, corrected"] = corrected
+    return rows
+
+
+def _compared(differences: list[float]) -> Row:
+    low, high = second_way.difference_interval(differences)
+    up, down = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
+    return {
+        "difference": mean(differences),
+        "difference low": low,
+        "difference high": high,
+        "p": stats.binomtest(up, up + down).pvalue if up + down else 1.0,
+        "p, corrected": None,
+        "wins": up,
+        "ties": len(differences) - up - down,
+        "losses": down,
+        "combinations": len(differences),
+        "still needed": still_needed(differences),
+    }
+
+
+def still_needed(differences: list[float]) -> float:
+    """Pairs of a t test with 80 % power at the observed difference, less those that there are; NaN if unknown."""
+    n, effect = len(differences), abs(mean(differences))
+    if n < 2 or effect < 1e-12:
+        return float("nan")
+    spread = float(np.std(differences, ddof=1))
+    needed = float(np.ceil(((stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) * spread / effect) ** 2))
+    needed = max(6.0, needed)
+    for _ in range(3):
+        quantiles = stats.t.ppf(0.975, needed - 1) + stats.t.ppf(0.8, needed - 1)
+        needed = max(6.0, float(np.ceil((quantiles * spread / effect) ** 2)))
+    return max(0.0, needed - n)
 
 
 def before_and_after(case: Case) -> list[Row]:

@@ -10,6 +10,7 @@ from tests.report import expected_data, expected_graders, expected_scores
 from tests.report.expected_scores import Case, Row
 
 TABLES: dict[str, Callable[[Case], list[Row]]] = {
+    "students-compared": expected_scores.students_compared,
     "before-and-after": expected_scores.before_and_after,
     "seen-and-reserved": expected_scores.seen_and_reserved,
     "data-efficiency": expected_scores.data_efficiency,

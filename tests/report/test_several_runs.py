@@ -32,6 +32,7 @@ PREFIXED = {
     "graders-agreement": "graders",
     "graders-disagree-on": "criterion",
     "yield": "data set",
+    "students-compared": "students",
 }
 
 

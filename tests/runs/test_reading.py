@@ -12,7 +12,7 @@ import yaml
 
 from skillmix.calls import GradeKey
 from skillmix.errors import UserError
-from skillmix.grading.points import text_score
+from skillmix.grading.points import earns_nothing, text_score
 from skillmix.grading.reader import Reading
 from skillmix.runs.import_texts import import_texts
 from skillmix.runs.journal.journal import JournalReader
@@ -140,8 +140,9 @@ def test_every_kind_of_conversation_is_among_them(in_folder: Path) -> None:
 
 def test_a_run_has_a_ballot_of_each_of_its_graders_on_each_text(run: Run) -> None:
     records = run_records(run)
+    ballots = [ballot for ballot in records.ballots if ballot.grader in run.graders]
     by_student: dict[str, set[str]] = defaultdict(set)
-    for ballot in records.ballots:
+    for ballot in ballots:
         by_student[ballot.text.student].add(ballot.grader)
 
     assert len(records.texts) > 10
@@ -149,7 +150,24 @@ def test_a_run_has_a_ballot_of_each_of_its_graders_on_each_text(run: Run) -> Non
         assert by_student == {"ann": {"gpt", "llama"}, "bob": {"llama"}, "cyd": {"gpt"}, "dan": {"gpt", "llama"}}
     else:
         assert by_student == {"ann": set(run.experiment.graders), "zoe": set(run.experiment.graders)}
-    assert len(records.ballots) == sum(len(by_student[text.student]) for text in records.texts)
+    assert len(ballots) == sum(len(by_student[text.student]) for text in records.texts)
+
+
+def test_a_grader_that_was_taken_out_keeps_its_ballots(in_folder: Path) -> None:
+    run = with_fewer_rounds(in_folder)
+    with run.read() as journal:
+        asked = {
+            (one.text.conversation, call.key.grader)
+            for one in conversations(run, journal)
+            for call in one.calls
+            if isinstance(call.key, GradeKey)
+        }
+
+    kept = [ballot for ballot in run_records(run).ballots if ballot.grader not in run.graders]
+
+    assert {ballot.grader for ballot in kept} == {"mixed"}
+    assert {b.text.conversation for b in kept if b.readings} == {key for key, name in asked if name == "mixed"}
+    assert all(earns_nothing(b.text.answer, run.rules()) for b in kept if not b.readings)
 
 
 def test_a_vote_is_the_first_readable_attempt_of_its_round(run: Run) -> None:
@@ -157,7 +175,7 @@ def test_a_vote_is_the_first_readable_attempt_of_its_round(run: Run) -> None:
         votes = {one.text.conversation: raw_votes(run, one) for one in conversations(run, journal)}
 
     for ballot in run_records(run).ballots:
-        if not run.graders[ballot.grader].has_code:
+        if not run.grader(ballot.grader).has_code:
             assert list(ballot.readings) == votes[ballot.text.conversation].get(ballot.grader, [])
 
 
@@ -208,7 +226,7 @@ def test_records_and_decisions_agree(run: Run, rules: str) -> None:
 
 def expected(records: RunRecords, rules: str) -> dict[tuple[str, str, int, str], tuple[object, ...]]:
     found: dict[tuple[str, str, int, str], tuple[object, ...]] = {}
-    for ballot in records.ballots:
+    for ballot in (b for b in records.ballots if b.grader in records.run.graders):
         points = ballot.points(records.run.rules(rules), records.run.phrases)
         votes = [list(reading.points) if reading and reading.points else None for reading in ballot.readings]
         key = (*ballot.text.conversation, ballot.grader)

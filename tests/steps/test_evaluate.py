@@ -17,11 +17,12 @@ import pytest
 import yaml
 
 from skillmix.calls import GradeKey, Reply
+from skillmix.catalog.combinations import is_reserved
 from skillmix.errors import UserError
 from skillmix.runs.run import open_run
 from skillmix.runs.scheduler import StopReason
 from skillmix.scores.cells import CellScore
-from skillmix.scores.scoring import run_scores
+from skillmix.scores.scoring import run_scores, scored_cells
 from skillmix.scores.status import run_status
 from skillmix.steps.run import StepFilter, dry_run, run_experiment
 from skillmix.steps.step_kind import RunResult
@@ -525,3 +526,52 @@ def test_the_smoke_experiment_parses() -> None:
     from skillmix.experiment.experiment import load_experiment
 
     assert [step.stage for step in load_experiment(SMOKE).steps] == ["evaluate", "report"]
+
+
+def test_an_evaluation_of_reserved_sets_draws_no_others(in_folder: Path) -> None:
+    both = yaml.safe_load(experiment(in_folder, k=[2, 3], settings=["train"], combinations=12).read_text("utf-8"))
+    (whole,) = both["steps"]
+    both["steps"].append({**whole, "name": "reserved", "sets": "reserved"})
+    path = in_folder / "both.yaml"
+    path.write_text(yaml.safe_dump(both), encoding="utf-8")
+
+    run_experiment(path)
+
+    cells = {(key.setting, key.k): cell for key, cell in scored_cells("tiny").items()}
+    assert set(cells) == {("train", 2), ("train", 3), ("train-reserved", 2), ("train-reserved", 3)}
+    for k in (2, 3):
+        reserved = cells["train-reserved", k].combinations
+        assert len(reserved) == 12
+        assert all(is_reserved(c.skills, 0.2) for c in reserved)
+        from_whole = [c for c in cells["train", k].combinations if is_reserved(c.skills, 0.2)]
+        assert list(reserved[: len(from_whole)]) == from_whole
+        assert any(not is_reserved(c.skills, 0.2) for c in cells["train", k].combinations)
+    with_more = run_experiment(experiment(in_folder, k=[2], settings=["train"], sets="reserved", combinations=13))
+    assert with_more.called < 20  # one more combination
+
+
+def test_an_early_stop_ends_an_evaluation_of_reserved_sets(in_folder: Path) -> None:
+    run(in_folder, k=[2, 3, 4], settings=["train"], sets="reserved", stop_below=1.0, rounds=1)
+
+    assert {score.k for score in run_scores("tiny")} == {2}
+
+
+@pytest.mark.parametrize(
+    ("step", "fault"),
+    [
+        ({"k": [1, 2]}, "needs k of 2 or more"),
+        ({"k": [2], "ladder": True}, "give sets or ladder"),
+    ],
+)
+def test_reserved_sets_that_cannot_be_drawn_are_refused(in_folder: Path, step: dict[str, Any], fault: str) -> None:
+    with pytest.raises(UserError, match=fault):
+        run(in_folder, sets="reserved", **step)
+
+
+def test_reserved_sets_need_a_share_of_them(in_folder: Path) -> None:
+    document = yaml.safe_load(experiment(in_folder, k=[2], sets="reserved").read_text("utf-8"))
+    path = in_folder / "none.yaml"
+    path.write_text(yaml.safe_dump(document | {"leakage": {"reserved": 0}}), encoding="utf-8")
+
+    with pytest.raises(UserError, match=r"needs leakage\.reserved above 0"):
+        run_experiment(path)

@@ -156,6 +156,23 @@ def _hash_of_set(skills: tuple[str, ...]) -> int:
     return int.from_bytes(digest("reserved", skills, size=6))
 
 
+def draw_reserved(draw: Draw, count: int, share: float) -> list[Combination]:
+    """The first `count` combinations of a draw whose skill sets are reserved; a longer draw begins with the shorter."""
+    if draw.k < 2 or share <= 0:
+        raise UserError(
+            f"No skill set of k = {draw.k} is reserved at a share of {share:g}.",
+            hint="Ask for k of 2 or more, and for leakage.reserved above 0.",
+        )
+    _check_size(draw, count)
+    drawn = list(islice((c for c in all_combinations(draw) if is_reserved(c.skills, share)), count))
+    if len(drawn) < count:
+        raise UserError(
+            f"Only {len(drawn)} combinations of k = {draw.k} have a reserved skill set, but {count} were requested.",
+            hint=f"Ask for at most {len(drawn)}, or for a larger share in leakage.reserved.",
+        )
+    return drawn
+
+
 def draw_ladder(draw: Draw, count: int) -> list[Combination]:
     """Draw `count` combinations of draw.k skills; the n-th adds one skill to the n-th combination of k - 1.
 

@@ -1,4 +1,4 @@
-"""Commands that show the results of a run: `status`, `scores`, `texts` and `export`."""
+"""Commands that show the results of a run: `status`, `scores`, `compare`, `texts` and `export`."""
 
 import argparse
 import sys
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from skillmix.commands.shared_options import Commands, add_command, positive
-from skillmix.commands.streams import grounds, print_json, score_rows
+from skillmix.commands.streams import grounds, print_json, print_notes, score_rows
+from skillmix.render.numbers import share
 from skillmix.render.untrusted import one_line
 
 if TYPE_CHECKING:
     from skillmix.runs.reading.texts import TextRow
+    from skillmix.scores.pairs import DifferingTexts
 
 
 def add_parsers(commands: Commands) -> None:
@@ -24,6 +26,16 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--rules", help="default or paper (default: the run's own)")
     parser.add_argument(
         "--sets", action="store_true", help="add rows for reserved and for seen skill sets of train skills"
+    )
+
+    parser = add_command(commands, "compare", compare)
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("first", metavar="A", help="a student of the run")
+    parser.add_argument("second", metavar="B", help="another student; differences are B minus A")
+    parser.add_argument("--metric", default="full_marks", help="full_marks, all_skills or skill_fraction")
+    parser.add_argument("--rules", help="default or paper (default: the run's own)")
+    parser.add_argument(
+        "--texts", type=positive, metavar="N", help="also show N combinations on which A and B differ, with their texts"
     )
 
     parser = add_command(commands, "texts", texts)
@@ -62,8 +74,9 @@ def scores(options: argparse.Namespace) -> int:
     by_sets = options.sets or (not options.json and run.makes_data)
     scored = scored_run(run, rules=options.rules, by_sets=by_sets)
     scores = scored.scores
-    for student in students_without_scores(run, scores):
-        print(f"note: the texts of {student} have no gradings yet, and are in no row", file=sys.stderr)
+    ungraded = students_without_scores(run, scores)
+    print_notes(f"the texts of {student} have no gradings yet, and are in no row" for student in ungraded)
+    print_notes(scored.notes)
     from skillmix.scores.table import NOTE, change_note, cut_lines, score_table, set_table, trained_note
 
     for line in cut_lines(scores):
@@ -77,6 +90,33 @@ def scores(options: argparse.Namespace) -> int:
         if part:
             print(f"\n{part}")
     return 0
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Compare two students of a run on the combinations that both have complete."""
+    from skillmix.scores.pairs import compare_students, comparison_note, comparison_table
+
+    comparison = compare_students(
+        options.run, options.first, options.second, metric=options.metric, rules=options.rules
+    )
+    shown = comparison.texts[: options.texts or 0]
+    if options.json:
+        return print_json({**asdict(comparison), "texts": [asdict(pair) for pair in shown]})
+    print(comparison_table(comparison))
+    print(f"\n{comparison_note(comparison)}")
+    if options.texts:
+        print(f"\n{len(shown)} of the {len(comparison.texts)} combinations on which they differ:")
+        print("\n\n".join(map(_both_texts, shown)))
+    return 0
+
+
+def _both_texts(pair: "DifferingTexts") -> str:
+    """A combination with the best text of each student, for a terminal."""
+    lines = [f"{pair.grader}, {pair.setting}, k = {pair.k}: {'; '.join(pair.skills)} on {pair.topic}"]
+    for best in (pair.first, pair.second):
+        lines.append(f"  {best.student} ({share(best.value)}): {one_line(best.text)}")
+        lines.append("    " + ", ".join(f"{_SIGNS[point]} {name}" for name, point in best.points.items()))
+    return "\n".join(lines)
 
 
 def texts(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skillmix.commands.shared_options import Commands, add_command
-from skillmix.commands.streams import print_json, program, score_rows
+from skillmix.commands.streams import print_json, print_notes, program, score_rows
 
 if TYPE_CHECKING:
     from skillmix.scores.scoring import ScoredRun
@@ -78,12 +78,13 @@ def run(options: argparse.Namespace) -> int:
         return 128 + (result.signal or 0)
     if result.stopped:
         print(f"stopped: {result.stopped.value}; raise it and run again to go on", file=sys.stderr)
-    scored = ScoredRun([], [])
+    scored = ScoredRun([], [], [])
     if options.stage == "dataset":
         written = {name: dataset.as_json() for name, dataset in result.datasets.items()}
         _print_datasets(written, as_json=options.json)
     else:
         scored = scored_run(result.run)
+        print_notes(scored.notes)
         _print_scores(scored, run=run_name(result.run), as_json=options.json)
     ungraded = result.ungraded(scored.scores)
     if ungraded and result.is_complete:

@@ -47,8 +47,14 @@ def standard_input() -> str:
 
 def score_rows(scores: "Iterable[CellScore]", *, by_sets: bool = False) -> list[dict[str, object]]:
     """The documented form of scores; `by_sets` adds the skill sets, and how many combinations were trained on."""
-    hidden = set() if by_sets else {"sets", "trained_on"}
+    hidden = set() if by_sets else {"sets", "trained_on", "seen_pairs"}
     return [{name: value for name, value in score.json_row().items() if name not in hidden} for score in scores]
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print notes on a result to standard error."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def print_json(value: object) -> int:

@@ -23,7 +23,8 @@ from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import step_cells
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import EvaluateStep, GenerateStep
-from skillmix.models.lineage import lineage_of
+from skillmix.models.lineage import Lineage, other_partitions
+from skillmix.runs.students import lineage_of_student
 
 
 @dataclass(frozen=True)
@@ -156,12 +157,16 @@ def trained_on(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> 
     """For each student with a known lineage, the number of the step's combinations that it was trained on."""
     wanted = set(evaluated(experiment.model_copy(update={"steps": [step]}), catalog))
     counts = {}
-    for reference in step.students:
-        settings = experiment.students.get(student_name(reference))
-        lineage = lineage_of(settings.model) if settings else None
-        if lineage is not None:
-            counts[student_name(reference)] = len(wanted & lineage.combinations)
+    for student, lineage in _lineages(step, experiment).items():
+        counts[student] = len(wanted & lineage.combinations)
     return counts
+
+
+def _lineages(step: EvaluateStep, experiment: Experiment) -> dict[str, Lineage]:
+    """The lineages of those students of a step that were tuned."""
+    students = [student_name(reference) for reference in step.students]
+    lineages = {name: lineage_of_student(experiment, name, {}) for name in students if name in experiment.students}
+    return {name: lineage for name, lineage in lineages.items() if lineage is not None}
 
 
 def refuse_trained(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> None:
@@ -173,6 +178,23 @@ def refuse_trained(step: EvaluateStep, experiment: Experiment, catalog: Catalog)
             raise UserError(
                 f"{student} was trained on {count} of the combinations of step {step.name}.",
                 hint="Evaluate other combinations (another seed), or set allow_trained: true; the scores then say so.",
+            )
+    _refuse_other_partitions(step, experiment, catalog)
+
+
+def _refuse_other_partitions(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> None:
+    """Raise an error if a student's data were made under another partition, which mixes up the sides of this one."""
+    if set(step.settings) == {"all"}:
+        return  # every partition draws the same combinations for this setting
+    here = catalog.partition(experiment.partition).name
+    for student, lineage in _lineages(step, experiment).items():
+        others = sorted(other_partitions(lineage, here, {experiment.catalog, catalog.name}))
+        if others:
+            raise UserError(
+                f"{student} was trained on data of the partition {', '.join(others)}, but step {step.name} evaluates "
+                f"under {here}: the data may hold skills that {here} holds out.",
+                hint=f"Set partition: {others[0]}, or set allow_trained: true; the scores then count the combinations "
+                "with skills that the student saw together.",
             )
 
 

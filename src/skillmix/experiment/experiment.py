@@ -8,17 +8,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
-from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from skillmix.catalog.yaml import read_yaml, yaml_of
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.step_base import Name, Positive, Section, Share, Step
-from skillmix.experiment.steps import AnyStep
+from skillmix.experiment.steps import AnyStep, EvaluateStep
 from skillmix.models.specs import asked_model, parse_spec, provider_of, uses_code
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
 
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
 _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYPTION")
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
 
 
 class AskedModel(Section):
@@ -59,6 +63,28 @@ class StudentSettings(AskedModel):
     concurrency: Positive | None = None
     """Simultaneous calls; the default is 64 for an endpoint, and as many as fit into memory for a local model."""
     timeout: Annotated[float, Field(gt=0, le=10**9)] = 600
+    tuned_from: Name | None = None
+    """The student that this one was tuned from; for a model without a `skillmix.json` of its own."""
+    trained_on: Annotated[list[str], BeforeValidator(_listed)] = []
+    """Folders of the data sets that the student was tuned on, or their `skillmix.json`."""
+    lineage: str | None = None
+    """Folder with the `skillmix.json` of the student's model, or that file."""
+
+    @model_validator(mode="after")
+    def _one_declaration(self) -> "StudentSettings":
+        if self.lineage is not None and (self.tuned_from is not None or self.trained_on):
+            raise ValueError(
+                "lineage names the model's own file, which says what it was tuned from and on: give lineage, or "
+                "tuned_from and trained_on"
+            )
+        if self.tuned_from is not None and not self.trained_on:
+            raise ValueError("tuned_from needs trained_on: the data sets that the student was tuned on")
+        return self
+
+    @property
+    def declares_lineage(self) -> bool:
+        """Whether the experiment says what the student was tuned from or trained on."""
+        return self.lineage is not None or bool(self.trained_on)
 
     @model_validator(mode="after")
     def _known_model(self) -> "StudentSettings":
@@ -182,9 +208,9 @@ def experiment_of(document: object, *, source: str) -> Experiment:
         messages = [e["msg"].removeprefix("Value error, ") for e in error.errors()]
         faults = [f"{_dotted(at)}: {message}" for at, message in zip(locations, messages, strict=True)]
         raise faults_error(source, faults, hint=_known_keys(locations)) from None
-    faults = list(_reference_faults(experiment))
+    faults = [*_base_faults(experiment), *_reference_faults(experiment)]
     if faults:
-        raise faults_error(source, faults, hint="A step names students, graders and earlier steps of its own file.")
+        raise faults_error(source, faults, hint="A file names its own students and graders, and a step earlier steps.")
     return experiment
 
 
@@ -249,6 +275,20 @@ def _check_spec(text: str) -> None:
         raise ValueError(f"{error.message} {error.hint}") from None
 
 
+def _base_faults(experiment: Experiment) -> Iterator[str]:
+    """Students that were tuned from a student that does not exist, or from themselves."""
+    for name, settings in experiment.students.items():
+        chain = [name]
+        base = settings.tuned_from
+        while base is not None and base not in chain and base in experiment.students:
+            chain.append(base)
+            base = experiment.students[base].tuned_from
+        if base is not None and base in chain:
+            yield f"students.{name}.tuned_from: it leads back to {base!r}: {' from '.join([*chain, base])}"
+        elif base is not None and len(chain) == 1:
+            yield f"students.{name}.tuned_from: there is no student {base!r}"
+
+
 def _reference_faults(experiment: Experiment) -> list[str]:
     """Names of steps that cannot be used, and names of students, graders and steps that do not exist."""
     faults: list[str] = []
@@ -257,6 +297,8 @@ def _reference_faults(experiment: Experiment) -> list[str]:
         own = ["the name is that of an earlier step"] if step.name in earlier else []
         own += ["a run keeps its calls in a folder of this name"] if step.name == "journal" else []
         own += _model_faults(step, experiment, earlier)
+        if isinstance(step, EvaluateStep) and step.sets == "reserved" and not experiment.leakage.reserved:
+            own.append("sets: reserved needs leakage.reserved above 0")
         own += [f"there is no grader {name!r}" for name in step.grader_names if name not in experiment.graders]
         for name, stages in step.inputs:
             if name not in earlier or earlier[name].stage not in stages:

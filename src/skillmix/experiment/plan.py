@@ -5,9 +5,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from skillmix.catalog.catalog import Catalog, Setting
-from skillmix.catalog.combinations import Combination, Draw, Purpose, draw_combinations, draw_ladder, training_draw
+from skillmix.catalog.combinations import (
+    Combination,
+    Draw,
+    Purpose,
+    draw_combinations,
+    draw_ladder,
+    draw_reserved,
+    training_draw,
+)
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
-from skillmix.experiment.step_base import Step
+from skillmix.experiment.step_base import SetChoice, Step, setting_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +31,13 @@ class PlannedCell:
     generations: int
     first: int = 0
     """Number of the first generation; a later wave of a data set begins above 0."""
+    sets: SetChoice = "all"
     purpose: Purpose = "evaluation"
+
+    @property
+    def label(self) -> str:
+        """The setting as tables name it."""
+        return setting_label(self.setting, self.sets)
 
     @property
     def numbers(self) -> range:
@@ -42,36 +56,76 @@ def step_cells(step: Step, experiment: Experiment, catalog: Catalog) -> Iterator
         pools = catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
         draw = Draw(side=dict(pools)[cell.setting], setting=cell.setting, k=cell.k, seed=experiment.seed)
         draw = training_draw(draw, pools) if cell.purpose == "training" else draw
+        reserved = experiment.leakage.reserved if cell.sets == "reserved" else None
         yield PlannedCell(
             step=step.name,
             student=cell.student,
             graders=cell.graders,
             setting=cell.setting,
             k=cell.k,
-            combinations=_drawn(draw, cell.combinations, is_ladder=cell.is_ladder),
+            combinations=_drawn(draw, cell.combinations, is_ladder=cell.is_ladder, reserved=reserved),
             generations=cell.generations,
+            sets=cell.sets,
             purpose=cell.purpose,
         )
 
 
 @lru_cache(maxsize=256)
-def _drawn(draw: Draw, count: int, *, is_ladder: bool) -> tuple[Combination, ...]:
+def _drawn(draw: Draw, count: int, *, is_ladder: bool, reserved: float | None) -> tuple[Combination, ...]:
     """Cached, because the checks, the calls and the scores of a run need the same draw."""
+    if reserved is not None:
+        return tuple(draw_reserved(draw, count, reserved))
     return tuple((draw_ladder if is_ladder else draw_combinations)(draw, count))
 
 
 GradedCell = tuple[str, str, str, int]
-"""Student, grader, setting and k."""
+"""Student, grader, setting as tables name it, and k."""
 
 
 def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[GradedCell]:
     """The cells that these steps grade."""
     return frozenset(
-        (cell.student, grader, cell.setting, cell.k)
+        (cell.student, grader, cell.label, cell.k)
         for step in steps
         for cell in step.undrawn_cells(experiment.steps)
         for grader in cell.graders
     )
+
+
+RowKey = tuple[str, str, str, int]
+"""Student, grader, setting as tables name it, and k."""
+
+
+PlannedDraw = tuple[int, bool, Purpose]
+"""The number of combinations, whether they form a ladder, and what they are drawn for."""
+
+
+def planned_rows(experiment: Experiment) -> dict[RowKey, set[PlannedDraw]]:
+    """The rows of an experiment's table, each with the draws that are planned for it."""
+    rows: dict[RowKey, set[PlannedDraw]] = {}
+    for step in experiment.steps:
+        for cell in step.undrawn_cells(experiment.steps):
+            for grader in cell.graders:
+                key = (cell.student, grader, cell.label, cell.k)
+                rows.setdefault(key, set()).add((cell.combinations, cell.is_ladder, cell.purpose))
+    return rows
+
+
+def writers_and_graders(experiment: Experiment) -> set[tuple[str, str]]:
+    """The writers of data sets, each with the graders of its texts; these texts are in no row of the table."""
+    steps = [step for step in experiment.steps if step.stage == "dataset"]
+    return {(student, grader) for step in steps for student in step.student_names for grader in step.grader_names}
+
+
+def covers(experiment: Experiment, other: Experiment) -> bool:
+    """Whether an experiment plans every combination of every row that another one plans, and names its writers."""
+    rows = planned_rows(experiment)
+    has_rows = all(
+        any(count >= wanted and kind == wanted_kind for count, *kind in rows.get(key, ()))
+        for key, draws in planned_rows(other).items()
+        for wanted, *wanted_kind in draws
+    )
+    return has_rows and writers_and_graders(other) <= writers_and_graders(experiment)
 
 
 Settings = StudentSettings | GraderSettings

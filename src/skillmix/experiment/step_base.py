@@ -49,6 +49,19 @@ class OneOf:
         return literal_schema(self._names)
 
 
+SetChoice = Literal["all", "reserved"]
+"""Which skill sets a step draws: any, or only those that no data set may hold."""
+
+
+def setting_label(setting: str, sets: SetChoice) -> str:
+    """The setting as tables name it; cells of reserved skill sets are apart from those of all skill sets.
+
+    >>> setting_label("train", "all"), setting_label("train", "reserved")
+    ('train', 'train-reserved')
+    """
+    return setting if sets == "all" else f"{setting}-{sets}"
+
+
 class StepInput(NamedTuple):
     """An earlier step whose output a step needs."""
 
@@ -70,8 +83,14 @@ class UndrawnCell:
     combinations: int
     generations: int
     is_ladder: bool
+    sets: SetChoice = "all"
     purpose: Purpose = "evaluation"
     """Whether the combinations are drawn for an evaluation or for training data."""
+
+    @property
+    def label(self) -> str:
+        """The setting as tables name it."""
+        return setting_label(self.setting, self.sets)
 
 
 class Step(Section):

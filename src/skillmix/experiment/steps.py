@@ -19,6 +19,7 @@ from skillmix.experiment.step_base import (
     Name,
     Positive,
     Section,
+    SetChoice,
     Share,
     Step,
     StepInput,
@@ -70,10 +71,20 @@ class EvaluateStep(Step):
     generations: Positive = 3
     ladder: bool = False
     """Whether each combination extends one of the next smaller k."""
+    sets: SetChoice = "all"
+    """`reserved` draws only skill sets that no data set may hold, by `leakage.reserved`."""
     stop_below: Share | None = None
     """Skip a student's larger k in a setting once every grader gives it fewer full marks than this share."""
     allow_trained: bool = False
-    """Evaluate a student even on combinations it was trained on; the scores then give their number."""
+    """Evaluate a student even on combinations it was trained on, or under another partition; the scores then say so."""
+
+    @model_validator(mode="after")
+    def _reserved_sets_of_two(self) -> "EvaluateStep":
+        if self.sets == "reserved" and min(self.k) < 2:
+            raise ValueError("sets: reserved needs k of 2 or more, because single skills are never reserved")
+        if self.sets == "reserved" and self.ladder:
+            raise ValueError("a ladder begins with single skills, which are never reserved: give sets or ladder")
+        return self
 
     @property
     def model_references(self) -> tuple[str, ...]:
@@ -102,11 +113,11 @@ class EvaluateStep(Step):
 
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
         """One cell for each setting, k and student; the students share the draws."""
-        yield from _cells_of(self, is_ladder=self.ladder)
+        yield from _cells_of(self, is_ladder=self.ladder, sets=self.sets)
 
 
 def _cells_of(
-    step: GenerateStep | EvaluateStep, *, is_ladder: bool, purpose: Purpose = "evaluation"
+    step: GenerateStep | EvaluateStep, *, is_ladder: bool, sets: SetChoice = "all", purpose: Purpose = "evaluation"
 ) -> Iterator[UndrawnCell]:
     for setting in step.settings:
         for k in step.k:
@@ -120,6 +131,7 @@ def _cells_of(
                     combinations=step.combinations,
                     generations=step.generations,
                     is_ladder=is_ladder,
+                    sets=sets,
                     purpose=purpose,
                 )
 

@@ -1,17 +1,21 @@
 """Where a model comes from: its root, and everything that it, its adapters and the models before it were trained on.
 
 `lineage_of` reads the `skillmix.json` of each folder that a spec names, goes on to the base that the file names, and so
-on up to the root. Only these files count; the name of a student or a folder says nothing.
+on up to the root. Only these files count; the name of a student or a folder says nothing. `lineage_in` reads the same
+files for a model that runs elsewhere, and `lineage_on` takes data sets that somebody names.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from skillmix.catalog.combinations import Combination
+from skillmix.errors import UserError
 from skillmix.hashing import short_id
 from skillmix.models.checkpoints import named_folders
 from skillmix.models.lineage_files import (
+    LINEAGE_FILE,
     CountsEntry,
     DatasetFile,
     ModelFile,
@@ -32,6 +36,14 @@ class DatasetYield:
     full_marks: int
 
 
+class TrainedPartition(NamedTuple):
+    """A partition that training data were made under."""
+
+    catalog: str | None
+    """The catalogue; None if unknown."""
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
     """A data set, as its `skillmix.json` describes it."""
@@ -48,6 +60,7 @@ class DatasetFacts:
     """Conversations to train on."""
     yields: Mapping[int, DatasetYield]
     """By k."""
+    catalog: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +88,8 @@ class Lineage:
     """A hash of all files of the lineage: another data set, recipe or seed makes another model."""
     recipe: str = ""
     """A hash of the recipes, without seeds: trainings that share it and their data sets repeat each other."""
+    partitions: frozenset[TrainedPartition] = frozenset()
+    """Those of all data sets, or of all trainings where a data set is not found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +114,7 @@ def dataset_facts(name: str, file: DatasetFile) -> DatasetFacts:
         skill_sets=None if sets is None else frozenset(frozenset(skills) for skills in sets),
         rows=file.counts.train,
         yields=_yields(file.counts),
+        catalog=file.catalog,
     )
 
 
@@ -109,8 +125,59 @@ def lineage_of(spec: str, datasets: Mapping[str, DatasetFacts] | None = None) ->
     the data sets lie. Without `datasets` no data set is read, and both are None.
     """
     models = _tuned_models(parse_spec(spec))
-    if not models:
-        return None
+    return _lineage_of_models(models, datasets) if models else None
+
+
+def lineage_in(path: str, datasets: Mapping[str, DatasetFacts] | None = None) -> Lineage:
+    """The lineage of a model from its folder or its `skillmix.json`, wherever its weights are."""
+    folder = _folder_of(path)
+    file = read_model_file(folder)
+    if file is None:
+        is_data = read_dataset_file(folder) is not None
+        raise UserError(
+            f"{path} is a data set and not a model." if is_data else f"{path} has no {LINEAGE_FILE} of a model.",
+            hint="Name data sets with trained_on." if is_data else f"Give a model's folder or its {LINEAGE_FILE}.",
+        )
+    before = _tuned_models(parse_spec(file.base.spec), extended_chain((), folder))
+    return _lineage_of_models((_TunedModel(folder, file, before),), datasets)
+
+
+def lineage_on(paths: Sequence[str], *, base: str) -> Lineage:
+    """The lineage of a model that was tuned from a base on data sets, given as folders or as their `skillmix.json`."""
+    facts = [_named_dataset(path) for path in paths]
+    return Lineage(
+        base=base,
+        k=tuple(sorted({k for data in facts for k in data.k})),
+        seed=None,
+        partition=facts[-1].partition,
+        datasets=tuple(data.hash for data in facts),
+        combinations=frozenset[str]().union(*(data.combinations for data in facts)),
+        skill_sets=_united_sets(facts),
+        rows=_total_rows(facts),
+        steps=None,
+        is_adapter=False,
+        identity=short_id("declared", base, [data.hash for data in facts]),
+        partitions=_partitions_of(facts),
+    )
+
+
+def continued_lineage(before: Lineage, after: Lineage) -> Lineage:
+    """The lineage of a model that was trained as `before` says, and then as `after` says."""
+    both = before.skill_sets is not None and after.skill_sets is not None
+    return replace(
+        after,
+        base=before.base,
+        k=tuple(sorted({*before.k, *after.k})),
+        datasets=before.datasets + after.datasets,
+        combinations=before.combinations | after.combinations,
+        skill_sets=(before.skill_sets or frozenset()) | (after.skill_sets or frozenset()) if both else None,
+        rows=None if before.rows is None or after.rows is None else before.rows + after.rows,
+        identity=short_id("continued", before.identity, after.identity),
+        partitions=before.partitions | after.partitions,
+    )
+
+
+def _lineage_of_models(models: Sequence[_TunedModel], datasets: Mapping[str, DatasetFacts] | None) -> Lineage:
     files = list({model.folder.resolve(): model.file for model in _oldest_first(models)}.values())
     newest = models[-1].file
     used = None if datasets is None else _datasets_of(files, datasets)
@@ -126,8 +193,31 @@ def lineage_of(spec: str, datasets: Mapping[str, DatasetFacts] | None = None) ->
         steps=newest.steps,
         is_adapter=newest.adapter,
         identity=short_id("lineage", *(model.file.document for model in _in_hash_order(models))),
+        partitions=_partitions_of(used or files),
         recipe=short_id("recipe", *([file.recipe, file.adapter] for file in files)),
     )
+
+
+def _folder_of(path: str) -> Path:
+    return Path(path).parent if Path(path).name == LINEAGE_FILE else Path(path)
+
+
+def _named_dataset(path: str) -> DatasetFacts:
+    folder = _folder_of(path)
+    file = read_dataset_file(folder)
+    if file is None:
+        is_model = read_model_file(folder) is not None
+        raise UserError(
+            f"{path} is a model and not a data set." if is_model else f"{path} has no {LINEAGE_FILE} of a data set.",
+            hint="Name the file of a model with lineage."
+            if is_model
+            else f"Give the folder of a data set, which `skillmix dataset` wrote, or its {LINEAGE_FILE}.",
+        )
+    return dataset_facts(folder.name, file)
+
+
+def _partitions_of(sources: Iterable[DatasetFacts | ModelFile]) -> frozenset[TrainedPartition]:
+    return frozenset(TrainedPartition(s.catalog, s.partition) for s in sources if s.partition is not None)
 
 
 def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> SkillSets | None:
@@ -137,6 +227,12 @@ def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> Sk
     if not lineage.combinations or not lineage.combinations <= known.keys():
         return None
     return frozenset(frozenset(known[c].skills) for c in lineage.combinations)
+
+
+def other_partitions(lineage: Lineage, partition: str, catalogs: Container[str]) -> frozenset[str]:
+    """The partitions other than this one that training data were made under, if their catalogue is one of these."""
+    here = [p for p in lineage.partitions if p.catalog is None or p.catalog in catalogs]
+    return frozenset(p.name for p in here if p.name != partition)
 
 
 def short_name(k: Sequence[int]) -> str:

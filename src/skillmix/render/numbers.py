@@ -51,6 +51,15 @@ def signed_with_interval(value: float | None, low: float | None, high: float | N
     return f"{signed(value)} [{signed(low)}, {signed(high)}]"
 
 
+def p_value(value: float) -> str:
+    """A p-value.
+
+    >>> p_value(0.0004), p_value(0.0312), p_value(1.0)
+    ('<.001', '.031', '1.000')
+    """
+    return "<.001" if value < 0.001 else f"{value:.3f}".removeprefix("0")
+
+
 def expectation(value: float) -> str:
     """An expected count, which may be tiny.
 

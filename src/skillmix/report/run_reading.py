@@ -20,11 +20,12 @@ from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
 from skillmix.runs.rules_grader import applicable_reasons
 from skillmix.runs.run import Run
-from skillmix.runs.students import student_lineages
+from skillmix.runs.students import has_settings, student_lineages
 from skillmix.scores.cells import Cell, largest_cells
 from skillmix.scores.compare import ComparableStudent, comparable_students, student_specs
 from skillmix.scores.graders import Readability
-from skillmix.scores.scoring import groups_of, score_of, skipped_cells
+from skillmix.scores.scoring import partition_notes, score_of, skipped_cells
+from skillmix.scores.table_rows import groups_of, unnamed_notes
 from skillmix.training.log import TrainingCurve, run_curves
 
 
@@ -45,6 +46,8 @@ class RunReading:
     combinations: Mapping[str, Combination]
     lineages: Mapping[str, Lineage]
     contenders: list[ComparableStudent]
+    notes: list[str]
+    """What the experiment at hand does not name, and what students saw under another partition."""
     reserved: float | None
     """The share of skill sets kept out of training; None for a run that makes no data."""
     datasets: list[DatasetFacts]
@@ -116,7 +119,8 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
     cells, points = by_rules[main]
     students = list(dict.fromkeys(t.student for t in records.texts))
     datasets = run_datasets(run)
-    lineages = student_lineages(run, experiment, students, {facts.hash: facts for facts in datasets})
+    lineages = student_lineages(run, run.known_experiment, students, {facts.hash: facts for facts in datasets})
+    contenders = [name for name in dict.fromkeys(c.key.student for c in cells) if has_settings(run, name)]
     not_sent = tuple(sorted(archived.counter.not_sent))
     return RunReading(
         facts=replace(_facts(run, records, cells), rules=main, not_sent=not_sent),
@@ -130,7 +134,8 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         archived=ArchivedRun(archived.numbers, records.texts, points, archived.evidence, run.rules(main)),
         combinations=archived.combinations,
         lineages=lineages,
-        contenders=comparable_students(run, experiment, dict.fromkeys(c.key.student for c in cells), lineages),
+        contenders=comparable_students(run, run.known_experiment, contenders, lineages),
+        notes=[*unnamed_notes(groups_of(run, records)), *partition_notes(run, lineages, cells)],
         reserved=(experiment.leakage.reserved or None) if run.makes_data else None,
         datasets=datasets,
         curves=run_curves(run),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-SectionId = Literal["findings", "scores", "skills", "graders", "data", "published"]
+SectionId = Literal["findings", "scores", "compare", "skills", "graders", "data", "published"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,9 @@ SECTIONS: Final[dict[SectionId, SectionHeading]] = {
     ),
     "scores": SectionHeading(
         "Scores", "How often students combine k skills in one text. Click a value to read the texts behind it."
+    ),
+    "compare": SectionHeading(
+        "Compare", "Any two students on the same combinations, whatever is known about their training."
     ),
     "skills": SectionHeading("Skills", "Which skills succeed, alone and together, and how many can be combined."),
     "graders": SectionHeading("Graders", "How far the grades can be trusted, and why full marks were missed."),

@@ -222,6 +222,7 @@ def _gaps_of_run(reading: RunReading) -> Iterator[str]:
         if trained_on:
             of = f"{trained_on} of the {len(drawn)} combinations"
             yield f"{facts.name}: {student} was trained on {of} it is scored on."
+    yield from (f"{facts.name}: {note}." for note in reading.notes)
     if facts.catalog and reading.catalog is None:
         yield f"{facts.name}: its catalogue {facts.catalog} is gone or has changed."
 

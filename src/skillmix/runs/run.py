@@ -24,8 +24,8 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import Experiment, experiment_of
-from skillmix.experiment.plan import PlannedCell, cells_of
+from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
+from skillmix.experiment.plan import PlannedCell, cells_of, covers
 from skillmix.grading.answers import RULES, Rules
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
@@ -111,6 +111,11 @@ class Run:
         """The experiment as it was resolved when the run was made or last continued."""
         return self.path / "experiment.yaml"
 
+    @property
+    def earlier_file(self) -> Path:
+        """Earlier experiments of the run with rows that the present one does not have."""
+        return self.path / "earlier.yaml"
+
     def step(self, name: str) -> Path:
         """The folder of a step's files."""
         return self.path / name
@@ -190,8 +195,25 @@ class Run:
         """The experiment; that of an imported run has no steps, students or graders."""
         if self.is_imported:
             return Experiment.model_construct(name=self.name, steps=[])
-        settings = {key: value for key, value in self.document.items() if key != "catalog_hash"}
-        return experiment_of(settings, source="experiment.yaml")
+        return _experiment_in(self.document, source="experiment.yaml")
+
+    @cached_property
+    def earlier(self) -> list[Experiment]:
+        """Earlier experiments of the run with rows that the present one does not have, the oldest first."""
+        documents = read_yaml(self.earlier_file) if self.earlier_file.exists() else []
+        if not isinstance(documents, list) or not all(isinstance(document, dict) for document in documents):
+            raise UserError(f"{self.earlier_file} is damaged.", hint="Restore it from a copy, or delete it.")
+        return [_experiment_in(document, source="earlier.yaml") for document in documents]
+
+    @cached_property
+    def known_experiment(self) -> Experiment:
+        """The experiment with the students, graders and train steps of earlier ones as well."""
+        students = {name: s for e in (*self.earlier, self.experiment) for name, s in e.students.items()}
+        graders = {name: s for e in (*self.earlier, self.experiment) for name, s in e.graders.items()}
+        own = {step.name for step in self.experiment.steps}
+        trained = {s.name: s for e in self.earlier for s in e.steps if s.trains_model and s.name not in own}
+        steps = [*self.experiment.steps, *trained.values()]
+        return self.experiment.model_copy(update={"students": students, "graders": graders, "steps": steps})
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -228,15 +250,23 @@ class Run:
         if self.is_imported:
             with self.read() as journal:
                 return {name: RunGrader(name, "imported") for name in journal.graders()}
-        return {
-            name: RunGrader(name, s.model, s.votes, s.has_code, s.asked is not None)
-            for name, s in self.experiment.graders.items()
-        }
+        return {name: _run_grader(name, settings) for name, settings in self.experiment.graders.items()}
+
+    @cached_property
+    def known_graders(self) -> Mapping[str, RunGrader]:
+        """The graders of the experiment, and those of earlier experiments that it does not name."""
+        if self.is_imported or not self.earlier:
+            return self.graders
+        return {name: _run_grader(name, settings) for name, settings in self.known_experiment.graders.items()}
+
+    def grader(self, name: str) -> RunGrader:
+        """A grader by name; the journal may hold the votes of one that no experiment names any more."""
+        return self.known_graders.get(name) or RunGrader(name, "unknown")
 
     @property
     def graders_with_code(self) -> list[RunGrader]:
         """The graders in which code decides something."""
-        return [grader for grader in self.graders.values() if grader.has_code]
+        return [grader for grader in self.known_graders.values() if grader.has_code]
 
     @cached_property
     def code(self) -> RulesGrader | None:
@@ -247,6 +277,11 @@ class Run:
     def cells(self) -> list[PlannedCell]:
         """The planned cells of all steps; none in an imported run."""
         return cells_of(self.experiment, self.catalog) if self.experiment.steps else []
+
+    @cached_property
+    def earlier_cells(self) -> list[PlannedCell]:
+        """The planned cells of earlier experiments."""
+        return [cell for experiment in self.earlier for cell in cells_of(experiment, self.catalog)]
 
     @property
     def turns(self) -> int | None:
@@ -292,21 +327,61 @@ class Run:
 
     def continue_with(self, experiment: Experiment, catalog: Catalog) -> None:
         """Make the run's folder, or replace its copy of the experiment; the caller holds the run's lock."""
-        self._store(self.checked_document(experiment, catalog))
+        document = self.checked_document(experiment, catalog)
+        if self.experiment_file.exists() and self.document != document:
+            self._keep_earlier(experiment)
+        self._store(document)
         self.experiment, self.catalog = experiment, catalog
+
+    def _keep_earlier(self, experiment: Experiment) -> None:
+        """Store the experiments of the run so far that the next one does not cover."""
+        earlier = self._uncovered(experiment)
+        if earlier:
+            write_whole(self.earlier_file, _as_yaml([e.model_dump(mode="json") for e in earlier]))
+        else:
+            self.earlier_file.unlink(missing_ok=True)
+
+    def _uncovered(self, experiment: Experiment) -> list[Experiment]:
+        """The experiments of the run so far that plan or name something which the next one does not."""
+        try:
+            last = [self.experiment]
+        except UserError:  # a file of an older version may have keys that are gone
+            last = []
+        kept: list[Experiment] = []
+        for former in (*self.earlier, *last):
+            larger = [e for e in kept if covers(e, former)]
+            if larger:  # the later file decides the settings
+                names = {
+                    "students": larger[0].students | former.students,
+                    "graders": larger[0].graders | former.graders,
+                }
+                former = larger[0].model_copy(update=names)
+            kept = [*(e for e in kept if not covers(former, e)), former]
+        return [e for e in kept if not covers(experiment, e)]
 
     @contextmanager
     def continued(self, experiment: Experiment, catalog: Catalog, *, has_made: Callable[[], bool]) -> Iterator[None]:
         """Make an experiment the run's own; if it is refused before it has made anything, the former one comes back."""
-        former = self.experiment_file.read_text(encoding="utf-8") if self.experiment_file.exists() else None
+        former = self._texts_of_experiments()
         self.continue_with(experiment, catalog)
         try:
             yield
         except UserError:
-            if former is not None and not has_made():
-                write_whole(self.experiment_file, former)
-                self._forget()
+            if former[self.experiment_file] is not None and not has_made():
+                self._restore(former)
             raise
+
+    def _texts_of_experiments(self) -> dict[Path, str | None]:
+        files = (self.experiment_file, self.earlier_file)
+        return {file: file.read_text(encoding="utf-8") if file.exists() else None for file in files}
+
+    def _restore(self, texts: Mapping[Path, str | None]) -> None:
+        for file, text in texts.items():
+            if text is None:
+                file.unlink(missing_ok=True)
+            else:
+                write_whole(file, text)
+        self._forget()
 
     def _require_equal(self, document: Mapping[str, object], keys: "tuple[str, ...] | list[str]", what: str) -> None:
         changed = [key for key in keys if self.document.get(key) != document.get(key)]
@@ -319,7 +394,7 @@ class Run:
 
     def _store(self, document: Mapping[str, object]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.experiment_file, yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True))
+        write_whole(self.experiment_file, _as_yaml(dict(document)))
         self._forget()
         self.document = dict(document)
 
@@ -329,6 +404,18 @@ class Run:
             if isinstance(getattr(type(self), name, None), cached_property):
                 delattr(self, name)
         self._remembered.clear()
+
+
+def _experiment_in(document: Mapping[str, object], *, source: str) -> Experiment:
+    return experiment_of({key: value for key, value in document.items() if key != "catalog_hash"}, source=source)
+
+
+def _as_yaml(document: object) -> str:
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def _run_grader(name: str, settings: GraderSettings) -> RunGrader:
+    return RunGrader(name, settings.model, settings.votes, settings.has_code, settings.asked is not None)
 
 
 def new_run(name: str) -> Run:

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.step_base import student_name
-from skillmix.models.lineage import DatasetFacts, Lineage, lineage_of
+from skillmix.models.lineage import DatasetFacts, Lineage, continued_lineage, lineage_in, lineage_of, lineage_on
 from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.runs.run import Run
+
+_NO_DECLARATION: Final[Mapping[str, object]] = {"tuned_from": None, "trained_on": [], "lineage": None}
+"""A trained student has the settings of its base, but its own lineage."""
 
 
 def settings_for(experiment: Experiment, name: str) -> StudentSettings:
@@ -23,6 +27,12 @@ def settings_for(experiment: Experiment, name: str) -> StudentSettings:
     return experiment.students[name]
 
 
+def has_settings(run: Run, name: str) -> bool:
+    """Whether an experiment of a run says how a student was asked; imports and forgotten students have no settings."""
+    trained = {step.name for step in run.known_experiment.steps if step.trains_model}
+    return run.is_imported or name in run.known_experiment.students or name in trained
+
+
 def model_folder(run: Run, step: str) -> Path:
     """The folder of the checkpoint that a train step makes."""
     return run.step(step) / "model"
@@ -32,7 +42,7 @@ def with_trained(experiment: Experiment, run: Run) -> Experiment:
     """The experiment with a student for every train step that has made its checkpoint."""
     trained = {
         step.name: settings_for(experiment, step.name).model_copy(
-            update={"model": f"local:{model_folder(run, step.name)}"}
+            update={**_NO_DECLARATION, "model": f"local:{model_folder(run, step.name)}"}
         )
         for step in experiment.steps
         if step.stage == "train" and (model_folder(run, step.name) / LINEAGE_FILE).is_file()
@@ -49,20 +59,71 @@ def require_trained(experiment: Experiment, name: str) -> None:
         )
 
 
-def trained_combinations(run: Run, experiment: Experiment) -> dict[str, frozenset[str]]:
-    """The combinations that each tuned student of an experiment was trained on."""
-    specs = {name: settings.model for name, settings in with_trained(experiment, run).students.items()}
-    return {name: lineage.combinations for name, spec in specs.items() if (lineage := lineage_of(spec)) is not None}
+def lineage_of_student(
+    experiment: Experiment, name: str, datasets: Mapping[str, DatasetFacts] | None = None
+) -> Lineage | None:
+    """The lineage of a student, from the files of its model or as the experiment declares it; None for a base.
+
+    `datasets` is as for `lineage_of`. A step that trains a student with a declared lineage continues that lineage.
+    """
+    settings = experiment.students[name]
+    own = lineage_of(settings.model, datasets)
+    root = _root_of(experiment, name)
+    if root != name and own is not None and experiment.students[root].declares_lineage:
+        before = lineage_of_student(experiment, root, datasets)
+        return own if before is None else continued_lineage(before, own)
+    if not settings.declares_lineage:
+        return own
+    if own is not None:
+        raise UserError(
+            f"The student {name} declares a lineage, and its model {settings.model} has its own {LINEAGE_FILE}.",
+            hint="Remove lineage, tuned_from and trained_on from the student: the file of the model counts.",
+        )
+    return _declared_lineage(experiment, name, datasets)
+
+
+def _declared_lineage(experiment: Experiment, name: str, datasets: Mapping[str, DatasetFacts] | None) -> Lineage:
+    settings = experiment.students[name]
+    try:
+        if settings.lineage is not None:
+            return lineage_in(settings.lineage, datasets)
+        if settings.tuned_from is None:
+            return lineage_on(settings.trained_on, base=f"unknown base of {settings.model}")
+        tuned = lineage_on(settings.trained_on, base=experiment.students[settings.tuned_from].model)
+    except UserError as error:
+        raise UserError(f"students.{name}: {error.message}", hint=error.hint) from None
+    before = lineage_of_student(experiment, settings.tuned_from, datasets)
+    return tuned if before is None else continued_lineage(before, tuned)
+
+
+def _root_of(experiment: Experiment, name: str) -> str:
+    """The student that the train steps behind a student began with."""
+    bases = {step.name: student_name(step.base) for step in experiment.steps if step.stage == "train"}
+    seen = {name}
+    while name in bases and bases[name] not in seen:
+        name = bases[name]
+        seen.add(name)
+    return name
+
+
+def check_declared_lineages(experiment: Experiment) -> None:
+    """Refuse declared lineages whose files are missing, damaged or contradict the model's own file."""
+    for name, settings in experiment.students.items():
+        if settings.declares_lineage:
+            lineage_of_student(experiment, name)
 
 
 def student_lineages(
     run: Run, experiment: Experiment | None, students: Iterable[str], datasets: Mapping[str, DatasetFacts]
 ) -> dict[str, Lineage]:
     """The lineages of those students that were tuned; `datasets` are those of the run, by hash."""
+    known = with_trained(experiment, run) if experiment else None
     lineages = {}
     for student in students:
-        settings = experiment.students.get(student) if experiment else None
-        lineage = lineage_of(settings.model if settings else f"local:{model_folder(run, student)}", datasets)
+        if known and student in known.students:
+            lineage = lineage_of_student(known, student, datasets)
+        else:
+            lineage = lineage_of(f"local:{model_folder(run, student)}", datasets)
         if lineage is not None:
             lineages[student] = lineage
     return lineages

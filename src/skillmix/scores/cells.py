@@ -74,6 +74,8 @@ class CellScore(Score):
     """Combinations that the student was trained on; None if its lineage is unknown."""
     written: int = 0
     """Texts that have a format: everything but missing texts and refusals."""
+    seen_pairs: int | None = None
+    """Combinations with two skills that a student of another partition saw together; None for other students."""
 
     @property
     def format_valid(self) -> float | None:

@@ -1,41 +1,21 @@
 """`skillmix scores`: from a run's journal to the cells of its table, without a call."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 
-from skillmix.catalog.combinations import Combination, is_reserved
+from skillmix.catalog.combinations import is_reserved
 from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.step_base import setting_label
 from skillmix.experiment.steps import EvaluateStep
-from skillmix.grading.ballots import Ballot
-from skillmix.grading.points import METRICS, Points
-from skillmix.runs.reading.run_records import RunRecords, run_records
+from skillmix.grading.points import METRICS
+from skillmix.models.lineage import Lineage, other_partitions
+from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import Run, opened
-from skillmix.runs.students import student_lineages, trained_combinations
+from skillmix.runs.students import has_settings, student_lineages
 from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
 from skillmix.scores.compare import Change, before_and_after, comparable_students
-
-
-@dataclass(frozen=True, slots=True)
-class BallotCell:
-    """The texts behind one row of the table: for each combination its generations, None where one is missing."""
-
-    student: str
-    grader: str
-    setting: str
-    k: int
-    texts: list[list[Ballot | None]]
-    combinations: tuple[Combination, ...]
-
-    def cell(self, run: str, points: Sequence[Sequence[Points | None]]) -> Cell:
-        """The same with its points."""
-        return Cell(
-            key=CellKey(run, self.student, self.grader, self.setting, self.k),
-            combinations=self.combinations,
-            points=tuple(map(tuple, points)),
-            statuses=tuple(tuple(b.text.answer.status if b else None for b in texts) for texts in self.texts),
-            cuts=tuple(tuple(b.text.is_cut if b else None for b in texts) for texts in self.texts),
-        )
+from skillmix.scores.table_rows import BallotCell, groups_of, unnamed_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +25,15 @@ class ScoredRun:
     scores: list[CellScore]
     changes: list[Change]
     """Tuned students against their bases, where a run has both."""
+    notes: list[str]
+    """What the experiment at hand does not name, and what students saw under another partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ScoredCells:
+    scores: list[CellScore]
+    cells: list[Cell]
+    groups: list[BallotCell]
 
 
 def run_scores(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> list[CellScore]:
@@ -53,30 +42,37 @@ def run_scores(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
     By sets, the cells on train skills come again in two parts: skill sets that are reserved, and those that data sets
     may hold.
     """
-    return _scored(opened(run), rules, by_sets=by_sets)[0]
+    return _scored(opened(run), rules, by_sets=by_sets).scores
 
 
 def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> ScoredRun:
     """The scores of a run, and every tuned student beside its base."""
     run = opened(run)
-    scores, cells = _scored(run, rules, by_sets=by_sets)
-    return ScoredRun(scores, _changes(run, largest_cells(cells)))
+    scored = _scored(run, rules, by_sets=by_sets)
+    cells = largest_cells(scored.cells)
+    notes = [*unnamed_notes(scored.groups), *partition_notes(run, _lineages(run, cells), cells.values())]
+    return ScoredRun(scored.scores, _changes(run, cells), notes)
 
 
-def _scored(run: Run, rules: str | None, *, by_sets: bool) -> tuple[list[CellScore], list[Cell]]:
+def scored_cells(run: Run | str, *, rules: str | None = None) -> dict[CellKey, Cell]:
+    """The cells of a run's table by key, with the points of their texts."""
+    return largest_cells(_scored(opened(run), rules, by_sets=False).cells)
+
+
+def _scored(run: Run, rules: str | None, *, by_sets: bool) -> _ScoredCells:
     chosen = run.rules(rules)
-    records = run_records(run)
     scores: list[CellScore] = []
     cells: list[Cell] = []
-    trained = trained_combinations(run, run.experiment)
-    for sets, group in _parts(groups_of(run, records), run.experiment.leakage.reserved if by_sets else 0.0):
+    groups = list(groups_of(run, run_records(run)))
+    training = {student: _Training(run, lineage) for student, lineage in _lineages(run, groups).items()}
+    for sets, group in _parts(groups, run.experiment.leakage.reserved if by_sets else 0.0):
         points = [[b.points(chosen, run.phrases) if b else None for b in texts] for texts in group.texts]
         cell = group.cell(run.name, points)
-        known = _known_of(group, trained.get(group.student))
-        scores += [replace(score_of(cell, metric, run), sets=sets, trained_on=known) for metric in METRICS]
+        of_cell = [replace(score_of(cell, metric, run), sets=sets) for metric in METRICS]
+        scores += training[group.student].counted(of_cell, cell) if group.student in training else of_cell
         if sets == "all":
             cells.append(cell)
-    return _without_skipped(scores, run.experiment), cells
+    return _ScoredCells(_without_skipped(scores, run.experiment), cells, groups)
 
 
 def score_of(cell: Cell, metric: str, run: Run) -> CellScore:
@@ -98,17 +94,82 @@ def score_of(cell: Cell, metric: str, run: Run) -> CellScore:
     )
 
 
+def _lineages(run: Run, rows: Iterable[BallotCell] | Iterable[CellKey]) -> dict[str, Lineage]:
+    """The lineages of the tuned students of some rows; they are read once."""
+    students = dict.fromkeys(row.student for row in rows)
+    known = run.remember("lineages", lambda: student_lineages(run, run.known_experiment, students, {}))
+    return {student: known[student] for student in students if student in known}
+
+
+class _Training:
+    """What one student was trained on, as far as it concerns the combinations of its cells."""
+
+    def __init__(self, run: Run, lineage: Lineage) -> None:
+        self._combinations = lineage.combinations
+        self._pairs = _pairs_seen_elsewhere(run, lineage)
+
+    def counted(self, scores: Iterable[CellScore], cell: Cell) -> list[CellScore]:
+        """Scores with the number of combinations that the student was trained on, or saw two skills of together."""
+        trained = sum(c.id in self._combinations for c in cell.combinations)
+        seen = None if self._pairs is None else _count_with(self._pairs, cell)
+        return [replace(score, trained_on=trained, seen_pairs=seen) for score in scores]
+
+
+_SkillPairs = frozenset[frozenset[str]]
+
+
+def _pairs_seen_elsewhere(run: Run, lineage: Lineage) -> _SkillPairs | None:
+    """Pairs of skills in training data, if those were made under another partition than the run's and are known."""
+    if not _partitions_elsewhere(run, lineage) or lineage.skill_sets is None:
+        return None
+    return frozenset(pair for skills in lineage.skill_sets for pair in _pairs_of(skills))
+
+
+def _partitions_elsewhere(run: Run, lineage: Lineage) -> frozenset[str]:
+    """The partitions other than the run's that a student's training data were made under."""
+    if run.is_imported or not lineage.partitions:
+        return frozenset()
+    here = run.experiment.partition or run.catalog.default_partition
+    return other_partitions(lineage, here, {run.experiment.catalog, run.catalog.name})
+
+
+def _pairs_of(skills: Iterable[str]) -> Iterator[frozenset[str]]:
+    return map(frozenset, combinations(sorted(skills), 2))
+
+
+def _count_with(pairs: _SkillPairs, cell: Cell) -> int:
+    """How many combinations of a cell have one of these pairs of skills."""
+    return sum(not pairs.isdisjoint(_pairs_of(c.skills)) for c in cell.combinations)
+
+
+def partition_notes(run: Run, lineages: Mapping[str, Lineage], cells: Iterable[Cell]) -> list[str]:
+    """A line for each student that was trained under another partition, with the pairs of skills that it saw."""
+    notes = []
+    cells = list(cells)
+    for student, lineage in lineages.items():
+        names = ", ".join(sorted(_partitions_elsewhere(run, lineage)))
+        if not names:
+            continue
+        pairs = _pairs_seen_elsewhere(run, lineage)
+        if pairs is None:
+            notes.append(f"{student} was trained under the partition {names}; which skills it saw together is unknown")
+            continue
+        counts = {
+            f"{_count_with(pairs, cell)} of {len(cell.combinations)} ({cell.key.setting}, k = {cell.key.k})": None
+            for cell in cells
+            if cell.key.student == student and _count_with(pairs, cell)
+        }
+        seen = f"combinations with two skills that it saw together: {', '.join(counts) or 'none'}"
+        notes.append(f"{student} was trained under the partition {names}; {seen}")
+    return notes
+
+
 def _changes(run: Run, cells: Mapping[CellKey, Cell]) -> list[Change]:
-    students = dict.fromkeys(key.student for key in cells)
-    lineages = student_lineages(run, run.experiment, students, {})
+    lineages = _lineages(run, cells)
     if not lineages:
         return []
-    return before_and_after(comparable_students(run, run.experiment, students, lineages), cells)
-
-
-def groups_of(run: Run, records: RunRecords) -> Iterator[BallotCell]:
-    """The cells of a run: those that were planned, or those that an import has texts for."""
-    return _imported_groups(records) if run.is_imported else _planned_groups(run, records)
+    students = [name for name in dict.fromkeys(key.student for key in cells) if has_settings(run, name)]
+    return before_and_after(comparable_students(run, run.known_experiment, students, lineages), cells)
 
 
 def _parts(groups: Iterable[BallotCell], reserved: float) -> Iterator[tuple[str, BallotCell]]:
@@ -123,40 +184,10 @@ def _parts(groups: Iterable[BallotCell], reserved: float) -> Iterator[tuple[str,
             yield name, replace(group, texts=[group.texts[i] for i in chosen], combinations=combinations)
 
 
-def _known_of(group: BallotCell, trained: frozenset[str] | None) -> int | None:
-    return None if trained is None else sum(c.id in trained for c in group.combinations)
-
-
 def _without_skipped(scores: list[CellScore], experiment: Experiment) -> list[CellScore]:
     """Drop the cells that `stop_below` skipped, unless some of their texts are scored."""
     skipped = {cell[1:] for cell in skipped_cells(experiment, scores)}
     return [s for s in scores if (s.student, s.setting, s.k) not in skipped or s.complete]
-
-
-def _imported_groups(records: RunRecords) -> Iterator[BallotCell]:
-    """The cells of an imported run: one for each student, grader and k."""
-    cells: dict[tuple[str, str, int], dict[str, list[Ballot | None]]] = defaultdict(lambda: defaultdict(list))
-    for ballot in records.ballots:
-        combination = ballot.text.combination
-        cells[ballot.text.student, ballot.grader, combination.k][combination.id].append(ballot)
-    for (student, grader, k), by_combination in sorted(cells.items()):
-        known = tuple(texts[0].text.combination for texts in by_combination.values() if texts[0])
-        yield BallotCell(student, grader, "imported", k, list(by_combination.values()), known)
-
-
-def _planned_groups(run: Run, records: RunRecords) -> Iterator[BallotCell]:
-    """The cells of an experiment: all planned texts, those that are missing included."""
-    ballots = {(b.text.student, b.text.combination.id, b.text.generation, b.grader): b for b in records.ballots}
-    evaluated = {(c.student, c.setting, c.k) for c in run.cells if c.purpose == "evaluation"}
-    for cell in run.cells:
-        if cell.purpose == "training" and (cell.student, cell.setting, cell.k) in evaluated:
-            continue  # texts that were written for training data do not stand for an evaluation
-        for grader in cell.graders:
-            texts = [
-                [ballots.get((cell.student, c.id, generation, grader)) for generation in range(cell.generations)]
-                for c in cell.combinations
-            ]
-            yield BallotCell(cell.student, grader, cell.setting, cell.k, texts, cell.combinations)
 
 
 def students_without_scores(run: Run, scores: Sequence[CellScore]) -> list[str]:
@@ -182,7 +213,7 @@ def skipped_cells(experiment: Experiment, scores: Sequence[CellScore]) -> set[Sk
         if not isinstance(step, EvaluateStep) or step.stop_below is None:
             continue
         for student in step.student_names:
-            for setting in step.settings:
+            for setting in (setting_label(name, step.sets) for name in step.settings):
                 reached = [k for k in sorted(set(step.k)) if _is_below(step, student, setting, k, values)]
                 skipped |= {(step.name, student, setting, k) for k in step.k if reached and k > reached[0]}
     return skipped

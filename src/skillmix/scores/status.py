@@ -78,7 +78,7 @@ def _conversations(run: Run, skipped: set[SkippedCell]) -> dict[tuple[str, str, 
     """Every conversation that the run's experiment needs, with its graders."""
     graders: dict[tuple[str, str, int], set[str]] = defaultdict(set)
     for cell in run.cells:
-        if (cell.step, cell.student, cell.setting, cell.k) in skipped:
+        if (cell.step, cell.student, cell.label, cell.k) in skipped:
             continue
         for combination in cell.combinations:
             for generation in range(cell.generations):

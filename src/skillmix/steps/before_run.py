@@ -22,7 +22,7 @@ from skillmix.runs.conversations import Conversations
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.rules_grader import require_checkers
 from skillmix.runs.run import Run
-from skillmix.runs.students import require_trained, with_trained
+from skillmix.runs.students import check_declared_lineages, require_trained, with_trained
 from skillmix.steps.kinds import kind_of
 
 
@@ -33,6 +33,7 @@ def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], 
     checked for the steps that will run.
     """
     _check_prompts(experiment, catalog)
+    check_declared_lineages(experiment)
     cells_of(experiment, catalog)
     for step in steps:
         kind_of(step).check(step, experiment, catalog, run)

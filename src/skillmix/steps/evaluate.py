@@ -31,7 +31,7 @@ class EvaluateKind(CallKind[EvaluateStep]):
         expect_calls(step, cells, context)
         for k in sorted(set(step.k)):
             skipped = skipped_cells(context.experiment, run_scores(context.run)) if k > min(step.k) else set()
-            cells = [c for c in cells if (step.name, c.student, c.setting, c.k) not in skipped]
+            cells = [c for c in cells if (step.name, c.student, c.label, c.k) not in skipped]
             expect_calls(step, cells, context)
             await make_calls(calls_of(step), [c for c in cells if c.k == k], context, counts)
             if counts.stopped:

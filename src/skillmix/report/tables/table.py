@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from skillmix.render.numbers import share, share_with_interval, signed, signed_with_interval, whole
+from skillmix.render.numbers import p_value, share, share_with_interval, signed, signed_with_interval, whole
 from skillmix.render.wording import plural
 from skillmix.scores.cells import Cell, Score
 
@@ -89,7 +89,7 @@ class PValue:
     @property
     def text(self) -> str:
         """The printed form."""
-        return "<.001" if self.value < 0.001 else f"{self.value:.3f}".removeprefix("0")
+        return p_value(self.value)
 
 
 def estimate(

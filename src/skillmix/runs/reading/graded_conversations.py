@@ -79,7 +79,7 @@ def _text_of(
 
 
 def _joined(run: Run, texts: Iterable[StudentText], calls: Iterable[Call]) -> Iterator[Ungraded]:
-    graders = run.graders
+    graders = run.known_graders
     groups = _by_conversation(calls)
     group = next(groups, None)
     for text in texts:

@@ -1,13 +1,14 @@
 """A whole run in memory: its texts, and a ballot of every grader on each; replies are dropped once they are read."""
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from skillmix.calls import GradeKey
 from skillmix.checkers.judge import Verdict
 from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot, StudentText
-from skillmix.grading.points import Points
+from skillmix.grading.points import Points, earns_nothing
 from skillmix.grading.reader import Reading
 from skillmix.grading.reasons import reasons_of
 from skillmix.prompts.rubric import Rubric, rubric_of
@@ -20,7 +21,7 @@ from skillmix.runs.run import Run
 
 @dataclass(frozen=True, slots=True)
 class RunRecords:
-    """The texts and ballots of a run, in key order; ballots of graders that are code alone come last."""
+    """The texts and ballots of a run, in key order; ballots of code alone and of earlier graders come last."""
 
     run: Run
     texts: list[StudentText]
@@ -32,13 +33,13 @@ class RunRecords:
 
     def verdict(self, ballot: Ballot) -> Verdict | None:
         """The verdict of code on a text; None under a grader without code."""
-        if self.run.code is None or not self.run.graders[ballot.grader].has_code:
+        if self.run.code is None or not self.run.grader(ballot.grader).has_code:
             return None
         return _verdict(self.run.code, ballot.text)
 
     def reasons(self, ballot: Ballot, points: Points, rules: Rules, verdict: Verdict | None) -> dict[str, str]:
         """Why code denied points of a text, by criterion."""
-        is_alone = self.run.graders[ballot.grader].is_code_alone
+        is_alone = self.run.grader(ballot.grader).is_code_alone
         by_checkers = applicable_reasons(verdict, is_alone=is_alone) if verdict else {}
         return reasons_of(points, ballot.text.combination.skills, ballot.text.answer, rules, by_checkers)
 
@@ -65,6 +66,8 @@ class RecordsBuilder:
         self._texts: list[StudentText] = []
         self._ballots: list[Ballot] = []
         self._code_ballots: list[Ballot] = []
+        self._earlier_ballots: list[Ballot] = []
+        self._earlier_plan = _earlier_plan(run)
         self._imported_votes: list[dict[str, Votes]] = []
         alone = [grader for grader in run.graders.values() if code is not None and grader.is_code_alone]
         self._code_alone = alone
@@ -81,12 +84,39 @@ class RecordsBuilder:
             return verdict
         self._ballots += [ballot_of(text, grader, votes.get(grader.name, {}), verdict) for grader in self._asked]
         self._code_ballots += [ballot_of(text, grader, {}, verdict) for grader in self._code_alone]
+        self._earlier_ballots += self._by_earlier_graders(text, votes, verdict)
         return verdict
+
+    def _by_earlier_graders(
+        self, text: StudentText, votes: Mapping[str, Votes], verdict: Verdict | None
+    ) -> Iterator[Ballot]:
+        """Ballots of graders that the experiment does not name: those that voted, and those planned by earlier ones."""
+        planned = self._earlier_plan.get((text.student, text.combination.id), ())
+        for name in sorted({*votes, *planned} - self._run.graders.keys()):
+            grader = self._run.grader(name)
+            if not (grader.is_code_alone and verdict is None):
+                yield ballot_of(text, grader, votes.get(name, {}), verdict)
 
     def records(self) -> RunRecords:
         """The records of all conversations that were added."""
-        ballots = self._imported_ballots() if self._run.is_imported else [*self._ballots, *self._code_ballots]
-        return RunRecords(self._run, self._texts, ballots)
+        if self._run.is_imported:
+            return RunRecords(self._run, self._texts, self._imported_ballots())
+        earlier = [*self._earlier_ballots, *self._unasked_ballots()]
+        return RunRecords(self._run, self._texts, [*self._ballots, *self._code_ballots, *earlier])
+
+    def _unasked_ballots(self) -> Iterator[Ballot]:
+        """Texts that earn nothing, under graders that no known experiment names; nobody asks a grader about them."""
+        unknown = [b for b in self._earlier_ballots if b.grader not in self._run.known_graders]
+        graders: dict[tuple[str, int], set[str]] = defaultdict(set)
+        for ballot in unknown:
+            graders[ballot.text.student, ballot.text.combination.k].add(ballot.grader)
+        asked = {(ballot.text.conversation, ballot.grader) for ballot in unknown}
+        rules = self._run.rules()
+        for text in self._texts if unknown else ():
+            if earns_nothing(text.answer, rules):
+                for name in sorted(graders.get((text.student, text.combination.k), ())):
+                    if (text.conversation, name) not in asked:
+                        yield ballot_of(text, self._run.grader(name), {}, None)
 
     def _imported_ballots(self) -> list[Ballot]:
         """Every text under every grader of its student.
@@ -103,6 +133,15 @@ class RecordsBuilder:
             for text, votes in zip(self._texts, self._imported_votes, strict=True)
             for name in sorted(graders[text.student] if text.student in gradeable else everyone)
         ]
+
+
+def _earlier_plan(run: Run) -> dict[tuple[str, str], set[str]]:
+    """The graders that earlier experiments planned, by student and combination."""
+    plan: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for cell in run.earlier_cells:
+        for combination in cell.combinations:
+            plan[cell.student, combination.id].update(cell.graders)
+    return plan
 
 
 def _votes_by_grader(conversation: GradedConversation) -> dict[str, Votes]:

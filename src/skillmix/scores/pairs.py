@@ -1,0 +1,318 @@
+"""`skillmix compare`: two students of a run, side by side on the combinations that both have complete.
+
+Any two students can be compared; no lineage is necessary. `compare_cells` compares one pair by its cells, and
+`compare_students` reads a run and adds the texts on which the two students differ.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from skillmix.catalog.combinations import Combination
+from skillmix.errors import UserError
+from skillmix.grading.points import FULL_MARKS, METRICS, text_score
+from skillmix.render.markdown import markdown_table
+from skillmix.render.numbers import p_value, share, signed_with_interval, whole
+from skillmix.runs.reading.run_records import run_records
+from skillmix.runs.run import Run, opened
+from skillmix.runs.students import has_settings, settings_for, student_lineages
+from skillmix.scores.cells import Cell, CellKey
+from skillmix.scores.scoring import scored_cells
+from skillmix.scores.statistics.differences import holm, paired_difference
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """The second student minus the first under one grader, in one setting, at one k."""
+
+    grader: str
+    setting: str
+    k: int
+    first_value: float
+    """The first student's mean over the shared combinations, best of the generations."""
+    second_value: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_corrected: float
+    """Holm's correction over the rows of the comparison."""
+    combinations: int
+    """Combinations that both students have complete."""
+    wins: int
+    """Combinations on which the second student scores higher."""
+    ties: int
+    losses: int
+    still_needed: int | None
+    """Further combinations for 80 % power at this difference; None if that cannot be estimated."""
+
+
+@dataclass(frozen=True, slots=True)
+class BestText:
+    """The best text of a student for one combination."""
+
+    student: str
+    generation: int
+    text: str
+    value: float
+    points: dict[str, bool | None]
+    """By criterion; None is undecided."""
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingTexts:
+    """A combination on which two students differ, with the best text of each."""
+
+    grader: str
+    setting: str
+    k: int
+    combination: str
+    skills: tuple[str, ...]
+    topic: str
+    first: BestText
+    second: BestText
+
+
+@dataclass(frozen=True, slots=True)
+class StudentComparison:
+    """Two students of a run: the second minus the first."""
+
+    run: str
+    first: str
+    second: str
+    metric: str
+    rows: tuple[PairRow, ...]
+    texts: tuple[DifferingTexts, ...]
+    """Every combination on which the students differ, the largest differences first."""
+    notes: tuple[str, ...]
+    """What else differs between the students, such as their prompts, and what they were trained on."""
+
+    def __str__(self) -> str:
+        return comparison_table(self)
+
+
+_HEADER: Final = (
+    *("grader", "setting", "k", "{first}", "{second}", "difference", "p, corrected"),
+    *("wins", "ties", "losses", "combinations", "still needed"),
+)
+_RIGHT: Final = frozenset({2, 3, 4, 6, 7, 8, 9, 10, 11})
+_NOTE: Final = (
+    "Difference: {second} minus {first} in {metric}, best of the generations, on the combinations that both have "
+    "complete, with its 95 % interval. p: permutation test within combinations, corrected by Holm over the rows. Wins "
+    "and losses of {second} count combinations. Still needed: further combinations for 80 % power at this difference."
+)
+
+
+def comparison_table(comparison: StudentComparison) -> str:
+    """One row for each grader, setting and k, as Markdown."""
+    names = {"first": comparison.first, "second": comparison.second}
+    rows = [
+        (
+            *(row.grader, row.setting, str(row.k), share(row.first_value), share(row.second_value)),
+            *(signed_with_interval(row.difference, row.low, row.high), p_value(row.p_corrected)),
+            *map(str, (row.wins, row.ties, row.losses, row.combinations)),
+            "–" if row.still_needed is None else whole(row.still_needed),
+        )
+        for row in comparison.rows
+    ]
+    return markdown_table([name.format(**names) for name in _HEADER], rows, right=_RIGHT)
+
+
+def comparison_note(comparison: StudentComparison) -> str:
+    """The explanation of the table, then what else differs between the students."""
+    label = METRICS[comparison.metric].label
+    note = _NOTE.format(first=comparison.first, second=comparison.second, metric=label)
+    return "\n".join([note, *comparison.notes])
+
+
+def compare_students(
+    run: Run | str, first: str, second: str, *, metric: str = FULL_MARKS, rules: str | None = None
+) -> StudentComparison:
+    """Compare two students of a run; an error if either is unknown or they share no complete combination."""
+    run = opened(run)
+    if metric not in METRICS:
+        raise UserError(f"There is no metric {metric!r}.", hint=f"Choose {', '.join(METRICS)}.")
+    cells = scored_cells(run, rules=rules)
+    _require_students(run, first, second, cells)
+    rows = compare_cells(run.name, first, second, cells, metric=metric)
+    if not rows:
+        raise UserError(
+            f"{first} and {second} share no combination that both have complete under one grader.",
+            hint=f"{_complete_of(first, cells, metric)} {_complete_of(second, cells, metric)}",
+        )
+    shared = [_shared_cells(run.name, first, second, row, cells) for row in rows]
+    return StudentComparison(
+        run=run.name,
+        first=first,
+        second=second,
+        metric=metric,
+        rows=tuple(rows),
+        texts=tuple(_differing_texts(run, shared, metric, rules)),
+        notes=tuple([*_setting_notes(run, first, second), *_training_notes(run, shared)]),
+    )
+
+
+def compare_cells(
+    run: str, first: str, second: str, cells: Mapping[CellKey, Cell], *, metric: str = FULL_MARKS
+) -> list[PairRow]:
+    """One row for each grader, setting and k in which two students of a run share complete combinations."""
+    rows = []
+    for key in cells:
+        other = key._replace(student=first)
+        if (key.run, key.student) != (run, second) or other not in cells:
+            continue
+        before, after = cells[other].best(metric), cells[key].best(metric)
+        row = _row(key, before, after)
+        if row is not None:
+            rows.append(row)
+    return with_corrected_p(rows)
+
+
+def with_corrected_p(rows: Sequence[PairRow]) -> list[PairRow]:
+    """The rows with p-values that are corrected over all of them."""
+    corrected = holm([row.p for row in rows])
+    return [replace(row, p_corrected=p) for row, p in zip(rows, corrected, strict=True)]
+
+
+def _row(key: CellKey, before: Mapping[str, float], after: Mapping[str, float]) -> PairRow | None:
+    difference = paired_difference(before, after)
+    if difference is None:
+        return None
+    shared = sorted(before.keys() & after.keys())
+    wins, losses = sum(after[c] > before[c] for c in shared), sum(after[c] < before[c] for c in shared)
+    needed = difference.needed
+    return PairRow(
+        grader=key.grader,
+        setting=key.setting,
+        k=key.k,
+        first_value=sum(before[c] for c in shared) / len(shared),
+        second_value=sum(after[c] for c in shared) / len(shared),
+        difference=difference.difference,
+        low=difference.low,
+        high=difference.high,
+        p=difference.p,
+        p_corrected=difference.p,
+        combinations=len(shared),
+        wins=wins,
+        ties=len(shared) - wins - losses,
+        losses=losses,
+        still_needed=None if needed is None else max(0, needed - len(shared)),
+    )
+
+
+def _require_students(run: Run, first: str, second: str, cells: Mapping[CellKey, Cell]) -> None:
+    students = list(dict.fromkeys(key.student for key in cells))
+    known = f"Students of {run.name}: {', '.join(students)}." if students else f"{run.name} has no graded texts yet."
+    for name in (first, second):
+        if name not in students:
+            raise UserError(f"The run {run.name} has no graded student {name!r}.", hint=known)
+    if first == second:
+        raise UserError(f"{first} would be compared with itself.", hint=f"Name two students. {known}")
+
+
+def _complete_of(student: str, cells: Mapping[CellKey, Cell], metric: str) -> str:
+    """A sentence about the complete combinations of a student."""
+    parts = [
+        f"{len(cell.best(metric))} ({key.grader}, {key.setting}, k = {key.k})"
+        for key, cell in cells.items()
+        if key.student == student and cell.best(metric)
+    ]
+    return f"{student} has complete combinations: {', '.join(parts) or 'none'}."
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedCells:
+    """The cells of two students under one grader, in one setting, at one k."""
+
+    first: Cell
+    second: Cell
+
+    def combinations(self, metric: str) -> list[Combination]:
+        """The combinations that both have complete, in draw order."""
+        shared = self.first.best(metric).keys() & self.second.best(metric).keys()
+        return [c for c in self.second.combinations if c.id in shared]
+
+
+def _shared_cells(run: str, first: str, second: str, row: PairRow, cells: Mapping[CellKey, Cell]) -> _SharedCells:
+    both = (cells[CellKey(run, name, row.grader, row.setting, row.k)] for name in (first, second))
+    return _SharedCells(*both)
+
+
+def _differing_texts(run: Run, shared: Iterable[_SharedCells], metric: str, rules: str | None) -> list[DifferingTexts]:
+    texts = _TextFinder(run, metric, rules)
+    differing = []
+    for pair in shared:
+        before, after = pair.first.best(metric), pair.second.best(metric)
+        for combination in pair.combinations(metric):
+            if before[combination.id] != after[combination.id]:
+                key = pair.second.key
+                differing.append(
+                    DifferingTexts(
+                        grader=key.grader,
+                        setting=key.setting,
+                        k=key.k,
+                        combination=combination.id,
+                        skills=combination.skills,
+                        topic=combination.topic,
+                        first=texts.best(pair.first.key, combination.id, before[combination.id]),
+                        second=texts.best(key, combination.id, after[combination.id]),
+                    )
+                )
+    return sorted(differing, key=lambda d: -abs(d.second.value - d.first.value))
+
+
+class _TextFinder:
+    """Finds the texts behind the best values of cells."""
+
+    def __init__(self, run: Run, metric: str, rules: str | None) -> None:
+        self._run = run
+        self._metric = metric
+        self._rules = run.rules(rules)
+        self._ballots: dict[tuple[str, str, str], list[int]] = {}
+        self._records = run_records(run)
+        for index, ballot in enumerate(self._records.ballots):
+            key = ballot.text.student, ballot.grader, ballot.text.combination.id
+            self._ballots.setdefault(key, []).append(index)
+
+    def best(self, key: CellKey, combination: str, value: float) -> BestText:
+        """The first text of a combination that has the value of its best text."""
+        for index in self._ballots[key.student, key.grader, combination]:
+            ballot = self._records.ballots[index]
+            points = ballot.points(self._rules, self._run.phrases)
+            if text_score(points, self._metric) == value:
+                names = [criterion.name for criterion in ballot.rubric(self._run.phrases).criteria]
+                by_criterion = dict(zip(names, points, strict=True))
+                return BestText(key.student, ballot.text.generation, ballot.text.answer.text, value, by_criterion)
+        raise AssertionError(f"no text of {key} has the value {value}")
+
+
+def _setting_notes(run: Run, first: str, second: str) -> list[str]:
+    """A sentence about prompts and decoding that differ, because the difference may come from them."""
+    if run.is_imported or not (has_settings(run, first) and has_settings(run, second)):
+        return []
+    settings = [settings_for(run.known_experiment, name) for name in (first, second)]
+    facts = [
+        {
+            "prompts": one.prompts or run.experiment.prompts,
+            "temperature": one.temperature,
+            "max_tokens": one.max_tokens,
+            "top_p": one.top_p,
+        }
+        for one in settings
+    ]
+    different = [f"{key} ({facts[0][key]} and {facts[1][key]})" for key in facts[0] if facts[0][key] != facts[1][key]]
+    return [f"{first} and {second} also differ in {', '.join(different)}."] if different else []
+
+
+def _training_notes(run: Run, shared: Iterable[_SharedCells]) -> list[str]:
+    """A sentence for each student that was trained on combinations of the comparison."""
+    compared: dict[str, set[str]] = {}
+    for pair in shared:
+        for cell in (pair.first, pair.second):
+            compared.setdefault(cell.key.student, set()).update(c.id for c in cell.combinations)
+    lineages = student_lineages(run, run.known_experiment, compared, {})
+    return [
+        f"{student} was trained on {len(ids & lineages[student].combinations)} of the {len(ids)} combinations."
+        for student, ids in compared.items()
+        if student in lineages and ids & lineages[student].combinations
+    ]
