@@ -264,7 +264,7 @@ def test_narrow_colourless_and_dumb_terminals_are_served(
 
 
 def test_ctrl_c_leaves_the_terminal_in_order(in_folder: Path) -> None:
-    path = experiment(in_folder, combinations=300)
+    path = experiment(in_folder, combinations=1200)
     terminal = OnTerminal("-m", "skillmix", "run", str(path))
     terminal.read_until("━")
 
