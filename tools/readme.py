@@ -47,8 +47,13 @@ def facts(document: Mapping[str, Any], scores: list[CellScore]) -> Iterator[str]
     texts = [f"{student} {_by_k(counts)}" for student, counts in document.get("data", {}).items()]
     if texts:
         yield f"Texts of the training data: {'; '.join(texts)}."
-    for finding in document.get("findings", []):
-        yield f"{finding['claim']} ({finding['setting']}): **{finding['verdict']}**. {finding['sentence']}"
+    verdicts: dict[str, dict[str, str]] = {}
+    for finding in document.get("findings", []):  # of several comparisons, the first is the one that matters
+        verdicts.setdefault(finding["claim"], {}).setdefault(finding["setting"], finding["verdict"])
+    for claim, by_setting in verdicts.items():
+        yield f"{claim}: " + ", ".join(f"{setting} **{verdict}**" for setting, verdict in by_setting.items()) + "."
+    if verdicts:
+        yield "The result file has the numbers behind each verdict."
 
 
 def _by_k(counts: Mapping[str, int]) -> str:
