@@ -182,6 +182,8 @@ class OnTerminal:
             stderr=theirs,
             stdin=theirs,
             env={**inherited, "TERM": "xterm-256color", **environment},
+            # A shell starts background jobs with SIGINT ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.shown = ""
 
