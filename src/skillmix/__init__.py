@@ -14,8 +14,6 @@ if TYPE_CHECKING:
         check,
         draw,
         evaluate,
-        load_catalog,
-        load_prompts,
         open_run,
         read_reply,
         run,
@@ -24,13 +22,18 @@ if TYPE_CHECKING:
     )
     from skillmix.calls import CallProblem, Model, Reply, Request
     from skillmix.catalog.combinations import Combination, combination_of
+    from skillmix.catalog.files import load_catalog
     from skillmix.errors import UserError
     from skillmix.models.simple import SimpleModel
+    from skillmix.models.specs import ModelOptions, ModelSpec
+    from skillmix.prompts.files import load_prompts
 
 __all__ = [
     "CallProblem",
     "Combination",
     "Model",
+    "ModelOptions",
+    "ModelSpec",
     "Reply",
     "Request",
     "Run",
@@ -57,7 +60,11 @@ _ELSEWHERE = {
     "Model": "calls",
     "Reply": "calls",
     "Request": "calls",
+    "ModelOptions": "models.specs",
+    "ModelSpec": "models.specs",
     "SimpleModel": "models.simple",
+    "load_catalog": "catalog.files",
+    "load_prompts": "prompts.files",
     "UserError": "errors",
 }
 """Public names that skillmix.api does not define, with their modules."""

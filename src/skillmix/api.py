@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from skillmix.catalog.catalog import SETTINGS, Catalog, Setting
 from skillmix.catalog.combinations import Combination, Draw, draw_combinations
-from skillmix.catalog.files import load_catalog
 from skillmix.checkers.judge import Verdict
 from skillmix.datasets.build import WrittenDataset
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
@@ -293,18 +292,3 @@ def _outside_loops(work: Callable[[], _T]) -> _T:
         return work()
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(work).result()
-
-
-__all__ = [
-    "build_dataset",
-    "check",
-    "draw",
-    "evaluate",
-    "load_catalog",
-    "load_prompts",
-    "open_run",
-    "read_reply",
-    "run",
-    "score",
-    "train",
-]

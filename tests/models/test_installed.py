@@ -74,7 +74,7 @@ def answers(spec: str, count: int = 3) -> list[Outcome]:
 def answering(body: str) -> str:
     lines = "".join(f"        {line}\n" for line in body.splitlines())
     return (
-        "import asyncio\nfrom skillmix.models import Reply, SimpleModel\n\n"
+        "import asyncio\nfrom skillmix import Reply, SimpleModel\n\n"
         f"class MyModel(SimpleModel):\n    async def answer(self, request):\n{lines}"
     )
 
@@ -146,7 +146,7 @@ def test_a_faulty_provider_is_an_error_that_names_it(install: Install, source: s
 )
 def test_a_model_that_loses_count_does_not_hang_the_run(install: Install, loop: str, words: str) -> None:
     install(
-        "from skillmix.models import Reply\n\n"
+        "from skillmix import Reply\n\n"
         "class MyModel:\n"
         "    def __init__(self, spec, options): pass\n"
         "    async def probe(self): return None\n"

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
-from skillmix.render.numbers import dollars, duration, share, share_with_interval, signed_with_interval, whole
+from skillmix.render.numbers import dollars, duration, in_words, share, share_with_interval, signed_with_interval, whole
 from skillmix.scores.cells import CellScore
 from skillmix.scores.compare import Change, clearest_first
 
 _MAX_LINES: Final = 12
-_NUMBERS: Final = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _NOISE: Final = (
     "A difference is within noise if its 95 % interval over combinations includes 0; each k is looked at by itself."
 )
@@ -107,11 +106,10 @@ class _Words:
         return self._scores[student, change.grader, change.setting, change.k]
 
     def _where(self, change: Change) -> str:
-        number = _NUMBERS[change.k] if change.k < len(_NUMBERS) else whole(change.k)
         skills = "skill" if change.k == 1 else "skills"
         named = [change.setting] if self._has_settings else []
         named += [f"graded by {change.grader}"] if self._has_graders else []
-        return f"With {number} {skills}" + (f" ({', '.join(named)})" if named else "")
+        return f"With {in_words(change.k)} {skills}" + (f" ({', '.join(named)})" if named else "")
 
 
 def _both(change: Change) -> tuple[str, str]:

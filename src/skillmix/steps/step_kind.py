@@ -1,5 +1,6 @@
 """What skillmix does with a step, one `StepKind` for each kind, and `RunResult`, to which steps add their results."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,7 +139,7 @@ def _failure_line(reason: str, calls: Sequence[tuple[str, CallProblem]]) -> str:
     return f"{count}: {reason}{detail} ({'such as ' if len(calls) > 1 else ''}{key})"
 
 
-class StepKind(Generic[StepT]):
+class StepKind(ABC, Generic[StepT]):
     """How steps of one kind are checked, estimated and run; a subclass overrides what applies to its kind."""
 
     needs_closed_journal = False
@@ -171,9 +172,9 @@ class StepKind(Generic[StepT]):
         """What the progress bar shows for the step; None for a step that takes no time."""
         return planned_calls(step, experiment) if step.makes_calls else None
 
+    @abstractmethod
     def run(self, step: StepT, context: StepContext, result: RunResult) -> bool:
         """Do the step and return whether later steps may begin.
 
         Show lines to the user with `say`. If callers need what the step made, add a field to `RunResult`.
         """
-        raise NotImplementedError

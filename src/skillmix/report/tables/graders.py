@@ -1,11 +1,13 @@
 """Tables of findings, graders and criteria."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from skillmix.models.lineage import short_name
 from skillmix.report.records import Report
 from skillmix.report.registry import table
 from skillmix.report.tables.table import LONG, Count, Entry, Estimate, PValue, ReportTable, estimate
+from skillmix.scores.cells import Cell
 from skillmix.scores.graders import REASONS, criterion_rates, losses
 from skillmix.scores.independence import cell_independence, independence_test
 
@@ -61,26 +63,24 @@ def finding_table(report: Report) -> ReportTable | None:
     )
 
 
-@table(section="graders", order=20)
-def loss_table(report: Report) -> ReportTable:
-    """Why texts missed full marks."""
-    rows: list[tuple[Entry, ...]] = []
+def _by_student_grader_and_k(report: Report) -> Iterator[tuple[tuple[str, str, str], list[Cell]]]:
+    """The first three columns of a row, and the cells of all settings behind it."""
     for key in report.students:
         cells = report.cells_of(key)
         for grader in dict.fromkeys(c.key.grader for c in cells):
             for k in sorted({c.key.k for c in cells}):
-                counts = losses([c for c in cells if c.key.grader == grader and c.key.k == k])
-                rows.append(
-                    (
-                        report.label(*key),
-                        grader,
-                        str(k),
-                        Count(counts.texts),
-                        Count(counts.full_marks),
-                        *(Count(counts.reasons[reason]) for reason in REASONS),
-                        Count(counts.missing),
-                    )
-                )
+                own = [c for c in cells if c.key.grader == grader and c.key.k == k]
+                yield (report.label(*key), grader, str(k)), own
+
+
+@table(section="graders", order=20)
+def loss_table(report: Report) -> ReportTable:
+    """Why texts missed full marks."""
+    rows: list[tuple[Entry, ...]] = []
+    for first, cells in _by_student_grader_and_k(report):
+        counts = losses(cells)
+        reasons = (Count(counts.reasons[reason]) for reason in REASONS)
+        rows.append((*first, Count(counts.texts), Count(counts.full_marks), *reasons, Count(counts.missing)))
     return ReportTable(
         name="why-full-marks-were-missed",
         title="Why full marks were missed",
@@ -110,13 +110,10 @@ def loss_table(report: Report) -> ReportTable:
 def criteria_table(report: Report) -> ReportTable:
     """How often each kind of point is earned."""
     rows: list[tuple[Entry, ...]] = []
-    for key in report.students:
-        cells = report.cells_of(key)
-        for grader in dict.fromkeys(c.key.grader for c in cells):
-            for k in sorted({c.key.k for c in cells}):
-                rates = criterion_rates([c for c in cells if c.key.grader == grader and c.key.k == k])
-                estimates = map(Estimate, (rates.skill, rates.topic, rates.sense, rates.length))
-                rows.append((report.label(*key), grader, str(k), Count(rates.texts), *estimates))
+    for first, cells in _by_student_grader_and_k(report):
+        rates = criterion_rates(cells)
+        estimates = map(Estimate, (rates.skill, rates.topic, rates.sense, rates.length))
+        rows.append((*first, Count(rates.texts), *estimates))
     return ReportTable(
         name="points-by-criterion",
         title="Points by criterion",
