@@ -125,6 +125,7 @@ def before_and_after(case: Case) -> list[Row]:
             continue
         low, high = second_way.difference_interval(differences)
         remark = "within noise" if low <= 0 <= high else ("a gain" if np.mean(differences) > 0 else "a loss")
+        remark = remark if low == low else "too few combinations"
         value, value_low, value_high, role = _format(run, base, (student, grader, setting, k), (low, high))
         rows.append(
             {

@@ -190,6 +190,8 @@ def percentiles(means: Any, n: int) -> tuple[float, float]:
 
 def difference_interval(differences: list[float]) -> tuple[float, float]:
     """The same bootstrap for differences in -1..1; where nothing varies, Wilson's share may be anything else."""
+    if len(differences) < FEWEST:
+        return float("nan"), float("nan")
     if np.ptp(differences) < 1e-12:
         other, value = wilson(0.0, len(differences))[1], differences[0]
         return value - other * (1 + value), value + other * (1 - value)

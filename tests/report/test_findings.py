@@ -20,6 +20,7 @@ from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.findings import Finding, findings
 from skillmix.scores.statistics.differences import gain
 from skillmix.scores.statistics.more_data import more_to_exclude, more_to_find
+from tests.ends import ends
 from tests.report.worlds import make_world
 
 CLAIMS = ("composition", "held-out", "larger k", "efficiency", "control")
@@ -172,9 +173,10 @@ def test_a_gain_too_small_to_claim_is_not_claimed() -> None:
     certain = judged(small, [cell("base", 50, 2000), cell("m123", 110, 2000)])["held-out"]
     unsure = judged(small, [cell("base", 10, 300), cell("m123", 22, 300)])["held-out"]
 
-    assert certain.compared[0].gain.low > 0
+    assert ends(certain.compared[0].gain)[0] > 0
     assert certain.verdict == "not supported"
-    assert unsure.compared[0].gain.low > 0 and unsure.compared[0].gain.high > 0.05
+    low, high = ends(unsure.compared[0].gain)
+    assert low > 0 and high > 0.05
     assert unsure.verdict == "too little data"
     assert unsure.more.combinations
 
@@ -184,7 +186,7 @@ def test_single_skill_data_must_not_reach_the_smallest_gain() -> None:
 
     found = judged(students, [cell("base", 10, 400), cell("m1", 40, 400)])
 
-    assert found["control"].compared[0].gain.high > 0.05
+    assert ends(found["control"].compared[0].gain)[1] > 0.05
     assert found["control"].verdict == "not supported"
 
 
@@ -252,7 +254,8 @@ def test_several_seeds_are_pooled_and_more_seeds_are_asked_for() -> None:
     assert (compared.gain.seeds, compared.gain.partitions, compared.gain.unit) == (3, 1, "seeds")
     assert compared.gain.combinations == 100
     assert compared.gain.mean == pytest.approx((0.35 + 0.05 + 0.65) / 3)
-    assert compared.gain.low < 0.05 < compared.gain.high
+    low, high = ends(compared.gain)
+    assert low < 0.05 < high
     assert finding.verdict == "too little data"
     assert finding.runs == ("r0", "r1", "r2")
     sentence = finding_sentence(finding)
@@ -349,10 +352,10 @@ def test_how_many_more_are_needed() -> None:
     longer = gain({"p": {0: ones_and_zeros(3 * times, 27 * times)}})
     assert longer.p < 0.05
     nothing = gain({"p": {0: ones_and_zeros(0, 30)}})
-    assert nothing.high > 0.05
+    assert ends(nothing)[1] > 0.05
     more = more_to_exclude(nothing, 0.05).combinations
     assert more is not None
-    enough, too_few = (gain({"p": {0: ones_and_zeros(0, n + more)}}).high for n in (30, 20))
+    enough, too_few = (ends(gain({"p": {0: ones_and_zeros(0, n + more)}}))[1] for n in (30, 20))
     assert enough < 0.05 < too_few + 0.005
 
 

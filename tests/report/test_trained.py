@@ -10,9 +10,11 @@ from skillmix.commands import main
 from skillmix.scores.cells import Cell
 from skillmix.scores.compare import before_and_after
 from skillmix.scores.table import change_note
+from tests.ends import ends
 from tests.report.cases import Reported
 from tests.report.conftest import inside
 from tests.report.test_findings import cell, contender, lineage
+from tests.report.test_numbers import table
 
 
 def page_of(reported: Reported) -> str:
@@ -47,14 +49,15 @@ def test_findings_of_so_little_data_say_that_it_is_too_little(trained: Reported)
         )
 
 
-def test_the_page_says_which_differences_are_noise(trained: Reported) -> None:
+def test_the_page_does_not_call_a_difference_over_four_combinations_noise(trained: Reported) -> None:
     page = page_of(trained)
 
     for setting in ("train", "held-out"):
         block = page.partition(f'id="scores-{setting}"')[2].partition("</section>")[0]
         assert "format valid" in block
-        remark = "Within noise (the interval of the paired difference includes 0): m12 against base at k = 1, 2, 3."
-        assert remark in block
+        assert "Within noise" not in block
+    rows = table(trained, "before-and-after")
+    assert set(rows["remark"]) == {"too few combinations"} and rows["difference low"].isna().all()
 
 
 @pytest.mark.parametrize("command", ["run", "evaluate", "scores"])
@@ -73,12 +76,12 @@ def test_the_terminal_says_the_same(trained: Reported, command: str, capsys: pyt
     for setting in ("train", "held-out"):
         if command == "scores":
             (line,) = (line for line in said.splitlines() if line.startswith(f"m12 against base, judge, {setting}: "))
-            assert line.count("within noise at k = 1 (") == 1 and ", k = 3 (" in line
+            assert line.count("too few combinations at k = 1 (") == 1 and ", k = 3 (" in line
         else:
             lines = [
                 line for line in said.splitlines() if re.match(rf"With (one|two|three) skills? \({setting}\)", line)
             ]
-            assert len(lines) == 3 and all("m12" in line and ", within noise." in line for line in lines)
+            assert len(lines) == 3 and all("m12" in line and " [too few]" in line for line in lines)
     assert "interval includes 0" in said or "interval over combinations includes 0" in said
 
 
@@ -90,7 +93,9 @@ def test_remarks_follow_the_interval() -> None:
     changes = before_and_after([contender("base"), contender("m12", lineage(1, 2))], {c.key: c for c in cells})
 
     assert [c.remark for c in changes] == ["a gain", "a loss", "within noise"]
-    assert all((c.gain.low <= 0 <= c.gain.high) == (c.remark == "within noise") for c in changes)
+    for change in changes:
+        low, high = ends(change.gain)
+        assert (low <= 0 <= high) == (change.remark == "within noise")
     note = change_note(changes)
     assert note is not None
     last = note.splitlines()[-1]

@@ -8,7 +8,8 @@ from skillmix.calls import was_cut
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import AnswerStatus
 from skillmix.grading.points import METRICS, Points
-from skillmix.scores.cells import FEWEST_COMBINATIONS, Cell, CellKey, CellScore, summarise
+from skillmix.scores.cells import Cell, CellKey, CellScore, summarise
+from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 from skillmix.scores.table import cut_lines, score_table
 
 ALL = (True,) * 5

@@ -15,6 +15,7 @@ from skillmix.scores.statistics.intervals import (
     mean_interval,
     wilson_interval,
 )
+from tests.ends import ends
 
 RNG = np.random.default_rng(11)
 
@@ -84,11 +85,14 @@ def test_no_difference_has_p_one() -> None:
 
 
 def test_equal_differences_are_not_certain() -> None:
-    result = paired_difference({str(i): 0.0 for i in range(5)}, {str(i): 1.0 for i in range(5)})
+    few, result = (paired_difference({str(i): 0.0 for i in range(n)}, {str(i): 1.0 for i in range(n)}) for n in (5, 10))
 
-    assert result is not None
-    assert (result.difference, result.high, result.p, result.needed) == (1.0, 1.0, 0.0625, 6)
-    assert -1 < result.low < 0.5
+    assert few is not None and result is not None
+    assert (few.difference, few.low, few.high, few.p, few.needed) == (1.0, None, None, 0.0625, 6)
+    low, high = ends(result)
+    assert (result.difference, high, result.needed) == (1.0, 1.0, 6)
+    assert result.p == pytest.approx(2 * 0.5**10)
+    assert -1 < low < 0.5
 
 
 def test_rounding_noise_is_no_difference() -> None:

@@ -122,4 +122,6 @@ def _value(score: CellScore) -> str:
 
 def _difference(change: Change) -> str:
     interval = signed_with_interval(change.gain.mean, change.gain.low, change.gain.high)
+    if change.gain.low is None:
+        return interval
     return f"{interval}, {'within' if change.remark == 'within noise' else 'outside'} noise"

@@ -5,7 +5,7 @@ from typing import Final
 
 from skillmix.models.lineage import short_name
 from skillmix.render.numbers import share, whole
-from skillmix.report.tables.table import Estimate, PValue
+from skillmix.report.tables.table import PValue, estimate
 from skillmix.scores.findings import SMALLEST_GAIN, Compared, Finding
 
 
@@ -43,7 +43,7 @@ def _no_gain(finding: Finding) -> str:
         change = f"lowers full marks by {_estimate(worst)} at k = {worst.k} ({_p(worst)})"
         shown = worst
     else:
-        shown = max(finding.compared, key=lambda c: c.gain.high)
+        shown = max(finding.compared, key=lambda c: c.gain.high or 0.0)
         change = f"changes full marks by {_estimate(shown)} at k = {shown.k}"
     return (
         f"{_students(finding)} {change}, {_scope(shown)}, and at no k of {_ks(finding.compared)} can the gain be "
@@ -55,8 +55,16 @@ def _too_little(finding: Finding) -> str:
     best = max(finding.compared, key=lambda c: c.gain.mean)
     return (
         f"{_students(finding)} changes full marks by {_estimate(best)} at k = {best.k} ({_p(best)}) over "
-        f"{whole(best.gain.combinations)} combinations{_and_scope(best)}; {_need(finding)}."
+        f"{whole(best.gain.combinations)} combinations{_and_scope(best)}; {_need(finding)}.{_of_two(best)}"
     )
+
+
+def _of_two(compared: Compared) -> str:
+    """Why two trainings have no interval."""
+    gain = compared.gain
+    if gain.unit == "combinations" or len(gain.values) != 2 or gain.low is not None:
+        return ""
+    return f" Two {gain.unit} cannot show how far {gain.unit} differ, so there is no interval."
 
 
 def _need(finding: Finding) -> str:
@@ -138,7 +146,7 @@ def _and_scope(compared: Compared) -> str:
 
 def _estimate(compared: Compared) -> str:
     gain = compared.gain
-    return Estimate(gain.mean, gain.low, gain.high, is_signed=True).text
+    return estimate(gain.mean, (gain.low, gain.high), is_signed=True).text
 
 
 def _p(compared: Compared) -> str:

@@ -10,11 +10,9 @@ from typing import Final, NamedTuple
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import AnswerStatus
 from skillmix.grading.points import METRICS, Points, text_score
-from skillmix.scores.statistics.intervals import mean_interval, wilson_interval
+from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, mean_interval, wilson_interval
 from skillmix.scores.statistics.ratios import Cluster, cluster_interval, cluster_share
 
-FEWEST_COMBINATIONS: Final = 10
-"""Bootstrap intervals over fewer combinations hold the truth too rarely, so they are not given."""
 MOST_CUT: Final = 0.02
 """A larger share of replies that ended at the token limit gets a warning."""
 

@@ -93,7 +93,7 @@ def paired(
     return {c: after[c] - before[c] for c in sorted(before.keys() & after.keys())}
 
 
-Remark = Literal["within noise", "a gain", "a loss"]
+Remark = Literal["within noise", "a gain", "a loss", "too few combinations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +119,18 @@ class Change:
     @property
     def remark(self) -> Remark:
         """The difference in words; it is within noise if its interval includes 0."""
-        if self.gain.low <= 0 <= self.gain.high:
-            return "within noise"
-        return "a gain" if self.gain.mean > 0 else "a loss"
+        if self.gain.low is None:
+            return "too few combinations"
+        if self.gain.is_above_zero:
+            return "a gain"
+        return "a loss" if self.gain.is_below_zero else "within noise"
 
     @property
     def distance_from_noise(self) -> float:
-        """The distance of the interval from 0; 0 if the interval includes 0."""
-        return 0.0 if self.remark == "within noise" else min(abs(self.gain.low), abs(self.gain.high))
+        """The distance of the interval from 0; 0 if there is no interval or it includes 0."""
+        if self.gain.low is None or self.gain.high is None:
+            return 0.0
+        return max(0.0, self.gain.low, -self.gain.high)
 
 
 def before_and_after(students: Sequence[ComparableStudent], cells: Cells) -> list[Change]:

@@ -8,15 +8,13 @@ from skillmix.catalog.catalog import SETTINGS
 from skillmix.scores.claims import CLAIMS, Claim, Comparison, comparisons_to_pool
 from skillmix.scores.compare import Cells, ComparableStudent, paired
 from skillmix.scores.statistics.differences import Gain, gain, holm
-from skillmix.scores.statistics.intervals import ROUNDING
+from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, ROUNDING
 from skillmix.scores.statistics.more_data import MoreData, largest, more_to_exclude, more_to_find, smallest
 
 Verdict = Literal["supported", "not supported", "too little data"]
 LEVEL: Final = 0.05
 SMALLEST_GAIN: Final = 0.05
 """The smallest gain worth claiming."""
-FEWEST_COMBINATIONS: Final = 10
-"""With fewer combinations an interval is too short to decide anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +28,21 @@ class Compared:
     @property
     def is_gain(self) -> bool:
         """Whether the corrected test finds a gain worth claiming."""
-        return self._is_found and self.gain.low > 0 and self.gain.mean >= SMALLEST_GAIN - ROUNDING
+        return self._is_found and self.gain.is_above_zero and self.gain.mean >= SMALLEST_GAIN - ROUNDING
 
     @property
     def is_loss(self) -> bool:
         """Whether the corrected test finds a loss."""
-        return self._is_found and self.gain.high < 0
+        return self._is_found and self.gain.is_below_zero
 
     @property
     def excludes_gain(self) -> bool:
         """Whether the interval ends below the smallest gain worth claiming."""
-        return self._is_enough and self.gain.high < SMALLEST_GAIN
+        return self.gain.high is not None and self.gain.high < SMALLEST_GAIN
 
     @property
     def _is_found(self) -> bool:
-        return self._is_enough and self.p_corrected < LEVEL
-
-    @property
-    def _is_enough(self) -> bool:
-        return self.gain.combinations >= FEWEST_COMBINATIONS
+        return self.p_corrected < LEVEL
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from typing import Literal
 from skillmix.grading.points import FULL_MARKS
 from skillmix.render.numbers import signed_with_interval
 from skillmix.render.wording import plural
-from skillmix.scores.cells import FEWEST_COMBINATIONS, Cell, CellKey
+from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.statistics.differences import Gain
+from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 from skillmix.scores.statistics.ratios import Cluster, Paired, ShareDifference, share_difference
 
 Role = Literal["explains", "hides skill"]
@@ -80,8 +81,8 @@ def format_effect(cells: Sequence[tuple[Cell, Cell]], gain: Gain) -> FormatEffec
     second = _valid_texts([p.second for p in valid], [p.second for p in formats])
     has_enough = not first.are_too_few and not second.are_too_few
     among_valid = share_difference(valid) if has_enough else None
-    is_noise = gain.low <= 0 <= gain.high
-    role = None if is_noise else _role(gain, share_difference(formats), among_valid)
+    is_outside_noise = gain.is_above_zero or gain.is_below_zero
+    role = _role(gain, share_difference(formats), among_valid) if is_outside_noise else None
     return FormatEffect(first, second, among_valid, role)
 
 

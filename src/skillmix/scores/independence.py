@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from skillmix.scores.cells import FEWEST_COMBINATIONS, Cell
+from skillmix.scores.cells import Cell
 from skillmix.scores.statistics.independent_outcomes import Outcomes, permutation_test, product_interval
-from skillmix.scores.statistics.intervals import Interval
+from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, Interval
 from skillmix.scores.statistics.ratios import Cluster, cluster_interval
 
 

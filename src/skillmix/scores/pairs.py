@@ -32,8 +32,9 @@ class PairRow:
     """The first student's mean over the shared combinations, best of the generations."""
     second_value: float
     difference: float
-    low: float
-    high: float
+    low: float | None
+    """None, as is `high`, if the students share too few combinations for an interval."""
+    high: float | None
     p: float
     p_corrected: float
     """Holm's correction over the rows of the comparison."""

@@ -6,8 +6,9 @@ from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.render.html import html_table
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import percent, share, share_with_interval, signed_with_interval, whole
-from skillmix.scores.cells import FEWEST_COMBINATIONS, MOST_CUT, CellScore
+from skillmix.scores.cells import MOST_CUT, CellScore
 from skillmix.scores.compare import Change, Remark
+from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 
 _CELL = ("student", "grader", "setting", "k")
 _COUNTS = ("complete", "ungraded", "format valid", "format failures", "cut")
@@ -118,7 +119,7 @@ _CHANGE_NOTE = (
     "difference if the share of texts with a valid format differs, and full marks among these texts differ within "
     "noise."
 )
-_REMARKS: tuple[Remark, ...] = ("a gain", "a loss", "within noise")
+_REMARKS: tuple[Remark, ...] = ("a gain", "a loss", "within noise", "too few combinations")
 
 
 def remarks(changes: Sequence[Change]) -> str:

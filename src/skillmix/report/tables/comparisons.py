@@ -6,7 +6,7 @@ from typing import Final
 
 from skillmix.report.records import Report, RunFacts, by_key
 from skillmix.report.registry import table
-from skillmix.report.tables.table import LONG, Count, Entry, Estimate, PValue, ReportTable
+from skillmix.report.tables.table import LONG, Count, Entry, PValue, ReportTable, estimate
 from skillmix.scores.pairs import PairRow, compare_cells, with_corrected_p
 
 MOST_PAIRS: Final = 10
@@ -87,7 +87,7 @@ def _name(pair: _StudentPair) -> str:
 def _entries(students: str, row: PairRow) -> tuple[Entry, ...]:
     return (
         *(students, row.grader, row.setting, str(row.k)),
-        Estimate(row.difference, row.low, row.high, is_signed=True),
+        estimate(row.difference, (row.low, row.high), is_signed=True),
         *(PValue(row.p), PValue(row.p_corrected)),
         *map(Count, (row.wins, row.ties, row.losses, row.combinations, row.still_needed)),
     )

@@ -26,7 +26,7 @@ def finding_table(report: Report) -> ReportTable | None:
                     f.grader,
                     f.setting,
                     str(c.k),
-                    Estimate(c.gain.mean, c.gain.low, c.gain.high, is_signed=True),
+                    estimate(c.gain.mean, (c.gain.low, c.gain.high), is_signed=True),
                     PValue(c.gain.p),
                     PValue(c.p_corrected),
                     Count(c.gain.combinations),

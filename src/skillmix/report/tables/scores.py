@@ -12,8 +12,9 @@ from skillmix.render.numbers import expectation
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import table, tables
 from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable, estimate, score_entry
-from skillmix.scores.cells import FEWEST_COMBINATIONS, Cell, CellKey
+from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change
+from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 
 _MAIN: Final = tuple(metric.name for metric in METRICS.values() if metric.is_main)
 _MAIN_LABELS: Final = tuple(METRICS[name].label for name in _MAIN)
@@ -110,7 +111,7 @@ def change_table(report: Report) -> ReportTable | None:
             c.grader,
             c.setting,
             str(c.k),
-            Estimate(c.gain.mean, c.gain.low, c.gain.high, is_signed=True),
+            estimate(c.gain.mean, (c.gain.low, c.gain.high), is_signed=True),
             Count(c.gain.combinations),
             c.remark,
             _among_valid_entry(c),

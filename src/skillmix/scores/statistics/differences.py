@@ -13,6 +13,7 @@ from typing import Final, Literal
 import numpy as np
 
 from skillmix.scores.statistics.intervals import (
+    FEWEST_COMBINATIONS,
     RESAMPLES,
     ROUNDING,
     SEED,
@@ -36,8 +37,9 @@ class Difference:
     """Second minus first, over the combinations that both have complete."""
 
     difference: float
-    low: float
-    high: float
+    low: float | None
+    """None, as is `high`, if there are fewer than `FEWEST_COMBINATIONS` combinations."""
+    high: float | None
     p: float
     """p-value of the permutation test that swaps the two students within combinations; not corrected."""
     combinations: int
@@ -56,11 +58,12 @@ def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -
 def difference_of(differences: Floats) -> Difference:
     """Interval and test of the mean of at least one paired difference."""
     generator = np.random.default_rng(SEED)
-    low, high = _difference_interval(differences, generator)
+    has_interval = len(differences) >= FEWEST_COMBINATIONS
+    interval = _difference_interval(differences, generator) if has_interval else None
     return Difference(
         difference=float(differences.mean()),
-        low=low,
-        high=high,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
         p=permutation_p(differences, generator),
         combinations=len(differences),
         needed=combinations_needed(differences),
@@ -145,8 +148,9 @@ class Gain:
     """Second minus first on the same combinations."""
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    """None, as is `high`, if there are too few combinations, or only two seeds or partitions that differ."""
+    high: float | None
     p: float
     combinations: int
     """Combinations that count; those that several seeds share count once."""
@@ -157,7 +161,17 @@ class Gain:
     values: tuple[float, ...]
     """The mean difference of each unit."""
     components: Components | None = None
-    """The parts of the variance, if there are several seeds of one partition."""
+    """The parts of the variance, if there are several seeds or partitions and something varies."""
+
+    @property
+    def is_above_zero(self) -> bool:
+        """Whether the interval lies above 0; without an interval it does not."""
+        return self.low is not None and self.low > 0
+
+    @property
+    def is_below_zero(self) -> bool:
+        """Whether the interval lies below 0; without an interval it does not."""
+        return self.high is not None and self.high < 0
 
 
 def gain(nested: Nested) -> Gain:

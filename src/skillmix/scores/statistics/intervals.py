@@ -16,6 +16,8 @@ RESAMPLES: Final = 10_000
 SEED: Final = 20240919
 """The seed of every bootstrap and permutation, so that each report prints the same numbers."""
 
+FEWEST_COMBINATIONS: Final = 10
+"""With fewer combinations a bootstrap interval is too short, and nothing is decided."""
 ROUNDING: Final = 1e-12
 """Scores are fractions with small denominators, so a difference below this is rounding."""
 

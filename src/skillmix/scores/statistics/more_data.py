@@ -16,7 +16,7 @@ from skillmix.scores.statistics.intervals import CONFIDENCE, ROUNDING, wilson_in
 from skillmix.scores.statistics.pooling import Components
 from skillmix.scores.statistics.student_t import t_quantile
 
-_MOST_SEEDS: Final = 200
+_MOST_UNITS: Final = 200
 _MOST_COMBINATIONS: Final = 1_000_000
 _FEWEST_COMBINATIONS: Final = 6
 """As for `combinations_needed`: five pairs cannot reach p = .05."""
@@ -27,7 +27,7 @@ class MoreData:
     """Numbers of additional units, each of which would do alone; None if that kind alone does not help."""
 
     combinations: int | None = None
-    """For each k and, if there are several seeds, for each seed."""
+    """For each k and, if there are several seeds or partitions, for each of them."""
     seeds: int | None = None
     partitions: int | None = None
 
@@ -39,9 +39,7 @@ class MoreData:
 def more_to_find(observed: Gain, *, level: float) -> MoreData:
     """What a test at the given level needs to find the observed mean with 80 % power."""
     if observed.components is not None:
-        return _more_of_either(observed.components, abs(observed.mean), level)
-    if observed.unit != "combinations":
-        return _more_units(observed, abs(observed.mean), level)
+        return _more_of_either(observed, observed.components, abs(observed.mean), level)
     needed = combinations_needed(np.asarray(observed.values, dtype=np.float64), level=level)
     return MoreData() if needed is None else MoreData(combinations=max(1, needed - len(observed.values)))
 
@@ -54,8 +52,8 @@ def more_to_exclude(observed: Gain, margin: float) -> MoreData:
     if max(observed.values) - min(observed.values) < ROUNDING and observed.components is None:
         return MoreData(combinations=_more_of_equal(observed, room))
     if observed.components is not None:
-        return _more_of_either(observed.components, room, 1 - CONFIDENCE)
-    return _more_units(observed, room, 1 - CONFIDENCE)
+        return _more_of_either(observed, observed.components, room, 1 - CONFIDENCE)
+    return _more_combinations(observed, room, 1 - CONFIDENCE)
 
 
 def smallest(needs: Iterable[MoreData]) -> MoreData:
@@ -83,36 +81,36 @@ def _combined(needs: list[MoreData], choose: Callable[[Sequence[int | None]], in
     )
 
 
-def _more_units(observed: Gain, distance: float, level: float) -> MoreData:
-    """Combinations of one run, or partitions."""
+def _more_combinations(observed: Gain, distance: float, level: float) -> MoreData:
+    """Combinations of one run."""
     n = len(observed.values)
     spread = float(np.std(observed.values, ddof=1)) if n > 1 else 0.0
     if spread < ROUNDING or distance < ROUNDING:
         return MoreData()
-    fewest = _FEWEST_COMBINATIONS if observed.unit == "combinations" else 2
-    more = max(1, units_needed(spread, distance, fewest=fewest, level=level) - n)
-    return MoreData(partitions=more) if observed.unit == "partitions" else MoreData(combinations=more)
+    needed = units_needed(spread, distance, fewest=_FEWEST_COMBINATIONS, level=level)
+    return MoreData(combinations=max(1, needed - n))
 
 
-def _more_of_either(parts: Components, distance: float, level: float) -> MoreData:
-    """More seeds on the same combinations, or more combinations for the same seeds."""
+def _more_of_either(observed: Gain, parts: Components, distance: float, level: float) -> MoreData:
+    """More seeds or partitions with as many combinations, or more combinations for each of them."""
     if distance < ROUNDING:
         return MoreData()
 
-    def is_enough(seeds: int, combinations: int) -> bool:
-        degrees = parts.degrees(seeds, combinations)
-        t = t_quantile(1 - level / 2, degrees) + t_quantile(POWER, degrees)
-        return bool(t * sqrt(parts.variance(seeds, combinations)) <= distance)
+    def is_enough(units: int, combinations: int) -> bool:
+        variance, degrees = parts.expected(units, combinations)
+        t = t_quantile(1 - level / 2, float(degrees)) + t_quantile(POWER, float(degrees))
+        return bool(t * sqrt(float(variance)) <= distance)
 
-    seeds, combinations = parts.seeds, parts.combinations
-    enough_seeds = next((s for s in range(seeds + 1, _MOST_SEEDS) if is_enough(s, combinations)), None)
+    units, combinations = parts.units, parts.combinations
+    enough_units = next((n for n in range(units + 1, _MOST_UNITS) if is_enough(n, combinations)), None)
+    more_units = None if enough_units is None else enough_units - units
     enough = combinations + 1
-    while enough < _MOST_COMBINATIONS and not is_enough(seeds, enough):
+    while enough < _MOST_COMBINATIONS and not is_enough(units, enough):
         enough = ceil(enough * 1.02)
-    return MoreData(
-        combinations=enough - combinations if enough < _MOST_COMBINATIONS else None,
-        seeds=None if enough_seeds is None else enough_seeds - seeds,
-    )
+    more_combinations = enough - combinations if enough < _MOST_COMBINATIONS else None
+    if observed.unit == "partitions":
+        return MoreData(combinations=more_combinations, partitions=more_units)
+    return MoreData(combinations=more_combinations, seeds=more_units)
 
 
 def _more_of_equal(observed: Gain, room: float) -> int:
