@@ -180,8 +180,10 @@ def loaded_model(folder: str, shape: str | None, device: str, *, is_plain: bool 
         return loaded
 
     class Folded(Renderer):
-        def tokens(self, conversations: Sequence[tuple[Message, ...]]) -> list[list[int]]:
-            return [[t % config.vocab_size for t in row] for row in super().tokens(conversations)]
+        def tokens(
+            self, conversations: Sequence[tuple[Message, ...]], extras: Sequence[str | None] = ()
+        ) -> list[list[int]]:
+            return [[t % config.vocab_size for t in row] for row in super().tokens(conversations, extras)]
 
     sizes = {"mistral-7b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}}[shape]
     heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "sliding_window": None}

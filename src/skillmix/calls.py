@@ -1,7 +1,8 @@
 """Requests to models and the outcomes of calls: the vocabulary that models, runs and steps share."""
 
+import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -39,7 +40,7 @@ def content_address(role: Role, content: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How a reply is sampled; these are the only sampling parameters that are sent.
+    """How a reply is sampled; nothing else than these parameters and the seed is sent with the messages.
 
     None means that a parameter is not sent, or not known.
     """
@@ -47,14 +48,34 @@ class Decoding:
     temperature: float | None = 0.7
     max_tokens: int | None = 512
     top_p: float | None = None
+    extra: str | None = None
+    """Further fields of the request body, as one JSON object; `extra_json` writes it."""
 
-    def settings(self) -> dict[str, float | int | None]:
+    def settings(self) -> dict[str, object]:
         """The form that is hashed and stored, in which a temperature of 1 equals 1.0."""
-        return {
+        settings: dict[str, object] = {
             "temperature": None if self.temperature is None else float(self.temperature),
             "max_tokens": self.max_tokens,
             "top_p": None if self.top_p is None else float(self.top_p),
         }
+        # Without further fields the form is that of older journals, so their calls keep their hashes.
+        return settings if self.extra is None else {**settings, "extra": self.extra_fields()}
+
+    def extra_fields(self) -> dict[str, object]:
+        """The further fields of the request body, by name."""
+        fields: dict[str, object] = {} if self.extra is None else json.loads(self.extra)
+        return fields
+
+
+def extra_json(fields: Mapping[str, object]) -> str | None:
+    """Further fields of a request body as `Decoding` holds them; None if there are none.
+
+    >>> extra_json({"b": 1, "a": {}}), extra_json({})
+    ('{"a":{},"b":1}', None)
+    """
+    if not fields:
+        return None
+    return json.dumps(dict(fields), ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
 
 
 UNKNOWN_DECODING: Final = Decoding(temperature=None, max_tokens=None)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from skillmix.calls import CallProblem, Outcome, Reply
+from skillmix.calls import CallProblem, Decoding, Outcome, Reply
 from skillmix.errors import UserError
 from skillmix.models.servers.anthropic import AnthropicModel
 from skillmix.models.specs import Access, ModelOptions, ModelSpec
@@ -19,13 +19,13 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUDENT_KEY", SECRET)
 
 
-def answer(handler: Handler) -> tuple[Outcome, Stub]:
+def answer(handler: Handler, decoding: Decoding | None = None) -> tuple[Outcome, Stub]:
     async def main() -> tuple[Outcome, Stub]:
         async with serving(handler) as stub:
             model = AnthropicModel(
                 ModelSpec("anthropic", "claude-x", stub.address), ModelOptions(access=Access("STUDENT_KEY"))
             )
-            return (await ask(model, request()))[0][1], stub
+            return (await ask(model, request(decoding=decoding)))[0][1], stub
 
     return asyncio.run(main())
 
@@ -52,6 +52,14 @@ def test_a_call_sends_the_system_prompt_apart_and_says_that_no_seed_was_sent() -
     ]
     assert stub.headers[0]["x-api-key"] == SECRET
     assert stub.headers[0]["anthropic-version"]
+
+
+def test_extra_fields_are_sent_and_replace_nothing() -> None:
+    extra = '{"model":"other","thinking":{"type":"disabled"}}'
+    _, stub = answer(lambda body: message("hi"), Decoding(extra=extra))
+
+    assert stub.bodies[0]["thinking"] == {"type": "disabled"}
+    assert stub.bodies[0]["model"] == "claude-x"
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,20 @@ def test_a_call_sends_what_the_request_says_and_nothing_else() -> None:
     assert stub.headers[0]["Authorization"] == f"Bearer {SECRET}"
 
 
+def test_extra_fields_are_sent_and_replace_nothing() -> None:
+    async def main() -> Stub:
+        async with serving(lambda body: chat("hi")) as stub:
+            model = OpenAIModel(ModelSpec("openai", "gpt-x", stub.address), ModelOptions(access=Access("STUDENT_KEY")))
+            extra = '{"model":"other","reasoning_effort":"low","temperature":2}'
+            await ask(model, request(decoding=Decoding(extra=extra)))
+            return stub
+
+    body = asyncio.run(main()).bodies[0]
+
+    assert body["reasoning_effort"] == "low"
+    assert (body["model"], body["temperature"]) == ("gpt-x", 0.7)
+
+
 def test_the_official_address_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 

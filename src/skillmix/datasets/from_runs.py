@@ -75,7 +75,9 @@ def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
 
 def _decoding(settings: StudentSettings) -> str:
     top = f", top_p {settings.top_p:g}" if settings.top_p is not None else ""
-    return f"temperature {settings.temperature:g}, at most {settings.max_tokens} tokens{top}"
+    return f"temperature {settings.temperature:g}, at most {settings.max_tokens} tokens{top}" + (
+        f", {settings.additions}" if settings.additions else ""
+    )
 
 
 def writers_of(run: str, experiment: Experiment) -> Writers:

@@ -3,17 +3,36 @@
 All faults of a file are reported in one error. The kinds of step are in steps.py.
 """
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
+from skillmix.calls import extra_json
 from skillmix.catalog.yaml import read_yaml, yaml_of
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.step_base import Name, Positive, Section, Share, Step
 from skillmix.experiment.steps import AnyStep, EvaluateStep
+from skillmix.models.request_fields import (
+    SEED,
+    extra_faults,
+    system_fault,
+    template_option_faults,
+    without_seed,
+)
 from skillmix.models.specs import asked_model, parse_spec, provider_of, uses_code
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
 
@@ -26,12 +45,59 @@ def _listed(value: object) -> object:
 
 
 class AskedModel(Section):
-    """How to reach a model."""
+    """How to reach a model, and what every request to it carries besides the prompts."""
 
     key: str | None = None
     """Name of the environment variable that holds the key; a provider's own address needs no such name."""
     insecure: bool = False
     """Whether the key may go over plain http to another machine."""
+    system: str | None = None
+    """System text before the first prompt of every conversation."""
+    extra: dict[str, JsonValue] = {}
+    """Further fields of the request body, such as `reasoning_effort`; `seed: off` leaves out the seed of each call."""
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out an unset system text and unset fields, so that settings without them keep their old form."""
+        document: dict[str, Any] = handler(self)
+        unset = [name for name in ("system", "extra") if not document.get(name)]
+        return {name: value for name, value in document.items() if name not in unset}
+
+    @field_validator("system")
+    @classmethod
+    def _is_system_text(cls, system: str | None) -> str | None:
+        fault = None if system is None else system_fault(system)
+        if fault is not None:
+            raise ValueError(fault)
+        return system
+
+    @field_validator("extra")
+    @classmethod
+    def _are_request_fields(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        faults = list(extra_faults(extra))
+        if faults:
+            raise ValueError("; ".join(faults))
+        return {**extra, SEED: False} if SEED in extra else extra
+
+    @property
+    def sends_seed(self) -> bool:
+        """Whether each call carries its own seed."""
+        return SEED not in self.extra
+
+    @property
+    def extra_json(self) -> str | None:
+        """The further fields of the request body as JSON; None if there are none."""
+        return extra_json(without_seed(self.extra))
+
+    @property
+    def additions(self) -> str:
+        """The system text and the further fields in words; empty without any.
+
+        Two models that differ in these words are two models, whatever their specs.
+        """
+        words = [] if self.system is None else [f"system {json.dumps(self.system, ensure_ascii=False)}"]
+        words += [f"{name} {json.dumps(value)}" for name, value in sorted(without_seed(self.extra).items())]
+        return ", ".join([*words, *([] if self.sends_seed else ["no seed"])])
 
     @field_validator("key")
     @classmethod
@@ -48,6 +114,15 @@ class AskedModel(Section):
         is_served = asked is not None and provider_of(asked).address is not None
         if not is_served and (self.key is not None or self.insecure):
             raise ValueError("key and insecure apply only to models that are called over the network")
+        self._check_additions(asked)
+
+    def _check_additions(self, asked: str | None) -> None:
+        if asked is None and (self.system is not None or self.extra):
+            raise ValueError("rules: alone is code: it reads no system text and no extra fields")
+        if asked is not None and provider_of(asked).has_checkpoint:
+            faults = list(template_option_faults(self.extra))
+            if faults:
+                raise ValueError(f"extra: {'; '.join(faults)}")
 
 
 class StudentSettings(AskedModel):

@@ -1,8 +1,8 @@
 """A deterministic student and grader for tests and demonstrations, with known rates of success.
 
 The student writes a code word for each skill that it shows, and the grader looks for these words. Both draw from the
-request's seed alone, so a call gets the same reply whatever other calls are made. The spec sets the rates:
-`scripted:student?skill=0.8`.
+request's seed alone, or from its key if it has no seed, so a call gets the same reply whatever other calls are made. A
+script ignores system texts and extra fields. The spec sets the rates: `scripted:student?skill=0.8`.
 
 Skills, topic and criteria come from the request's subject, so every prompt set works. Behind a server only the messages
 are known; the model then finds skills and topic in the wording of the shipped prompts, and refuses other prompts.
@@ -82,7 +82,7 @@ class ScriptedModel:
 
     def answer(self, request: Request) -> Outcome:
         """The scripted reply to one request."""
-        chance = _Chance(request.seed)
+        chance = _Chance(str(request.key) if request.seed is None else request.seed)
         if chance.falls("refusal", self._rates.refusal):
             return CallProblem("final", "refusal")
         task = request.subject or (_writing if self._kind == "student" else _grading)(request)
@@ -169,7 +169,7 @@ def code(name: str) -> str:
 class _Chance:
     """Draws that depend only on the seed and on their purpose."""
 
-    def __init__(self, seed: int | None) -> None:
+    def __init__(self, seed: int | str) -> None:
         self._seed = seed
 
     def falls(self, purpose: str, rate: float) -> bool:

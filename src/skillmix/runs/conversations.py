@@ -43,6 +43,7 @@ class Conversations:
         self._graders = graders
         self._combinations: dict[str, Combination] = {}
         self._worked_turns: dict[str, tuple[Message, ...]] = {}
+        self._system_turns: dict[str, Message] = {}
         self._model_names: dict[str, str] = {}
         self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
 
@@ -51,7 +52,8 @@ class Conversations:
         self._combinations[combination.id] = combination
         prompt, _ = self._student_prompts(student, combination)
         key = GenerateKey(student, combination.id, generation, 1)
-        before = (*self._worked(student), *self._lead(student, combination))
+        before = (*self._system(self._experiment.students[student]), *self._worked(student))
+        before = (*before, *self._lead(student, combination))
         return self._student_task(key, (*before, Message("user", prompt)))
 
     def follow(self, request: Request, outcome: Outcome) -> Iterator[Task]:
@@ -115,7 +117,7 @@ class Conversations:
             subject = Subject(combination, prompts.criteria(combination), answer.text)
             for vote in range(settings.votes):
                 grade = GradeKey(key.student, key.combination, key.generation, text_id(answer.text), grader, vote, 0)
-                yield self._grader_task(grade, (Message("user", prompt),), subject)
+                yield self._grader_task(grade, (*self._system(settings), Message("user", prompt)), subject)
 
     def _ask_again(self, key: GradeKey, request: Request, outcome: Reply) -> Iterator[Task]:
         """Ask again for an unreadable grade, under a new key and seed."""
@@ -126,6 +128,12 @@ class Conversations:
         # Whether the reply only repeats grades of the student's text is decided when scores are read.
         if key.attempt + 1 < attempts and read_grades(rubric, outcome.text).points is None:
             yield self._grader_task(replace(key, attempt=key.attempt + 1), request.messages, request.subject)
+
+    def _system(self, settings: StudentSettings | GraderSettings) -> tuple[Message, ...]:
+        """The system turn of a model, if it has one: one object for all conversations, so that it is hashed once."""
+        if settings.system is None:
+            return ()
+        return (self._system_turns.setdefault(settings.system, Message("system", settings.system)),)
 
     def _worked(self, student: str) -> tuple[Message, ...]:
         """The turns of worked examples: the same objects for every conversation, so that they are hashed once."""
@@ -161,8 +169,8 @@ class Conversations:
     ) -> Request:
         name = self._model_names.get(str(settings.asked)) or _model_name(str(settings.asked))
         self._model_names[str(settings.asked)] = name
-        decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p)
-        seed = seed_for(self._experiment.seed, key)
+        decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p, settings.extra_json)
+        seed = seed_for(self._experiment.seed, key) if settings.sends_seed else None
         return Request(key, name, messages, decoding, seed, subject)
 
 

@@ -209,4 +209,5 @@ def _prompts_and_decoding(experiment: Experiment, student: str) -> tuple[str, st
     """A student's prompt set, and its sampling settings in words."""
     settings = settings_for(experiment, student)
     decoding = f"temperature {settings.temperature}, top_p {settings.top_p}, {settings.max_tokens} tokens"
+    decoding = ", ".join(filter(None, [decoding, settings.additions]))
     return settings.prompts or experiment.prompts, decoding

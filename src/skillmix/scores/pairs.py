@@ -298,6 +298,8 @@ def _setting_notes(run: Run, first: str, second: str) -> list[str]:
             "temperature": one.temperature,
             "max_tokens": one.max_tokens,
             "top_p": one.top_p,
+            "system": one.system,
+            "extra": one.extra or None,
         }
         for one in settings
     ]

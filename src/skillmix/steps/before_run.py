@@ -13,9 +13,10 @@ from skillmix.catalog.combinations import combination_of
 from skillmix.errors import UserError
 from skillmix.experiment.costs import Price, price_of
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import PlannedCell, cells_of, settings_by_model
-from skillmix.experiment.step_base import Step
-from skillmix.models.specs import parse_spec
+from skillmix.experiment.plan import PlannedCell, Settings, cells_of, settings_by_model
+from skillmix.experiment.step_base import Step, student_name
+from skillmix.models.local.model import check_chat_template
+from skillmix.models.specs import parse_spec, provider_of
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import StepContext, opened_models
 from skillmix.runs.conversations import Conversations
@@ -102,6 +103,7 @@ async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
     # The model of a train step may not exist yet.
     students = sorted({name for step in steps for name in step.student_names if name in experiment.students})
     settings = settings_by_model(experiment, students, graders)
+    await _check_chat_templates(experiment, steps)
     async with AsyncExitStack() as opened:
         models = await opened_models(settings, opened)
         for key, address in sorted({(s.key, parse_spec(str(s.asked)).address) for s in settings.values() if s.key}):
@@ -113,6 +115,18 @@ async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
                     f"{name.replace(':', ' ')} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
                     hint="Check its name, its address and the key in the environment. No call was made.",
                 )
+
+
+async def _check_chat_templates(experiment: Experiment, steps: Sequence[Step]) -> None:
+    """Find system texts and template options that a local model cannot use; a trained model has those of its base."""
+    references = {student_name(reference) for step in steps for reference in step.model_references}
+    students = [experiment.students[name] for name in sorted(references & set(experiment.students))]
+    graders = [experiment.graders[name] for name in sorted({name for step in steps for name in step.grader_names})]
+    used: list[Settings] = [*students, *graders]
+    for settings in used:
+        asked = settings.asked
+        if asked is not None and settings.additions and provider_of(asked).has_checkpoint:
+            await check_chat_template(parse_spec(asked), settings.system, settings.extra_json)
 
 
 _LONGEST_PROBE: Final = 8.0

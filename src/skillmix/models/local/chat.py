@@ -1,13 +1,19 @@
 """Turn messages into tokens by the model's own chat template, and tokens into text."""
 
+import json
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any
 
 from skillmix.calls import Message
 from skillmix.errors import UserError
+from skillmix.models.request_fields import TEMPLATE_OPTIONS
 
 _WORD_JOINER = "\u2060"
+_SYSTEM_HINT = (
+    "Not every model knows system turns. Remove system from this model, or put its text into a prompt set of your own."
+)
 
 
 class Renderer:
@@ -20,12 +26,18 @@ class Renderer:
                 hint="Use an instruction-tuned model, or add a chat template to the tokenizer.",
             )
         self.tokenizer = tokenizer
+        self._name = name
         self._special = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
         self._rendered = lru_cache(maxsize=4096)(self._render)
 
-    def tokens(self, conversations: Sequence[tuple[Message, ...]]) -> list[list[int]]:
-        """The prompt tokens of conversations; equal conversations are rendered and tokenised once."""
-        texts = [self._rendered(messages) for messages in conversations]
+    def tokens(
+        self, conversations: Sequence[tuple[Message, ...]], extras: Sequence[str | None] = ()
+    ) -> list[list[int]]:
+        """The prompt tokens of conversations; equal conversations are rendered and tokenised once.
+
+        `extras` are the extra fields of the requests, as JSON; the chat template gets its options from them.
+        """
+        texts = [self._rendered(messages, extra) for messages, extra in zip_longest(conversations, extras)]
         unique = list(dict.fromkeys(texts))
         # Not through the wrapper of transformers, which takes longer than tokenising.
         encodings = self.tokenizer.backend_tokenizer.encode_batch_fast(unique, add_special_tokens=False)
@@ -43,14 +55,18 @@ class Renderer:
         listed = setting if isinstance(setting, list) else [setting]
         return sorted({token for token in (*listed, self.tokenizer.eos_token_id) if token is not None})
 
-    def _render(self, messages: tuple[Message, ...]) -> str:
+    def _render(self, messages: tuple[Message, ...], extra: str | None) -> str:
         turns = [{"role": m.role, "content": self._with_inert_marks(m.content)} for m in messages]
+        options = json.loads(extra).get(TEMPLATE_OPTIONS, {}) if extra else {}
+        has_system = messages[0].role == "system"
         try:
-            text: str = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            text: str = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
         except Exception as error:  # noqa: BLE001  # a template is untrusted code and may raise anything
-            raise UserError(
-                f"The chat template cannot render a conversation: {error}", hint="Check the template of this model."
-            ) from None
+            hint = _SYSTEM_HINT if has_system else "Check the template of this model."
+            raise UserError(f"The chat template cannot render a conversation: {error}", hint=hint) from None
+        # Some templates skip a system turn without an error.
+        if has_system and turns[0]["content"].strip() not in text:
+            raise UserError(f"The chat template of {self._name} leaves out the system text.", hint=_SYSTEM_HINT)
         return text
 
     def _with_inert_marks(self, content: str) -> str:

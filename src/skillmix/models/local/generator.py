@@ -115,7 +115,9 @@ class Generator:
     def _tokenise_new(self) -> None:
         """Tokenise new requests; a prompt that is too long is answered at once."""
         requests, self._new = self._new, []
-        prompts = self._renderer.tokens([r.messages for r in requests]) if requests else []
+        if not requests:
+            return
+        prompts = self._renderer.tokens([r.messages for r in requests], [r.decoding.extra for r in requests])
         for request, tokens in zip(requests, prompts, strict=True):
             limit = request.decoding.max_tokens or _DEFAULT_LIMIT
             if self._longest is not None and len(tokens) + limit > self._longest:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from skillmix.calls import CallProblem, Outcome, Request
+from skillmix.calls import CallProblem, Message, Outcome, Request
 from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.specs import ModelOptions, ModelSpec
 
@@ -110,6 +110,21 @@ class LocalModel:
             if request is None:
                 return
             generator.add([request])
+
+
+async def check_chat_template(spec: ModelSpec, system: str | None, extra: str | None) -> None:
+    """Render a conversation with a system text and template options, and raise an error if the template cannot."""
+    await asyncio.to_thread(_render_once, spec, system, extra)
+
+
+def _render_once(spec: ModelSpec, system: str | None, extra: str | None) -> None:
+    calm_threads()
+    from skillmix.models.local.chat import Renderer
+    from skillmix.models.local.loading import read_tokenizer
+
+    turns = (Message("user", "First."), Message("assistant", "Reply."), Message("user", "Second."))
+    conversation = turns if system is None else (Message("system", system), *turns)
+    Renderer(read_tokenizer(checkpoint_of(spec))[0], name=str(spec)).tokens([conversation], [extra])
 
 
 def slots_for(model: Any) -> int:

@@ -57,6 +57,7 @@ class AnthropicModel:
         system = "\n\n".join(m.content for m in request.messages if m.role == "system")
         optional = {"temperature": decoding.temperature, "top_p": decoding.top_p, "system": system or None}
         return {
+            **decoding.extra_fields(),
             "model": self._name,
             "max_tokens": limit,
             "messages": [{"role": m.role, "content": m.content} for m in request.messages if m.role != "system"],

@@ -73,7 +73,7 @@ class OpenAIModel:
         }
         messages = [{"role": m.role, "content": m.content} for m in request.messages]
         used = {name: value for name, value in parameters.items() if value is not None and name not in self._left_out}
-        return {"model": self._name, "messages": messages, **used}
+        return {**request.decoding.extra_fields(), "model": self._name, "messages": messages, **used}
 
     def _leave_out(self, message: str, body: dict[str, object]) -> bool:
         """Leave out the parameter that an error message complains about; False if it complains about none.

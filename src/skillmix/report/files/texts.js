@@ -366,7 +366,7 @@ async function talkView(text) {
   for (const [place, [role, content]] of messages.entries()) {
     const isOwn = typeof content === "string";
     const said = isOwn ? content : await prompt(content, "");
-    const title = isOwn ? `Reply ${turnNumber}` : isWorked(place) ? `Worked example, ${role}` : role === "user" ? `Prompt ${turnNumber}` : role;
+    const title = isOwn ? `Reply ${turnNumber}` : role === "system" ? "System text" : isWorked(place) ? `Worked example, ${role}` : role === "user" ? `Prompt ${turnNumber}` : role;
     made.append(folded(title, said, isOwn));
     if (isOwn) turnNumber += 1;
   }

@@ -418,11 +418,25 @@ def _changed_setting(request: Request, stored: tuple[str, ...]) -> UserError:
         "seed": seed,
     }
     now = request.settings()
-    changed = [name for name in now if now[name] != before[name]]
+    changed = [_setting_name(name, request, before[name]) for name in now if now[name] != before[name]]
     return UserError(
         f"{request.key} is in the journal with another {' and '.join(changed) or 'request'}.",
         hint="Set it back, or use another name for the student, the grader or the run.",
     )
+
+
+def _setting_name(name: str, request: Request, before: object) -> str:
+    """The name of a changed part of a request; the system text and the extra fields have names of their own."""
+    if name == "decoding" and isinstance(before, dict):
+        now = request.decoding.settings()
+        if {**now, "extra": None} == {**before, "extra": None}:
+            return "extra"
+    if name == "messages" and isinstance(before, list):
+        hashes = [message.content_hash for message in request.messages]
+        prompts = hashes[1:] if request.messages[0].role == "system" else hashes
+        if prompts in (before, before[1:]):
+            return "system text"
+    return name
 
 
 # `json.dumps` with options makes a new encoder for each call, which takes longer than encoding.

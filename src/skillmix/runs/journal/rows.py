@@ -17,6 +17,7 @@ from skillmix.calls import (
     Reply,
     Role,
     content_address,
+    extra_json,
 )
 from skillmix.catalog.combinations import Combination, combination_id
 from skillmix.errors import UserError
@@ -116,7 +117,8 @@ def _addresses_of(stored: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _decoding_of(stored: str) -> Decoding:
-    return Decoding(**json.loads(stored))
+    settings = json.loads(stored)
+    return Decoding(**{**settings, "extra": extra_json(settings.get("extra", {}))})
 
 
 def _outcome_of(columns: list[str]) -> Outcome | None:

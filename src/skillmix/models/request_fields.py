@@ -1,0 +1,142 @@
+"""Checks of what an experiment file adds to every request of a model: a system text and `extra` fields.
+
+Both are stored in the journal and in the run's copy of the experiment, so neither may hold a key.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from skillmix.calls import extra_json
+
+SEED: Final = "seed"
+TEMPLATE_OPTIONS: Final = "chat_template_kwargs"
+"""The only extra field of a model in this process: variables of its chat template, as vLLM and SGLang name them."""
+
+_OWN_SETTINGS: Final[Mapping[str, str]] = {
+    "model": "model",
+    "system": "system",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+}
+"""Fields that a setting of the same model decides, with the name of that setting."""
+_REFUSED: Final[Mapping[str, str]] = {
+    "messages": "the prompts decide the messages",
+    "input": "the prompts decide the messages",
+    "prompt": "the prompts decide the messages",
+    "models": "a run must know which model answered",
+    "fallbacks": "a run must know which model answered",
+    "n": "a call has one reply",
+    "best_of": "a call has one reply",
+    "stream": "replies are read whole",
+    "stream_options": "replies are read whole",
+    "extra_body": "write its fields directly under extra",
+    "extra_headers": "extra goes into the body of a request, and has no headers",
+    "headers": "extra goes into the body of a request, and has no headers",
+}
+_TEMPLATE_REFUSED: Final = frozenset(
+    {
+        "conversation",
+        "messages",
+        "tools",
+        "chat_template",
+        "add_generation_prompt",
+        "tokenize",
+        "continue_final_message",
+    }
+)
+"""Variables of a chat template that skillmix sets, or that would change what it renders."""
+_SECRET_NAME: Final = re.compile(
+    r"api[_-]?key|authori[sz]ation|bearer|secret|passw(?:or)?d|credential|(?:private|access)[_-]?key"
+    r"|^(?:(?:access|auth|refresh|session|id|hf)[_-]?)?token$",
+    re.IGNORECASE,
+)
+_SECRET_VALUE: Final = re.compile(
+    r"\b[sp]k-[\w-]{12,}|\bBearer\s+\S{12,}|\bhf_\w{16,}|\bgh[opsu]_\w{16,}|\bAKIA[A-Z0-9]{12,}|\bAIza[\w-]{20,}"
+    r"|\beyJ[\w-]{16,}\."
+)
+_LONGEST_EXTRA: Final = 2000
+"""Characters; every call stores its extra fields."""
+
+
+def system_fault(system: str) -> str | None:
+    """Why a text cannot be a system text; None if it can."""
+    if not system.strip():
+        return "the text is empty; leave system out to send none"
+    if _SECRET_VALUE.search(system):
+        return _LOOKS_LIKE_A_KEY
+    return None
+
+
+_LOOKS_LIKE_A_KEY: Final = (
+    "a value looks like a key, and it would be stored in the journal; name the environment variable of a key with key:"
+)
+
+
+def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
+    """The reasons why these fields cannot be sent with every request; no reason repeats a value."""
+    for name in extra:
+        if name in _OWN_SETTINGS:
+            yield f"{name} belongs to the setting {_OWN_SETTINGS[name]} of the same model"
+        elif name in _REFUSED:
+            yield f"{name} cannot be set: {_REFUSED[name]}"
+        elif name == SEED and extra[name] not in (None, "off") and extra[name] is not False:  # YAML's `off` is false
+            yield "seed can only be off: each call has a seed of its own, which off leaves out"
+    yield from _secret_faults(extra)
+    yield from _length_faults(extra)
+
+
+def _secret_faults(extra: Mapping[str, object]) -> Iterator[str]:
+    names, texts = _names_and_texts(extra)
+    for name in sorted(name for name in set(names) if _SECRET_NAME.search(name)):
+        yield f"{name} is a name for a secret, and extra is stored in the journal; use key: for a model's key"
+    if any(_SECRET_VALUE.search(text) for text in texts):
+        yield _LOOKS_LIKE_A_KEY
+
+
+def _length_faults(extra: Mapping[str, object]) -> Iterator[str]:
+    try:
+        length = len(extra_json(extra) or "")
+    except ValueError:
+        yield "a number is infinite or not a number"
+    else:
+        if length > _LONGEST_EXTRA:
+            yield f"it has {length} characters as JSON, and every call stores it; at most {_LONGEST_EXTRA} are allowed"
+
+
+def template_option_faults(extra: Mapping[str, object]) -> Iterator[str]:
+    """The reasons why a model in this process cannot use these fields: its chat template is all that they can reach."""
+    for name in extra:
+        if name == SEED:
+            yield "a model in this process needs its seeds, which make its replies repeatable; leave seed out"
+        elif name != TEMPLATE_OPTIONS:
+            yield f"{name} is for a server; a model in this process takes only {TEMPLATE_OPTIONS}"
+    options = extra.get(TEMPLATE_OPTIONS, {})
+    if not isinstance(options, dict):
+        yield f"{TEMPLATE_OPTIONS} must have names and values, such as {{enable_thinking: false}}"
+    else:
+        for name in sorted(set(options) & _TEMPLATE_REFUSED):
+            yield f"{TEMPLATE_OPTIONS}.{name} cannot be set: skillmix decides it"
+
+
+def _names_and_texts(value: object) -> tuple[list[str], list[str]]:
+    """All names and all texts inside a JSON value."""
+    if isinstance(value, str):
+        return [], [value]
+    inner = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list) else []
+    names = [str(name) for name in value] if isinstance(value, Mapping) else []
+    texts: list[str] = []
+    for part in inner:
+        more_names, more_texts = _names_and_texts(part)
+        names += more_names
+        texts += more_texts
+    return names, texts
+
+
+def without_seed(extra: Mapping[str, object]) -> dict[str, object]:
+    """The fields that go into the body of a request: all but `seed: off`, which leaves one out."""
+    return {name: value for name, value in extra.items() if name != SEED}
