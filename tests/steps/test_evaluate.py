@@ -445,8 +445,8 @@ def test_prices_of_the_user_count(in_folder: Path) -> None:
 
     student, grader = dry_run(experiment(in_folder), prices=prices)
 
-    assert (student.calls, grader.calls) == (2 * 48, 3 * 48)
-    assert (student.cost_usd, grader.cost_usd) == (0.0, 3 * 48 * 1024.0)
+    assert (student.calls, grader.calls) == (2 * 48, 3 * 3 * 48)
+    assert (student.cost_usd, grader.cost_usd) == (0.0, 3 * 3 * 48 * 1024.0)
 
 
 def test_a_faulty_price_file_is_refused(in_folder: Path) -> None:

@@ -141,14 +141,21 @@ def _print_datasets(written: dict[str, dict[str, object]], *, as_json: bool) -> 
 
 def dry_run(options: argparse.Namespace) -> int:
     """Print the calls, tokens and cost of an experiment without running it."""
+    from skillmix.experiment.experiment import load_experiment
     from skillmix.experiment.gpu_hours import NOTE
-    from skillmix.steps import run as steps
-    from skillmix.steps.estimates import estimate_table
+    from skillmix.steps.estimates import budget_warnings, estimate_notes, estimate_table
+    from skillmix.steps.run import estimate_experiment
 
-    estimates = steps.dry_run(options.experiment, prices=options.prices, changes=options.set)
+    experiment = load_experiment(options.experiment, changes=options.set)
+    estimates = estimate_experiment(experiment, prices=options.prices)
     if options.json:
-        return print_json([asdict(estimate) for estimate in estimates])
-    print(estimate_table(estimates))
-    if any(estimate.gpu_hours != 0 for estimate in estimates):
-        print(f"\n{NOTE}")
+        print_json([asdict(estimate) for estimate in estimates])
+    else:
+        print(estimate_table(estimates))
+        has_hours = any(estimate.gpu_hours != 0 for estimate in estimates)
+        for note in [*estimate_notes(estimates), *([NOTE] if has_hours else [])]:
+            print(f"\n{note}")
+    sys.stdout.flush()
+    for warning in budget_warnings(estimates, experiment.budget):
+        print(f"warning: {warning}", file=sys.stderr)
     return 0

@@ -1,6 +1,7 @@
 """Prices of tokens, and upper bounds for the cost of a call."""
 
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -15,6 +16,8 @@ from skillmix.models.specs import ModelSpec, provider_of
 
 _CHARACTERS_PER_TOKEN: Final = 3
 """Real texts have more characters per token, so estimates are too high rather than too low."""
+_USUAL_CHARACTERS_PER_TOKEN: Final = 4
+"""English prose has 4 to 5, and tables have fewer."""
 _LONGEST_REPLY: Final = 4096
 
 
@@ -24,8 +27,12 @@ class Price:
 
     input: float
     output: float
+    noted: str | None = None
+    """The day on which the price was written down, as in 2026-01-31; None if the price file does not say."""
+    source: str | None = None
+    """Where the price comes from."""
 
-    def of(self, input_tokens: int, output_tokens: int) -> float:
+    def of(self, input_tokens: float, output_tokens: float) -> float:
         """The cost of a number of tokens."""
         return (input_tokens * self.input + output_tokens * self.output) / 1e6
 
@@ -49,6 +56,11 @@ def tokens_in(characters: int) -> int:
     return characters // _CHARACTERS_PER_TOKEN + 1
 
 
+def usual_tokens_in(characters: float) -> float:
+    """The number of tokens in an English text of that length."""
+    return characters / _USUAL_CHARACTERS_PER_TOKEN
+
+
 def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
     """The price of a model; None if it is unknown. Models on this machine are free unless the price file lists them."""
     listed = prices.get(f"{spec.provider}:{spec.name}")
@@ -66,6 +78,8 @@ class _Entry(BaseModel):
 
     input: _Dollars
     output: _Dollars
+    noted: date | None = None
+    source: str | None = None
 
 
 def load_prices(path: Path | None) -> dict[str, Price]:
@@ -76,6 +90,9 @@ def load_prices(path: Path | None) -> dict[str, Price]:
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}" for e in error.errors()]
         raise faults_error(
-            str(file), faults, hint="A line looks like openai:gpt-4o: {input: 2.5, output: 10.0}."
+            str(file), faults, hint="A line looks like openai:gpt-4o: {input: 2.5, output: 10.0, noted: 2026-01-31}."
         ) from None
-    return {spec: Price(entry.input, entry.output) for spec, entry in entries.items()}
+    return {
+        spec: Price(entry.input, entry.output, entry.noted.isoformat() if entry.noted else None, entry.source)
+        for spec, entry in entries.items()
+    }

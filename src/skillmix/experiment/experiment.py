@@ -3,7 +3,6 @@
 All faults of a file are reported in one error. The kinds of step are in steps.py.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from skillmix.experiment.step_base import Name, Positive, Section, Share, Step
 from skillmix.experiment.steps import AnyStep, EvaluateStep
 from skillmix.models.request_fields import (
     SEED,
+    additions,
     extra_faults,
     system_fault,
     template_option_faults,
@@ -95,9 +95,7 @@ class AskedModel(Section):
 
         Two models that differ in these words are two models, whatever their specs.
         """
-        words = [] if self.system is None else [f"system {json.dumps(self.system, ensure_ascii=False)}"]
-        words += [f"{name} {json.dumps(value)}" for name, value in sorted(without_seed(self.extra).items())]
-        return ", ".join([*words, *([] if self.sends_seed else ["no seed"])])
+        return additions(self.system, self.extra)
 
     @field_validator("key")
     @classmethod

@@ -3,6 +3,7 @@
 Both are stored in the journal and in the run's copy of the experiment, so neither may hold a key.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -140,3 +141,14 @@ def _names_and_texts(value: object) -> tuple[list[str], list[str]]:
 def without_seed(extra: Mapping[str, object]) -> dict[str, object]:
     """The fields that go into the body of a request: all but `seed: off`, which leaves one out."""
     return {name: value for name, value in extra.items() if name != SEED}
+
+
+def additions(system: str | None, extra: Mapping[str, object]) -> str:
+    """A system text and extra fields in words; empty without any.
+
+    >>> additions("Be brief.", {"reasoning_effort": "low", "seed": False})
+    'system "Be brief.", reasoning_effort "low", no seed'
+    """
+    words = [] if system is None else [f"system {json.dumps(system, ensure_ascii=False)}"]
+    words += [f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in sorted(without_seed(extra).items())]
+    return ", ".join([*words, *(["no seed"] if SEED in extra else [])])

@@ -167,7 +167,7 @@ class Conversations:
         messages: tuple[Message, ...],
         subject: Subject | None,
     ) -> Request:
-        name = self._model_names.get(str(settings.asked)) or _model_name(str(settings.asked))
+        name = self._model_names.get(str(settings.asked)) or model_name(str(settings.asked))
         self._model_names[str(settings.asked)] = name
         decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p, settings.extra_json)
         seed = seed_for(self._experiment.seed, key) if settings.sends_seed else None
@@ -180,7 +180,7 @@ def _messages(turns: Iterable[tuple[str, str]]) -> tuple[Message, ...]:
     )
 
 
-def _model_name(model: str) -> str:
+def model_name(model: str) -> str:
     """What a request says of its model; a checkpoint that was trained here goes by what it was trained on as well."""
     spec = parse_spec(model)
     lineage = lineage_of(model)

@@ -4,12 +4,20 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from skillmix.catalog.combinations import Combination
+from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, step_cells
 from skillmix.runs.calling import StepContext, calls_of, conversations_of, make_calls
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.scheduler import CallCounts
-from skillmix.steps.estimates import CallEstimate, EstimateBasis, grader_estimates, student_estimate
+from skillmix.steps.estimates import (
+    CallEstimate,
+    EstimateBasis,
+    EstimatedStep,
+    Role,
+    grader_estimates,
+    student_estimate,
+)
 from skillmix.steps.step_kind import RunResult, StepKind, StepT
 
 
@@ -28,12 +36,17 @@ class CallKind(StepKind[StepT]):
             for combination in cell.combinations:
                 by_student.setdefault(cell.student, {})[combination.id] = combination, cell.generations
         students = [
-            student_estimate(step.name, student, list(by_id.values()), basis)
+            student_estimate(EstimatedStep(step.name, "student"), student, list(by_id.values()), basis)
             for student, by_id in by_student.items()
             if student in step.student_names
         ]
         graded = [counted for by_id in by_student.values() for counted in by_id.values()]
-        return students + grader_estimates(step.name, step.grader_names, graded, basis)
+        label = EstimatedStep(step.name, self.grader_role(step, basis.experiment))
+        return students + grader_estimates(label, step.grader_names, graded, basis)
+
+    def grader_role(self, step: StepT, experiment: Experiment) -> Role:
+        """What the graders of the step do, in a word."""
+        return "grader"
 
     def run(self, step: StepT, context: StepContext, result: RunResult) -> bool:
         """Make the calls that the journal does not have yet."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -19,7 +18,14 @@ from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.steps.calls import counts_line
-from skillmix.steps.estimates import CallEstimate, Counted, EstimateBasis, grader_estimates, student_estimate
+from skillmix.steps.estimates import (
+    CallEstimate,
+    Counted,
+    EstimateBasis,
+    EstimatedStep,
+    grader_estimates,
+    student_estimate,
+)
 from skillmix.steps.step_kind import RunResult, StepKind
 
 _SAMPLE: Final = 50
@@ -88,9 +94,10 @@ def _estimates(
     counted: list[tuple[Combination, int]] = []
     for k in step.data_recipe.ks:
         counted += _spread(conversations_of_k(k), _sample(step, k, basis))
-    estimates = [student_estimate(label, student, counted, basis) for student in step.student_names]
-    estimates += grader_estimates(label, step.grader_names, counted, basis)
-    return [replace(estimate, is_lower_bound=is_lower_bound) for estimate in estimates]
+    writer = EstimatedStep(label, "writer", is_lower_bound=is_lower_bound)
+    grader = EstimatedStep(label, "grader", is_lower_bound=is_lower_bound)
+    estimates = [student_estimate(writer, student, counted, basis) for student in step.student_names]
+    return estimates + grader_estimates(grader, step.grader_names, counted, basis)
 
 
 def _sample(step: DatasetStep, k: int, basis: EstimateBasis) -> list[Combination]:

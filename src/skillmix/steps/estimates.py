@@ -1,44 +1,77 @@
-"""Estimates for `skillmix run --dry-run`: calls, tokens, cost and GPU hours, and the table that shows them."""
+"""Estimates for `skillmix run --dry-run`: calls, tokens, cost and GPU hours, and the lines that show them.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+Every row has an upper bound and an expectation. The upper bound takes the longest replies, and all attempts at
+unreadable grades. The expectation takes the tokens of past calls, or typical lengths where there are none.
+"""
 
-from skillmix.catalog.catalog import Catalog
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from skillmix.catalog.catalog import RESERVED_NAMES, Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.experiment.costs import Price, price_of, tokens_in
-from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.costs import Price, price_of, tokens_in, usual_tokens_in
+from skillmix.experiment.experiment import BudgetSettings, Experiment, StudentSettings
 from skillmix.experiment.gpu_hours import generation_hours
+from skillmix.experiment.plan import Settings
+from skillmix.models.request_fields import additions
 from skillmix.models.specs import parse_spec
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import dollars, hours, whole
+from skillmix.runs.conversations import model_name
+from skillmix.runs.reading.past_calls import AskedOf, PastCalls
 from skillmix.runs.students import settings_for
 
 _HEADER: Final = (
     "step",
+    "role",
     "model",
-    "calls",
+    "calls, at most",
     "tokens in, at most",
     "tokens out, at most",
+    "US dollars, expected",
     "US dollars, at most",
     "GPU hours, at most",
+    "expected from",
 )
-_NUMBERS: Final = 5
-"""Columns after step and model."""
-_ANSWER: Final = "x" * 400
-"""An answer of usual length, for the length of a grader's prompt."""
+_NUMBERS: Final = 6
+"""Columns between the model and the last column."""
+_LONGEST_ADDITIONS: Final = 80
+TYPICAL: Final = "typical lengths"
+# Five conversations of GPT-4 with k = 3 in the sample records of the original code have replies of 1,137 and 852
+# characters, texts of 204 and gradings of 1,488. Explanations and rows grow with the number of skills.
+_REPLY_PER_SKILL: Final = 200
+_TEXT_PER_SKILL: Final = 70
+_GRADING_PER_CRITERION: Final = 250
+
+Role = Literal["student", "writer", "grader", "re-grader", "training"]
+"""What a model does in a step; a writer writes for a data set, and a re-grader grades texts that have grades."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a row is expected to take."""
+
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+    """None if the price is not known."""
+    basis: str
+    """The calls that the average tokens come from, or that they are typical lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallEstimate:
-    """Upper bounds for one model in one step, without calls repeated after a failure or an unreadable grade."""
+    """Upper bounds for one model in one step, and what is expected; calls repeated after a failure are not counted."""
 
     step: str
     """Name of the step, with the bound if the step has two."""
     model: str
     calls: int
+    """Calls with all attempts at unreadable grades."""
     input_tokens: int | None
     """Tokens of the prompts; in a train step, all tokens that it reads. None if not known."""
     output_tokens: int
@@ -48,6 +81,13 @@ class CallEstimate:
     """None if the model's size is not known."""
     is_lower_bound: bool = False
     """Whether these are the smallest numbers that can be enough; they are part of no sum."""
+    role: Role = "student"
+    expected: Expected | None = None
+    """None for a train step, which makes no calls."""
+    price: Price | None = None
+    """None if the price is not known, and for models that a step trains."""
+    system: str | None = None
+    extra: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +97,176 @@ class EstimateBasis:
     experiment: Experiment
     catalog: Catalog
     prices: dict[str, Price]
+    past: PastCalls
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedStep:
+    """A step, with its bound if it has two, and what a model does in it."""
+
+    step: str
+    role: Role
+    is_lower_bound: bool = False
 
 
 Counted = Sequence[tuple[Combination, int]]
 """Combinations, each with its number of conversations."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """Calls and tokens of one row."""
+
+    calls: float
+    input: float
+    output: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The model of one row, and how it is asked."""
+
+    label: EstimatedStep
+    model: str
+    """The model as the row names it."""
+    spec: str
+    settings: Settings
+    past: AskedOf
+    price: Price | None
+
+
+def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
+    """The calls of a student: two turns for each conversation."""
+    settings = settings_for(basis.experiment, student)
+    prompts = load_prompts(settings.prompts or basis.experiment.prompts)
+    longest = settings.max_tokens
+    calls = 2 * sum(count for _, count in counted)
+    bound, typical_input, typical_output = 0, 0.0, 0.0
+    for combination, count in counted:
+        first, second = _prompt_lengths(prompts, basis.catalog, combination, settings)
+        reply = min(longest, usual_tokens_in(_REPLY_PER_SKILL * (combination.k + 2)))
+        # The second prompt repeats the first and the reply to it.
+        bound += count * (2 * tokens_in(first) + longest + tokens_in(second))
+        typical_input += count * (usual_tokens_in(2 * first + second) + reply)
+        typical_output += count * 2 * reply
+    asked = _asked_student(label, student, settings, basis)
+    at_most = _Tokens(calls, bound, calls * longest)
+    return _estimate(asked, at_most, _Tokens(calls, typical_input, typical_output), basis)
+
+
+def _asked_student(label: EstimatedStep, student: str, settings: StudentSettings, basis: EstimateBasis) -> _Asked:
+    if student not in basis.experiment.students:  # the model of a train step, which runs on this machine
+        past = AskedOf("generate", student, None, settings.extra_json)
+        return _Asked(label, f"step:{student}", settings.model, settings, past, Price(0.0, 0.0))
+    past = AskedOf("generate", student, model_name(settings.model), settings.extra_json)
+    price = price_of(parse_spec(settings.model), basis.prices)
+    return _Asked(label, settings.model, settings.model, settings, past, price)
+
+
+def grader_estimates(
+    label: EstimatedStep, graders: Sequence[str], counted: Counted, basis: EstimateBasis
+) -> list[CallEstimate]:
+    """The calls of each grader that is a model: one for each vote, and at most `attempts` for each."""
+    return [
+        _grader_estimate(label, name, counted, basis)
+        for name in graders
+        if basis.experiment.graders[name].asked is not None
+    ]
+
+
+def _grader_estimate(label: EstimatedStep, name: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
+    grader = basis.experiment.graders[name]
+    spec = str(grader.asked)
+    prompts = load_prompts(basis.experiment.prompts)
+    votes = grader.votes * sum(count for _, count in counted)
+    longest_text = max((student.max_tokens for student in basis.experiment.students.values()), default=0)
+    bound, typical_input, typical_output = 0, 0.0, 0.0
+    for combination, count in counted:
+        prompt = prompts.grader_prompt(basis.catalog, combination, answer="", variant=grader.prompts)
+        length = len(prompt) + len(grader.system or "")
+        bound += grader.votes * count * (tokens_in(length) + longest_text)
+        typical_input += grader.votes * count * usual_tokens_in(length + _TEXT_PER_SKILL * combination.k)
+        reply = usual_tokens_in(_GRADING_PER_CRITERION * (combination.k + len(RESERVED_NAMES)))
+        typical_output += grader.votes * count * min(grader.max_tokens, reply)
+    past = AskedOf("grade", name, model_name(spec), grader.extra_json)
+    asked = _Asked(label, spec, spec, grader, past, price_of(parse_spec(spec), basis.prices))
+    attempts = 1 if label.is_lower_bound else grader.attempts
+    at_most = _Tokens(votes * attempts, bound * attempts, votes * attempts * grader.max_tokens)
+    return _estimate(asked, at_most, _Tokens(votes, typical_input, typical_output), basis)
+
+
+def _prompt_lengths(
+    prompts: PromptSet, catalog: Catalog, combination: Combination, settings: StudentSettings
+) -> tuple[int, int]:
+    """Characters that the model reads before its first reply, and those of the second prompt."""
+    first, second = prompts.student_prompts(catalog, combination)
+    turns_before = [*prompts.worked_turns(), *prompts.lead_turns(catalog, combination)]
+    characters_before = sum(len(prompt) + len(reply) for prompt, reply in turns_before)
+    return len(settings.system or "") + characters_before + len(first), len(second)
+
+
+def _estimate(asked: _Asked, at_most: _Tokens, typical: _Tokens, basis: EstimateBasis) -> CallEstimate:
+    settings = asked.settings
+    return CallEstimate(
+        step=asked.label.step,
+        model=asked.model,
+        calls=int(at_most.calls),
+        input_tokens=int(at_most.input),
+        output_tokens=int(at_most.output),
+        cost_usd=_cost(at_most, asked.price),
+        gpu_hours=generation_hours(asked.spec, int(at_most.input + at_most.output)),
+        is_lower_bound=asked.label.is_lower_bound,
+        role=asked.label.role,
+        expected=_expected(asked, typical, basis.past),
+        price=asked.price,
+        system=settings.system,
+        extra=dict(settings.extra),
+    )
+
+
+def _expected(asked: _Asked, typical: _Tokens, past_calls: PastCalls) -> Expected:
+    """From past calls of the same model; a free model does without those of other runs, which take time to read."""
+    is_free = asked.price is not None and asked.price.input == asked.price.output == 0
+    past = past_calls.averages(asked.past, other_runs=not is_free)
+    tokens = typical
+    if past is not None:
+        calls = typical.calls * past.calls_per_vote
+        reply = min(past.output_tokens, asked.settings.max_tokens)
+        tokens = _Tokens(calls, calls * past.input_tokens, calls * reply)
+    return Expected(
+        calls=round(tokens.calls),
+        input_tokens=round(tokens.input),
+        output_tokens=round(tokens.output),
+        cost_usd=_cost(tokens, asked.price),
+        basis=TYPICAL if past is None else past.basis,
+    )
+
+
+def _cost(tokens: _Tokens, price: Price | None) -> float | None:
+    return None if price is None else price.of(tokens.input, tokens.output)
+
+
 def estimate_table(estimates: Sequence[CallEstimate]) -> str:
-    """One row for each model of each step, and the sum of the upper bounds; an unknown part makes the sum unknown."""
-    rows = [[estimate.step, estimate.model, *_number_cells(_numbers(estimate))] for estimate in estimates]
-    columns = zip(*(_numbers(estimate) for estimate in estimates if not estimate.is_lower_bound), strict=True)
+    """One row for each model of each step, and the sums; an unknown part makes the sum unknown."""
+    rows = [
+        [e.step, e.role, _model_cell(e), *_number_cells(_numbers(e)), e.expected.basis if e.expected else "–"]
+        for e in estimates
+    ]
+    columns = zip(*(_numbers(estimate) for estimate in _counted_once(estimates)), strict=True)
     sums = [_sum(column) for column in columns] or [0.0] * _NUMBERS
-    rows.append(["all", "", *_number_cells(sums)])
-    return markdown_table(_HEADER, rows, right=frozenset(range(2, 2 + _NUMBERS)))
+    rows.append(["all", "", "", *_number_cells(sums), ""])
+    return markdown_table(_HEADER, rows, right=frozenset(range(3, 3 + _NUMBERS)))
+
+
+def _counted_once(estimates: Sequence[CallEstimate]) -> list[CallEstimate]:
+    """The estimates that sums count: of a data set, the most that it may take."""
+    return [estimate for estimate in estimates if not estimate.is_lower_bound]
+
+
+def _model_cell(estimate: CallEstimate) -> str:
+    words = additions(estimate.system, estimate.extra)
+    short = words if len(words) <= _LONGEST_ADDITIONS else f"{words[: _LONGEST_ADDITIONS - 1]}…"
+    return f"{estimate.model} ({short})" if short else estimate.model
 
 
 def _numbers(estimate: CallEstimate) -> list[float | None]:
@@ -77,15 +274,16 @@ def _numbers(estimate: CallEstimate) -> list[float | None]:
         estimate.calls,
         estimate.input_tokens,
         estimate.output_tokens,
+        estimate.expected.cost_usd if estimate.expected else 0.0,
         estimate.cost_usd,
         estimate.gpu_hours,
     ]
 
 
 def _number_cells(numbers: Sequence[float | None]) -> list[str]:
-    *counts, cost_usd, gpu_hours = numbers
+    *counts, expected_usd, cost_usd, gpu_hours = numbers
     texts = ["unknown" if number is None else whole(int(number)) for number in counts]
-    return [*texts, dollars(cost_usd), hours(gpu_hours)]
+    return [*texts, dollars(expected_usd), dollars(cost_usd), hours(gpu_hours)]
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
@@ -93,48 +291,56 @@ def _sum(values: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def student_estimate(step: str, student: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
-    """The calls of a student: two turns for each conversation."""
-    settings = settings_for(basis.experiment, student)
-    prompts = load_prompts(settings.prompts or basis.experiment.prompts)
-    calls = 2 * sum(count for _, count in counted)
-    tokens = sum(
-        count * _student_tokens(prompts, basis.catalog, combination, settings.max_tokens)
-        for combination, count in counted
-    )
-    output = calls * settings.max_tokens
-    if student not in basis.experiment.students:  # the model of a train step, which runs on this machine
-        hours = generation_hours(settings.model, tokens + output)
-        return CallEstimate(step, f"step:{student}", calls, tokens, output, 0.0, hours)
-    return _estimate(step, settings.model, calls, tokens, output, basis.prices)
-
-
-def grader_estimates(step: str, graders: Sequence[str], counted: Counted, basis: EstimateBasis) -> list[CallEstimate]:
-    """The calls of each grader that is a model: one for each vote."""
-    prompts = load_prompts(basis.experiment.prompts)
-    estimates = []
-    for name in graders:
-        grader = basis.experiment.graders[name]
-        if grader.asked is None:
-            continue
-        calls = grader.votes * sum(count for _, count in counted)
-        tokens = grader.votes * sum(
-            count * tokens_in(len(prompts.grader_prompt(basis.catalog, c, answer=_ANSWER, variant=grader.prompts)))
-            for c, count in counted
+def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
+    """What a reader must know about the table: what the numbers count, and the prices with their dates."""
+    paid = {e.model: e.price for e in estimates if e.price is not None and (e.price.input or e.price.output)}
+    notes = []
+    if any(estimate.calls for estimate in estimates):
+        notes.append(
+            "At most: every reply has its maximum length, and every unreadable grade is asked for again as often as "
+            "attempts allows. Calls that a failure repeats are not counted."
         )
-        estimates.append(_estimate(step, grader.asked, calls, tokens, calls * grader.max_tokens, basis.prices))
-    return estimates
+    if any(e.expected and e.expected.basis == TYPICAL and e.price and e.price.output for e in estimates):
+        notes.append(
+            f"Expected from {TYPICAL}: GPT-4's replies in the sample records of the original code, by the number of "
+            "skills. A model that reasons before it answers takes more; a small run first gives figures of its own."
+        )
+    if any(estimate.is_lower_bound for estimate in estimates):
+        notes.append("A data set ends at its target: its expected cost lies between those of its two bounds.")
+    return notes + [_price_note(model, price) for model, price in sorted(paid.items())]
 
 
-def _student_tokens(prompts: PromptSet, catalog: Catalog, combination: Combination, longest_reply: int) -> int:
-    """Prompt tokens of both turns; the second prompt repeats the first and the reply to it."""
-    first, second = prompts.student_prompts(catalog, combination)
-    turns_before = [*prompts.worked_turns(), *prompts.lead_turns(catalog, combination)]
-    characters_before = sum(len(prompt) + len(reply) for prompt, reply in turns_before)
-    return 2 * tokens_in(characters_before + len(first)) + longest_reply + tokens_in(len(second))
+def _price_note(model: str, price: Price) -> str:
+    noted = f"noted on {price.noted}" if price.noted else "the price file has no date"
+    source = f"; {price.source}" if price.source else ""
+    dollars_per_million = f"{price.input:g} and {price.output:g} US dollars per million tokens in and out"
+    return f"Price of {model}: {dollars_per_million} ({noted}{source})."
 
 
-def _estimate(step: str, model: str, calls: int, tokens: int, output: int, prices: dict[str, Price]) -> CallEstimate:
-    price = price_of(parse_spec(model), prices)
-    cost = price.of(tokens, output) if price else None
-    return CallEstimate(step, model, calls, tokens, output, cost, generation_hours(model, tokens + output))
+def budget_warnings(estimates: Sequence[CallEstimate], budget: BudgetSettings) -> Iterator[str]:
+    """A warning for each limit that is below what the experiment is expected to take, or may take at most."""
+    counted = _counted_once(estimates)
+    cost = _sum([e.cost_usd for e in counted])
+    expected = _sum([e.expected.cost_usd for e in counted if e.expected])
+    if budget.max_usd is not None and (cost is None or expected is None):
+        unknown = ", ".join(sorted({e.model for e in counted if e.cost_usd is None}))
+        yield f"budget.max_usd cannot be kept: the price of {unknown} is not known"
+    elif budget.max_usd is not None and cost is not None and expected is not None:
+        yield from _limit_warning("max_usd", budget.max_usd, (expected, cost), unit=" US dollars", digits=2)
+    if budget.max_calls is not None:
+        calls = sum(e.expected.calls for e in counted if e.expected), sum(e.calls for e in counted)
+        yield from _limit_warning("max_calls", budget.max_calls, calls, unit=" calls", digits=0)
+
+
+def _limit_warning(name: str, limit: float, needs: tuple[float, float], *, unit: str, digits: int) -> Iterator[str]:
+    expected, at_most = needs
+    if limit < expected:
+        yield (
+            f"budget.{name} is {limit:,.{digits}f}, below the expected {expected:,.{digits}f}{unit}: "
+            "the run will stop before its end"
+        )
+    elif limit < at_most:
+        yield (
+            f"budget.{name} is {limit:,.{digits}f}, below the maximum of {at_most:,.{digits}f}{unit}: "
+            "the run may stop before its end"
+        )

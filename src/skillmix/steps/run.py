@@ -23,6 +23,7 @@ from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
 from skillmix.runs.progress.time_left import Work
+from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import check_code_graders, check_journal, check_plan, prices_by_model, probe_models
@@ -162,8 +163,13 @@ def _locked(run: Run, experiment: Experiment, catalog: Catalog, steps: Sequence[
 
 def dry_run(path: Path, *, prices: Path | None, changes: Sequence[str] = ()) -> list[CallEstimate]:
     """Estimate the calls, tokens, cost and GPU hours of every step, without a call."""
-    experiment = load_experiment(path, changes=changes)
-    basis = EstimateBasis(experiment, load_catalog(experiment.catalog), load_prices(prices))
+    return estimate_experiment(load_experiment(path, changes=changes), prices=prices)
+
+
+def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[CallEstimate]:
+    """Estimate the steps of an experiment that is in memory."""
+    past = PastCalls(new_run(experiment.name))
+    basis = EstimateBasis(experiment, load_catalog(experiment.catalog), load_prices(prices), past)
     return [estimate for step in experiment.steps for estimate in kind_of(step).estimates(step, basis)]
 
 

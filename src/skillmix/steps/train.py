@@ -50,7 +50,7 @@ class TrainKind(StepKind[TrainStep]):
         model = settings_for(basis.experiment, student_name(step.base)).model
         tokens = training_tokens(step, conversations=_conversations(step, basis.experiment))
         hours = training_hours(step, model, tokens)
-        return [CallEstimate(step.name, step.base, 0, tokens, 0, 0.0, hours)]
+        return [CallEstimate(step.name, step.base, 0, tokens, 0, 0.0, hours, role="training")]
 
     def work(self, step: TrainStep, experiment: Experiment, run: Run) -> Work:
         """The optimiser steps; their number is unknown if epochs of an unknown number of conversations decide it."""

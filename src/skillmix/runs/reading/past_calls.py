@@ -1,0 +1,124 @@
+"""Tokens of calls that this run and other runs have made, from which `--dry-run` derives expected costs."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from skillmix.calls import extra_json
+from skillmix.errors import UserError
+from skillmix.runs.journal.schema import OlderJournal, connect
+from skillmix.runs.run import Run
+
+Stage = Literal["generate", "grade"]
+_MOST_JOURNALS: Final = 20
+"""Journals of other runs that are read, the latest first; an estimate must not take minutes."""
+_QUERY: Final = (
+    "SELECT stage, coalesce(grader, student), model, decoding, count(*), sum(input_tokens), sum(output_tokens), "
+    "sum(coalesce(attempt, 0) = 0) FROM calls "
+    "WHERE status = 'done' AND origin = 'call' AND input_tokens > 0 AND output_tokens >= 0 GROUP BY 1, 2, 3, 4"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallAverages:
+    """Average tokens of past calls of one model."""
+
+    calls: int
+    input_tokens: float
+    output_tokens: float
+    calls_per_vote: float
+    """Above 1 if unreadable grades were asked for again; 1 for students."""
+    source: Literal["this run", "other runs"]
+
+    @property
+    def basis(self) -> str:
+        """The source and its size in words."""
+        return f"{self.source} ({self.calls} {'call' if self.calls == 1 else 'calls'})"
+
+
+class AskedOf(NamedTuple):
+    """The model that calls were asked of, as a journal stores it."""
+
+    stage: Stage
+    name: str
+    """The student or the grader of the experiment."""
+    model: str | None
+    """None for the model of a train step, which has its own name in each run."""
+    extra: str | None
+
+
+class _Group(NamedTuple):
+    """Past calls of one name, model and decoding."""
+
+    asked_of: AskedOf
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    first_attempts: int
+
+
+class PastCalls:
+    """The calls of a run, and those of other runs in the same folder; journals that cannot be read are left out."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def averages(self, asked_of: AskedOf, *, other_runs: bool) -> CallAverages | None:
+        """Averages over calls with the same name, model and extra fields, or else with the same model and fields.
+
+        None if there is no such call. Other runs count only where this run has none, and if `other_runs` is true.
+        """
+        by_name = [group for group in self._own if _is_alike(group.asked_of, asked_of, by_name=True)]
+        by_model = [group for group in self._own if _is_alike(group.asked_of, asked_of, by_name=False)]
+        if by_name or by_model:
+            return _averages(by_name or by_model, "this run")
+        elsewhere = self._elsewhere if other_runs else ()
+        alike = [group for group in elsewhere if _is_alike(group.asked_of, asked_of, by_name=False)]
+        return _averages(alike, "other runs") if alike else None
+
+    @cached_property
+    def _own(self) -> list[_Group]:
+        return list(_groups(sorted(self._run.journal.glob("*.sqlite"))))
+
+    @cached_property
+    def _elsewhere(self) -> list[_Group]:
+        """Read when it is first needed: most dry runs do not need it."""
+        own = self._run.journal
+        files = [file for file in own.parent.parent.glob("*/journal/*.sqlite") if file.parent != own]
+        latest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
+        return list(_groups(latest[:_MOST_JOURNALS]))
+
+
+def _is_alike(stored: AskedOf, asked_of: AskedOf, *, by_name: bool) -> bool:
+    if stored.stage != asked_of.stage or stored.extra != asked_of.extra:
+        return False
+    if by_name and stored.name != asked_of.name:
+        return False
+    return stored.model == asked_of.model or (by_name and asked_of.model is None)
+
+
+def _averages(groups: Sequence[_Group], source: Literal["this run", "other runs"]) -> CallAverages:
+    calls = sum(group.calls for group in groups)
+    return CallAverages(
+        calls=calls,
+        input_tokens=sum(group.input_tokens for group in groups) / calls,
+        output_tokens=sum(group.output_tokens for group in groups) / calls,
+        calls_per_vote=calls / max(1, sum(group.first_attempts for group in groups)),
+        source=source,
+    )
+
+
+def _groups(files: Iterable[Path]) -> Iterator[_Group]:
+    for file in files:
+        try:
+            with closing(connect(file, write=False)) as connection:
+                for stage, name, model, decoding, *numbers in connection.execute(_QUERY).fetchall():
+                    extra = extra_json(json.loads(decoding).get("extra", {}))
+                    yield _Group(AskedOf(stage, name, model, extra), *map(int, numbers))
+        except (UserError, OlderJournal, OSError, sqlite3.Error, ValueError, TypeError, AttributeError):
+            continue  # a run reports the faults of its own journal; an estimate does without
