@@ -110,6 +110,18 @@ def test_expected_costs_come_from_this_run_then_from_other_runs_with_the_same_mo
     assert other_model.expected.basis == "typical lengths"
 
 
+def test_expected_tokens_follow_the_k_of_past_calls(in_folder: Path, prices: Path) -> None:
+    path = written(in_folder)
+    assert run_experiment(path, changes=["steps.eval.k=[1, 4]"]).is_complete
+
+    costs = [dry_run(path, prices=prices, changes=[f"steps.eval.k=[{k}]"])[1].expected for k in (1, 2, 4, 5)]
+
+    inputs = [expected.input_tokens / expected.calls for expected in costs if expected]
+    assert inputs[0] == pytest.approx(inputs[1], rel=0.01)
+    assert inputs[2] == pytest.approx(inputs[3], rel=0.01)
+    assert inputs[2] > 1.3 * inputs[0]
+
+
 def test_a_damaged_journal_of_another_run_is_left_out(in_folder: Path, prices: Path) -> None:
     journal = in_folder / "runs/broken/journal"
     journal.mkdir(parents=True)

@@ -121,6 +121,12 @@ class _Tokens:
     input: float
     output: float
 
+    def __add__(self, other: "_Tokens") -> "_Tokens":
+        return _Tokens(self.calls + other.calls, self.input + other.input, self.output + other.output)
+
+
+_NO_TOKENS: Final = _Tokens(0, 0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -141,17 +147,17 @@ def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis
     prompts = load_prompts(settings.prompts or basis.experiment.prompts)
     longest = settings.max_tokens
     calls = 2 * sum(count for _, count in counted)
-    bound, typical_input, typical_output = 0, 0.0, 0.0
+    bound = 0
+    typical: dict[int, _Tokens] = {}
     for combination, count in counted:
         first, second = _prompt_lengths(prompts, basis.catalog, combination, settings)
         reply = min(longest, usual_tokens_in(_REPLY_PER_SKILL * (combination.k + 2)))
         # The second prompt repeats the first and the reply to it.
         bound += count * (2 * tokens_in(first) + longest + tokens_in(second))
-        typical_input += count * (usual_tokens_in(2 * first + second) + reply)
-        typical_output += count * 2 * reply
+        usual = _Tokens(2 * count, count * (usual_tokens_in(2 * first + second) + reply), count * 2 * reply)
+        typical[combination.k] = typical.get(combination.k, _NO_TOKENS) + usual
     asked = _asked_student(label, student, settings, basis)
-    at_most = _Tokens(calls, bound, calls * longest)
-    return _estimate(asked, at_most, _Tokens(calls, typical_input, typical_output), basis)
+    return _estimate(asked, _Tokens(calls, bound, calls * longest), typical, basis)
 
 
 def _asked_student(label: EstimatedStep, student: str, settings: StudentSettings, basis: EstimateBasis) -> _Asked:
@@ -180,19 +186,21 @@ def _grader_estimate(label: EstimatedStep, name: str, counted: Counted, basis: E
     prompts = load_prompts(basis.experiment.prompts)
     votes = grader.votes * sum(count for _, count in counted)
     longest_text = max((student.max_tokens for student in basis.experiment.students.values()), default=0)
-    bound, typical_input, typical_output = 0, 0.0, 0.0
+    bound = 0
+    typical: dict[int, _Tokens] = {}
     for combination, count in counted:
         prompt = prompts.grader_prompt(basis.catalog, combination, answer="", variant=grader.prompts)
         length = len(prompt) + len(grader.system or "")
         bound += grader.votes * count * (tokens_in(length) + longest_text)
-        typical_input += grader.votes * count * usual_tokens_in(length + _TEXT_PER_SKILL * combination.k)
-        reply = usual_tokens_in(_GRADING_PER_CRITERION * (combination.k + len(RESERVED_NAMES)))
-        typical_output += grader.votes * count * min(grader.max_tokens, reply)
+        read = usual_tokens_in(length + _TEXT_PER_SKILL * combination.k)
+        reply = min(grader.max_tokens, usual_tokens_in(_GRADING_PER_CRITERION * (combination.k + len(RESERVED_NAMES))))
+        usual = _Tokens(grader.votes * count, grader.votes * count * read, grader.votes * count * reply)
+        typical[combination.k] = typical.get(combination.k, _NO_TOKENS) + usual
     past = AskedOf("grade", name, model_name(spec), grader.extra_json)
     asked = _Asked(label, spec, spec, grader, past, price_of(parse_spec(spec), basis.prices))
     attempts = 1 if label.is_lower_bound else grader.attempts
     at_most = _Tokens(votes * attempts, bound * attempts, votes * attempts * grader.max_tokens)
-    return _estimate(asked, at_most, _Tokens(votes, typical_input, typical_output), basis)
+    return _estimate(asked, at_most, typical, basis)
 
 
 def _prompt_lengths(
@@ -205,7 +213,7 @@ def _prompt_lengths(
     return len(settings.system or "") + characters_before + len(first), len(second)
 
 
-def _estimate(asked: _Asked, at_most: _Tokens, typical: _Tokens, basis: EstimateBasis) -> CallEstimate:
+def _estimate(asked: _Asked, at_most: _Tokens, typical: dict[int, _Tokens], basis: EstimateBasis) -> CallEstimate:
     settings = asked.settings
     return CallEstimate(
         step=asked.label.step,
@@ -224,15 +232,22 @@ def _estimate(asked: _Asked, at_most: _Tokens, typical: _Tokens, basis: Estimate
     )
 
 
-def _expected(asked: _Asked, typical: _Tokens, past_calls: PastCalls) -> Expected:
-    """From past calls of the same model; a free model does without those of other runs, which take time to read."""
+def _expected(asked: _Asked, typical: dict[int, _Tokens], past_calls: PastCalls) -> Expected:
+    """Expectations from past calls of the same model, k by k, or else from typical lengths, which are given by k.
+
+    A free model does without the calls of other runs, which take time to read.
+    """
     is_free = asked.price is not None and asked.price.input == asked.price.output == 0
-    past = past_calls.averages(asked.past, other_runs=not is_free)
-    tokens = typical
-    if past is not None:
-        calls = typical.calls * past.calls_per_vote
-        reply = min(past.output_tokens, asked.settings.max_tokens)
-        tokens = _Tokens(calls, calls * past.input_tokens, calls * reply)
+    past = None
+    tokens = _NO_TOKENS
+    for k, usual in typical.items():
+        past = past_calls.averages(asked.past, k, other_runs=not is_free)
+        if past is None:
+            tokens += usual
+        else:
+            calls = usual.calls * past.calls_per_vote
+            reply = min(past.output_tokens, asked.settings.max_tokens)
+            tokens += _Tokens(calls, calls * past.input_tokens, calls * reply)
     return Expected(
         calls=round(tokens.calls),
         input_tokens=round(tokens.input),

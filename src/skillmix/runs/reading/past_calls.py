@@ -18,17 +18,18 @@ Stage = Literal["generate", "grade"]
 _MOST_JOURNALS: Final = 20
 """Journals of other runs that are read, the latest first; an estimate must not take minutes."""
 _QUERY: Final = (
-    "SELECT stage, coalesce(grader, student), model, decoding, count(*), sum(input_tokens), sum(output_tokens), "
-    "sum(coalesce(attempt, 0) = 0) FROM calls "
-    "WHERE status = 'done' AND origin = 'call' AND input_tokens > 0 AND output_tokens >= 0 GROUP BY 1, 2, 3, 4"
+    "SELECT stage, coalesce(grader, student), model, decoding, json_array_length(skills), count(*), sum(input_tokens), "
+    "sum(output_tokens), sum(coalesce(attempt, 0) = 0) FROM calls JOIN combinations ON combinations.id = combination "
+    "WHERE status = 'done' AND origin = 'call' AND input_tokens > 0 AND output_tokens >= 0 GROUP BY 1, 2, 3, 4, 5"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CallAverages:
-    """Average tokens of past calls of one model."""
+    """Average tokens of past calls of one model about combinations of one k."""
 
     calls: int
+    """All past calls of the model, for any k."""
     input_tokens: float
     output_tokens: float
     calls_per_vote: float
@@ -53,9 +54,10 @@ class AskedOf(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Past calls of one name, model and decoding."""
+    """Past calls of one name, model, decoding and k."""
 
     asked_of: AskedOf
+    k: int
     calls: int
     input_tokens: int
     output_tokens: int
@@ -68,18 +70,19 @@ class PastCalls:
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def averages(self, asked_of: AskedOf, *, other_runs: bool) -> CallAverages | None:
+    def averages(self, asked_of: AskedOf, k: int, *, other_runs: bool) -> CallAverages | None:
         """Averages over calls with the same name, model and extra fields, or else with the same model and fields.
 
-        None if there is no such call. Other runs count only where this run has none, and if `other_runs` is true.
+        Prompts and replies grow with k, so the nearest k that was asked about counts. None if there is no such call.
+        Other runs count only where this run has no call, and if `other_runs` is true.
         """
         by_name = [group for group in self._own if _is_alike(group.asked_of, asked_of, by_name=True)]
         by_model = [group for group in self._own if _is_alike(group.asked_of, asked_of, by_name=False)]
         if by_name or by_model:
-            return _averages(by_name or by_model, "this run")
+            return _averages(by_name or by_model, k, "this run")
         elsewhere = self._elsewhere if other_runs else ()
         alike = [group for group in elsewhere if _is_alike(group.asked_of, asked_of, by_name=False)]
-        return _averages(alike, "other runs") if alike else None
+        return _averages(alike, k, "other runs") if alike else None
 
     @cached_property
     def _own(self) -> list[_Group]:
@@ -102,10 +105,12 @@ def _is_alike(stored: AskedOf, asked_of: AskedOf, *, by_name: bool) -> bool:
     return stored.model == asked_of.model or (by_name and asked_of.model is None)
 
 
-def _averages(groups: Sequence[_Group], source: Literal["this run", "other runs"]) -> CallAverages:
+def _averages(alike: Sequence[_Group], k: int, source: Literal["this run", "other runs"]) -> CallAverages:
+    nearest = min({group.k for group in alike}, key=lambda other: (abs(other - k), -other))
+    groups = [group for group in alike if group.k == nearest]
     calls = sum(group.calls for group in groups)
     return CallAverages(
-        calls=calls,
+        calls=sum(group.calls for group in alike),
         input_tokens=sum(group.input_tokens for group in groups) / calls,
         output_tokens=sum(group.output_tokens for group in groups) / calls,
         calls_per_vote=calls / max(1, sum(group.first_attempts for group in groups)),
