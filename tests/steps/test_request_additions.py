@@ -100,3 +100,22 @@ def test_a_scripted_rehearsal_keeps_the_additions_and_its_variety(in_folder: Pat
     stored = yaml.safe_load(Path("runs/rehearsal/experiment.yaml").read_text(encoding="utf-8"))
     assert stored["students"]["s"]["system"] == HELPFUL
     assert json.dumps(stored["graders"]["g"]["extra"]) == '{"reasoning_effort": "low"}'
+
+
+def test_training_data_hold_no_system_text_and_their_card_names_it(in_folder: Path) -> None:
+    document = {
+        "name": "data",
+        "students": {"s": {"model": "scripted:student?skill=1&topic=1&sense=1&length=1", "system": HELPFUL}},
+        "graders": {"g": {"model": "scripted:grader", "rounds": 1}},
+        "steps": [{"name": "d", "stage": "dataset", "writer": "s", "graders": ["g"], "k": [1], "target": 3}],
+    }
+    path = in_folder / "d.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    assert command(["run", str(path), "--json"]) == 0
+
+    folder = Path("runs/data/d/dataset")
+    rows = [json.loads(line) for line in (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert rows
+    assert all([m["role"] for m in row["messages"]] == ["user", "assistant"] * 2 for row in rows)
+    assert f'system "{HELPFUL}"' in (folder / "README.md").read_text(encoding="utf-8")
