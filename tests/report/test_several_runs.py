@@ -161,7 +161,7 @@ def test_a_copied_run_counts_once_and_the_page_says_so(runs: list[SecondRun], tm
     assert "copied holds the scores of another of these runs under another name" in page_of_both
 
 
-@pytest.mark.parametrize("changed", ["recipe", "data", "grader", "catalog"])
+@pytest.mark.parametrize("changed", ["recipe", "data", "grader", "catalog", "prompts"])
 def test_runs_that_differ_in_more_than_the_seed_are_not_pooled(
     runs: list[SecondRun], changed: str, tmp_path: Path
 ) -> None:
@@ -176,7 +176,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_not_pooled(
     elif changed == "grader":
         settings["graders"]["judge"]["temperature"] = 0.1
     else:
-        settings["catalog_hash"] = "another"
+        settings[f"{changed}_hash"] = "another"
     model.write_text(json.dumps(told), encoding="utf-8")
     settings["students"]["m123"]["model"] = f"local:{model.parent}"
     (copy / "experiment.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")

@@ -27,6 +27,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
 from skillmix.experiment.plan import PlannedCell, cells_of, covers
 from skillmix.grading.answers import RULES, Rules
+from skillmix.hashing import short_id
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import Phrases
@@ -321,6 +322,7 @@ class Run:
         """The content of experiment.yaml for an experiment; an error if the run is there and cannot become it."""
         document: dict[str, object] = experiment.model_dump(mode="json")
         document["catalog_hash"] = catalog.content_hash()
+        document["prompts_hash"] = _prompts_hash(experiment)
         if self.experiment_file.exists():
             self._require_equal(document, _FIXED, "name for the experiment")
         return document
@@ -407,7 +409,14 @@ class Run:
 
 
 def _experiment_in(document: Mapping[str, object], *, source: str) -> Experiment:
-    return experiment_of({key: value for key, value in document.items() if key != "catalog_hash"}, source=source)
+    settings = {key: value for key, value in document.items() if key not in ("catalog_hash", "prompts_hash")}
+    return experiment_of(settings, source=source)
+
+
+def _prompts_hash(experiment: Experiment) -> str:
+    """A hash of every prompt set that an experiment names; a folder of prompts can change under the same name."""
+    names = {experiment.prompts, *(settings.prompts or experiment.prompts for settings in experiment.students.values())}
+    return short_id("prompts", [load_prompts(name).content_hash() for name in sorted(names)])
 
 
 def _as_yaml(document: object) -> str:

@@ -195,10 +195,14 @@ def comparable_students(
 
 
 def _graders(run: Run, experiment: Experiment) -> dict[str, str]:
-    """A hash of each grader's settings and of the scoring rules; speed and waiting times decide no points."""
+    """A hash of each grader's settings, the prompts and the scoring rules; speed and waiting times decide no points."""
     if run.is_imported:
         return {}
-    rules = [experiment.rules, experiment.answer.model_dump(mode="json"), experiment.prompts]
+    rules = [
+        experiment.rules,
+        experiment.answer.model_dump(mode="json"),
+        run.fact("prompts_hash") or experiment.prompts,
+    ]
     return {
         name: short_id("grader", settings.model_dump(mode="json", exclude={"concurrency", "timeout"}), rules)
         for name, settings in experiment.graders.items()
