@@ -30,7 +30,8 @@ FILLERS: Final = _words("""
     clear clearly correct correctly proper properly accurate accurately effective effectively successful successfully
     appropriate appropriately explicit explicitly good well strong obvious obviously definitely indeed fully
     skill skills criterion criteria item items requirement requirements required requested rubric point points
-    number yes ok okay device technique tactic figure method strategy element component attempt quality execution
+    number language expression expressions yes ok okay device technique tactic figure method strategy element component
+    attempt quality execution other others
     one ones own two three four five six first second third ii iii iv vi vii viii ix
 """)
 """Words that say nothing about which criterion a label names."""
@@ -49,24 +50,25 @@ SUMMARIES: Final = _words("""
 """Words of rows that sum up a grading, such as "Total points earned"."""
 KINDS: Final = _words("""
     ability abilities analogy appeal argument arguments argumentum attitude awareness bias biases claim clause
-    comparison effect effects error errors fallacy fallacies induction inference language pair proposition question
+    comparison effect effects error errors fallacy fallacies induction inference pair proposition question
     questions reason reasoning reference rule sentence sentences statement syllogism
     syllogisms syntax thing thinking time verb verbs way word words
 """)
 """Nouns for a kind of skill; many skills share them, so they identify none."""
 COMMON: Final = KINDS | _words("""
-    ad cognitive false giving informal linguistic literary logic logical modus perspective pragmatic pragmatics reverse
-    rhetoric rhetorical self spatial syntactic taking
+    ad cognitive count counted end false giving informal law linguistic literary logic logical modus perspective
+    pragmatic pragmatics reverse
+    rhetoric rhetorical self spatial start syntactic taking
 """)
 """Kinds, and words that several names begin with; they identify a skill only if the label has no other word."""
 SENSE_WORDS: Final = _words("""
-    sense sensible sensibility sensical coherent coherence coherency coherently comprehensible comprehensibility
-    understandable understandability intelligible intelligibility meaningful
+    sense sensemaking sensible sensibility sensical coherent coherence coherency coherently comprehensible
+    comprehensibility understandable understandability intelligible intelligibility meaningful
 """)
 BESIDE_SENSE: Final = _words("""
     make makes making made clarity overall logical logic logically flow flows reads read readable readability general
     generally grammatical grammar fluent fluency formed cohesion cohesive internal whole natural naturally complete
-    together structure semantic semantically
+    hang hangs reasonable reasonably together structure semantic semantically
 """)
 """Words that graders put next to a word for sense."""
 TOPIC_WORDS: Final = _words("""
@@ -76,7 +78,10 @@ TOPIC_WORDS: Final = _words("""
 BESIDE_TOPIC: Final = _words("""
     fit fits fitting focus focused focuses matter adherence adheres adhere alignment aligned aligns addressed addresses
     given chosen assigned specified connection connected connects follow follows stay stays staying keep keeps kept
-    remain remains sticks match matches set overall specific within prompt main area content
+    remain remains sticks match matches set overall specific within prompt main area content mention
+    mentions mentioned maintain maintains maintained concern concerns deals dealing discuss discusses discussed covers
+    covered treats stayed sticking weak weakly partial partially partly mostly somewhat fine barely met satisfied
+    fulfilled achieved
 """)
 """Words that graders put next to a word for the topic."""
 LENGTH_WORDS: Final = _words("sentence sentences length limit limits concise conciseness brevity brief short")
@@ -111,7 +116,8 @@ def same_word(one: str, other: str) -> bool:
     if one[:_SHORTEST] != other[:_SHORTEST]:
         return False
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-    if one[common:] in _INFLECTIONS and other[common:] in _INFLECTIONS:
+    endings = _INFLECTIONS if common > _SHORTEST else _INFLECTIONS_OF_SHORT_WORDS
+    if one[common:] in endings and other[common:] in endings:
         return True
     # The first letters of two endings may be equal: "syllogism" and "syllogistic" share an "s" after their stem.
     return any(
@@ -139,6 +145,7 @@ _SHORTEST_STEM: Final = 5
 _MOST_IN_COMMON: Final = 3
 """Letters that two different endings may have in common."""
 _INFLECTIONS: Final = frozenset({"", "s", "es", "ed", "ing", "er", "ers"})
+_INFLECTIONS_OF_SHORT_WORDS: Final = frozenset({"", "s", "ing"})
 _ENDINGS: Final = _INFLECTIONS | _words("""
     d e y ies al ally ial ic ical ically ics ism isms ist istic ion ions ional ionally ation ations ational ative ating
     ate ates ated ition ive ively ly ity or ors ous ously t ts ce ent ence ant ance ment able ible ize ized izing ise

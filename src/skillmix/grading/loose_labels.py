@@ -32,6 +32,7 @@ from skillmix.grading.values import VALUE_SIGNS, VALUE_WORD
 from skillmix.prompts.rubric import Rubric
 
 _CUT = re.compile(r"--+|[–—:;(\[\]!→=]|(?<=\s)-(?=\s)|\.(?=\s)")
+_NUMBER_AFTER = re.compile(r"[(\[](?:skill|criterion|item) ?\#?\d{1,2}[)\]]", re.IGNORECASE)
 _BRACKETED = re.compile(r"[(\[]([^()\[\]]++)[)\]]")
 _VALUE = re.compile(rf"[{VALUE_SIGNS}]|\b(?:one|zero|{VALUE_WORD})", re.IGNORECASE)
 _DIGIT = re.compile(r"\d")
@@ -52,14 +53,36 @@ def decorated_criterion(rubric: Rubric, label: str) -> int | None:
     >>> [decorated_criterion(rubric, label) for label in ("metaphor -- clearly", "Red herring (a fallacy)", "herring")]
     [0, 1, None]
     """
-    for part in _undecorated(label):
-        index = rubric.criterion_of(part)
-        if index is None:
-            index = _criterion_of_words(rubric, label_words(part))
+    label = _NUMBER_AFTER.sub("", label)
+    for part in _with_shorter_parts(label):
+        index = _criterion_of_part(rubric, part)
         if index is not None:
-            is_other = _names_another(rubric, label, index) or _has_another_parenthesis(rubric, label, index)
-            return None if is_other else index
+            is_fit = index != rubric.k or _is_about_the_topic(rubric, part, label)
+            return index if is_fit and not _is_about_another(rubric, label, index) else None
+    for part in _after_categories(label):
+        index = _criterion_of_part(rubric, part)
+        # "accident (fallacy)" is not the skill "fallacy" with a category before it.
+        if index is not None and not KINDS.issuperset(criterion_words(rubric, index)):
+            return None if _is_about_another(rubric, label, index) else index
     return None
+
+
+def _criterion_of_part(rubric: Rubric, part: str) -> int | None:
+    index = rubric.criterion_of(part)
+    return _criterion_of_words(rubric, label_words(part)) if index is None else index
+
+
+def _is_about_the_topic(rubric: Rubric, part: str, label: str) -> bool:
+    """Whether a label names the topic before its remark, or the remark names no other topic."""
+    topic = _name_words(rubric.topic)
+    if len(shared_words(topic, label_words(part))) == len(topic):
+        return True
+    words = content_words(label_words(label))
+    return all(word in TOPIC_WORDS | BESIDE_TOPIC | NEGATIONS or shared_words([word], topic) for word in words)
+
+
+def _is_about_another(rubric: Rubric, label: str, index: int) -> bool:
+    return _names_another(rubric, label, index) or _has_another_parenthesis(rubric, label, index)
 
 
 def is_hint(rubric: Rubric, label: str, index: int) -> bool:
@@ -138,15 +161,18 @@ def _name_words(name: str) -> tuple[str, ...]:
     return content_words(words) or tuple(words)
 
 
-def _undecorated(label: str) -> Iterator[str]:
-    """The label, its parts before a remark from long to short, and its parts after a category or in parentheses."""
+def _with_shorter_parts(label: str) -> Iterator[str]:
+    """The label, and its parts before a remark from long to short."""
     yield label
-    cuts = list(_CUT.finditer(label))[:_MOST_CUTS]
-    for cut in reversed(cuts):
-        head, remark = label[: cut.start()].strip(), label_words(label[cut.end() :])
-        if head and len(remark) <= _LONGEST_REMARK and not _DIGIT.search(label[cut.end() :]):
+    for cut in reversed(list(_CUT.finditer(label))[:_MOST_CUTS]):
+        head, remark = label[: cut.start()].strip(), label[cut.end() :]
+        if head and len(label_words(remark)) <= _LONGEST_REMARK and not _DIGIT.search(remark):
             yield head
-    for cut in cuts:
+
+
+def _after_categories(label: str) -> Iterator[str]:
+    """The parts of a label after a few words, as in "Literary device: metaphor" or "Skill 2 (metaphor)"."""
+    for cut in list(_CUT.finditer(label))[:_MOST_CUTS]:
         lead = label_words(label[: cut.start()])
         if len(lead) <= _LONGEST_LEAD and NEGATIONS.isdisjoint(lead):
             yield label[cut.end() :].strip(" )]")
@@ -248,8 +274,15 @@ def _is_enough(rubric: Rubric, index: int, shared: list[str], foreign: list[str]
     if index >= rubric.k:
         # Another topic, or a sense of humor, has words that no topic and no sense has.
         return bool(shared) and (BESIDE_TOPIC if index == rubric.k else BESIDE_SENSE).issuperset(foreign)
-    if not foreign:
-        return not KINDS.issuperset(shared)
     name = _name_words(before_parenthesis(rubric.criteria[index].name))
-    last = name[-1] if len(name) > 1 else ""
-    return any(word not in COMMON and not (last and same_word(word, last)) for word in shared)
+    own = criterion_words(rubric, index)
+    if not foreign:
+        return any(word not in KINDS and (word in own or shared_words([word], name)) for word in shared)
+    if len(name) == 1:
+        return any(word not in COMMON and same_word(word, name[0]) for word in shared) or _has_exact(shared, own)
+    # Next to other words, an equal stem is not enough: "categorical syllogism" is no "category mistake".
+    return _has_exact([word for word in shared if not same_word(word, name[-1])], own)
+
+
+def _has_exact(shared: Sequence[str], own: Sequence[str]) -> bool:
+    return any(word in own and word not in COMMON for word in shared)
