@@ -148,6 +148,14 @@ def test_a_label_with_words_of_the_text_may_be_quoted_if_the_text_has_a_value(te
     assert may_be_quoted(rubric, 'the student claims a "loaded question"', 0, text) == is_quoted
 
 
+@pytest.mark.parametrize(
+    ("text", "is_quoted"),
+    [("Sewing has no end, and one needle.", False), ("On sewing: one", True), ("Sewing takes 2 hands.", True)],
+)
+def test_a_word_such_as_one_in_a_text_about_the_topic_is_no_value(text: str, is_quoted: bool) -> None:
+    assert may_be_quoted(RUBRIC, "Mentions sewing", 2, text) == is_quoted
+
+
 def test_labels_are_never_loose_next_to_a_text_that_holds_grades() -> None:
     reply = "| metaphor -- clearly | 1 |\n| red herring | 1 |\n| Topic | 1 |\n| Sense | 1 |"
 

@@ -35,6 +35,9 @@ _CUT = re.compile(r"--+|[–—:;(\[\]!→=]|(?<=\s)-(?=\s)|\.(?=\s)")
 _NUMBER_AFTER = re.compile(r"[(\[](?:skill|criterion|item) ?\#?\d{1,2}[)\]]", re.IGNORECASE)
 _BRACKETED = re.compile(r"[(\[]([^()\[\]]++)[)\]]")
 _VALUE = re.compile(rf"[{VALUE_SIGNS}]|\b(?:one|zero|{VALUE_WORD})", re.IGNORECASE)
+_VALUE_AFTER_DELIMITER = re.compile(
+    rf"[{VALUE_SIGNS}]|[:=|>→(\[｜│–—-][\s*_`\"“]{{0,8}}(?:one|zero|{VALUE_WORD})", re.IGNORECASE
+)
 _DIGIT = re.compile(r"\d")
 _LONG_QUOTATION: Final = 3
 """Content words; a shorter label can share all its words with a text by chance."""
@@ -133,7 +136,9 @@ def may_be_quoted(rubric: Rubric, label: str, index: int, text: str | None) -> b
     words = content_words(label_words(label))
     if len(words) >= _LONG_QUOTATION and _are_in(words, written):
         return True
-    return _VALUE.search(text) is not None and _are_in(shared_words(words, criterion_words(rubric, index)), written)
+    # Every text has words of its topic, and many have a "no" or a "one" somewhere.
+    value = (_VALUE_AFTER_DELIMITER if index == rubric.k else _VALUE).search(text)
+    return value is not None and _are_in(shared_words(words, criterion_words(rubric, index)), written)
 
 
 def _are_in(words: Sequence[str], written: frozenset[str]) -> bool:
