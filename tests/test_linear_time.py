@@ -22,6 +22,8 @@ from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.datasets.leakage import NameFinder
 from skillmix.grading.answers import extract_answer, names_skill
 from skillmix.grading.injections import quotable
+from skillmix.grading.label_words import label_words
+from skillmix.grading.loose_labels import text_words
 from skillmix.grading.reader import read_grades
 from skillmix.grading.sentences import count_sentences
 from skillmix.grading.values import read_leading_value, read_value
@@ -113,7 +115,7 @@ TOPIC: Final = topic_words("Sewing", ["needle"], ["thread"])
 
 def read_afresh(reply: str, text: str | None = None) -> object:
     """A reading that no cache of an earlier one shortens."""
-    for cached in (fold_name, read_value, label_forms, quotable):
+    for cached in (fold_name, read_value, label_forms, quotable, label_words, text_words):
         cached.cache_clear()
     return read_grades(rubric_of(["metaphor", f"red herring {len(reply)}"], "Sewing"), reply, text=text)
 

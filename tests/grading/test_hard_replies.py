@@ -191,6 +191,16 @@ def test_the_graders_own_table_beside_a_repeated_injection_is_read(student: str,
     assert before.points == after.points == (0.0, 1.0, 1.0, None)
 
 
-def test_another_skill_that_holds_this_ones_name_is_not_this_one() -> None:
-    for skill, row in (("force", "Show of force"), ("ellipsis", "Shows answer ellipsis"), ("mind", "Presence of mind")):
-        assert read_grades(rubric_of([skill], "Sewing"), f"{row} | 1\nTopic | 1\nSense | 1").points is None
+OTHERS = [("force", "Show of force"), ("ellipsis", "Shows answer ellipsis"), ("mind", "Presence of mind")]
+
+
+@pytest.mark.parametrize(("skill", "row"), OTHERS)
+def test_a_longer_name_that_holds_a_skill_does_not_equal_it_and_is_read_only_in_its_place(skill: str, row: str) -> None:
+    rubric = rubric_of([skill], "Sewing")
+
+    beside = read_grades(rubric, f"{skill} | 0\n{row} | 1\nTopic | 1\nSense | 1")
+    in_its_place = read_grades(rubric, f"{row} | 1\nTopic | 1\nSense | 1")
+
+    assert rubric.criterion_of(row) is None
+    assert beside.points == (0.0, 1.0, 1.0, None)
+    assert in_its_place.notes == (f"the label {row!r} was read as: {skill}",)

@@ -1,13 +1,16 @@
 """Read points from lines of text: 'Metaphor: 1', or a remark that ends in 'Point earned: 0'."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
 from skillmix.grading.injections import Quotable
 from skillmix.grading.values import VALUE_SIGNS, VALUE_WORD, has_value_sign, read_leading_value
 from skillmix.prompts.rubric import Rubric, starts_like_a_criterion
+
+FindCriterion = Callable[[str], int | None]
+"""The index of the criterion that a label stands for."""
 
 
 class Mark(NamedTuple):
@@ -38,20 +41,23 @@ _STATEMENT = re.compile(
 )
 _TOTAL: Final = re.compile(r"\b(?:total|overall|sum|grade|final|score)\b[^.;]{0,20}$", re.IGNORECASE)
 _BULLET = re.compile(r"^[\s>#*\-•+·▪◦‣]+(?=\S)")
-_OPENS_VALUE: Final = r"(?:[:=→(\[]|\s[-–—]|[-–—]>|\t|\s\s|,)[\s*_`\"“]{0,8}"
+_OPENS_VALUE: Final = r"(?:[:=→(\[]|\s(?:-{1,3}|[–—])|[-–—]>|\t|\s\s|,|(?<!\.)\.{3,40})[\s*_`\"“]{0,8}"
 _LABEL_THEN_NUMBER = re.compile(rf"{_OPENS_VALUE}[-+−]?\.?[{VALUE_SIGNS}]")
 # Searched in lower case. Two blanks have their own expression: a search that may start at every blank is three times
 # as slow.
 _LABEL_THEN_WORD = re.compile(rf"[:=→(\[\t–—>-][\s*_`\"“]{{0,8}}{VALUE_WORD}")
 _BLANKS_THEN_WORD = re.compile(rf"  [\s*_`\"“]{{0,8}}{VALUE_WORD}")
-_DELIMITER = re.compile(r"\s*(?:[:=→(\[,]|\s[-–—](?=\s)|[-–—]>|\t|\s{2,})\s*")
+_DELIMITER = re.compile(r"\s*(?:[:=→(\[,]|\s(?:-{1,3}|[–—])(?=\s)|[-–—]>|\t|\s{2,}|(?<!\.)\.{3,40})\s*")
 _BRACKETED_VALUE = re.compile(r"([^()\[\]]+)[)\]]\W*$")
 # Enters a run of blanks only at its start, or right after a dash that ended a match.
 _HEADING_END = re.compile(r"(?:(?<!\s)|(?<=\s[-–—]\s))(?:\s*+(?::|\.(?=\s)|$)|\s++[-–—]\s)")
 _BETWEEN_REMARKS = re.compile(r"[;,.]\s+")
 _MARKED_HEADING = re.compile(r"^\s*(?:#+\s|\*\*[^*]+\*\*\W*$|\(?\d{1,2}[.)]\s)|:\s*$")
+# A short remark where a point should be: the line is about something, but gives no point.
+_NO_POINT = re.compile(r"[:=][\s*_`(]*+(?:n/?a|none|unknown|unclear|[-–—?])[\s*_`).?-]*+$", re.IGNORECASE)
 _MOST_DELIMITERS: Final = 12
 _ROOM_FOR_VALUE: Final = 20
+_LONGEST_HEADING: Final = 300
 _LONGEST_TOTAL: Final = 40
 """If a word such as "total" is among this many characters before a statement, the statement is about the sum."""
 _AFTER_LABEL: Final = " :.-–—(*_"
@@ -62,6 +68,13 @@ def _without_bullet(line: str) -> str:
     return line[bullet.end() :] if bullet else line
 
 
+def _label_before(text: str) -> str:
+    """The part of a line before its first colon, full stop or dash."""
+    bare = _without_bullet(text).strip().rstrip("*_")[:_LONGEST_HEADING]
+    end = _HEADING_END.search(bare)
+    return bare[: end.start()] if end else bare
+
+
 def _gives_a_word(text: str) -> bool:
     if _LABEL_THEN_WORD.search(text):
         return True
@@ -69,12 +82,22 @@ def _gives_a_word(text: str) -> bool:
 
 
 class LineReader:
-    """Reads lines in order and remembers the last heading, for a later 'Point earned'."""
+    """Reads lines in order and remembers the last heading, for a later 'Point earned'.
 
-    def __init__(self, rubric: Rubric, lines: list[str], *, student: Quotable) -> None:
+    `loosely` finds the criterion of a label that equals no name. With it, the reader also lists the labels of lines
+    that give a point to no criterion.
+    """
+
+    def __init__(
+        self, rubric: Rubric, lines: list[str], *, student: Quotable, loosely: FindCriterion | None = None
+    ) -> None:
         self._rubric = rubric
         self._student = student
+        self._loosely = loosely
+        self.unknown_labels: list[str] = []
         self._heading: _Heading | None = None
+        self._unknown_heading = ""
+        self._follows_a_statement = True
         # Most replies are a table with prose around it: one search in all of the prose saves a search in each line.
         prose = "\n".join(lines).lower()
         self._has_statements = _MAY_STATE.search(prose) is not None
@@ -91,6 +114,9 @@ class LineReader:
             return list(self._from_label(line))
         if self._has_statements:
             self._take_heading(line)
+        elif self._loosely is not None and len(line) <= self._rubric.longest_label + _ROOM_FOR_VALUE:
+            no_point = _NO_POINT.search(line)
+            self._list_unknown(line[: no_point.start()] if no_point else "")
         return []
 
     def _may_give_a_value(self, line: str) -> bool:
@@ -114,6 +140,14 @@ class LineReader:
             if heading is not None and value:
                 yield Mark(heading.criterion_index, read_leading_value(value), value[:40], heading.label, heading.line)
                 own, self._heading = heading, None
+            elif value:
+                self._list_unknown(statement["label"] or _label_before(before) or self._unknown_heading)
+            self._unknown_heading, self._follows_a_statement = "", True
+
+    def _list_unknown(self, label: str) -> None:
+        label = _without_bullet(label).strip()
+        if self._loosely is not None and label and len(label) <= self._rubric.longest_label:
+            self.unknown_labels.append(label)
 
     def _heading_of(self, label: str | None, before: str, line: str) -> _Heading | None:
         """The criterion of a statement: named in the statement, at the start of its line, or in a heading above."""
@@ -137,11 +171,16 @@ class LineReader:
     def _from_label(self, line: str) -> Iterator[Mark]:
         bare = _without_bullet(line).rstrip()
         best: tuple[_Heading, str, str] | None = None
-        for delimiter in list(_DELIMITER.finditer(bare))[:_MOST_DELIMITERS]:
+        delimiters = list(_DELIMITER.finditer(bare))[:_MOST_DELIMITERS]
+        for delimiter in delimiters:
             heading = self._heading_named(bare[: delimiter.start()], line)
             if heading is not None:
                 best = heading, delimiter[0].strip(), bare[delimiter.end() :]
         if best is None:
+            values = (d for d in delimiters if self._value_after(d[0].strip(), bare[d.end() :]) is not None)
+            first = next(values, None) if self._loosely else None
+            if first is not None:
+                self._list_unknown(bare[: first.start()])
             return
         heading, delimiter_text, rest = best
         value = self._value_after(delimiter_text, rest)
@@ -161,23 +200,31 @@ class LineReader:
         return read_leading_value(rest.strip("\"“”'"), words=words)
 
     def _take_heading(self, line: str) -> None:
-        heading = self._label_at_start(line, line)
-        if heading is not None or _MARKED_HEADING.search(line) or starts_like_a_criterion(line):
+        is_marked = _MARKED_HEADING.search(line) is not None or starts_like_a_criterion(line)
+        # A sentence in the middle of a remark may begin with the name of a criterion and is not its heading.
+        may_be_loose = is_marked or self._follows_a_statement
+        heading = self._label_at_start(line, line, may_be_loose=may_be_loose)
+        if heading is not None or is_marked:
             self._heading = heading
+        if heading is not None or may_be_loose:
+            self._unknown_heading = "" if heading else _label_before(line)
+        self._follows_a_statement = False
 
-    def _label_at_start(self, text: str, line: str) -> _Heading | None:
+    def _label_at_start(self, text: str, line: str, *, may_be_loose: bool = True) -> _Heading | None:
         bare = _without_bullet(text).strip().rstrip("*_")
         reach = self._rubric.longest_label + 2
         for end in islice(_HEADING_END.finditer(bare[:reach]), _MOST_DELIMITERS):
             if end.end() == reach < len(bare) and not end[0].strip():
                 break  # the end of the searched part, not of a label
-            heading = self._heading_named(bare[: end.start()], line)
+            heading = self._heading_named(bare[: end.start()], line, may_be_loose=may_be_loose)
             if heading is not None:
                 return heading
         return None
 
-    def _heading_named(self, label: str, line: str) -> _Heading | None:
+    def _heading_named(self, label: str, line: str, *, may_be_loose: bool = True) -> _Heading | None:
         if not label or len(label) > self._rubric.longest_label:
             return None
         criterion_index = self._rubric.criterion_of(label)
+        if criterion_index is None and self._loosely is not None and may_be_loose:
+            criterion_index = self._loosely(label)
         return None if criterion_index is None else _Heading(criterion_index, label, line)

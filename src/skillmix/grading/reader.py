@@ -1,19 +1,22 @@
 """Read a grader's reply: points for every criterion, or the reason why the reply cannot be read.
 
 A reply that cannot be read is a value with a reason, never a zero. A row belongs to a criterion if the names are equal.
-Totals decide nothing. A grade that only repeats the student's text does not count.
+If criteria are left without a row, `loose_labels` looks for decorated names, and for one row that hints at the one
+criterion left; a note then says which label was read as which criterion. Totals decide nothing. A grade that only
+repeats the student's text does not count. `blocks` finds the tables and lines with points.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from skillmix.grading.injections import NOTHING_TO_QUOTE, Quotable, pair_label, quotable
-from skillmix.grading.point_lines import LineReader, Mark
-from skillmix.grading.tables import NOT_A_GRADING, Table, is_plain_header, label_column, parts_of, value_column
-from skillmix.grading.values import read_value
+from skillmix.grading.blocks import Block, Parsed, parse, without_quotations
+from skillmix.grading.injections import NOTHING_TO_QUOTE, Quotable, quotable
+from skillmix.grading.label_words import label_words
+from skillmix.grading.loose_labels import decorated_criterion, is_hint, may_be_quoted, stands_for_nothing
+from skillmix.grading.point_lines import FindCriterion, LineReader, Mark
+from skillmix.grading.tables import NOT_A_GRADING, is_plain_header
 from skillmix.prompts.rubric import Rubric
 
 _ROW = re.compile(r"^\|([^|\n]*)\|([^|\n]*)\|[ \t]*$", re.MULTILINE)
@@ -95,17 +98,90 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
     plain = None if student.words else read_plain_table(rubric, reply)
     if plain is not None:
         return _reading_of_plain(rubric, reply, plain)
-    return read_any_form(rubric, reply, student)
+    return read_any_form(rubric, reply, student, text=text)
 
 
-def read_any_form(rubric: Rubric, reply: str, student: Quotable) -> Reading:
+def read_any_form(rubric: Rubric, reply: str, student: Quotable, *, text: str | None = None) -> Reading:
     """Read a reply of any form, including the plain one."""
-    blocks, notes = _blocks(rubric, reply, student)
-    own = _without_quotations(blocks, student)
-    if len(own) < len(blocks):
+    by_equality = _attempt(rubric, reply, student)
+    # Next to a text that holds grades itself, a label that is not exact might be a quotation that is not exact.
+    if by_equality.reading.points is not None or not by_equality.missing or student.words:
+        return by_equality.reading
+    return _read_loosely(rubric, reply, text, by_equality.missing) or by_equality.reading
+
+
+def _read_loosely(rubric: Rubric, reply: str, text: str | None, missing: frozenset[int]) -> Reading | None:
+    """Read decorated names of missing criteria, then the last label for the last criterion; None if some are left."""
+
+    def by_decoration(label: str) -> int | None:
+        index = decorated_criterion(rubric, label)
+        return index if index in missing and not may_be_quoted(rubric, label, index, text) else None
+
+    attempt = _attempt(rubric, reply, NOTHING_TO_QUOTE, by_decoration)
+    if attempt.reading.points is None and len(attempt.missing) == 1:
+        (last,) = attempt.missing
+        hint = _only_hint(rubric, attempt, last)
+        if hint is None or may_be_quoted(rubric, hint, last, text):
+            return None
+        words = label_words(hint)
+        attempt = _attempt(
+            rubric,
+            reply,
+            NOTHING_TO_QUOTE,
+            lambda label: last if label_words(label) == words else by_decoration(label),
+        )
+    if attempt.reading.points is None:
+        return None
+    notes = [f"the label {label[:60]!r} was read as: {rubric.criteria[index].name}" for label, index in attempt.loose]
+    return replace(attempt.reading, notes=(*notes, *attempt.reading.notes))
+
+
+def _only_hint(rubric: Rubric, attempt: "_Attempt", last: int) -> str | None:
+    """The only label of the reply that stands for no criterion, if it hints at the last criterion."""
+    lines = attempt.unknown_lines
+    if attempt.has_table:  # remarks next to a table are ignored, unless they too are about the last criterion
+        lines = [label for label in lines if is_hint(rubric, label, last)]
+    labels = [label for label in (*attempt.unknown_rows, *lines) if not stands_for_nothing(rubric, label, last)]
+    is_one = len({label_words(label) for label in labels}) == 1
+    return labels[0] if is_one and is_hint(rubric, labels[0], last) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A reading, and what it leaves open."""
+
+    reading: Reading
+    missing: frozenset[int]
+    """Criteria that no row or line is about."""
+    loose: tuple[tuple[str, int], ...] = ()
+    """Labels that equal no name, with the criteria for which they stand."""
+    unknown_rows: Sequence[str] = ()
+    unknown_lines: Sequence[str] = ()
+    """Labels that stand for no criterion."""
+    has_table: bool = False
+
+
+def _attempt(rubric: Rubric, reply: str, student: Quotable, loosely: FindCriterion | None = None) -> _Attempt:
+    parsed = parse(rubric, reply, student, loosely)
+    own = without_quotations(parsed.blocks, student)
+    marks = [mark for block in own for mark in block.marks]
+    loose = {m.label: m.criterion_index for m in marks if rubric.criterion_of(m.label) is None} if loosely else {}
+    return _Attempt(
+        _reading_of_blocks(rubric, reply, parsed, own),
+        frozenset(range(rubric.k + 2)) - {mark.criterion_index for mark in marks},
+        tuple(loose.items()),
+        parsed.unknown_rows,
+        parsed.unknown_lines,
+        any(block.is_table for block in own),
+    )
+
+
+def _reading_of_blocks(rubric: Rubric, reply: str, parsed: Parsed, own: list[Block]) -> Reading:
+    notes = parsed.notes
+    if len(own) < len(parsed.blocks):
         notes.append("a grading that is part of the student's own text was not counted")
     if not own:
-        return Reading(None, _why_nothing(blocks, notes), tuple(notes))
+        return Reading(None, _why_nothing(parsed.blocks, notes), tuple(notes))
     points, problem = _settle(rubric, own)
     if points is None:
         return Reading(None, problem, tuple(notes))
@@ -131,7 +207,7 @@ def _whole_reading(
     return Reading(points, None, tuple(notes))
 
 
-def _why_nothing(blocks: "list[_Block]", notes: list[str]) -> str:
+def _why_nothing(blocks: list[Block], notes: list[str]) -> str:
     if blocks:
         return "the reply only repeats the student's text"
     return NOT_A_GRADING if NOT_A_GRADING in notes else "no table and no point lines were found"
@@ -158,146 +234,6 @@ _DECLINES = re.compile(
 )
 
 
-@dataclass(slots=True)
-class _Block:
-    """Marks of one table, or of lines with no other text between them."""
-
-    is_table: bool
-    marks: list[Mark]
-    fault: str | None = None
-    total: float | None = None
-
-
-def _blocks(rubric: Rubric, reply: str, student: Quotable) -> tuple[list[_Block], list[str]]:
-    blocks: list[_Block] = []
-    notes: list[str] = []
-    lines: list[Mark] = []
-    # If the student's text holds a grade, a quotation of it may be adjacent to the grader's own table.
-    parts = list(parts_of(reply, blank_lines_end_tables=bool(student.words)))
-    reader = LineReader(rubric, [part for part in parts if isinstance(part, str)], student=student)
-    for part in parts:
-        marks = [] if isinstance(part, Table) else reader.marks(part)
-        if lines and not marks:
-            blocks.append(_Block(is_table=False, marks=lines))
-            lines = []
-        if marks:
-            lines.extend(marks)
-        elif isinstance(part, Table):
-            block = _table_block(rubric, part, notes)
-            if block is not None:
-                blocks.append(block)
-    if lines:
-        blocks.append(_Block(is_table=False, marks=lines))
-    return blocks, notes
-
-
-def _table_block(rubric: Rubric, table: Table, notes: list[str]) -> _Block | None:
-    labelled = list(_labelled_rows(rubric, table))
-    if not labelled:
-        return None
-    rows = [table.rows[number] for number, _, _ in labelled]
-    column = value_column(table, labelled[0][1], rows)
-    if column == NOT_A_GRADING:
-        notes.append(NOT_A_GRADING)
-        return None
-    block = _Block(is_table=True, marks=[])
-    if isinstance(column, str):
-        block.fault = column
-    for number, own_column, index in labelled:
-        row = table.rows[number]
-        line = " ".join(row)
-        if isinstance(column, str):
-            block.marks.append(Mark(index, None, "", row[own_column], line))
-            continue
-        cell = row[column] if column < len(row) and column != own_column else ""
-        broken_off = table.last_row_open and number == len(table.rows) - 1
-        if cell and not broken_off:
-            block.marks.append(Mark(index, read_value(cell), cell[:40], row[own_column], line))
-    block.total = _total_of(table, column, {number for number, _, _ in labelled}, notes)
-    return block if block.marks else None
-
-
-def _labelled_rows(rubric: Rubric, table: Table) -> Iterator[tuple[int, int, int]]:
-    """For each row about a criterion: row number, label column and index of the criterion."""
-    by_header = label_column(table)
-    for number, row in enumerate(table.rows):
-        columns = range(min(len(row), _MOST_LABEL_COLUMNS)) if by_header is None else range(by_header, by_header + 1)
-        for column in columns:
-            cell = row[column] if column < len(row) else ""
-            index = rubric.criterion_of(cell) if cell and len(cell) <= rubric.longest_label else None
-            if index is not None:
-                yield number, column, index
-                break
-
-
-_MOST_LABEL_COLUMNS = 4
-
-
-def _total_of(table: Table, column: int | str, labelled: set[int], notes: list[str]) -> float | None:
-    total = None
-    for number, row in enumerate(table.rows):
-        if number in labelled or isinstance(column, str) or column >= len(row):
-            continue
-        if "total" in row[0].casefold():
-            total = read_value(row[column].partition("/")[0])
-        elif read_value(row[column]) is not None:
-            notes.append(f"a row matches no criterion: {row[0][:60]!r}")
-    return total
-
-
-def _without_quotations(blocks: list[_Block], student: Quotable) -> list[_Block]:
-    """The blocks without marks that only repeat the student's text."""
-    if not student.words:
-        return blocks
-    own = []
-    for block in blocks:
-        block.marks = _without_run(block.marks, student)
-        if not all(student.has(mark.label, mark.value, mark.line) for mark in block.marks):
-            own.append(block)
-    return own
-
-
-def _without_run(marks: list[Mark], student: Quotable) -> list[Mark]:
-    """The marks without a complete quotation of the student's grades, if a quoted criterion also has another mark."""
-    count = len(student.pairs)
-    if not 0 < count < len(marks):
-        return marks
-    all_counts = Counter(mark.criterion_index for mark in marks)
-    for start in run_starts([(pair_label(mark.label), mark.value) for mark in marks], student.pairs):
-        quoted = Counter(mark.criterion_index for mark in marks[start : start + count])
-        if any(all_counts[index] > times for index, times in quoted.items()):
-            return marks[:start] + marks[start + count :]
-    return marks
-
-
-def run_starts(items: Sequence[object], run: Sequence[object]) -> Iterator[int]:
-    """Every index at which `run` starts in `items`, in linear time (Knuth, Morris and Pratt).
-
-    >>> list(run_starts("abababa", "aba"))
-    [0, 2, 4]
-    """
-    back = _fallbacks(run)
-    length = 0
-    for number, item in enumerate(items):
-        while length and (length == len(run) or run[length] != item):
-            length = back[length - 1]
-        length += run[length] == item
-        if length == len(run):
-            yield number - length + 1
-
-
-def _fallbacks(run: Sequence[object]) -> list[int]:
-    """For each prefix of a run, the length of its longest proper prefix that is also its suffix."""
-    back = [0] * len(run)
-    length = 0
-    for number in range(1, len(run)):
-        while length and run[length] != run[number]:
-            length = back[length - 1]
-        length += run[length] == run[number]
-        back[number] = length
-    return back
-
-
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     """The points that a set of marks gives, and the faults in it."""
@@ -307,7 +243,7 @@ class _Candidate:
     seen: frozenset[int]
 
 
-def _settle(rubric: Rubric, blocks: list[_Block]) -> tuple[tuple[float | None, ...] | None, str | None]:
+def _settle(rubric: Rubric, blocks: list[Block]) -> tuple[tuple[float | None, ...] | None, str | None]:
     needed = frozenset(range(rubric.k + 2))
     tables = [b for b in blocks if b.is_table]
     line_marks = [mark for b in blocks if not b.is_table for mark in b.marks]

@@ -86,16 +86,20 @@ class Conversations:
         text = text_id(answer.text)
         for call in calls:
             key = call.key
-            if isinstance(key, GradeKey) and key.text == text and self._is_final(combination, call):
+            if (
+                isinstance(key, GradeKey)
+                and key.text == text
+                and isinstance(call.outcome, Reply)
+                and self._is_readable(combination, answer.text, call.outcome)
+            ):
                 wanted.discard((key.grader, key.round))
         return not wanted
 
-    def _is_final(self, combination: Combination, call: Call) -> bool:
-        if not isinstance(call.outcome, Reply):
-            return False
+    def _is_readable(self, combination: Combination, text: str, reply: Reply) -> bool:
+        """Whether a grader's reply about a text gives every point, read in the way that scores read it."""
         phrases = self._prompts[self._experiment.prompts].phrases
         rubric = rubric_of(combination.skills, combination.topic, phrases=phrases)
-        return read_grades(rubric, call.outcome.text).points is not None
+        return read_grades(rubric, reply.text, text=text).points is not None
 
     def votes_wanted(self) -> int:
         """How many votes a text gets that is worth grading."""
@@ -122,11 +126,9 @@ class Conversations:
     def _ask_again(self, key: GradeKey, request: Request, outcome: Reply) -> Iterator[Task]:
         """Ask again for an unreadable grade, under a new key and seed."""
         combination = self._combinations[key.combination]
-        phrases = self._prompts[self._experiment.prompts].phrases
-        rubric = rubric_of(combination.skills, combination.topic, phrases=phrases)
         attempts = self._experiment.graders[key.grader].attempts
-        # Whether the reply only repeats grades of the student's text is decided when scores are read.
-        if key.attempt + 1 < attempts and read_grades(rubric, outcome.text).points is None:
+        text = request.subject.text if request.subject else ""
+        if key.attempt + 1 < attempts and not self._is_readable(combination, text, outcome):
             yield self._grader_task(replace(key, attempt=key.attempt + 1), request.messages, request.subject)
 
     def _system(self, settings: StudentSettings | GraderSettings) -> tuple[Message, ...]:

@@ -1,0 +1,293 @@
+"""Find the criterion of a label that equals no name: a decorated name, or the last label for the last criterion.
+
+Equality is always tried first, and these rules apply only to criteria that no row of the reply names. A decorated name
+("metaphor -- clearly") has the same content words as the name. A hint ("loaded question" for a longer name) shares a
+content word with it, and is accepted for one label and one criterion only.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+from skillmix.catalog.names import before_parenthesis, fold_name
+from skillmix.grading.label_words import (
+    BESIDE_SENSE,
+    BESIDE_TOPIC,
+    COMMON,
+    KINDS,
+    LENGTH_WORDS,
+    NEGATIONS,
+    SENSE_WORDS,
+    SUMMARIES,
+    TOPIC_WORDS,
+    UNFINISHED,
+    content_words,
+    have_the_same_words,
+    label_words,
+    same_word,
+    shared_words,
+)
+from skillmix.grading.values import VALUE_SIGNS, VALUE_WORD
+from skillmix.prompts.rubric import Rubric
+
+_CUT = re.compile(r"--+|[–—:;(\[\]!→=]|(?<=\s)-(?=\s)|\.(?=\s)")
+_NUMBER_AFTER = re.compile(r"[(\[](?:skill|criterion|item) ?\#?\d{1,2}[)\]]", re.IGNORECASE)
+_BRACKETED = re.compile(r"[(\[]([^()\[\]]++)[)\]]")
+_VALUE = re.compile(rf"[{VALUE_SIGNS}]|\b(?:one|zero|{VALUE_WORD})", re.IGNORECASE)
+_VALUE_AFTER_DELIMITER = re.compile(
+    rf"[{VALUE_SIGNS}]|[:=|>→(\[｜│–—-][\s*_`\"“]{{0,8}}(?:one|zero|{VALUE_WORD})", re.IGNORECASE
+)
+_DIGIT = re.compile(r"\d")
+_LONG_QUOTATION: Final = 3
+"""Content words; a shorter label can share all its words with a text by chance."""
+_MOST_CUTS: Final = 6
+_LONGEST_REMARK: Final = 6
+"""Words after the name in a decorated label."""
+_LONGEST_LEAD: Final = 4
+"""Words before the name in a decorated label, such as "Literary device:"."""
+
+
+def decorated_criterion(rubric: Rubric, label: str) -> int | None:
+    """The index of the criterion whose name a label decorates with a remark, a category or other fillers.
+
+    >>> from skillmix.prompts.rubric import rubric_of
+    >>> rubric = rubric_of(["metaphor", "red herring"], "Sewing")
+    >>> [decorated_criterion(rubric, label) for label in ("metaphor -- clearly", "Red herring (a fallacy)", "herring")]
+    [0, 1, None]
+    """
+    label = _NUMBER_AFTER.sub("", label)
+    for part in _with_shorter_parts(label):
+        index = _criterion_of_part(rubric, part)
+        if index is not None:
+            is_fit = index != rubric.k or _is_about_the_topic(rubric, part, label)
+            return index if is_fit and not _is_about_another(rubric, label, index) else None
+    for part in _after_categories(label):
+        index = _criterion_of_part(rubric, part)
+        # "accident (fallacy)" is not the skill "fallacy" with a category before it.
+        if index is not None and not KINDS.issuperset(criterion_words(rubric, index)):
+            return None if _is_about_another(rubric, label, index) else index
+    return None
+
+
+def _criterion_of_part(rubric: Rubric, part: str) -> int | None:
+    index = rubric.criterion_of(part)
+    return _criterion_of_words(rubric, label_words(part)) if index is None else index
+
+
+def _is_about_the_topic(rubric: Rubric, part: str, label: str) -> bool:
+    """Whether a label names the topic before its remark, or the remark names no other topic."""
+    topic = _name_words(rubric.topic)
+    if len(shared_words(topic, label_words(part))) == len(topic):
+        return True
+    words = content_words(label_words(label))
+    return all(word in TOPIC_WORDS | BESIDE_TOPIC | NEGATIONS or shared_words([word], topic) for word in words)
+
+
+def _is_about_another(rubric: Rubric, label: str, index: int) -> bool:
+    return _names_another(rubric, label, index) or _has_another_parenthesis(rubric, label, index)
+
+
+def is_hint(rubric: Rubric, label: str, index: int) -> bool:
+    """Whether a label shares a content word with a criterion, and no other reading of the label is nearer.
+
+    A word for a kind of skill, or the last word of a longer name, is not enough if the label has other words of its
+    own: "modus tollens" is not "modus ponens", and "hypothetical syllogism" is not "statistical syllogism".
+
+    >>> from skillmix.prompts.rubric import rubric_of
+    >>> rubric = rubric_of(["complex question (loaded question with implicit assumption)"], "Sewing")
+    >>> is_hint(rubric, "loaded question", 0), is_hint(rubric, "rhetorical question", 0)
+    (True, False)
+    """
+    words = label_words(label)
+    own = criterion_words(rubric, index)
+    if _is_unfit(words, own) or _has_another_parenthesis(rubric, label, index):
+        return False
+    words = content_words(words)
+    shared = shared_words(words, own)
+    return not _is_nearer_to_another(rubric, words, index, len(shared)) and _is_enough(
+        rubric, index, shared, [word for word in words if word not in shared]
+    )
+
+
+def stands_for_nothing(rubric: Rubric, label: str, index: int) -> bool:
+    """Whether a row sums up, or speaks of the length, which code decides, and not of this criterion.
+
+    >>> from skillmix.prompts.rubric import rubric_of
+    >>> rubric = rubric_of(["metaphor"], "Sewing")
+    >>> [stands_for_nothing(rubric, label, 0) for label in ("Total (out of 5)", "Keeps to the limit", "Grammar")]
+    [True, True, False]
+    """
+    words = [word for word in label_words(label) if not word.isdecimal()]
+    if SUMMARIES.issuperset(words):
+        return True
+    return not LENGTH_WORDS.isdisjoint(words) and not is_hint(rubric, label, index)
+
+
+def may_be_quoted(rubric: Rubric, label: str, index: int, text: str | None) -> bool:
+    """Whether a label may come from the student's text.
+
+    It may if the text has all words of a long label, or a value and the words by which the label would stand for the
+    criterion.
+    """
+    if not text:
+        return False
+    written = text_words(text)
+    words = content_words(label_words(label))
+    if len(words) >= _LONG_QUOTATION and _are_in(words, written):
+        return True
+    # Every text has words of its topic, and many have a "no" or a "one" somewhere.
+    value = (_VALUE_AFTER_DELIMITER if index == rubric.k else _VALUE).search(text)
+    return value is not None and _are_in(shared_words(words, criterion_words(rubric, index)), written)
+
+
+def _are_in(words: Sequence[str], written: frozenset[str]) -> bool:
+    return all(any(same_word(word, other) for other in written) for word in words)
+
+
+@lru_cache(maxsize=64)
+def text_words(text: str) -> frozenset[str]:
+    """The folded words of a student's text."""
+    return frozenset(fold_name(text).split())
+
+
+def criterion_words(rubric: Rubric, index: int) -> tuple[str, ...]:
+    """The content words of a criterion's name; for topic and sense also the words that graders use for them."""
+    if index < rubric.k:
+        return _name_words(rubric.criteria[index].name)
+    if index == rubric.k:
+        return (*_name_words(rubric.topic), *sorted(TOPIC_WORDS))
+    return tuple(sorted(SENSE_WORDS if index == rubric.k + 1 else LENGTH_WORDS))
+
+
+@lru_cache(maxsize=1 << 10)
+def _name_words(name: str) -> tuple[str, ...]:
+    words = fold_name(name).split()
+    return content_words(words) or tuple(words)
+
+
+def _with_shorter_parts(label: str) -> Iterator[str]:
+    """The label, and its parts before a remark from long to short."""
+    yield label
+    for cut in reversed(list(_CUT.finditer(label))[:_MOST_CUTS]):
+        head, remark = label[: cut.start()].strip(), label[cut.end() :]
+        if head and len(label_words(remark)) <= _LONGEST_REMARK and not _DIGIT.search(remark):
+            yield head
+
+
+def _after_categories(label: str) -> Iterator[str]:
+    """The parts of a label after a few words, as in "Literary device: metaphor" or "Skill 2 (metaphor)"."""
+    for cut in list(_CUT.finditer(label))[:_MOST_CUTS]:
+        lead = label_words(label[: cut.start()])
+        if len(lead) <= _LONGEST_LEAD and NEGATIONS.isdisjoint(lead):
+            yield label[cut.end() :].strip(" )]")
+
+
+def _criterion_of_words(rubric: Rubric, words: tuple[str, ...]) -> int | None:
+    content = content_words(words)
+    skills = [
+        index
+        for index in range(rubric.k)
+        if any(_is_alias(content, alias) for alias in _aliases(rubric.criteria[index].name))
+    ]
+    if len(skills) > 1:
+        return None
+    own = criterion_words(rubric, skills[0]) if skills else _name_words(rubric.topic)
+    if _is_unfit(words, own):
+        return None
+    return skills[0] if skills else _topic_or_sense(rubric, content)
+
+
+def _is_alias(words: tuple[str, ...], alias: tuple[str, ...]) -> bool:
+    # "fallacies" is not the skill "fallacy": the plural of a kind is the kind.
+    return sorted(words) == sorted(alias) if KINDS.issuperset(alias) else have_the_same_words(words, alias)
+
+
+def _topic_or_sense(rubric: Rubric, words: tuple[str, ...]) -> int | None:
+    topic = _name_words(rubric.topic)
+    if not words or any(shared_words(words, _name_words(c.name)) for c in rubric.criteria[: rubric.k]):
+        return None
+    for index, own, beside in ((rubric.k, TOPIC_WORDS, BESIDE_TOPIC), (rubric.k + 1, SENSE_WORDS, BESIDE_SENSE)):
+        rest = [word for word in words if word not in own | beside]
+        if own.isdisjoint(words) or (rest and index > rubric.k):
+            continue
+        if len(shared_words(rest, topic)) == len(rest):
+            return index
+    return None
+
+
+@lru_cache(maxsize=1 << 10)
+def _aliases(name: str) -> tuple[tuple[str, ...], ...]:
+    """The content words of a name and of its parts: before and in the parenthesis, before and after "or"."""
+    short = before_parenthesis(name)
+    inner = [part for part in _BRACKETED.findall(name) if not _is_a_kind(_name_words(part))]
+    parts = short.split(" or ")
+    return tuple(dict.fromkeys(_name_words(part) for part in (name, short, *inner, *parts)))
+
+
+def _is_a_kind(words: tuple[str, ...]) -> bool:
+    """Whether words only say what kind of skill it is, as "informal fallacy" does, or are too few to name one."""
+    return len(words) < 2 or KINDS.issuperset(words)
+
+
+def _is_unfit(words: tuple[str, ...], own: tuple[str, ...]) -> bool:
+    """Whether a label is cut off, speaks of something that is not there, or holds a number that may be a point.
+
+    Negations and numbers that belong to the name do not count.
+    """
+    return bool(words) and (
+        words[-1] in UNFINISHED or any((word in NEGATIONS or word.isdecimal()) and word not in own for word in words)
+    )
+
+
+def _has_another_parenthesis(rubric: Rubric, label: str, index: int) -> bool:
+    """Whether a label and a name have parentheses about different things; they distinguish skills of one short name."""
+    inner = _BRACKETED.findall(rubric.criteria[index].name) if index < rubric.k else []
+    label_inner = [content_words(label_words(part)) for part in _BRACKETED.findall(label)]
+    own = [word for part in inner for word in _name_words(part)]
+    return bool(own) and any(len(words) > 1 and not shared_words(words, own) for words in label_inner)
+
+
+def _names_another(rubric: Rubric, label: str, index: int) -> bool:
+    """Whether a label names a second criterion, apart from names that are part of the first one's own name."""
+    spaced = f" {fold_name(label)} "
+    own = f" {fold_name(rubric.criteria[index].name if index != rubric.k else rubric.topic)} "
+    others = [before_parenthesis(c.name) for c in rubric.criteria[: rubric.k]]
+    others = [
+        *(name for number, name in enumerate(others) if number != index),
+        *_OTHERS_BESIDE[max(0, index - rubric.k + 1)],
+    ]
+    return any(f" {fold_name(name)} " in spaced and f" {fold_name(name)} " not in own for name in others)
+
+
+_OTHERS_BESIDE: Final = (("topic", "sense"), ("sense",), ("topic",), ("topic", "sense"))
+"""Words that name another criterion, for a label of a skill, of the topic, of sense and of length."""
+
+
+def _is_nearer_to_another(rubric: Rubric, words: tuple[str, ...], index: int, count: int) -> bool:
+    """Whether a label names another skill or shares more words with a criterion; for topic and sense, as many."""
+    skills = [c.name for number, c in enumerate(rubric.criteria[: rubric.k]) if number != index]
+    if any(_is_alias(words, alias) for name in skills for alias in _aliases(name)):
+        return True
+    most = count if index >= rubric.k else count + 1
+    others = (criterion_words(rubric, other) for other in range(rubric.k + 2) if other != index)
+    return any(len(shared_words(words, other)) >= most for other in others)
+
+
+def _is_enough(rubric: Rubric, index: int, shared: list[str], foreign: list[str]) -> bool:
+    """Whether shared words identify a criterion, given the other words of the label."""
+    if index >= rubric.k:
+        # Another topic, or a sense of humor, has words that no topic and no sense has.
+        return bool(shared) and (BESIDE_TOPIC if index == rubric.k else BESIDE_SENSE).issuperset(foreign)
+    name = _name_words(before_parenthesis(rubric.criteria[index].name))
+    own = criterion_words(rubric, index)
+    if not foreign:
+        return any(word not in KINDS and (word in own or shared_words([word], name)) for word in shared)
+    if len(name) == 1:
+        return any(word not in COMMON and same_word(word, name[0]) for word in shared) or _has_exact(shared, own)
+    # Next to other words, an equal stem is not enough: "categorical syllogism" is no "category mistake".
+    return _has_exact([word for word in shared if not same_word(word, name[-1])], own)
+
+
+def _has_exact(shared: Sequence[str], own: Sequence[str]) -> bool:
+    return any(word in own and word not in COMMON for word in shared)
