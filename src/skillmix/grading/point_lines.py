@@ -50,7 +50,8 @@ _BLANKS_THEN_WORD = re.compile(rf"  [\s*_`\"“]{{0,8}}{VALUE_WORD}")
 _DELIMITER = re.compile(r"\s*(?:[:=→(\[,]|\s(?:-{1,3}|[–—])(?=\s)|[-–—]>|\t|\s{2,}|(?<!\.)\.{3,40})\s*")
 _BRACKETED_VALUE = re.compile(r"([^()\[\]]+)[)\]]\W*$")
 # Enters a run of blanks only at its start, or right after a dash that ended a match.
-_HEADING_END = re.compile(r"(?:(?<!\s)|(?<=\s[-–—]\s))(?:\s*+(?::|\.(?=\s)|$)|\s++[-–—]\s)")
+_HEADING_END = re.compile(r"(?:(?<!\s)|(?<=\s[-–—]\s))(?:\s*+(?::|\.(?=[*_]{0,3}\s)|$)|\s++[-–—]\s)")
+_NUMBERING = re.compile(r"^(?:(?:criterion|skill|item)\s)?\(?\d{1,2}\s?[.):–—-]\s+", re.IGNORECASE)
 _BETWEEN_REMARKS = re.compile(r"[;,.]\s+")
 _MARKED_HEADING = re.compile(r"^\s*(?:#+\s|\*\*[^*]+\*\*\W*$|\(?\d{1,2}[.)]\s)|:\s*$")
 # A short remark where a point should be: the line is about something, but gives no point.
@@ -70,7 +71,7 @@ def _without_bullet(line: str) -> str:
 
 def _label_before(text: str) -> str:
     """The part of a line before its first colon, full stop or dash."""
-    bare = _without_bullet(text).strip().rstrip("*_")[:_LONGEST_HEADING]
+    bare = _NUMBERING.sub("", _without_bullet(text).strip().rstrip("*_")[:_LONGEST_HEADING])
     end = _HEADING_END.search(bare)
     return bare[: end.start()] if end else bare
 
