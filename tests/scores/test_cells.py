@@ -43,7 +43,8 @@ def test_a_json_row_names_the_cell_first_and_then_the_numbers() -> None:
     assert " ".join(score.json_row()) == (
         "run student grader catalog partition prompts seed setting k metric value low high bound_low bound_high "
         "combinations complete ungraded format_failures one_try one_try_low one_try_high "
-        "valid_texts among_valid among_valid_low among_valid_high cut sets trained_on written seen_pairs"
+        "valid_texts among_valid among_valid_low among_valid_high cut woven woven_low woven_high "
+        "sets trained_on written seen_pairs"
     )
     assert score.json_row() == asdict(score)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from skillmix.checkers.passage import Passage, Span, Word
+from skillmix.checkers.passage import Passage, Span, Word, Words
 from skillmix.render.wording import shortened
 
 ENOUGH: Final = 2
@@ -61,6 +61,18 @@ def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
             if len(seen) >= ENOUGH or topic.name <= seen.keys():
                 return Span(min(word.start for word in seen.values()), word.end)
     return None
+
+
+def topic_bases(words: Words, topic: TopicWords) -> frozenset[str]:
+    """The base forms of the topic words among some words."""
+    forms = topic.forms
+    bases = set()
+    for word in words:
+        lower = word.lower
+        for form in (lower,) if lower.isalpha() else _parts(lower):
+            if form in forms:
+                bases.add(forms[form])
+    return frozenset(bases)
 
 
 def topic_problem(passage: Passage, topic: TopicWords) -> str:
