@@ -10,7 +10,7 @@ from skillmix.checkers.passage import Passage, Span, passage_of
 from skillmix.checkers.prompt_copies import PromptTexts
 from skillmix.checkers.registry import all_checkers, checker_of, why_not_shown
 from skillmix.checkers.sense import sense_problem
-from skillmix.checkers.topic import TopicWords, on_topic, topic_problem, topic_words
+from skillmix.checkers.topic import TopicWords, masked, on_topic, topic_problem, topic_words
 from skillmix.checkers.woven import woven_skills
 
 NOT_WOVEN: Final = "not about the topic: no clause that shows it has a topic word of its own"
@@ -80,6 +80,13 @@ class Verdict:
     @cached_property
     def _wanted(self) -> frozenset[str]:
         return frozenset(fold_name(name) for name in self.evidence)
+
+    def masked_quote(self, span: Span | None) -> str | None:
+        """The words of a span with the topic's words masked, so that texts on different topics can be compared."""
+        if span is None:
+            return None
+        words = tuple(word for word in self.passage.words if span.start <= word.start < span.end)
+        return masked(words, self.topic_words)
 
     def quote(self, span: Span | None) -> str | None:
         """The text of a span."""

@@ -75,6 +75,16 @@ def topic_bases(words: Words, topic: TopicWords) -> frozenset[str]:
     return frozenset(bases)
 
 
+def masked(words: Words, topic: TopicWords) -> str:
+    """Words in lower case, with a mask for each word of the topic.
+
+    >>> from skillmix.checkers.passage import passage_of
+    >>> masked(passage_of("As slow as a Bus!").words, topic_words("Old buses", ["bus"], []))
+    'as slow as a _'
+    """
+    return " ".join(["_" if topic_bases((word,), topic) else word.lower for word in words])
+
+
 def topic_problem(passage: Passage, topic: TopicWords) -> str:
     """Say why a text is not on its topic.
 
