@@ -29,6 +29,8 @@ _OPENERS: Final = (
     | word_set("thank thanks please don't do never turn could would can will may i'm i'll we'll let beware sorry if")
 )
 """Words that can open a clause after a joint: a subject, or the first word of an order or a request."""
+_NEAR: Final = 30
+"""The words on each side of a joint in which a verb is looked for; more would cost time that grows with the square."""
 _NAME: Final = ""
 """Stands for all words of the topic's name."""
 _EDGE: Final = " \t\r\n,;:.!?…)]”’–—-"
@@ -123,7 +125,8 @@ def _at_joints(piece: Words) -> Sequence[Words]:
     start = 0
     for number, cut in enumerate(cuts):
         end = cuts[number + 1] if number + 1 < len(cuts) else len(piece)
-        if piece[cut + 1].lower in _OPENERS and _has_verb(piece[start:cut]) and _has_verb(piece[cut + 1 : end]):
+        before, after = piece[max(start, cut - _NEAR) : cut], piece[cut + 1 : min(end, cut + _NEAR)]
+        if piece[cut + 1].lower in _OPENERS and _has_verb(before) and _has_verb(after):
             clauses.append(piece[start:cut])
             start = cut
     return (*clauses, piece[start:])
