@@ -1,7 +1,8 @@
 """What a verdict by code costs: `python bench/verdicts.py [TEXTS]`, 100,000 texts unless told otherwise.
 
 Texts of three sentences, each put together from three labelled texts, with four skills to show. CPU time on one core:
-first by part, over a few thousand of them, then for all from the text to the skills nobody asked for.
+first by part, over a few thousand of them, then for all from the text to the skills nobody asked for and to whether all
+skills are woven. Most of these texts miss a skill, so the last table gives texts that show all requested skills.
 """
 
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from skillmix.catalog.files import load_catalog
-from skillmix.checkers.judge import Judge
+from skillmix.checkers.judge import Judge, Verdict
 from skillmix.checkers.passage import Passage, Span, passage_of
 from skillmix.checkers.prompt_copies import PromptTexts, prompt_texts
 from skillmix.checkers.registry import all_checkers
@@ -47,12 +48,27 @@ def main(texts: int) -> None:
     start = time.process_time()
     for number in range(texts):
         verdict = judge.judge(_text(number), skills=_skills(number), topic=topics[number % len(topics)])
-        _ = verdict.unrequested
+        _ = verdict.unrequested, verdict.is_woven(_skills(number))
     seconds = time.process_time() - start
     print("| texts | CPU s | µs a text |\n|---:|---:|---:|")
     print(f"| {texts} | {seconds:.1f} | {1e6 * seconds / texts:.0f} |")
+    _print_woven(judge)
     if seconds > MOST_SECONDS * texts / 100_000 or sum(parts.values()) > 1e-6 * MOST_MICROSECONDS * BY_PART:
         sys.exit("That is slower than it may be.")
+
+
+def _print_woven(judge: Judge) -> None:
+    """What the question of woven skills adds for texts with all skills, the sentences for pairs."""
+    witnesses = yaml.safe_load((LABELLED / "witnesses.yaml").read_text(encoding="utf-8")) * 5
+    verdicts: list[Verdict] = []
+    judged = _seconds(
+        lambda: verdicts.extend(judge.judge(w["text"], skills=w["skills"], topic=w["topic"]) for w in witnesses)
+    )
+    others = _seconds(lambda: [verdict.unrequested for verdict in verdicts])
+    woven = _seconds(lambda: [v.is_woven(w["skills"]) for v, w in zip(verdicts, witnesses, strict=True)])
+    print("\n| texts with all skills | verdict, µs | unrequested skills, µs | woven, µs |\n|---:|---:|---:|---:|")
+    times = " | ".join(f"{1e6 * seconds / len(witnesses):.0f}" for seconds in (judged, others, woven))
+    print(f"| {len(witnesses)} | {times} |")
 
 
 def _by_part(number: int, topics: Sequence[TopicWords], shown: PromptTexts) -> dict[str, float]:

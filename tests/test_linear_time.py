@@ -18,6 +18,7 @@ from skillmix.checkers.passage import passage_of
 from skillmix.checkers.registry import CHECKERS
 from skillmix.checkers.sense import sense_problem
 from skillmix.checkers.topic import on_topic, topic_words
+from skillmix.checkers.woven import clauses_of
 from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.datasets.leakage import NameFinder
 from skillmix.grading.answers import extract_answer, names_skill
@@ -132,6 +133,10 @@ def check_sense(text: str) -> None:
     sense_problem(passage)
 
 
+def cut_into_clauses(text: str) -> None:
+    clauses_of(passage_of(text))
+
+
 OUTPUT_READERS: Final[dict[str, Callable[[str], object]]] = {
     "extract the answer": extract_answer,
     "count sentences": count_sentences,
@@ -145,8 +150,9 @@ OUTPUT_READERS: Final[dict[str, Callable[[str], object]]] = {
     "find held-out names": NameFinder(["metaphor", "red herring", "the the the dog"]).names_in,
     "check skills": check_skills,
     "check sense and topic": check_sense,
+    "cut into clauses": cut_into_clauses,
 }
-LENGTHS: Final = {"check skills": 1_000, "check sense and topic": 2_000}
+LENGTHS: Final = {"check skills": 1_000, "check sense and topic": 2_000, "cut into clauses": 2_000}
 TEXTS: Final = [*hostile_texts(MIXTURES), *examples_over_and_over()]
 
 

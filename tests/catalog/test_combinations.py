@@ -1,3 +1,5 @@
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations as all_subsets
 
 import pytest
@@ -21,6 +23,7 @@ from skillmix.catalog.combinations import (
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.hashing import permuted, seed_of, unpermuted
+from skillmix.scores.statistics.intervals import wilson_interval
 
 
 def draw_from(
@@ -193,6 +196,8 @@ def test_a_training_draw_has_nothing_of_the_first_fifth_of_any_evaluation(
         evaluated = set()
         for other in SETTINGS:
             evaluation = draw_from(catalog, k, setting=other)
+            # A fifth of all positions, those of combinations that are never drawn included.
+            evaluation = replace(evaluation, side=replace(evaluation.side, impossible=frozenset()))
             evaluated |= {c.id for c in draw_combinations(evaluation, int(EVALUATION_SHARE * evaluation.total))}
         every = {c.id: c for c in all_combinations(draw_from(catalog, k, setting=setting))}
         assert {c.id for c in drawn} == every.keys() - evaluated
@@ -209,3 +214,21 @@ def test_a_permutation_can_be_undone(total: int, data: st.DataObject, key: bytes
     index = data.draw(st.integers(0, total - 1))
 
     assert unpermuted(permuted(index, total, key), total, key) == index
+
+
+@pytest.mark.parametrize("draw", [draw_combinations, draw_ladder])
+def test_no_draw_combines_a_skill_with_one_that_it_mostly_brings(
+    draw: Callable[[Draw, int], list[Combination]],
+) -> None:
+    catalog = load_catalog("verifiable")
+    pairs = [{pair.skill, pair.brings} for pair in catalog.entailed]
+
+    drawn = draw(Draw(catalog.pool("all"), "all", 3, 0), 2000)
+
+    assert {"symploce", "epistrophe"} in pairs
+    assert not any(pair <= set(combination.skills) for pair in pairs for combination in drawn)
+
+
+def test_every_entailed_pair_is_beyond_chance() -> None:
+    for pair in load_catalog("verifiable").entailed:
+        assert wilson_interval(pair.with_both / pair.texts, pair.texts).low >= 0.5

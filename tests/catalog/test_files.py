@@ -206,6 +206,11 @@ def test_a_small_folder_loads(tmp_path: Path) -> None:
         ({"partitions": GOOD["partitions.yaml"].replace("[Knots]", "[Knots, Golf]")}, "no topic 'Golf'"),
         ({"partitions": GOOD["partitions.yaml"].replace("{skills: [b]}", "{}")}, "no skill is on this side"),
         ({"partitions": GOOD["partitions.yaml"] + "exclude: {c: [nope]}"}, "no skill 'nope'"),
+        (
+            {"partitions": GOOD["partitions.yaml"] + "entailed: [{skill: a, brings: z, texts: 9, both: 9, source: s}]"},
+            "partitions.yaml, entailed: there is no skill 'z'",
+        ),
+        ({"partitions": GOOD["partitions.yaml"] + "woven: always"}, "partitions.yaml, woven"),
     ],
 )
 def test_a_faulty_folder_is_refused_with_file_and_entry(
@@ -242,3 +247,26 @@ def test_the_content_hash_notices_a_changed_word(tmp_path: Path) -> None:
     after = load_catalog(folder_with(tmp_path, skills=GOOD["skills.yaml"].replace("definition: d", "definition: f")))
 
     assert before != after.content_hash()
+
+
+def test_the_clauses_of_the_template_student_must_fit_the_catalogue(tmp_path: Path) -> None:
+    clauses = "{a: {fixed: f, slot: 's {topic}'}, z: {fixed: f, slot: s}}"
+    (tmp_path / "templates.yaml").write_text(clauses, encoding="utf-8")
+
+    with pytest.raises(UserError) as caught:
+        load_catalog(folder_with(tmp_path))
+
+    assert "templates.yaml: there is no skill 'z'" in caught.value.message
+    assert "templates.yaml, z, slot: the clause has no {topic}" in caught.value.message
+
+
+def test_entailed_pairs_and_the_rule_for_woven_are_part_of_the_content_hash(tmp_path: Path) -> None:
+    entailed = "entailed: [{skill: a, brings: b, texts: 9, both: 9, source: s}]\n"
+    changed = ("", entailed, "woven: required\n", "woven: column\n")
+    catalogs = [load_catalog(folder_with(tmp_path, partitions=GOOD["partitions.yaml"] + more)) for more in changed]
+
+    hashes = [catalog.content_hash() for catalog in catalogs]
+
+    assert len(set(hashes)) == 3
+    assert hashes[0] == hashes[3]
+    assert catalogs[1].pool("all").impossible == {frozenset({"a", "b"})}

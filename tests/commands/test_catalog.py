@@ -14,7 +14,7 @@ def test_catalog_json_has_the_documented_form(capsys: pytest.CaptureFixture[str]
 
     shown = json.loads(out)
     assert status == 0
-    assert shown.keys() == {"skills", "topics", "partitions"}
+    assert shown.keys() == {"skills", "topics", "partitions", "entailed", "woven"}
     assert all(s.keys() == {"name", "category", "definition", "example", "checkable"} for s in shown["skills"])
     assert (len(shown["skills"]), len(shown["topics"])) == (104, 100)
     sizes = {n: (len(p["train"]["skills"]), len(p["held-out"]["skills"])) for n, p in shown["partitions"].items()}
@@ -70,3 +70,13 @@ def test_novelty_gives_the_papers_figures(capsys: pytest.CaptureFixture[str], k:
     assert "independent" in out
     assert json.loads(as_json)["expected_occurrences"] == pytest.approx(float(shown), rel=0.05)
     assert json.loads(as_json)["assumptions"]
+
+
+def test_catalog_shows_the_pairs_that_no_draw_combines(capsys: pytest.CaptureFixture[str]) -> None:
+    _, page, _ = run(capsys, "catalog", "verifiable")
+    _, out, _ = run(capsys, "catalog", "verifiable", "--json")
+
+    assert "Pairs that no draw combines:" in page
+    pairs = json.loads(out)["entailed"]
+    assert {"skill": "symploce", "brings": "epistrophe", "texts": 47, "with_both": 47, "source": "model texts"} in pairs
+    assert "Pairs that no draw combines" not in run(capsys, "catalog", "paper")[1]

@@ -32,7 +32,10 @@ def test_grade_text_says_why_in_json(capsys: pytest.CaptureFixture[str], monkeyp
 
     printed = json.loads(graded(capsys, monkeypatch, text, "--json"))
 
-    assert list(printed) == ["points", "problem", "notes", "scores", "evidence", "reasons", "unrequested"]
+    assert list(printed) == [
+        *("points", "problem", "notes", "scores", "woven_full_marks"),
+        *("evidence", "woven", "reasons", "unrequested"),
+    ]
     assert printed["reasons"] == {
         "anaphora": ANAPHORA,
         "topic": "it has no word of the topic",

@@ -78,7 +78,7 @@ def test_scores_json_has_the_documented_form(capsys: pytest.CaptureFixture[str],
     assert " ".join(json.loads(out)[0]) == (
         "run student grader catalog partition prompts seed setting k metric value low high bound_low bound_high "
         "combinations complete ungraded format_failures one_try one_try_low one_try_high "
-        "valid_texts among_valid among_valid_low among_valid_high cut written"
+        "valid_texts among_valid among_valid_low among_valid_high cut woven woven_low woven_high written"
     )
 
 

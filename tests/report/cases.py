@@ -1,5 +1,6 @@
 """Runs of three kinds with their reports: scripted with a made-up history, really trained, and graded by code."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -153,5 +154,20 @@ def code_case(folder: Path) -> Case:
         verdict = judge.judge(text.text, skills=text.skills, topic=text.topic)
         return [s for s in text.skills if verdict.evidence[s] is not None], list(verdict.unrequested)
 
+    def woven(text: Any) -> bool:
+        return judge.judge(text.text, skills=text.skills, topic=text.topic).is_woven(text.skills) is True
+
+    def masked(text: Any) -> dict[str, str]:
+        verdict = judge.judge(text.text, skills=text.skills, topic=text.topic)
+        forms = verdict.topic_words.forms
+        return {
+            skill: re.sub(
+                r"[\w'-]+",
+                lambda w: "_" if w[0].removesuffix("'s") in forms else w[0],
+                str(verdict.quote(span)).lower(),
+            )
+            for skill, span in verdict.evidence.items()
+        }
+
     by_rules = {"default": second("robust"), "paper": second("original")}
-    return Case(by_rules["default"], by_rules=by_rules, shown_by_code=shown)
+    return Case(by_rules["default"], by_rules=by_rules, shown_by_code=shown, woven_by_code=woven, masked_by_code=masked)

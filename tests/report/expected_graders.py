@@ -64,6 +64,38 @@ def texts_that_follow_an_example(case: Case) -> list[Row]:
     return rows
 
 
+def templates(case: Case) -> list[Row]:
+    followed = texts_that_follow_an_example(case)
+    rows = []
+    for where, counted in zip(case.run.places, followed, strict=True):
+        texts = [t for t in case.run.cell(where).itertuples() if all(t.points)]
+        runs = [run for t in texts for run in _runs_of_four(t.text)]
+        row: Row = dict(zip(("student", "grader", "setting", "k"), where, strict=True))
+        row["full marks"] = len(texts)
+        row["same words"] = _same_words(case, texts)
+        row["distinct-4"] = len(set(runs)) / len(runs) if runs else float("nan")
+        row["follow an example"] = mean(
+            [1] * counted["full marks, follow"] + [0] * (len(texts) - counted["full marks, follow"])
+        )
+        rows.append(row)
+    return rows
+
+
+def _runs_of_four(text: str) -> list[str]:
+    words = re.findall(r"\w+(?:'\w+)*", text.lower().replace("’", "'"))
+    return [" ".join(words[n : n + 4]) for n in range(len(words) - 3)]
+
+
+def _same_words(case: Case, texts: list[Any]) -> float:
+    if case.masked_by_code is None or not texts:
+        return float("nan")
+    shown = [(t.combination, case.masked_by_code(t)) for t in texts]
+    return mean(
+        all(any(other != own and words.get(skill) == said for other, words in shown) for skill, said in masked.items())
+        for own, masked in shown
+    )
+
+
 def _triples(text: str) -> set[tuple[str, ...]]:
     words = re.findall(r"\w+(?:'\w+)*", text.lower().replace("’", "'"))
     return {tuple(words[n : n + 3]) for n in range(len(words) - 2)}

@@ -9,6 +9,9 @@ import numpy as np
 from scipy import stats
 
 from skillmix.catalog.combinations import is_reserved
+from skillmix.catalog.files import load_catalog
+from skillmix.checkers.template_student import TemplateStudent
+from skillmix.runs.rules_grader import judge_of
 from tests.report import second_way
 from tests.report.second_run import SecondRun, Where, mean
 
@@ -40,6 +43,10 @@ class Case:
     tokens: float = 2e12
     shown_by_code: Callable[[Any], tuple[list[str], list[str]]] | None = None
     """Skills that code finds in a text's row: those asked for, and others."""
+    woven_by_code: Callable[[Any], bool] | None = None
+    """Whether code finds every skill of a text's row about the topic."""
+    masked_by_code: Callable[[Any], dict[str, str]] | None = None
+    """The words that show each skill of a text's row, with the words of the topic as underscores."""
 
 
 def score(run: SecondRun, where: Where, metric: str, heading: str, only: Any = None) -> Row:
@@ -59,11 +66,51 @@ def scores(case: Case, setting: str, metrics: Iterable[str]) -> list[Row]:
                 where = (student, grader, setting, k)
                 for metric in metrics:
                     row |= score(run, where, metric, f"k = {k}, {metric}")
+                row |= {f"k = {k}, woven full marks{name}": value for name, value in _woven(case, where)}
                 row[f"k = {k}, format valid"] = run.format_valid(where)
                 names = ("", " low", " high")
                 ends = zip(names, run.among_valid(where), strict=True)
                 row |= {f"k = {k}, full marks among valid{name}": value for name, value in ends}
                 row[f"k = {k}, cut"] = run.cut(where)
+            rows.append(row)
+    return rows
+
+
+def _woven(case: Case, where: Where) -> list[tuple[str, float]]:
+    """Full marks with every skill about the topic; nothing is known where no code decides."""
+    if case.woven_by_code is None:
+        return [("", float("nan"))]
+    texts = case.run.cell(where)
+    points = [
+        [*text.points, case.woven_by_code(text)] if all(text.points) else text.points for text in texts.itertuples()
+    ]
+    ids = [c.id for c in case.run.drawn[where[2:]]]
+    found = second_way.summary(
+        texts.assign(points=points), "full marks", combinations=ids, generations=case.run.generations
+    )
+    return [("", found["value"]), (" low", found["low"]), (" high", found["high"])]
+
+
+def template_baseline(case: Case) -> list[Row]:
+    """The clauses of the catalogue, joined by the student itself; judged again."""
+    run, catalog = case.run, load_catalog("verifiable")
+    judge = judge_of(catalog)
+    student = TemplateStudent(catalog.templates, judge)
+    rows = []
+    for setting in run.settings:
+        for k in run.ks:
+            drawn = run.drawn[setting, k]
+            row: Row = {"student": "template baseline", "setting": setting, "k": k, "combinations": len(drawn)}
+            for form, heading in (("fixed", "topic named once"), ("slot", "topic named in every clause")):
+                full, woven = [], []
+                for c in drawn:
+                    written = student.write(c.skills, c.topic, form)  # type: ignore[arg-type]
+                    assert written is not None
+                    verdict = judge.judge(written.text, skills=c.skills, topic=c.topic)
+                    shown = all(verdict.evidence.values()) and verdict.topic is not None and verdict.nonsense is None
+                    full.append(shown)
+                    woven.append(shown and all(verdict.woven.values()))
+                row |= {f"{heading}, full marks": mean(full), f"{heading}, woven full marks": mean(woven)}
             rows.append(row)
     return rows
 

@@ -21,6 +21,8 @@ TABLES: dict[str, Callable[[Case], list[Row]]] = {
     "why-full-marks-were-missed": expected_graders.why_full_marks_were_missed,
     "observed-and-independent": expected_graders.observed_and_independent,
     "texts-that-follow-an-example": expected_graders.texts_that_follow_an_example,
+    "templates": expected_graders.templates,
+    "template-baseline": expected_scores.template_baseline,
     "rounds": expected_graders.rounds,
     "graders-agreement": expected_graders.graders_agreement,
     "graders-disagree-on": expected_graders.graders_disagree_on,

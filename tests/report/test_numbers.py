@@ -1,6 +1,7 @@
 """Every number in the tables and figures of a report, worked out a second time."""
 
 import ast
+import json
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,18 @@ def test_a_run_that_draws_without_common_skills(tmp_path: Path) -> None:
     assert "draws without common" in (rare.folder / "tables" / "common-skills-removed.md").read_text(encoding="utf-8")
     for name in rare.tables:
         assert_table(table(rare, name), expected(rare.case, name))
+
+
+def test_every_table_is_also_written_as_json(by_code: Reported) -> None:
+    for name in by_code.tables:
+        rows = json.loads((by_code.folder / "tables" / f"{name}.json").read_text(encoding="utf-8"))
+        printed = table(by_code, name)
+
+        assert len(rows) == len(printed)
+        assert [list(row) for row in rows] == [list(printed.columns)] * len(rows)
+    assert rows_of_templates(by_code)
+
+
+def rows_of_templates(reported: Reported) -> list[Row]:
+    rows: list[Row] = json.loads((reported.folder / "tables" / "templates.json").read_text(encoding="utf-8"))
+    return [row for row in rows if row["full marks"] and row["same words"] is not None]

@@ -1,6 +1,6 @@
 """Cells, their scores, and the rows that `scores --json` prints."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -9,7 +9,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import AnswerStatus
 from skillmix.grading.points import METRICS, Points
 from skillmix.scores.cells import Cell, CellKey, CellScore, summarise
-from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
+from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, wilson_interval
 from skillmix.scores.table import cut_lines, score_table
 
 ALL = (True,) * 5
@@ -43,7 +43,8 @@ def test_a_json_row_names_the_cell_first_and_then_the_numbers() -> None:
     assert " ".join(score.json_row()) == (
         "run student grader catalog partition prompts seed setting k metric value low high bound_low bound_high "
         "combinations complete ungraded format_failures one_try one_try_low one_try_high "
-        "valid_texts among_valid among_valid_low among_valid_high cut sets trained_on written seen_pairs"
+        "valid_texts among_valid among_valid_low among_valid_high cut woven woven_low woven_high "
+        "sets trained_on written seen_pairs"
     )
     assert score.json_row() == asdict(score)
 
@@ -144,3 +145,30 @@ def test_the_table_shows_full_marks_among_valid_texts_and_cut_replies() -> None:
     assert shown["full marks, one try"].startswith(".50")
     assert shown["full marks among valid"] == "1.00 [.84, 1.00]"
     assert shown["cut"] == "20"
+
+
+def woven_cell(*woven: bool | None) -> Cell:
+    texts: list[Text] = [(ALL, "fine", None), (NOTHING, "fine", None)]
+    return replace(cell_of(*(texts for _ in woven)), woven=tuple((value, False) for value in woven))
+
+
+def test_woven_full_marks_take_the_best_text_and_leave_out_combinations_that_are_unknown() -> None:
+    score = woven_cell(True, True, False, None).scores["full_marks"]
+
+    assert score.value == 1.0
+    assert score.woven == pytest.approx(2 / 3)
+    assert score.woven_low == pytest.approx(wilson_interval(2 / 3, 3).low)
+
+
+def test_without_code_woven_full_marks_are_unknown_and_not_zero() -> None:
+    texts = woven_cell(None, None)
+
+    assert replace(texts, woven=((None, None),) * 2).scores["full_marks"].woven is None
+    assert replace(texts, woven=()).scores["full_marks"].woven is None
+    assert texts.scores["skill_fraction"].woven is None
+
+
+def test_a_part_of_a_cell_keeps_its_woven_texts() -> None:
+    part = woven_cell(True, False).only(lambda combination: combination.id == "c001")
+
+    assert part.scores["full_marks"].woven == 0.0

@@ -13,6 +13,8 @@ RESERVED_NAMES: Final = ("topic", "sense", "length")
 """Names of the three criteria besides the skills, as every output spells them."""
 
 
+WovenRule = Literal["column", "required"]
+"""What `woven` decides: a column beside full marks, or the points of skills themselves."""
 Setting = Literal["train", "held-out", "all"]
 SETTINGS: Final[tuple[Setting, ...]] = get_args(Setting)
 
@@ -28,13 +30,27 @@ class Skill:
 
 
 @dataclass(frozen=True, slots=True)
+class EntailedPair:
+    """Two skills of which the first mostly brings the second, as a measurement found."""
+
+    skill: str
+    brings: str
+    texts: int
+    """Texts that show the first skill, without the second having been requested."""
+    with_both: int
+    """Those of them that show the second skill too."""
+    source: str
+    """The kind of texts: natural prose, or texts of models."""
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
     """The skills and topics on one side of a partition."""
 
     skills: tuple[str, ...]
     topics: tuple[str, ...]
     impossible: frozenset[frozenset[str]] = frozenset()
-    """Groups of skills that no text can show together; a draw skips them."""
+    """Groups of skills that a draw does not combine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +84,26 @@ class Catalog:
     """For the topic checker, by topic: words of which one is enough, and words of which two are needed."""
     impossible: frozenset[frozenset[str]] = frozenset()
     """Groups of skills that no text can show together; never drawn."""
+    entailed: tuple[EntailedPair, ...] = ()
+    """Pairs of skills of which one mostly comes with the other; never drawn together."""
+    woven: WovenRule = "column"
+    templates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The clauses of the template student, by skill and form."""
+
+    @cached_property
+    def not_combined(self) -> frozenset[frozenset[str]]:
+        """Groups of skills that no draw combines: impossible ones, and pairs in which one skill entails the other."""
+        return self.impossible | {frozenset((pair.skill, pair.brings)) for pair in self.entailed}
 
     def content_hash(self) -> str:
         """A hash of everything that reaches a prompt or a draw."""
         skills = [[s.name, s.category, s.definition, s.example] for s in self.skills]
         sides = [[p.name, [[s.skills, s.topics] for s in (p.train, p.held_out)]] for p in self.partitions]
         parts: list[object] = [skills, self.topics, sides, self.default_partition, dict(self.exclude)]
-        if self.impossible:
-            parts.append(sorted(sorted(pair) for pair in self.impossible))
+        if self.not_combined:
+            parts.append(sorted(sorted(pair) for pair in self.not_combined))
+        if self.woven != "column":
+            parts.append(["woven", self.woven])
         return short_id("catalog", *parts)
 
     @cached_property
@@ -134,7 +162,7 @@ class Catalog:
         side = self.partition(partition).side(setting)
         excluded = self.excluded(exclude)
         skills = tuple(s for s in side.skills if s not in excluded)
-        return Side(skills=skills, topics=side.topics, impossible=self.impossible)
+        return Side(skills=skills, topics=side.topics, impossible=self.not_combined)
 
     def pools(self, *, partition: str | None = None, exclude: Sequence[str] = ()) -> list[tuple[Setting, Side]]:
         """The pool of every setting."""

@@ -1,13 +1,13 @@
-"""Load a catalog folder: three YAML files and an optional fourth, validated together."""
+"""Load a catalog folder: three YAML files and two optional ones, validated together."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
-from skillmix.catalog.catalog import RESERVED_NAMES, Catalog, Partition, Side, Skill
+from skillmix.catalog.catalog import RESERVED_NAMES, Catalog, EntailedPair, Partition, Side, Skill, WovenRule
 from skillmix.catalog.names import fold_name
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError, faults_error
@@ -66,6 +66,23 @@ class VocabularyEntry(_Strict):
     together: list[str] = []
 
 
+class TemplateEntry(_Strict):
+    """The two clauses of the template student for one skill."""
+
+    fixed: Prose
+    slot: Prose
+
+
+class EntailedEntry(_Strict):
+    """A measured pair of skills of which the first mostly brings the second."""
+
+    skill: str
+    brings: str
+    texts: int = Field(ge=1)
+    with_both: int = Field(alias="both", ge=0)
+    source: Name
+
+
 class PartitionsFile(_Strict):
     """The content of partitions.yaml."""
 
@@ -75,6 +92,9 @@ class PartitionsFile(_Strict):
     exclude: dict[Name, list[str]] = {}
     impossible: list[Annotated[list[str], Field(min_length=2)]] = []
     """Groups of skills that no text can show together."""
+    entailed: list[EntailedEntry] = []
+    """Pairs of skills of which one mostly comes with the other."""
+    woven: WovenRule = "column"
 
 
 def shipped_catalogs() -> list[str]:
@@ -103,6 +123,9 @@ def _build(name: str, folder: Path) -> Catalog:
     partitions = _validated(folder / "partitions.yaml", PartitionsFile, faults)
     words_file = folder / "vocabulary.yaml"
     words = _validated(words_file, dict[str, VocabularyEntry], faults) if words_file.is_file() else {}
+    templates_file = folder / "templates.yaml"
+    templates = _validated(templates_file, dict[str, TemplateEntry], faults) if templates_file.is_file() else {}
+    faults += _template_faults(templates or {}, {s.name for s in skills or []})
     faults += [f"vocabulary.yaml: there is no topic {name!r}" for name in words or {} if name not in (topics or [])]
     faults += _name_faults("skills.yaml", [s.name for s in skills or []])
     faults += _name_faults("topics.yaml", topics or [])
@@ -121,6 +144,9 @@ def _build(name: str, folder: Path) -> Catalog:
         exclude={n: tuple(names) for n, names in partitions.exclude.items()},
         vocabulary={n: (tuple(entry.alone), tuple(entry.together)) for n, entry in (words or {}).items()},
         impossible=frozenset(frozenset(names) for names in partitions.impossible),
+        entailed=tuple(EntailedPair(e.skill, e.brings, e.texts, e.with_both, e.source) for e in partitions.entailed),
+        woven=partitions.woven,
+        templates={n: {"fixed": entry.fixed, "slot": entry.slot} for n, entry in (templates or {}).items()},
     )
 
 
@@ -168,6 +194,7 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], to
         yield from _unknown(f"topics, {label}", "topic", listed, set(topics))
     yield from _overlap("topics", document.topics.train, document.topics.held_out)
     lists = {"impossible": [n for group in document.impossible for n in group]}
+    lists["entailed"] = [n for entry in document.entailed for n in (entry.skill, entry.brings)]
     lists |= {f"exclude, {list_name}": listed for list_name, listed in document.exclude.items()}
     for location, listed in lists.items():
         yield from _unknown(location, "skill", listed, names)
@@ -186,6 +213,14 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], to
             _topics_of(entry.train, "train", document.topics),
             _topics_of(entry.held_out, "held-out", document.topics),
         )
+
+
+def _template_faults(templates: Mapping[str, TemplateEntry], skills: set[str]) -> Iterator[str]:
+    for name, entry in templates.items():
+        if name not in skills:
+            yield f"templates.yaml: there is no skill {name!r}"
+        if "{topic}" not in entry.slot:
+            yield f"templates.yaml, {name}, slot: the clause has no {{topic}}"
 
 
 def _unknown(location: str, kind: str, listed: Iterable[str], known: set[str]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from skillmix.checkers.passage import Passage, Span, Word
+from skillmix.checkers.passage import Passage, Span, Word, Words
 from skillmix.render.wording import shortened
 
 ENOUGH: Final = 2
@@ -61,6 +61,28 @@ def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
             if len(seen) >= ENOUGH or topic.name <= seen.keys():
                 return Span(min(word.start for word in seen.values()), word.end)
     return None
+
+
+def topic_bases(words: Words, topic: TopicWords) -> frozenset[str]:
+    """The base forms of the topic words among some words."""
+    forms = topic.forms
+    bases = set()
+    for word in words:
+        lower = word.lower
+        for form in (lower,) if lower.isalpha() else _parts(lower):
+            if form in forms:
+                bases.add(forms[form])
+    return frozenset(bases)
+
+
+def masked(words: Words, topic: TopicWords) -> str:
+    """Words in lower case, with a mask for each word of the topic.
+
+    >>> from skillmix.checkers.passage import passage_of
+    >>> masked(passage_of("As slow as a Bus!").words, topic_words("Old buses", ["bus"], []))
+    'as slow as a _'
+    """
+    return " ".join(["_" if topic_bases((word,), topic) else word.lower for word in words])
 
 
 def topic_problem(passage: Passage, topic: TopicWords) -> str:

@@ -111,6 +111,8 @@ class CatalogView:
                 partition.name: {"train": _side(partition.train), "held-out": _side(partition.held_out)}
                 for partition in self.catalog.partitions
             },
+            "entailed": [asdict(pair) for pair in self.catalog.entailed],
+            "woven": self.catalog.woven,
         }
 
 
@@ -181,11 +183,23 @@ def catalog_page(catalog: "Catalog", *, shipped: Sequence[str]) -> str:
             f"{catalog.name}: {len(catalog.skills)} skills in {categories} categories, {len(catalog.topics)} topics",
             markdown_table(["category", "skill", "definition"], skills),
             markdown_table(header, partitions, right=frozenset({1, 2, 3, 4})),
+            *_entailed_part(catalog),
             f"Default partition: {catalog.default_partition}. Exclude lists: {', '.join(catalog.exclude) or 'none'}.",
             f"Topics: {'; '.join(catalog.topics)}",
             f"Shipped catalogues: {', '.join(shipped)}",
         ]
     )
+
+
+def _entailed_part(catalog: "Catalog") -> list[str]:
+    """The pairs that draws do not combine, with their figures; nothing for a catalogue without such pairs."""
+    from skillmix.render.markdown import markdown_table
+
+    if not catalog.entailed:
+        return []
+    rows = [[pair.skill, pair.brings, f"{pair.with_both} of {pair.texts}", pair.source] for pair in catalog.entailed]
+    header = ["skill", "mostly brings", "texts", "source"]
+    return ["Pairs that no draw combines:\n\n" + markdown_table(header, rows, right=frozenset({2}))]
 
 
 def novelty_page(bound: "Novelty", inputs: "NoveltyInputs", assumptions: Sequence[str]) -> str:

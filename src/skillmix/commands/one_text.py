@@ -90,10 +90,11 @@ def grade_text(options: argparse.Namespace) -> int:
         return print_json(graded.as_json())
     if graded.reading.problem:
         print(f"unreadable: {graded.reading.problem}")
-    evidence = graded.evidence()
+    evidence, woven = graded.evidence(), graded.woven()
     for criterion, point in zip(graded.rubric.criteria, graded.points, strict=True):
-        shown = grounds(evidence.get(criterion.name), graded.reasons.get(criterion.name))
-        print(f"{criterion.name}: {'undecided' if point is None else int(point)}" + (f"  {shown}" if shown else ""))
+        name = criterion.name
+        shown = grounds(evidence.get(name), graded.reasons.get(name), woven=woven.get(name))
+        print(f"{name}: {'undecided' if point is None else int(point)}" + (f"  {shown}" if shown else ""))
     for note in graded.reading.notes:
         if note not in graded.reasons.values():
             print(f"note: {note}")
@@ -191,17 +192,29 @@ class GradedText:
 
     def as_json(self) -> dict[str, object]:
         """The documented form of `grade-text --json`."""
-        from skillmix.grading.points import METRICS, text_score
+        from skillmix.grading.points import METRICS, text_score, woven_full_marks
 
         return {
             "points": self.reading.by_name(self.rubric),
             "problem": self.reading.problem,
             "notes": list(self.reading.notes),
             "scores": {metric: text_score(self.points, metric) for metric in METRICS},
+            "woven_full_marks": woven_full_marks(self.points, self.is_woven) if self.verdict else None,
             "evidence": self.evidence(),
+            "woven": self.woven() if self.verdict else None,
             "reasons": dict(self.reasons),
             "unrequested": list(self.verdict.unrequested) if self.verdict else None,
         }
+
+    @property
+    def is_woven(self) -> bool | None:
+        """Whether the text shows every skill about the topic; None where no code says so."""
+        names = [criterion.name for criterion in self.rubric.criteria[: self.rubric.k]]
+        return self.verdict.is_woven(names) if self.verdict else None
+
+    def woven(self) -> dict[str, bool]:
+        """Whether the text shows each skill about the topic, for skills that code checks."""
+        return dict(self.verdict.woven) if self.verdict else {}
 
     def evidence(self) -> dict[str, str | None]:
         """The words that show each skill, where code found them."""

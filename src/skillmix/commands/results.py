@@ -149,7 +149,7 @@ def text_page(rows: "Sequence[TextRow]") -> str:
 def _paragraph(row: "TextRow") -> str:
     lines = [f"{row.student}, k = {len(row.skills)}, on {row.topic}: {one_line(row.text)}"]
     for name, point in row.points.items():
-        shown = grounds(row.evidence.get(name), row.reasons.get(name))
+        shown = grounds(row.evidence.get(name), row.reasons.get(name), woven=row.woven.get(name))
         lines.append(f"  {_SIGNS[point]} {name}" + (f": {shown}" if shown else ""))
     return "\n".join(lines)
 

@@ -63,11 +63,15 @@ def print_json(value: object) -> int:
     return 0
 
 
-def grounds(evidence: str | None, reason: str | None) -> str:
+def grounds(evidence: str | None, reason: str | None, *, woven: bool | None = None) -> str:
     """The words that show a skill, the reason for a denied point, or both: a text can show a skill that it names.
+
+    A skill that earns its point and is not woven into the topic gets a remark.
 
     >>> grounds("as hard as a bench", 'it names the skill "simile"')
     '“as hard as a bench”; it names the skill "simile"'
     """
     shown = [f"“{one_line(evidence)}”"] if evidence else []
+    if evidence and not reason and woven is False:
+        reason = "not about the topic"
     return "; ".join([*shown, one_line(reason)] if reason else shown)

@@ -45,6 +45,8 @@ class Ballot:
     grader: str
     rounds: int
     readings: tuple[Reading | None, ...]
+    is_woven: bool | None = None
+    """Whether code finds every requested skill about the topic; None if a skill or the grader has no code."""
 
     def rubric(self, phrases: Phrases) -> Rubric:
         """The rubric that the readings follow."""

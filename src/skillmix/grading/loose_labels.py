@@ -91,9 +91,9 @@ def _is_about_another(rubric: Rubric, label: str, index: int) -> bool:
 def is_hint(rubric: Rubric, label: str, index: int) -> bool:
     """Whether a label shares a content word with a criterion, and no other reading of the label is nearer.
 
-    A word for a kind of skill is not enough: "hypothetical syllogism" is not "statistical syllogism". Any other word is,
-    because every other criterion has a row of its own: a grader that was asked about folk physics and writes "everyday
-    physics" means that.
+    A word for a kind of skill is not enough: "hypothetical syllogism" is not "statistical syllogism". Any other word
+    is, because every other criterion has a row of its own: a grader that was asked about folk physics and writes
+    "everyday physics" means that.
 
     >>> from skillmix.prompts.rubric import rubric_of
     >>> rubric = rubric_of(["complex question (loaded question with implicit assumption)"], "Sewing")

@@ -80,6 +80,18 @@ def text_score(points: Points, metric: str) -> float | None:
     return METRICS[metric].function(points[:-3], points[-3:])
 
 
+def woven_full_marks(points: Points, is_woven: bool | None) -> float | None:
+    """1 for full marks with every skill shown about the topic; None if that is not known.
+
+    >>> woven_full_marks((True, True, True, True), False), woven_full_marks((True, True, True, True), None)
+    (0.0, None)
+    """
+    full = text_score(points, FULL_MARKS)
+    if full == 0.0 or is_woven is False:
+        return 0.0
+    return full if is_woven else None
+
+
 def _full_marks(skills: Points, others: Points) -> float | None:
     return _all_of((*skills, *others))
 

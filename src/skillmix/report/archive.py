@@ -123,6 +123,8 @@ class CodeEvidence:
     unrequested: tuple[str, ...]
     reasons: Mapping[str, Mapping[str, str]]
     """For each grader that uses code: why code denies a point, by criterion."""
+    masked: tuple[str | None, ...] = ()
+    """The words that show each requested skill, with the topic's words masked."""
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from skillmix.checkers.template_student import Form
 from skillmix.models.lineage import DatasetFacts, Lineage
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change
@@ -61,6 +62,35 @@ class FollowedExamples:
     """Texts with full marks that follow an example."""
 
 
+@dataclass(frozen=True, slots=True)
+class CellTemplates:
+    """How far the texts of one cell that have full marks are templates."""
+
+    key: CellKey
+    full_marks: int
+    """Texts with full marks."""
+    repeated: int | None
+    """Those that show every skill in the words of a text on another combination, topic words masked.
+
+    None if no code checked the texts.
+    """
+    distinct_4: float | None
+    """Distinct four-word runs by all four-word runs of these texts; None if there is no such run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateBaseline:
+    """What the template student earns on the combinations of a setting and k; shares of combinations."""
+
+    run: str
+    setting: str
+    k: int
+    combinations: int
+    full_marks: Mapping[Form, float]
+    """By the form of the student's clauses: `fixed` names the topic once, `slot` names it in every clause."""
+    woven: Mapping[Form, float]
+
+
 StudentKey = tuple[str, str]
 """Run and student."""
 
@@ -91,6 +121,9 @@ class Report:
     shown: tuple[Shown, ...] = ()
     followed: tuple[FollowedExamples, ...] = ()
     """By cell, for runs whose catalogue is known."""
+    templates: tuple[CellTemplates, ...] = ()
+    baselines: tuple[TemplateBaseline, ...] = ()
+    """For runs on a catalogue that has clauses for the template student."""
     categories: Mapping[str, str] = field(default_factory=dict)
     common_skills: frozenset[str] = frozenset()
     corpus_tokens: float = 2e12

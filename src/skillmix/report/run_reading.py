@@ -13,8 +13,9 @@ from skillmix.grading.points import FULL_MARKS, Points
 from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
 from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, RunArchive
+from skillmix.report.cell_templates import cell_templates, template_baselines
 from skillmix.report.followed_examples import followed_examples
-from skillmix.report.records import FollowedExamples, RunFacts, Shown
+from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, Shown, TemplateBaseline
 from skillmix.runs.reading.graded_conversations import ConversationKey, graded_conversations, written_conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
@@ -42,6 +43,8 @@ class RunReading:
     readability: list[Readability]
     shown: list[Shown]
     followed: list[FollowedExamples]
+    templates: list[CellTemplates]
+    baselines: list[TemplateBaseline]
     archived: ArchivedRun
     combinations: Mapping[str, Combination]
     lineages: Mapping[str, Lineage]
@@ -131,6 +134,8 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         readability=archived.counter.readability(run.name),
         shown=_shown(run.name, records, archived.evidence),
         followed=list(followed_examples(run, cells, points)),
+        templates=list(cell_templates(cells, points, archived.evidence, all_generations=run.is_imported)),
+        baselines=list(template_baselines(run.name, run.unchanged_catalog, cells)),
         archived=ArchivedRun(archived.numbers, records.texts, points, archived.evidence, run.rules(main)),
         combinations=archived.combinations,
         lineages=lineages,
@@ -181,7 +186,8 @@ def _evidence(run: Run, text: StudentText, verdict: Verdict) -> CodeEvidence:
     """The words that show each skill, the skills that were not asked for, and why code denies points."""
     words = tuple(verdict.quote(verdict.evidence.get(skill)) for skill in text.combination.skills)
     reasons = {g.name: applicable_reasons(verdict, is_alone=g.is_code_alone) for g in run.graders_with_code}
-    return CodeEvidence(words, verdict.unrequested, reasons)
+    masked = tuple(verdict.masked_quote(verdict.evidence.get(skill)) for skill in text.combination.skills)
+    return CodeEvidence(words, verdict.unrequested, reasons, masked)
 
 
 def _cells(run: Run, rules_name: str, records: RunRecords) -> tuple[tuple[Cell, ...], list[tuple[Ballot, Points]]]:

@@ -200,6 +200,8 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
         curves=tuple((r.facts.name, curve) for r in readings for curve in r.curves),
         shown=tuple(s for r in readings for s in r.shown),
         followed=tuple(f for r in readings for f in r.followed),
+        templates=tuple(t for r in readings for t in r.templates),
+        baselines=tuple(b for r in readings for b in r.baselines),
         categories={skill.name: skill.category for catalog in catalogs for skill in catalog.skills},
         common_skills=frozenset(s for catalog in catalogs for s in catalog.exclude.get("common", ())),
         corpus_tokens=options.tokens or 2e12,

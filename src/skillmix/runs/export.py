@@ -11,7 +11,7 @@ from skillmix.calls import Call, CallProblem, GradeKey, Reply, was_cut
 from skillmix.checkers.judge import Verdict
 from skillmix.errors import UserError
 from skillmix.grading.ballots import Ballot, StudentText
-from skillmix.grading.points import METRICS, text_score
+from skillmix.grading.points import METRICS, text_score, woven_full_marks
 from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.reading.graded_conversations import conversations
@@ -126,7 +126,9 @@ _UNGRADED: Row = {
     "rounds": None,
     "points": None,
     **dict.fromkeys(METRICS),
+    "woven_full_marks": None,
     "evidence": None,
+    "woven": None,
     "unrequested": None,
     "reasons": None,
 }
@@ -143,17 +145,19 @@ def _graded(ballot: Ballot, records: RunRecords, rules: str) -> Row:
         "rounds": ballot.rounds,
         "points": [{"criterion": n, "earned": p} for n, p in zip(names, points, strict=True)],
         **{metric: text_score(points, metric) for metric in METRICS},
+        "woven_full_marks": None if verdict is None else woven_full_marks(points, ballot.is_woven),
         **_found_by_code(verdict),
         "reasons": [{"criterion": name, "reason": reason} for name, reason in reasons.items()],
     }
 
 
 def _found_by_code(verdict: Verdict | None) -> Row:
-    """The words that show each skill, and the unrequested skills; unknown under graders without code."""
+    """The words that show each skill, whether they are on the topic, and unrequested skills; unknown without code."""
     if verdict is None:
-        return {"evidence": None, "unrequested": None}
+        return {"evidence": None, "woven": None, "unrequested": None}
     found = [{"criterion": name, "words": verdict.quote(span)} for name, span in verdict.evidence.items()]
-    return {"evidence": found, "unrequested": list(verdict.unrequested)}
+    woven = [{"criterion": name, "woven": woven} for name, woven in verdict.woven.items()]
+    return {"evidence": found, "woven": woven, "unrequested": list(verdict.unrequested)}
 
 
 def vote_rows(run: Run) -> Iterator[Row]:

@@ -47,7 +47,7 @@ DATASET: Final = Kind(
     ("train.jsonl", "validation.jsonl", "rows.parquet", "README.md", "dataset_info.json", LINEAGE_FILE),
 )
 _PAGES: Final = ("index.html", "texts.html", "report.css", "texts.js")
-_TABLES: Final = ("tables/*.md", "tables/*.csv", "tables/*.tex")
+_TABLES: Final = ("tables/*.md", "tables/*.csv", "tables/*.json", "tables/*.tex")
 REPORT: Final = Kind(
     "a report", _is_report, (REPORT_MARK, *_PAGES, *_TABLES, "data/*.js", "figures/*.svg", "figures/*.png")
 )

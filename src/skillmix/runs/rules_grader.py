@@ -14,11 +14,17 @@ from skillmix.errors import UserError
 from skillmix.grading.reader import Reading
 
 
+def judge_of(catalog: Catalog) -> Judge:
+    """The judge of a catalogue's texts."""
+    requires_woven = catalog.woven == "required"
+    return Judge(catalog.vocabulary, prompt_texts(catalog.skills), requires_woven=requires_woven)
+
+
 class RulesGrader:
     """Grades texts of one catalogue."""
 
     def __init__(self, catalog: Catalog) -> None:
-        self._judge = Judge(catalog.vocabulary, prompt_texts(catalog.skills))
+        self._judge = judge_of(catalog)
 
     def verdict(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
         """The points of a text, with the words that earn them."""
@@ -61,4 +67,5 @@ def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict) -> R
 
 def _point(verdict: Verdict, skill: str) -> float | None:
     """1 or 0; None for a skill without a checker."""
-    return float(verdict.evidence[skill] is not None) if skill in verdict.evidence else None
+    earned = verdict.earns(skill)
+    return None if earned is None else float(earned)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import AnswerStatus
-from skillmix.grading.points import METRICS, Points, text_score
+from skillmix.grading.points import FULL_MARKS, METRICS, Points, text_score, woven_full_marks
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, mean_interval, wilson_interval
 from skillmix.scores.statistics.ratios import Cluster, cluster_interval, cluster_share
 
@@ -50,6 +50,13 @@ class Score:
     among_valid_high: float | None = field(default=None, kw_only=True)
     cut: int | None = field(default=None, kw_only=True)
     """Texts whose reply ended at the token limit; None if no provider said why a reply ended."""
+    woven: float | None = field(default=None, kw_only=True)
+    """For full marks: the share of combinations with a text that has full marks and shows every skill about the topic.
+
+    None for other metrics, and if no text of the cell is checked by code.
+    """
+    woven_low: float | None = field(default=None, kw_only=True)
+    woven_high: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +179,8 @@ class Cell:
     statuses: tuple[tuple[AnswerStatus | None, ...], ...]
     cuts: tuple[tuple[bool | None, ...], ...] = ()
     """Whether each reply ended at the token limit; None, or no row at all, where that is unknown."""
+    woven: tuple[tuple[bool | None, ...], ...] = ()
+    """Whether each text shows every skill about the topic; None, or no row at all, where that is unknown."""
 
     def values(self, metric: str) -> list[list[float | None]]:
         """The metric of every text, grouped by combination."""
@@ -193,6 +202,7 @@ class Cell:
         clusters = [cluster for cluster in self.valid_clusters(metric).values() if cluster.texts]
         has_interval = len(clusters) >= FEWEST_COMBINATIONS
         low, high = cluster_interval(clusters) if has_interval else (None, None)
+        woven, woven_low, woven_high = self._woven() if metric == FULL_MARKS else (None, None, None)
         return replace(
             score,
             valid_texts=sum(cluster.texts for cluster in clusters),
@@ -200,7 +210,21 @@ class Cell:
             among_valid_low=low,
             among_valid_high=high,
             cut=self.cut,
+            woven=woven,
+            woven_low=woven_low,
+            woven_high=woven_high,
         )
+
+    def _woven(self) -> tuple[float | None, float | None, float | None]:
+        """Woven full marks with their interval."""
+        if not any(woven is not None for texts in self.woven for woven in texts):
+            return None, None, None
+        values = [
+            [None if p is None else woven_full_marks(p, woven) for p, woven in zip(points, texts, strict=True)]
+            for points, texts in zip(self.points, self.woven, strict=True)
+        ]
+        score = summarise(values, FULL_MARKS)
+        return score.value, score.low, score.high
 
     def valid_clusters(self, metric: str) -> dict[str, Cluster]:
         """For each combination id, its texts that have a valid format and a score for the metric."""
@@ -251,6 +275,7 @@ class Cell:
             points=tuple(self.points[i] for i in kept),
             statuses=tuple(self.statuses[i] for i in kept),
             cuts=tuple(self.cuts[i] for i in kept) if self.cuts else (),
+            woven=tuple(self.woven[i] for i in kept) if self.woven else (),
         )
 
 

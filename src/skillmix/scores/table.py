@@ -14,14 +14,14 @@ _CELL = ("student", "grader", "setting", "k")
 _COUNTS = ("complete", "ungraded", "format valid", "format failures", "cut")
 _METRICS = tuple(metric.label for metric in METRICS.values())
 _FULL = METRICS[FULL_MARKS].label
-_HEADER = (*_CELL, *_METRICS, f"{_FULL}, one try", f"{_FULL} among valid", *_COUNTS)
+_HEADER = (*_CELL, *_METRICS, f"{_FULL}, one try", f"{_FULL} among valid", f"woven {_FULL}", *_COUNTS)
 NOTE = (
     "A score takes the best text of each combination and the mean over complete combinations, with its 95 % interval. "
     f"Too few: a bootstrap over fewer than {FEWEST_COMBINATIONS} combinations gives no reliable interval. Complete "
     "counts combinations; ungraded (for full marks) and format failures count texts. Format valid is the share of "
     "texts with the marker and an answer after it, whatever skills they show; refusals do not count. Full marks among "
-    "valid is the share of these texts that have full marks, one try. Cut counts texts whose reply ended at the token "
-    "limit."
+    "valid is the share of these texts that have full marks, one try. Woven full marks: the text also shows every "
+    "skill about the topic; – where no code checks the skills. Cut counts texts whose reply ended at the token limit."
 )
 
 
@@ -140,6 +140,7 @@ def _row(key: tuple[str, str, str, int], by_metric: dict[str, CellScore]) -> Seq
         *(share_with_interval(m.value, m.low, m.high) for m in (by_metric[name] for name in METRICS)),
         share_with_interval(full.one_try, full.one_try_low, full.one_try_high),
         share_with_interval(full.among_valid, full.among_valid_low, full.among_valid_high),
+        share_with_interval(full.woven, full.woven_low, full.woven_high),
         f"{full.complete}/{full.combinations}",
         str(full.ungraded),
         share(full.format_valid),

@@ -43,6 +43,7 @@ class BallotCell:
             points=tuple(map(tuple, points)),
             statuses=tuple(tuple(b.text.answer.status if b else None for b in texts) for texts in self.texts),
             cuts=tuple(tuple(b.text.is_cut if b else None for b in texts) for texts in self.texts),
+            woven=tuple(tuple(b.is_woven if b else None for b in texts) for texts in self.texts),
         )
 
 

@@ -1,7 +1,8 @@
-"""Write a table as Markdown, CSV and LaTeX."""
+"""Write a table as Markdown, CSV, JSON and LaTeX."""
 
 import csv
 import io
+import json
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -15,6 +16,7 @@ def written_forms(tables: Sequence[ReportTable]) -> Iterator[tuple[str, str]]:
     for table in tables:
         yield f"{table.name}.md", as_markdown(table)
         yield f"{table.name}.csv", as_csv(table)
+        yield f"{table.name}.json", as_json(table)
         yield f"{table.name}.tex", as_latex(table)
 
 
@@ -37,19 +39,32 @@ def as_csv(table: ReportTable) -> str:
     """The table in CSV, with every number in full precision and in its own column."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    columns = [_fields(table, column) for column in range(len(table.columns))]
-    writer.writerow(
-        [
-            f"{heading} {field}" if number or len(fields) == len(_SCORE_FIELDS) else heading
-            for heading, fields in zip(table.full_columns, columns, strict=True)
-            for number, field in enumerate(fields)
-        ]
-    )
-    for row in table.rows:
-        writer.writerow(
-            [_number(v) for entry, fields in zip(row, columns, strict=True) for v in _values(entry, fields)]
-        )
+    headings, rows = _flat(table)
+    writer.writerow(headings)
+    writer.writerows([_number(value) for value in row] for row in rows)
     return out.getvalue()
+
+
+def as_json(table: ReportTable) -> str:
+    """The rows of the table as JSON objects, with the headings of the CSV as keys; an unknown number is null."""
+    headings, rows = _flat(table)
+    records = [dict(zip(headings, row, strict=True)) for row in rows]
+    return json.dumps(records, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def _flat(table: ReportTable) -> tuple[list[str], list[list[object]]]:
+    """The headings and rows with every number in a column of its own."""
+    columns = [_fields(table, column) for column in range(len(table.columns))]
+    headings = [
+        f"{heading} {field}" if number or len(fields) == len(_SCORE_FIELDS) else heading
+        for heading, fields in zip(table.full_columns, columns, strict=True)
+        for number, field in enumerate(fields)
+    ]
+    rows = [
+        [value for entry, fields in zip(row, columns, strict=True) for value in _values(entry, fields)]
+        for row in table.rows
+    ]
+    return headings, rows
 
 
 _SCORE_FIELDS: Final = (
@@ -78,8 +93,8 @@ def _fields(table: ReportTable, column: int) -> tuple[str, ...]:
 
 def _values(entry: Entry, fields: Sequence[str]) -> Iterator[object]:
     if isinstance(entry, str):
-        yield entry if fields == ("words",) else ""
-        yield from [""] * (len(fields) - 1)
+        yield entry if fields == ("words",) else None
+        yield from [None] * (len(fields) - 1)
     else:
         numbers = entry.score if isinstance(entry, ScoreEntry) else entry
         yield from (getattr(numbers, field) for field in fields)

@@ -24,12 +24,14 @@ _NOTE: Final = (
     "empty answer) and replies that the token limit cut are counted beside it. Too few: a bootstrap over fewer than "
     f"{FEWEST_COMBINATIONS} combinations gives no reliable interval."
 )
-_FORMAT_NOTE: Final = (
-    "Format valid: the share of texts with the marker and an answer after it, whatever skills they show; refusals do "
-    "not count. Full marks among valid: the share of these texts with full marks, one try, with a 95 % bootstrap "
-    "interval over combinations. Cut: texts whose reply ended at the token limit."
+_FURTHER_NOTE: Final = (
+    "Woven full marks: the text also shows every skill about the topic, in clauses with a topic word of their own; – "
+    "where no code checks the skills. Format valid: the share of texts with the marker and an answer after it, "
+    "whatever skills they show; refusals do not count. Full marks among valid: the share of these texts with full "
+    "marks, one try, with a 95 % bootstrap interval over combinations. Cut: texts whose reply ended at the token limit."
 )
-_FORMAT_COLUMNS: Final = ("format valid", f"{METRICS[FULL_MARKS].label} among valid", "cut")
+_FULL: Final = METRICS[FULL_MARKS].label
+_FURTHER_COLUMNS: Final = (f"woven {_FULL}", "format valid", f"{_FULL} among valid", "cut")
 
 
 @tables(section="scores", order=20)
@@ -61,26 +63,27 @@ def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> Repo
         for k in ks:
             cell = by_row.get((run, student, grader, k))
             entries += [_linked(cell, m, links) for m in metrics]
-            entries += _format_entries(cell)
+            entries += _further_entries(cell)
         rows.append((*head, *entries))
     heads = ["student", *(["trained on"] if trained else []), *(["grader"] if several else [])]
     return ReportTable(
         name="scores",
         title="Scores",
-        note=" ".join([_NOTE, _FORMAT_NOTE, *_noise(report, setting)]),
-        columns=(*heads, *(name for _ in ks for name in (*(METRICS[m].label for m in metrics), *_FORMAT_COLUMNS))),
+        note=" ".join([_NOTE, _FURTHER_NOTE, *_noise(report, setting)]),
+        columns=(*heads, *(name for _ in ks for name in (*(METRICS[m].label for m in metrics), *_FURTHER_COLUMNS))),
         rows=tuple(rows),
-        groups=(("", len(heads)), *((f"k = {k}", len(metrics) + len(_FORMAT_COLUMNS)) for k in ks)),
+        groups=(("", len(heads)), *((f"k = {k}", len(metrics) + len(_FURTHER_COLUMNS)) for k in ks)),
     )
 
 
-def _format_entries(cell: Cell | None) -> tuple[Entry, Entry, Entry]:
-    """The entries of `_FORMAT_COLUMNS`."""
+def _further_entries(cell: Cell | None) -> tuple[Entry, Entry, Entry, Entry]:
+    """The entries of `_FURTHER_COLUMNS`."""
     if cell is None:
-        return Estimate(None), Estimate(None), Count(None)
+        return Estimate(None), Estimate(None), Estimate(None), Count(None)
     full = cell.scores[FULL_MARKS]
     among_valid = estimate(full.among_valid, (full.among_valid_low, full.among_valid_high))
-    return Estimate(cell.format_valid), among_valid, Count(cell.cut)
+    woven = Estimate(full.woven, full.woven_low, full.woven_high)
+    return woven, Estimate(cell.format_valid), among_valid, Count(cell.cut)
 
 
 def _noise(report: Report, setting: str) -> list[str]:

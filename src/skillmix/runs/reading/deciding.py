@@ -54,10 +54,11 @@ def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: Verdi
     Where a grader has code, code decides the skills that have a checker, and the model's votes decide the rest.
     """
     skills = text.combination.skills
+    is_woven = verdict.is_woven(skills) if verdict is not None and grader.has_code else None
     if verdict is not None and grader.is_code_alone:
-        return Ballot(text, grader.name, 1, (reading_of(verdict, skills),))
+        return Ballot(text, grader.name, 1, (reading_of(verdict, skills),), is_woven)
     readings = tuple([votes[number] for number in sorted(votes)])
     if verdict is not None and grader.has_code:
         readings = tuple([reading and with_verdict(reading, skills, verdict) for reading in readings])
     rounds = max(1, len(votes)) if grader.votes is None else grader.votes
-    return Ballot(text, grader.name, rounds, readings)
+    return Ballot(text, grader.name, rounds, readings, is_woven)

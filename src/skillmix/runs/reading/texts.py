@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot
-from skillmix.grading.points import text_score
+from skillmix.grading.points import text_score, woven_full_marks
 from skillmix.runs.reading.run_records import RunRecords, run_records
 from skillmix.runs.run import Run, opened
 
@@ -25,8 +25,12 @@ class TextRow:
     """The words that show a skill, where code found them."""
     reasons: dict[str, str]
     """Why code denied a point, by criterion."""
+    woven: dict[str, bool]
+    """Whether the text shows a skill about the topic, where code found the skill."""
     full_marks: float | None
     skill_fraction: float | None
+    woven_full_marks: float | None
+    """None if no code checks the skills."""
 
 
 def run_texts(run: Run | str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
@@ -57,6 +61,8 @@ def _row(ballot: Ballot, records: RunRecords, rules: Rules) -> TextRow:
         points=dict(zip(names, points, strict=True)),
         evidence={name: words for name, words in quoted.items() if words},
         reasons=records.reasons(ballot, points, rules, verdict),
+        woven={name: verdict.woven[name] for name, words in quoted.items() if words} if verdict else {},
         full_marks=text_score(points, "full_marks"),
         skill_fraction=text_score(points, "skill_fraction"),
+        woven_full_marks=None if verdict is None else woven_full_marks(points, ballot.is_woven),
     )

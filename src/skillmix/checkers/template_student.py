@@ -1,0 +1,92 @@
+"""A student that cheats: it joins one fixed clause for each skill and names the topic.
+
+The student shows what a measure is worth, because its texts say nothing. Its first form names the topic once. Its
+second form has the topic's name in every clause. The student tries several ways to join the clauses and keeps the first
+text that earns full marks by code, so it knows the checkers as well as a tuned model could.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, permutations
+from typing import Final, Literal, get_args
+
+from skillmix.checkers.judge import Judge, Verdict
+from skillmix.grading.answers import names_skill
+from skillmix.prompts.rubric import sentence_limit
+
+Form = Literal["fixed", "slot"]
+FORMS: Final[tuple[Form, ...]] = get_args(Form)
+MOST_ORDERS: Final = 24
+"""The orders of clauses that the student tries."""
+
+_OPENINGS: Final = ("My aunt loves {topic}; ", "We talked about {topic}; ", "My aunt loves {topic}, and ")
+_JOINTS: Final = ("; ", ", and ")
+_ENDS: Final = ("?", "...")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateText:
+    """A text of the template student, and what code says about it."""
+
+    text: str
+    verdict: Verdict
+    has_full_marks: bool
+
+
+class TemplateStudent:
+    """Writes texts from the clauses of a catalogue."""
+
+    def __init__(self, templates: Mapping[str, Mapping[str, str]], judge: Judge) -> None:
+        self._templates = templates
+        self._judge = judge
+
+    def write(self, skills: Sequence[str], topic: str, form: Form = "fixed") -> TemplateText | None:
+        """The first text with full marks, or else the first text; None if a skill has no clause."""
+        if not all(skill in self._templates for skill in skills):
+            return None
+        first: TemplateText | None = None
+        for text in self._texts(skills, topic, form):
+            verdict = self._judge.judge(text, skills=skills, topic=topic)
+            written = TemplateText(text, verdict, _has_full_marks(text, verdict, skills))
+            if written.has_full_marks:
+                return written
+            first = first or written
+        return first
+
+    def _texts(self, skills: Sequence[str], topic: str, form: Form) -> Iterator[str]:
+        """Texts of k - 1 sentences, so that two clauses share a sentence."""
+        name = topic.lower()
+        clauses = [self._templates[skill][form].replace("{topic}", name) for skill in skills]
+        clauses.sort(key=lambda clause: clause.endswith("..."))  # such a clause can only be the last of its sentence
+        openings = [opening.replace("{topic}", name) for opening in _OPENINGS] if form == "fixed" else [""]
+        for order in islice(permutations(clauses), MOST_ORDERS):
+            for opening in openings:
+                for joint in _JOINTS if len(order) > 1 else _JOINTS[:1]:
+                    yield _joined(order, opening, joint)
+
+
+def _joined(clauses: Sequence[str], opening: str, joint: str) -> str:
+    """Put clauses into one text; a question mark in the middle of a sentence moves to its end."""
+    shared = len(clauses) - sentence_limit(len(clauses)) + 1
+    inner = clauses[: shared - 1]
+    last = clauses[shared - 1]
+    if any(clause.endswith("?") for clause in inner) and not last.endswith(_ENDS):
+        last += "?"
+    first = opening + joint.join([*(clause.rstrip("?") for clause in inner), last])
+    return " ".join(map(_sentence, (first, *clauses[shared:])))
+
+
+def _sentence(words: str) -> str:
+    """Words with a capital letter and an end mark; a quotation mark may come first and last."""
+    start = 1 if words[0] == '"' else 0
+    words = words[:start] + words[start].upper() + words[start + 1 :]
+    if words.endswith(_ENDS):
+        return words
+    return f'{words[:-1]}."' if words.endswith('"') else f"{words}."
+
+
+def _has_full_marks(text: str, verdict: Verdict, skills: Sequence[str]) -> bool:
+    """Whether code gives every point; the student never writes too many sentences."""
+    shown = all(verdict.evidence.get(skill) is not None for skill in skills)
+    named = any(names_skill(text, skill) for skill in skills)
+    return shown and not named and verdict.topic is not None and verdict.nonsense is None
