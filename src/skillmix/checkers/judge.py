@@ -7,7 +7,7 @@ from functools import cached_property
 from skillmix.catalog.names import fold_name
 from skillmix.checkers.passage import Passage, Span, passage_of
 from skillmix.checkers.prompt_copies import PromptTexts
-from skillmix.checkers.registry import all_checkers, checker_of, why_not_shown
+from skillmix.checkers.registry import all_checkers, checker_of, may_repeat, why_not_shown
 from skillmix.checkers.sense import sense_problem
 from skillmix.checkers.topic import TopicWords, on_topic, topic_problem, topic_words
 
@@ -74,7 +74,9 @@ class Judge:
             if checker is not None:
                 evidence[skill] = checker(passage)
         words = self._words_of(topic)
-        return Verdict(passage, evidence, on_topic(passage, words), sense_problem(passage, self._shown), words)
+        repeating = [span for skill, span in evidence.items() if span is not None and may_repeat(skill)]
+        nonsense = sense_problem(passage, self._shown, repeating)
+        return Verdict(passage, evidence, on_topic(passage, words), nonsense, words)
 
     def _words_of(self, topic: str) -> TopicWords:
         if topic not in self._topics:

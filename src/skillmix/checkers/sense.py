@@ -2,15 +2,16 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from operator import eq
 from typing import Final
 
 from skillmix.checkers.english.verbs import is_complete
 from skillmix.checkers.english.word_order import order_score
-from skillmix.checkers.passage import Passage
+from skillmix.checkers.passage import Passage, Span
 from skillmix.checkers.prompt_copies import PromptTexts
+from skillmix.checkers.repeats import repetition_problem
 from skillmix.render.wording import plural, shortened
 
 _FIGURES: Final = (
@@ -96,8 +97,13 @@ MOST_THRICE: Final = 0.12
 """The share of three-word runs that are third or later repeats; above it, `LEAST_NEW_OF_THRICE` applies."""
 
 
-def sense_problem(passage: Passage, shown: PromptTexts | None = None) -> str | None:
-    """Say why a text makes no sense; None if it does. `shown` holds texts that it must not copy.
+def sense_problem(
+    passage: Passage, shown: PromptTexts | None = None, evidence: Sequence[Span] | None = None
+) -> str | None:
+    """Say why a text makes no sense; None if it does.
+
+    `shown` holds texts that it must not copy. `evidence` holds the spans of requested skills that work by repetition;
+    without it, repetition is no fault unless the text runs in circles.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> sense_problem(passage_of("The baker sleeps by day, for the bread is baked at night."))
@@ -108,7 +114,8 @@ def sense_problem(passage: Passage, shown: PromptTexts | None = None) -> str | N
         reason = problem(passage)
         if reason:
             return reason
-    return _copy(passage, shown) if shown else None
+    repeats = repetition_problem(passage, evidence) if evidence is not None else None
+    return repeats or (_copy(passage, shown) if shown else None)
 
 
 def _copy(passage: Passage, shown: PromptTexts) -> str | None:
