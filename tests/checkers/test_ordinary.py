@@ -21,9 +21,9 @@ from skillmix.checkers.passage import passage_of
 from skillmix.checkers.sense import sense_problem
 
 FILES: Final = sorted(Path(__file__).parent.glob("ordinary_*.jsonl"))
-LEAST_PASSING: Final = 0.98
-LEAST_SHUFFLED_REFUSED: Final = {"apart": 0.88, "moods": 0.82, "open": 0.90}
-"""The words of a short sentence have many possible orders, and `moods` has the shortest."""
+LEAST_PASSING: Final = {"apart": 0.98, "moods": 0.96, "open": 0.98}
+LEAST_SHUFFLED_REFUSED: Final = {"apart": 0.88, "moods": 0.85, "open": 0.90}
+"""`moods` has the shortest sentences: a few words have many possible orders, and say less about theirs."""
 
 
 def name_of(path: Path) -> str:
@@ -47,7 +47,7 @@ def test_ordinary_sentences_pass(path: Path) -> None:
     refused = {text: problem for text in texts if (problem := sense_problem(passage_of(text), evidence=()))}
 
     assert len(texts) >= 200
-    assert len(refused) <= (1 - LEAST_PASSING) * len(texts), refused
+    assert len(refused) <= (1 - LEAST_PASSING[name_of(path)]) * len(texts), refused
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)

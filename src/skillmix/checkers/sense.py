@@ -86,8 +86,8 @@ MOST_STUTTER: Final = 4
 """Times that a word may occur in a row."""
 LEAST_ORDER: Final = -0.1
 """The lowest mean score of a text's neighbouring words (`word_order`); shuffled texts score lower."""
-LEAST_ORDER_OF_SHORT: Final = -0.3
-"""The same for texts below `FEW_WORDS`: a few pairs of words prove less."""
+LEAST_ORDER_OF_SHORT: Final = -0.15
+"""The same for a text below `FEW_WORDS`, since a few pairs of words prove less."""
 LEAST_ORDER_OF_SENTENCE: Final = -0.25
 FEW_WORDS: Final = 7
 LEAST_NEW: Final = 0.55
