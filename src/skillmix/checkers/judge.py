@@ -8,7 +8,7 @@ from typing import Final
 from skillmix.catalog.names import fold_name
 from skillmix.checkers.passage import Passage, Span, passage_of
 from skillmix.checkers.prompt_copies import PromptTexts
-from skillmix.checkers.registry import all_checkers, checker_of, why_not_shown
+from skillmix.checkers.registry import all_checkers, checker_of, may_repeat, why_not_shown
 from skillmix.checkers.sense import sense_problem
 from skillmix.checkers.topic import TopicWords, masked, on_topic, topic_problem, topic_words
 from skillmix.checkers.woven import woven_skills
@@ -117,7 +117,8 @@ class Judge:
             if checker is not None:
                 evidence[skill] = checker(passage)
         words = self._words_of(topic)
-        nonsense = sense_problem(passage, self._shown)
+        repeating = [span for skill, span in evidence.items() if span is not None and may_repeat(skill)]
+        nonsense = sense_problem(passage, self._shown, repeating)
         return Verdict(passage, evidence, on_topic(passage, words), nonsense, words, self._requires_woven)
 
     def _words_of(self, topic: str) -> TopicWords:

@@ -46,6 +46,33 @@ LOOKS_FOR: Final[Mapping[str, str]] = {name: words for module in _MODULES for na
 _LOOKS_FOR: Final = {fold_name(name): words for name, words in LOOKS_FOR.items()}
 
 
+_REPEATING: Final = frozenset(
+    fold_name(name)
+    for name in (
+        *repetition.CHECKERS,
+        "tricolon",
+        "isocolon",
+        "modus ponens",
+        "modus tollens",
+        "disjunctive syllogism",
+        "hypothetical chain",
+        "two-way condition",
+        "sum that adds up",
+    )
+)
+_OWN: Final = frozenset(map(fold_name, CHECKERS))
+
+
+def may_repeat(skill: str) -> bool:
+    """Whether a skill works by repetition or parallel parts; every skill of another package may.
+
+    >>> may_repeat("anaphora"), may_repeat("simile")
+    (True, False)
+    """
+    name = fold_name(skill)
+    return name in _REPEATING or name not in _OWN
+
+
 def checker_of(skill: str) -> Checker | None:
     """The checker of a skill; None if the skill has none."""
     return all_checkers().get(fold_name(skill))

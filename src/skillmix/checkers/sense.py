@@ -2,15 +2,16 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from operator import eq
 from typing import Final
 
-from skillmix.checkers.english.verbs import has_main_clause
+from skillmix.checkers.english.verbs import is_complete
 from skillmix.checkers.english.word_order import order_score
-from skillmix.checkers.passage import Passage, Sentence
+from skillmix.checkers.passage import Passage, Span
 from skillmix.checkers.prompt_copies import PromptTexts
+from skillmix.checkers.repeats import repetition_problem
 from skillmix.render.wording import plural, shortened
 
 _FIGURES: Final = (
@@ -83,9 +84,12 @@ MOST_WORDS: Final = 40
 FEWEST_WORDS: Final = 4
 MOST_STUTTER: Final = 4
 """Times that a word may occur in a row."""
-LEAST_ORDER: Final = -0.15
+LEAST_ORDER: Final = -0.1
 """The lowest mean score of a text's neighbouring words (`word_order`); shuffled texts score lower."""
+LEAST_ORDER_OF_SHORT: Final = -0.15
+"""The same for a text below `FEW_WORDS`, since a few pairs of words prove less."""
 LEAST_ORDER_OF_SENTENCE: Final = -0.25
+FEW_WORDS: Final = 7
 LEAST_NEW: Final = 0.55
 """The lowest share of distinct three-word runs; it leaves room for a syllogism, which repeats its premises."""
 LEAST_NEW_OF_THRICE: Final = 0.68
@@ -93,8 +97,13 @@ MOST_THRICE: Final = 0.12
 """The share of three-word runs that are third or later repeats; above it, `LEAST_NEW_OF_THRICE` applies."""
 
 
-def sense_problem(passage: Passage, shown: PromptTexts | None = None) -> str | None:
-    """Say why a text makes no sense; None if it does. `shown` holds texts that it must not copy.
+def sense_problem(
+    passage: Passage, shown: PromptTexts | None = None, evidence: Sequence[Span] | None = None
+) -> str | None:
+    """Say why a text makes no sense; None if it does.
+
+    `shown` holds texts that it must not copy. `evidence` holds the spans of requested skills that work by repetition;
+    without it, repetition is no fault unless the text runs in circles.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> sense_problem(passage_of("The baker sleeps by day, for the bread is baked at night."))
@@ -105,7 +114,8 @@ def sense_problem(passage: Passage, shown: PromptTexts | None = None) -> str | N
         reason = problem(passage)
         if reason:
             return reason
-    return _copy(passage, shown) if shown else None
+    repeats = repetition_problem(passage, evidence) if evidence is not None else None
+    return repeats or (_copy(passage, shown) if shown else None)
 
 
 def _copy(passage: Passage, shown: PromptTexts) -> str | None:
@@ -194,7 +204,9 @@ def _longest_stutter(words: list[str]) -> tuple[int, str]:
 
 
 def _verbs(passage: Passage) -> str | None:
-    without = sum(len(sentence.words) for sentence in passage.sentences if not _has_clause(sentence))
+    without = sum(
+        len(sentence.words) for sentence in passage.sentences if not is_complete(sentence.pieces, sentence.text)
+    )
     # An answer in a dialogue may be one or two words.
     most = len(passage.words) * (0.5 if '"' not in passage.lower else 0.99)
     if without > most:
@@ -202,15 +214,12 @@ def _verbs(passage: Passage) -> str | None:
     return None
 
 
-def _has_clause(sentence: Sentence) -> bool:
-    question = "?" in sentence.text
-    return has_main_clause(sentence.pieces, question)
-
-
 def _order(passage: Passage) -> str | None:
     scores = [(order_score(sentence), len(sentence.words)) for sentence in passage.sentences]
-    mean = sum(score * size for score, size in scores) / len(passage.words)
-    if mean < LEAST_ORDER or any(score < LEAST_ORDER_OF_SENTENCE and size >= 7 for score, size in scores):
+    words = len(passage.words)
+    mean = sum(score * size for score, size in scores) / words
+    least = LEAST_ORDER if words >= FEW_WORDS else LEAST_ORDER_OF_SHORT
+    if mean < least or any(score < LEAST_ORDER_OF_SENTENCE and size >= FEW_WORDS for score, size in scores):
         return "its words are in no usual order"
     return None
 

@@ -20,8 +20,11 @@ STEP: Final = 0.125
 LOWEST: Final = -len(DIGITS) // 2 * STEP
 
 ENDINGS: Final = ("ing", "ed", "ly", "tion", "ness", "ment", "ful", "ous", "able", "ive", "ity", "al", "er", "s", "y")
-OTHER_CLASSES: Final = (".", ",", ";", '"', "number", "name", "other", *(f"-{ending}" for ending in ENDINGS))
-"""Classes that are not words: marks (a full stop also marks both ends of a sentence), numbers, endings."""
+OTHER_CLASSES: Final = (".", "?", ",", ";", '"', "number", "name", "other", *(f"-{ending}" for ending in ENDINGS))
+"""Classes that are not words: marks (the end mark also stands before the first word), numbers, endings.
+
+A question has its own mark, since it has its own order: "Were you", "do they?".
+"""
 
 _VERB: Final = "makes"
 """A word in the class of verbs in -s."""
@@ -55,14 +58,16 @@ def _weighed(log_odds: float) -> float:
 def order_score(sentence: Sentence) -> float:
     """The mean log-odds of a sentence's neighbouring words: above 0 for prose, below 0 for shuffled words."""
     classes, log_odds = word_order()
-    order = [classes["."], *symbols(sentence, classes)]
+    order = tuple(symbols(sentence, classes))
     # Each pair counts once: a figure of repetition does not make an unusual phrase more unusual.
     pairs = set(pairwise(order))
     return sum([log_odds[before][after] for before, after in pairs]) / (len(pairs) + _DOUBT)
 
 
 def symbols(sentence: Sentence, classes: dict[str, int]) -> Iterator[int]:
-    """The classes of a sentence's words and marks, in order, with a full stop at the end."""
+    """The classes of a sentence's words and marks, in order, between two end marks."""
+    ends = classes["?" if "?" in sentence.text[-_LONGEST_END_MARK:] else "."]
+    yield ends
     offset = sentence.start
     end = offset
     text = sentence.text
@@ -75,13 +80,19 @@ def symbols(sentence: Sentence, classes: dict[str, int]) -> Iterator[int]:
         known = classes.get(lower)
         yield classes[_unknown(sentence.words, index, classes)] if known is None else known
         end = word_end
-    yield classes["."]
+    yield ends
+
+
+_LONGEST_END_MARK: Final = 3
+"""Characters at the end of a sentence that may hold its end mark and closing quotes."""
 
 
 def mark_class(gap: str) -> str:
     """The class of the strongest mark between two words; empty for blanks alone."""
-    if any(mark in gap for mark in ".!?…"):
+    if any(mark in gap for mark in ".!…"):
         return "."
+    if "?" in gap:
+        return "?"
     if any(mark in gap for mark in ";:—–-"):
         return ";"
     if "," in gap:

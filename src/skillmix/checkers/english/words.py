@@ -146,7 +146,7 @@ def _may_lose(base: str, ending: str) -> bool:
 
 def main_words(words: Iterable[Word]) -> frozenset[str]:
     """Stems of the content words: no pronouns, articles, auxiliary verbs or other function words."""
-    return frozenset([_meaning(word.lower[:_LONGEST]) for word in words]) - _NO_MEANING
+    return frozenset([meaning(word.lower[:_LONGEST]) for word in words]) - _NO_MEANING
 
 
 _NO_MEANING: Final = frozenset({""})
@@ -155,7 +155,8 @@ _LONGEST: Final = 64
 
 
 @lru_cache(maxsize=4096)
-def _meaning(lower: str) -> str:
+def meaning(lower: str) -> str:
+    """The stem of a content word in lower case; empty for a function word."""
     return "" if is_minor(lower) or lower.partition("'")[0] in _MINOR else stem(lower)
 
 
