@@ -131,10 +131,11 @@ class Waves:
     def _side(self, k: int) -> Side:
         """The train topics with the skills of the train side, or with all skills if the recipe says so for k = 1."""
         experiment, catalog = self.context.experiment, self.context.catalog
-        train = catalog.pool("train", partition=experiment.partition, exclude=experiment.exclude)
+        exclude = [*experiment.exclude, *self.step.exclude]
+        train = catalog.pool("train", partition=experiment.partition, exclude=exclude)
         if k > 1 or self.plan.recipe.skills == "train":
             return train
-        everything = catalog.pool("all", partition=experiment.partition, exclude=experiment.exclude)
+        everything = catalog.pool("all", partition=experiment.partition, exclude=exclude)
         return replace(train, skills=everything.skills)
 
     def _target(self, k: int) -> Target:

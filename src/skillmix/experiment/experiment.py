@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field
 from skillmix.catalog.yaml import read_yaml, yaml_of
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.step_base import Name, Positive, Section, Share, Step
-from skillmix.experiment.steps import AnyStep, EvaluateStep
+from skillmix.experiment.steps import AnyStep, EvaluateStep, GradeStep
 from skillmix.models.specs import asked_model, parse_spec, provider_of, uses_code
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
 
@@ -299,6 +299,8 @@ def _reference_faults(experiment: Experiment) -> list[str]:
         own += _model_faults(step, experiment, earlier)
         if isinstance(step, EvaluateStep) and step.sets == "reserved" and not experiment.leakage.reserved:
             own.append("sets: reserved needs leakage.reserved above 0")
+        if isinstance(step, GradeStep):
+            own += [f"no step in `of` has texts with {value}" for value in step.unmatched(list(earlier.values()))]
         own += [f"there is no grader {name!r}" for name in step.grader_names if name not in experiment.graders]
         for name, stages in step.inputs:
             if name not in earlier or earlier[name].stage not in stages:

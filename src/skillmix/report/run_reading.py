@@ -225,6 +225,12 @@ def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
         texts=len(records.texts),
         graded=len({id(b.text) for b in records.ballots}),
         missing=sum(points is None for cell in cells for texts in cell.points for points in texts),
+        excluded_by_setting={
+            cell.label: cell.exclude
+            for step in experiment.steps
+            for cell in step.undrawn_cells(experiment.steps)
+            if cell.exclude
+        },
     )
 
 

@@ -213,7 +213,7 @@ def skipped_cells(experiment: Experiment, scores: Sequence[CellScore]) -> set[Sk
         if not isinstance(step, EvaluateStep) or step.stop_below is None:
             continue
         for student in step.student_names:
-            for setting in (setting_label(name, step.sets) for name in step.settings):
+            for setting in (setting_label(name, step.sets, step.exclude) for name in step.settings):
                 reached = [k for k in sorted(set(step.k)) if _is_below(step, student, setting, k, values)]
                 skipped |= {(step.name, student, setting, k) for k in step.k if reached and k > reached[0]}
     return skipped

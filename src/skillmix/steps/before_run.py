@@ -91,8 +91,9 @@ def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence
     for step in steps:
         code = [name for name in step.grader_names if experiment.graders[name].asked is None]
         if code:
-            for setting in step.settings_drawn_from(experiment.steps):
-                pool = catalog.pool(setting, partition=experiment.partition, exclude=experiment.exclude)
+            for setting, exclude in step.pools_drawn_from(experiment.steps):
+                names = [*experiment.exclude, *exclude]
+                pool = catalog.pool(setting, partition=experiment.partition, exclude=names)
                 require_checkers(catalog, pool.skills, code[0])
 
 
