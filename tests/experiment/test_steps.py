@@ -152,7 +152,7 @@ def test_pools_drawn_from_include_those_of_graded_steps(steps: dict[str, Step]) 
         ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(x)"}, "no recipe"),
         ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(1)", "k": [1]}, "says which k"),
         ({"writer": "base", "graders": ["judge"], "target": {1: 5}, "k": [1, 2]}, "target names k"),
-        ({"of": ["d0"], "target": 3}, "do not apply"),
+        ({"of": ["d0"], "target": 3}, "only a writer takes target"),
         ({"of": ["d0"], "shares": {1: 1}}, "need a size"),
         ({"of": ["nowhere"]}, "no earlier dataset step"),
         (

@@ -58,7 +58,7 @@ def step_cells(step: Step, experiment: Experiment, catalog: Catalog) -> Iterator
         side = catalog.pool(cell.setting, partition=experiment.partition, exclude=[*experiment.exclude, *cell.exclude])
         draw = Draw(side=side, setting=cell.setting, k=cell.k, seed=experiment.seed)
         draw = training_draw(draw, pools) if cell.purpose == "training" else draw
-        reserved = experiment.leakage.reserved if cell.sets == "reserved" else None
+        reserved = experiment.reserved if cell.sets == "reserved" else None
         yield PlannedCell(
             step=step.name,
             student=cell.student,

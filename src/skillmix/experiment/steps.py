@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from skillmix.catalog.catalog import Setting
 from skillmix.catalog.combinations import Purpose
 from skillmix.errors import UserError
+from skillmix.experiment.data_settings import DataFilters, LeakageSettings
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.experiment.step_base import (
     DrawnPool,
@@ -31,6 +32,10 @@ from skillmix.experiment.train_step import TrainStep
 
 _CONVERSATIONS_PER_TEXT = 100
 """Default limit of a dataset step: conversations written for each text of the target."""
+
+
+_OF_WRITING = ("graders", "target", "most", "least", "exclude", "rules")
+"""Keys of a dataset step that apply only to a writer."""
 
 
 class GenerateStep(Step):
@@ -208,10 +213,15 @@ class PerSkill(Section):
         return self
 
 
-class DatasetStep(Step):
-    """A data set of conversations with full marks, written by a model or joined from earlier data sets."""
+class _NamedDatasetStep(Step):
+    """The keys of a dataset step that pydantic puts before the filters."""
 
     stage: Literal["dataset"]
+
+
+class DatasetStep(DataFilters, _NamedDatasetStep):
+    """A data set of conversations with full marks, written by a model or joined from earlier data sets."""
+
     writer: ModelRef | None = None
     """Model that writes; without a writer, the step joins the data sets in `of`."""
     of: list[Name] = []
@@ -240,10 +250,10 @@ class DatasetStep(Step):
     """Relative weight of each k in a data set with a `size`; by default k does not matter."""
     prompts: str | None = None
     """Prompt set of the rows; the default is that of the experiment."""
-    near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = 0.7
-    """Share of common three-word sequences that makes a text a copy of an earlier one; null drops exact copies only."""
-    validation: Share = 0.05
-    """Share of the combinations whose texts form the validation part."""
+    rules: Literal["default", "paper"] | None = None
+    """Scoring rules that decide which texts have full marks; the default is those of the experiment."""
+    leakage: LeakageSettings | None = None
+    """What the data set must not contain; keys that the step does not state are those of the experiment."""
     only_requested: bool = False
     """Whether to leave out texts that show a further skill of the partition, where code can tell; for controls."""
 
@@ -253,10 +263,10 @@ class DatasetStep(Step):
             raise ValueError("a data set is written by a writer or joined by `of`: give one of them")
         if self.writer is not None and not (self.graders and self.target and (self.k or self.recipe)):
             raise ValueError("a writer needs graders, a target, and k or a recipe")
-        decided = (self.target is not None, self.graders, self.most is not None, self.least is not None, self.exclude)
-        if self.of and any(decided):
+        writing = [name for name in _OF_WRITING if getattr(self, name) not in (None, [])]
+        if self.of and writing:
             raise ValueError(
-                "joined data sets are written and graded already: graders, target, most, least and exclude do not apply"
+                f"joined data sets are written and graded already: only a writer takes {', '.join(writing)}"
             )
         if self.recipe is not None and (self.k or self.shares):
             raise ValueError("a recipe says which k: k and shares do not apply")

@@ -136,7 +136,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         lineages=lineages,
         contenders=comparable_students(run, run.known_experiment, contenders, lineages),
         notes=[*unnamed_notes(groups_of(run, records)), *partition_notes(run, lineages, cells)],
-        reserved=(experiment.leakage.reserved or None) if run.makes_data else None,
+        reserved=(experiment.reserved or None) if run.makes_data else None,
         datasets=datasets,
         curves=run_curves(run),
         catalog=run.unchanged_catalog,

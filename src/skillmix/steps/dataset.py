@@ -31,7 +31,7 @@ class DatasetKind(StepKind[DatasetStep]):
 
     def check(self, step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Read the files of evaluations, and refuse to replace a folder that is not a data set."""
-        bars_for(experiment, catalog)
+        bars_for(experiment, catalog, step.leakage or experiment.leakage)
         catalog.excluded(step.exclude)
         require_replaceable(run.step(step.name) / "dataset", DATASET)
 
