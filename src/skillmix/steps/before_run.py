@@ -14,7 +14,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.costs import Price, price_of
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, cells_of, settings_by_model
-from skillmix.experiment.step_base import Step
+from skillmix.experiment.step_base import Step, student_name
 from skillmix.models.specs import parse_spec
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.calling import StepContext, opened_models
@@ -68,7 +68,7 @@ def _check_students(context: StepContext, steps: Sequence[Step]) -> None:
     """Find students without a model, unless one of these steps trains it, and students that a step must not ask."""
     will_be_trained: set[str] = set()
     for step in steps:
-        for name in step.student_names:
+        for name in map(student_name, step.model_references):
             if name not in will_be_trained:
                 require_trained(context.experiment, name)
         kind_of(step).check_students(step, context)

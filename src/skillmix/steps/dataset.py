@@ -9,6 +9,7 @@ from typing import Final
 from skillmix.catalog.catalog import Catalog, Setting
 from skillmix.catalog.combinations import Combination, Draw, all_combinations, training_draw
 from skillmix.datasets.leakage import bars_for
+from skillmix.datasets.row_files import require_parquet
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.steps import DatasetStep
@@ -30,7 +31,8 @@ class DatasetKind(StepKind[DatasetStep]):
     """Write or join a data set."""
 
     def check(self, step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Read the files of evaluations, and refuse to replace a folder that is not a data set."""
+        """Look for pyarrow and the files of evaluations, and refuse to replace a folder that is not a data set."""
+        require_parquet()
         bars_for(experiment, catalog, step.leakage or experiment.leakage)
         catalog.excluded(step.exclude)
         require_replaceable(run.step(step.name) / "dataset", DATASET)
