@@ -1,5 +1,6 @@
 """The paper's experiment files: a rehearsal of all stages with scripted models, and the rules that the files state."""
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -16,11 +17,20 @@ WHOLE = ["paper-llama2-13b", "paper-mistral-7b"]
 TRAINED = ["m1", "m12", "m123", "m123-8000", "m1234"]
 EVALUATED = ["eval", "figure-2", "table-4", "table-6"]
 REPLAYED = Path("texts/replay.txt")
+_GRADED = "{topic}, {skills_str}, {num_sentences_str}: {student_answer}\n{skills_defs}\n{rubric_items}"
+PROMPTS = {
+    "generate-1.txt": "Own words on {topic}: {skills_str}.\n{skills_defs_and_examples_simple}\nBegin with 'Answer:'.",
+    "generate-2.txt": "Own words again, with up to {num_sentences_str}. Begin with 'Answer:'.",
+    "grade-gpt.txt": f"Own words on {_GRADED}",
+    "grade-claude.txt": f"Other words on {_GRADED}",
+}
+"""Prompts of a user, with the slots of the original templates."""
 
 
 def rehearsal(model: Path) -> list[str]:
     """Changes that replace every model and make every step small; the steps themselves stay as they are."""
-    changes = {
+    changes: dict[str, object] = {
+        "prompts": "own-prompts",
         "students.gpt.model": "scripted:student?skill=0.95",
         "students.base.model": f"local:{model}",
         "students.base.max_tokens": 4,
@@ -44,15 +54,24 @@ def rehearsal(model: Path) -> list[str]:
     return [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
 
 
-def test_a_rehearsal_goes_through_all_stages_and_writes_every_table(
-    in_folder: Path, small_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rehearsal_goes_through_all_stages_and_writes_every_table(in_folder: Path, small_model: Path) -> None:
     REPLAYED.parent.mkdir()
     REPLAYED.write_text("Plain text of common crawl, and code.\n" * 20, encoding="utf-8")
+
+    Path("own-prompts").mkdir()
+    for name, words in PROMPTS.items():
+        Path("own-prompts", name).write_text(words, encoding="utf-8")
 
     assert main(["run", str(EXPERIMENTS / "paper-mistral-7b.yaml"), *rehearsal(small_model)]) == 0
 
     run = open_run("paper-mistral-7b")
+    # The prompts of the user reach the writer, both graders and the training data.
+    assert main(["export", run.name, "--what", "calls", "--output", "calls.jsonl"]) == 0
+    calls = [json.loads(line) for line in Path("calls.jsonl").read_text(encoding="utf-8").splitlines()]
+    starts = {call["messages"][0]["content"].partition(":")[0].partition(" on ")[0] for call in calls}
+    assert starts == {"Own words", "Other words"}
+    data = (run.path / "d3" / "dataset" / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    assert data and all(json.loads(row)["messages"][0]["content"].startswith("Own words on") for row in data)
     tables = run.path / "report" / "tables"
 
     def table(name: str) -> pd.DataFrame:
@@ -67,9 +86,9 @@ def test_a_rehearsal_goes_through_all_stages_and_writes_every_table(
             for metric in ("full marks", "skill fraction", "all skills")[:metrics]:
                 assert own[f"k = 5, {metric} value"].notna().any()
     # Table 4: the two full data sets, and the sample between them.
-    data = table("data-efficiency").set_index("student")["conversations"]
-    assert data["m123-8000"] == 15
-    assert data["m12"] < data["m123"] and data["m123-8000"] < data["m123"]
+    sizes = table("data-efficiency").set_index("student")["conversations"]
+    assert sizes["m123-8000"] == 15
+    assert sizes["m12"] < sizes["m123"] and sizes["m123-8000"] < sizes["m123"]
     # Table 5: both graders on the same texts.
     graders = table("graders-side-by-side")
     assert set(zip(graders["student"], graders["setting"], graders["grader"], strict=True)) == {
