@@ -68,7 +68,8 @@ def test_a_rehearsal_goes_through_all_stages_and_writes_every_table(in_folder: P
     # The prompts of the user reach the writer, both graders and the training data.
     assert main(["export", run.name, "--what", "calls", "--output", "calls.jsonl"]) == 0
     calls = [json.loads(line) for line in Path("calls.jsonl").read_text(encoding="utf-8").splitlines()]
-    starts = {call["messages"][0]["content"].partition(":")[0].partition(" on ")[0] for call in calls}
+    prompts = [next(m["content"] for m in call["messages"] if m["role"] == "user") for call in calls]
+    starts = {prompt.partition(" on ")[0] for prompt in prompts}
     assert starts == {"Own words", "Other words"}
     data = (run.path / "d3" / "dataset" / "train.jsonl").read_text(encoding="utf-8").splitlines()
     assert data and all(json.loads(row)["messages"][0]["content"].startswith("Own words on") for row in data)
