@@ -14,7 +14,8 @@ from skillmix.checkers.judge import Verdict
 from skillmix.datasets.build import WrittenDataset
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import ShownMode, experiment_of, load_experiment
+from skillmix.experiment.data_settings import ShownMode
+from skillmix.experiment.experiment import experiment_of, load_experiment
 from skillmix.experiment.recipes import plain_recipe, recipe_named
 from skillmix.grading.answers import plain_answer
 from skillmix.grading.points import FULL_MARKS, METRICS, decide_points, text_score

@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,18 @@ from pyarrow import parquet
 from skillmix.catalog.combinations import is_reserved
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
-from skillmix.datasets.build import WrittenDataset
+from skillmix.datasets import waves
+from skillmix.datasets.build import DatasetPlan, WrittenDataset
+from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
-from skillmix.datasets.leakage import evaluated
+from skillmix.datasets.leakage import bars_of, evaluated
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import load_experiment
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.grading.answers import RULES
 from skillmix.grading.points import text_score
 from skillmix.grading.sentences import count_sentences
+from skillmix.runs.reading.decisions import DecisionRules, decision_rules
 from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import open_run
 from skillmix.runs.scheduler import StopReason
@@ -649,3 +653,44 @@ def test_several_runs_become_one_set_with_their_names(in_folder: Path, capsys: p
 
     assert {row["run"] for row in rows(in_folder / "both")} == {"data", "more"}
     assert made["folder"] == "both"
+
+
+def test_the_filters_of_copies_and_examples_can_be_switched_off(in_folder: Path) -> None:
+    catalog = load_catalog("paper")
+    own = "A quiet harbour waits for boats that nobody has built."
+    texts = corpus_of([own, own, own.replace("built", "seen"), catalog.skills[0].example])
+    bars = bars_of(catalog, partition=None, evaluations={}, reserved=0.0)
+    usual = DatasetPlan("d", plain_recipe([1]), catalog, None, bars, "list", "standard", 0.6, 0.0)
+    examples_kept = replace(usual, keeps_example_copies=True)
+    all_kept = replace(examples_kept, near_duplicates=None, keeps_exact_duplicates=True)
+
+    assert [r.why for r in usual.removals(texts)] == ["exact copy", "near copy", "repeats an example"]
+    assert [r.why for r in examples_kept.removals(texts)] == ["exact copy", "near copy"]
+    assert all_kept.removals(texts) == []
+
+
+def test_the_card_says_which_filters_were_switched_off(in_folder: Path) -> None:
+    off = {"near_duplicates": None, "exact_duplicates": "keep", "example_copies": "keep", "validation": 0}
+
+    made = run(in_folder, step("d1", k=[1], target=12), dataset=off).datasets["d1"]
+
+    assert (made.written.train, made.written.validation) == (12, 0)
+    card = (made.folder / "README.md").read_text(encoding="utf-8")
+    assert "Near copies and exact copies were kept." in card
+    assert "eight words of an example in a row, were kept." in card
+
+
+def test_a_step_keeps_texts_by_its_own_rules(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counters: Counter[str] = Counter()
+
+    def counted(*given: Any, **named: Any) -> DecisionRules:
+        rules = decision_rules(*given, **named)
+        counters[rules.rules.counter] += 1
+        return rules
+
+    monkeypatch.setattr(waves, "decision_rules", counted)
+
+    assert run(in_folder, step("one", k=[1], target=5, generations=2)).is_complete
+    assert set(counters) == {"robust"}
+    assert run(in_folder, step("two", k=[1], target=5, rules="paper"), name="strict").is_complete
+    assert set(counters) == {"robust", "original"}

@@ -17,7 +17,7 @@ from skillmix.datasets import shown
 from skillmix.datasets.leakage import bars_of
 from skillmix.datasets.shown import ShownRule, skills_shown
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import ShownMode
+from skillmix.experiment.data_settings import ShownMode
 from skillmix.runs.helper_process import LostHelper
 from skillmix.steps.run import run_experiment
 

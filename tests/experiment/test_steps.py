@@ -23,8 +23,18 @@ STEPS: list[dict[str, Any]] = [
         "combinations": 10,
         "generations": 2,
         "stop_below": 0.1,
+        "exclude": ["red herring"],
     },
     {"name": "again", "stage": "grade", "of": ["write", "eval"], "graders": ["second"]},
+    {
+        "name": "some",
+        "stage": "grade",
+        "of": ["write", "eval"],
+        "graders": ["second"],
+        "students": ["step:tuned"],
+        "settings": ["train"],
+        "k": [3],
+    },
     {"name": "report", "stage": "report"},
 ]
 
@@ -42,7 +52,9 @@ def steps() -> dict[str, Step]:
 
 def cell(source: str, student: str, grader: str, setting: Any, k: int) -> UndrawnCell:
     combinations, generations = (5, 3) if source == "write" else (10, 2)
-    return UndrawnCell(source, student, (grader,) if grader else (), setting, k, combinations, generations, False)
+    exclude = ("red herring",) if source == "eval" else ()
+    graders = (grader,) if grader else ()
+    return UndrawnCell(source, student, graders, setting, k, combinations, generations, False, exclude=exclude)
 
 
 def test_a_step_names_the_students_and_graders_that_it_asks(steps: dict[str, Step]) -> None:
@@ -53,6 +65,7 @@ def test_a_step_names_the_students_and_graders_that_it_asks(steps: dict[str, Ste
         "data": (("base",), ("judge",)),
         "eval": (("tuned", "base", "base"), ("judge",)),
         "again": ((), ("second",)),
+        "some": ((), ("second",)),
     }
 
 
@@ -67,6 +80,7 @@ def test_a_step_names_the_models_and_steps_that_it_needs(steps: dict[str, Step])
         "both": ["data"],
         "tuned": ["both"],
         "again": ["write", "eval"],
+        "some": ["write", "eval"],
     }
     assert [name for name, step in steps.items() if step.trains_model] == ["tuned"]
 
@@ -81,6 +95,30 @@ def test_a_grade_step_has_the_cells_of_other_steps_with_its_own_graders(steps: d
     }
 
 
+def test_a_grade_step_takes_only_the_wanted_students_settings_and_k(steps: dict[str, Step]) -> None:
+    assert set(steps["some"].undrawn_cells(list(steps.values()))) == {cell("eval", "tuned", "second", "train", 3)}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"students": ["base", "nobody"]}, "no step in `of` has texts with student nobody"),
+        ({"settings": ["held-out"]}, "no step in `of` has texts with setting held-out"),
+        ({"k": [2, 9]}, "no step in `of` has texts with k = 9"),
+        ({"k": []}, "the list is empty"),
+    ],
+)
+def test_a_grade_step_that_would_grade_nothing_is_a_fault(change: dict[str, Any], fault: str) -> None:
+    document = {
+        "name": "x",
+        "students": {"base": {"model": "scripted:student"}},
+        "graders": {"judge": {"model": "scripted:grader"}},
+        "steps": [STEPS[0], {"name": "again", "stage": "grade", "of": ["write"], "graders": ["judge"], **change}],
+    }
+    with pytest.raises(UserError, match=fault):
+        experiment_of(document, source="test")
+
+
 def test_planned_conversations_count_each_cell_once(steps: dict[str, Step]) -> None:
     planned = {name: step.conversations(list(steps.values())) for name, step in steps.items()}
 
@@ -92,15 +130,16 @@ def test_planned_conversations_count_each_cell_once(steps: dict[str, Step]) -> N
         "tuned": 0,
         "eval": evaluate,
         "again": write + evaluate,
+        "some": 10 * 2,
         "report": 0,
     }
 
 
-def test_settings_drawn_from_include_those_of_graded_steps(steps: dict[str, Step]) -> None:
-    drawn = {name: step.settings_drawn_from(list(steps.values())) for name, step in steps.items()}
+def test_pools_drawn_from_include_those_of_graded_steps(steps: dict[str, Step]) -> None:
+    drawn = {name: step.pools_drawn_from(list(steps.values())) for name, step in steps.items()}
 
-    assert drawn["again"] == ("all", "train")
-    assert drawn["data"] == ("train",)
+    assert drawn["again"] == (("all", ()), ("train", ("red herring",)), ("all", ("red herring",)))
+    assert drawn["data"] == (("train", ()),)
     assert drawn["report"] == ()
 
 
@@ -113,7 +152,7 @@ def test_settings_drawn_from_include_those_of_graded_steps(steps: dict[str, Step
         ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(x)"}, "no recipe"),
         ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(1)", "k": [1]}, "says which k"),
         ({"writer": "base", "graders": ["judge"], "target": {1: 5}, "k": [1, 2]}, "target names k"),
-        ({"of": ["d0"], "target": 3}, "do not apply"),
+        ({"of": ["d0"], "target": 3}, "only a writer takes target"),
         ({"of": ["d0"], "shares": {1: 1}}, "need a size"),
         ({"of": ["nowhere"]}, "no earlier dataset step"),
         (

@@ -1,6 +1,6 @@
 """Replies with shortened, paraphrased, reordered and decorated names: nearly all are read, and none is read wrong.
 
-`blind_replies.jsonl` was written by someone who had not seen the reader, `own_replies.jsonl` by its author. Each line
+`blind_replies.jsonl` was written by people who had not seen the reader, `own_replies.jsonl` by its author. Each line
 has id, prompt, skills, topic, text and reply, and `truth`: 1, 0 or null for each skill, topic, sense and length.
 """
 
@@ -14,7 +14,7 @@ from skillmix.grading.reader import read_grades
 from skillmix.prompts.rubric import rubric_of
 
 HERE = Path(__file__).parent
-LEAST_RIGHT = 38
+LEAST_RIGHT = 0.95
 
 
 def replies(name: str) -> list[dict[str, Any]]:
@@ -49,8 +49,8 @@ def test_replies_of_the_author_are_read_right(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.skipif(not BLIND, reason="there are no blind replies")
-def test_blind_replies_are_read_right_but_for_two_and_none_wrong() -> None:
+def test_blind_replies_are_read_right_but_for_a_twentieth_and_none_wrong() -> None:
     verdicts = {case["id"]: judged(case) for case in BLIND}
 
     assert [name for name, verdict in verdicts.items() if verdict == "wrong"] == []
-    assert list(verdicts.values()).count("right") >= LEAST_RIGHT, verdicts
+    assert list(verdicts.values()).count("right") >= LEAST_RIGHT * len(verdicts), verdicts

@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 
 from skillmix import report as report_package
+from skillmix.commands import main
 from skillmix.report.write import ReportOptions
+from skillmix.scores.scoring import run_scores
 from tests.report.cases import Reported, reported, run_document
 from tests.report.conftest import inside
 from tests.report.expected_figures import FIGURES, check_figure
@@ -148,7 +150,7 @@ def test_a_run_that_draws_without_common_skills(tmp_path: Path) -> None:
     with inside(tmp_path):
         rare = reported(Case(SecondRun(run_document(tmp_path, document))), ReportOptions(figures=False))
 
-    assert "draws without common" in (rare.folder / "tables" / "common-skills-removed.md").read_text(encoding="utf-8")
+    assert "drawn without common" in (rare.folder / "tables" / "common-skills-removed.md").read_text(encoding="utf-8")
     for name in rare.tables:
         assert_table(table(rare, name), expected(rare.case, name))
 
@@ -166,3 +168,33 @@ def test_every_table_is_also_written_as_json(by_code: Reported) -> None:
 def rows_of_templates(reported: Reported) -> list[Row]:
     rows: list[Row] = json.loads((reported.folder / "tables" / "templates.json").read_text(encoding="utf-8"))
     return [row for row in rows if row["full marks"] and row["same words"] is not None]
+
+
+def test_a_step_that_draws_without_common_skills_and_one_that_is_graded_twice(tmp_path: Path) -> None:
+    step = {"stage": "evaluate", "students": ["s"], "graders": ["g"], "settings": ["train", "all"], "k": [5]}
+    size = {"combinations": 5, "generations": 2}
+    document = {
+        "name": "steps",
+        "catalog": "paper",
+        "students": {"s": {"model": "scripted:student?skill=0.9"}},
+        "graders": {"g": {"model": "scripted:grader", "rounds": 1}, "h": {"model": "scripted:grader", "rounds": 1}},
+        "steps": [
+            {"name": "usual", **step, **size},
+            {"name": "rare", **step, **size, "exclude": ["common"]},
+            {"name": "again", "stage": "grade", "of": ["usual"], "graders": ["h"], "settings": ["all"]},
+        ],
+    }
+    with inside(tmp_path):
+        run_document(tmp_path, document)
+        assert main(["report", "steps", "--no-figures"]) == 0
+        scores = {(s.setting, s.grader): s for s in run_scores("steps") if s.metric == "full_marks"}
+        removed = pd.read_csv("runs/steps/report/tables/common-skills-removed.csv").iloc[0]
+        graders = pd.read_csv("runs/steps/report/tables/graders-side-by-side.csv")
+        agreement = pd.read_csv("runs/steps/report/tables/graders-agreement.csv")
+
+    for setting in ("train-without-common", "all-without-common"):
+        assert removed[f"{setting}, full marks value"] == scores[setting, "g"].value
+    assert not any(column.startswith(("train,", "all,")) for column in removed.index)
+    # The second grader has graded one setting, and only that one has two graders.
+    assert list(zip(graders["setting"], graders["grader"], strict=True)) == [("all", "g"), ("all", "h")]
+    assert dict(zip(agreement["criterion"], agreement["criteria of texts"], strict=True))["sense"] == 5 * 2

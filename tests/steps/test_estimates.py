@@ -27,12 +27,14 @@ def test_the_papers_recipes_tell_calls_tokens_cost_and_gpu_hours(name: str) -> N
     assert by_step["m123", "base"].input_tokens == 4000 * 64 * (1024 + 256)
     assert 6 < (by_step["m123", "base"].gpu_hours or 0) < 14
     assert all(e.cost_usd is not None and e.gpu_hours is not None for e in found)
-    assert sum(e.calls for e in found if e.step == "d1, at most") == 7500 * (2 + 3 * 3)
-    assert sum(e.calls for e in found if e.step == "d1, at least") == 4077 * (2 + 3)
+    assert sum(e.calls for e in found if e.step == "d1, at most") == 5000 * (2 + 3 * 3)
+    assert sum(e.calls for e in found if e.step == "d1, at least") == 5000 * (2 + 3)
     assert {e.role for e in found if e.step == "d1, at most"} == {"writer", "grader"}
     assert {e.role for e in found if e.step == "m1"} == {"training"}
-    assert {e.step for e in found if e.is_lower_bound} == {"d1, at least", "d2, at least", "d3, at least"}
-    assert sum(e.calls for e in found if e.model == "step:m123") == pytest.approx(2 * 3 * 3 * 5 * 100, rel=0.01)
+    assert {e.step for e in found if e.is_lower_bound} == {f"d{k}, at least" for k in (1, 2, 3, 4)}
+    assert sum(e.calls for e in found if (e.step, e.model) == ("eval", "step:m123")) == pytest.approx(
+        2 * 3 * 3 * 5 * 100, rel=0.01
+    )
 
 
 def test_an_unknown_part_makes_an_unknown_sum() -> None:

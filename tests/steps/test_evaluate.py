@@ -575,3 +575,68 @@ def test_reserved_sets_need_a_share_of_them(in_folder: Path) -> None:
 
     with pytest.raises(UserError, match=r"needs leakage\.reserved above 0"):
         run_experiment(path)
+
+
+def test_one_step_leaves_out_skills_that_another_draws(in_folder: Path) -> None:
+    file = experiment(in_folder, settings=["train"], k=[5], combinations=20, generations=1)
+    document = yaml.safe_load(file.read_text(encoding="utf-8"))
+    document["steps"].append({**document["steps"][0], "name": "uncommon", "exclude": ["common"]})
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    assert run_experiment(file).is_complete
+
+    common = set(open_run("tiny").catalog.exclude["common"])
+    cells = {key.setting: cell for key, cell in scored_cells("tiny").items()}
+    assert set(cells) == {"train", "train-without-common"}
+    assert any(common & set(c.skills) for c in cells["train"].combinations)
+    assert not any(common & set(c.skills) for c in cells["train-without-common"].combinations)
+    assert [len(cell.combinations) for cell in cells.values()] == [20, 20]
+
+
+def test_data_sets_stay_apart_from_an_evaluation_without_some_skills(in_folder: Path) -> None:
+    file = experiment(in_folder, settings=["train"], k=[1], combinations=200, generations=1, exclude=["common"])
+    document = yaml.safe_load(file.read_text(encoding="utf-8"))
+    writing = {"stage": "dataset", "writer": "base", "graders": ["judge"], "k": [1]}
+    document["steps"].append({**writing, "name": "d1", "target": 400, "exclude": ["metaphor"]})
+    document["students"]["base"]["model"] = "scripted:student?skill=1"
+    document["graders"]["judge"] = {"model": "scripted:grader", "rounds": 1}
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    data = run_experiment(file).datasets["d1"]
+
+    lineage = yaml.safe_load((data.folder / "skillmix.json").read_text(encoding="utf-8"))
+    (cell,) = scored_cells("tiny").values()
+    assert not {c.id for c in cell.combinations} & set(lineage["combinations"])
+    assert "metaphor" not in lineage["counts"]["skills"] and len(lineage["counts"]["skills"]) > 30
+
+
+@pytest.mark.parametrize("stage", ["evaluate", "generate", "dataset"])
+def test_an_unknown_name_in_the_exclude_list_of_a_step_is_refused(in_folder: Path, stage: str) -> None:
+    steps: dict[str, dict[str, Any]] = {
+        "evaluate": {"students": ["base"], "graders": ["judge"]},
+        "generate": {"students": ["base"], "k": [1]},
+        "dataset": {"writer": "base", "graders": ["judge"], "k": [1], "target": 3},
+    }
+    file = experiment(in_folder)
+    document = yaml.safe_load(file.read_text(encoding="utf-8"))
+    document["steps"] = [{"name": "one", "stage": stage, **steps[stage], "exclude": ["uncommon"]}]
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    with pytest.raises(UserError, match="No skill named 'uncommon'"):
+        run_experiment(file)
+    assert not (in_folder / "runs").exists()
+
+
+def test_a_grader_can_grade_some_texts_of_a_step(in_folder: Path) -> None:
+    file = experiment(in_folder)
+    document = yaml.safe_load(file.read_text(encoding="utf-8"))
+    document["graders"]["second"] = {"model": "scripted:grader", "rounds": 1}
+    again = {"name": "again", "stage": "grade", "of": ["eval"], "graders": ["second"]}
+    document["steps"].append({**again, "students": ["base"], "settings": ["all"], "k": [3]})
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    assert run_experiment(file).counts["again"].called == 6 * 2
+
+    second = {(key.setting, key.k): cell for key, cell in scored_cells("tiny").items() if key.grader == "second"}
+    assert set(second) == {("all", 3)}
+    assert all(points for texts in second["all", 3].points for points in texts)

@@ -100,7 +100,11 @@ def test_a_process_that_may_not_write_changes_nothing(
 ) -> None:
     if words == ["train"]:
         document = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-        document["steps"].append({"name": "m1", "stage": "train", "base": "base", "data": ["d1"]})
+        Path("small").mkdir()
+        for name in ("config.json", "model.safetensors"):
+            Path("small", name).write_text("{}", encoding="utf-8")
+        document["students"]["small"] = {"model": "local:small"}
+        document["steps"].append({"name": "m1", "stage": "train", "base": "small", "data": ["d1"]})
         Path(file).write_text(yaml.safe_dump(document), encoding="utf-8")
     before = state()
 
@@ -191,3 +195,71 @@ def test_a_refused_import_leaves_no_experiment(in_folder: Path, words: Callable[
         assert main(words(in_folder, "One.", "")) == 2
 
     assert not Path("runs/old/experiment.yaml").exists()
+
+
+TRAIN = {"name": "m1", "stage": "train", "base": "small", "data": ["d1"], "steps": 1, "batch": 1}
+LATER = [
+    TRAIN,
+    {**EVALUATE, "name": "after", "students": ["step:m1"]},
+    {"name": "again", "stage": "grade", "of": ["after"], "graders": ["second"]},
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ("steps.m1.replay={sources: [data/replay]}", "Step 'm1': There is no data/replay to replay"),
+        ("steps.m1.replay={sources: [texts.jsonl], field: body}", "texts.jsonl:1 has no text under 'body'"),
+        ("steps.m1.replay={sources: [empty]}", "replay.sources holds no text"),
+        ("students.small.model=local:models/missing", "There is no checkpoint in models/missing"),
+        ("students.small.model=local:weightless", "There are no safetensors weights in weightless"),
+        ("students.small.model=scripted:student", "scripted:student cannot be trained"),
+        ("steps.m1.base=step:m0", "no earlier train step is called 'm0'"),
+        ("steps.m1.data=[./nosuch.jsonl]", "There is no data set ./nosuch.jsonl"),
+        ("graders.second.model=openai:gpt-4", "OPENAI_API_KEY"),
+        ("graders.second.model=anthropic:claude-3-opus-20240229", "ANTHROPIC_API_KEY"),
+        ("prompts=my/prompts", "There is no prompt set 'my/prompts'"),
+        ("graders.second.prompts=mine", "no grader prompt 'mine'"),
+        ("students.small.trained_on=data/missing", "students.small"),
+        ("students.small.lineage=data/missing", "students.small"),
+        ("steps.report.runs=[nosuch]", "nosuch"),
+    ],
+)
+def test_what_a_later_step_lacks_stops_the_run_before_the_first_call(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], change: str, fault: str
+) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    (in_folder / "texts.jsonl").write_text('{"text": "Plain text."}\n', encoding="utf-8")
+    (in_folder / "empty").mkdir()
+    for name, files in {"small": ("config.json", "model.safetensors"), "weightless": ("config.json",)}.items():
+        (in_folder / name).mkdir()
+        for file in files:
+            (in_folder / name / file).write_text("{}", encoding="utf-8")
+    document: dict[str, Any] = {
+        "name": "later",
+        "students": {"base": {"model": "scripted:student?skill=1"}, "small": {"model": "local:small"}},
+        "graders": {"judge": {"model": "scripted:grader", "rounds": 1}, "second": {"model": "scripted:grader"}},
+        "steps": [DATASET, *LATER, {"name": "report", "stage": "report"}],
+    }
+    path = in_folder / "later.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    assert main(["run", str(path), "--set", change]) == 2
+
+    shown = capsys.readouterr().err
+    assert fault in shown and "hint: " in shown
+    assert not Path("runs").exists()
+
+
+def test_only_the_steps_that_run_need_their_files(in_folder: Path) -> None:
+    document: dict[str, Any] = {
+        "name": "later",
+        "students": {"base": {"model": "scripted:student?skill=1"}, "small": {"model": "local:nosuch"}},
+        "graders": {"judge": {"model": "scripted:grader", "rounds": 1}, "second": {"model": "openai:gpt-4"}},
+        "steps": [DATASET, *LATER],
+    }
+    file = in_folder / "later.yaml"
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    assert main(["dataset", str(file)]) == 0

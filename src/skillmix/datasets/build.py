@@ -12,12 +12,12 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.datasets.card import CardFacts, dataset_card, dataset_info
 from skillmix.datasets.corpus import Corpus, corpus_of
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield, figures_of
-from skillmix.datasets.kept_texts import KeptText, removals, span_of
+from skillmix.datasets.kept_texts import KeptText, Removal, removals, span_of
 from skillmix.datasets.leakage import EVALUATED, WRITE_FOR_TRAINING, Bars, names_inside, refuse_leaks, refuse_names
 from skillmix.datasets.row_files import Prompting, Written, prompts_shown, write_rows
 from skillmix.datasets.shown import ShownRule
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import ShownMode
+from skillmix.experiment.data_settings import ShownMode
 from skillmix.experiment.recipes import DataRecipe, draw_set
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
 from skillmix.prompts.files import load_prompts
@@ -102,6 +102,8 @@ class DatasetPlan:
     prompts: str
     near_duplicates: float | None
     validation: float
+    keeps_exact_duplicates: bool = False
+    keeps_example_copies: bool = False
     graders: tuple[str, ...] = ()
     decoding: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
@@ -112,8 +114,17 @@ class DatasetPlan:
 
     @property
     def examples(self) -> list[str]:
-        """Examples that no answer may repeat."""
+        """Examples of the prompts, which no answer may repeat unless the plan keeps such answers."""
         return prompt_examples(self.catalog, self.copied)
+
+    def removals(self, corpus: Corpus) -> list[Removal]:
+        """The texts that the plan leaves out as copies."""
+        return removals(
+            corpus,
+            examples=[] if self.keeps_example_copies else self.examples,
+            threshold=self.near_duplicates,
+            keeps_exact=self.keeps_exact_duplicates,
+        )
 
     @cached_property
     def shown_rule(self) -> ShownRule:
@@ -126,7 +137,7 @@ def without_copies_and_leaks(
 ) -> tuple[list[KeptText], Corpus, LeftOut]:
     """Remove copies and texts that show too much; return the others, their corpus, and the counts of texts left out."""
     corpus = corpus_of(t.text for t in texts)
-    copies = removals(corpus, examples=plan.examples, threshold=plan.near_duplicates)
+    copies = plan.removals(corpus)
     gone = {removal.text_index for removal in copies}
     shown = [
         (r.why, texts[r.text_index].text, texts[r.copy_of].text if r.copy_of is not None else "an example")
@@ -266,6 +277,8 @@ def _facts(plan: DatasetPlan, texts: Sequence[KeptText], written: Written, shown
         partition=plan.catalog.partition(plan.partition).name,
         reserved=plan.bars.reserved,
         near_duplicates=plan.near_duplicates,
+        keeps_exact_duplicates=plan.keeps_exact_duplicates,
+        keeps_example_copies=plan.keeps_example_copies,
         validation=plan.validation,
         train=written.train,
         held_back=written.validation,

@@ -22,6 +22,8 @@ class CardFacts:
     partition: str
     reserved: float
     near_duplicates: float | None
+    keeps_exact_duplicates: bool
+    keeps_example_copies: bool
     validation: float
     train: int
     held_back: int
@@ -53,7 +55,7 @@ def dataset_card(facts: CardFacts, figures: DatasetCounts, left: LeftOut, yields
         "## What was left out",
         _left_out(left),
         "## What is in it",
-        _content(figures),
+        _content(facts, figures),
         "## Leakage",
         _leakage(facts, figures, left),
         "## Licence",
@@ -89,10 +91,7 @@ def _making(facts: CardFacts, yields: Sequence[SamplingYield]) -> str:
         f"- Written with the prompts {', '.join(facts.written_with)}"
         + (f"; decoding: {'; '.join(facts.decoding)}." if facts.decoding else "."),
         _rendering(facts),
-        "- Near copies are texts whose three-word runs overlap with those of an earlier text by "
-        f"{share(facts.near_duplicates)} or more."
-        if facts.near_duplicates is not None
-        else "- Near copies were kept; exact copies were removed.",
+        _copies(facts),
     ]
     if not yields:
         return "\n".join(lines)
@@ -111,6 +110,17 @@ def _making(facts: CardFacts, yields: Sequence[SamplingYield]) -> str:
     ]
     header = ("k", "target", "taken", "conversations", "full marks", "yield", "waves", "per skill")
     return "\n".join(lines) + "\n\n" + markdown_table(header, rows, right=frozenset(range(7)))
+
+
+def _copies(facts: CardFacts) -> str:
+    if facts.near_duplicates is not None:
+        return (
+            "- Near copies are texts whose three-word runs overlap with those of an earlier text by "
+            f"{share(facts.near_duplicates)} or more."
+        )
+    if facts.keeps_exact_duplicates:
+        return "- Near copies and exact copies were kept."
+    return "- Near copies were kept; exact copies were removed."
 
 
 def _rendering(facts: CardFacts) -> str:
@@ -154,7 +164,7 @@ def _cut(text: str) -> str:
     return escaped if len(escaped) <= 120 else f"{escaped[:119]}…"
 
 
-def _content(figures: DatasetCounts) -> str:
+def _content(facts: CardFacts, figures: DatasetCounts) -> str:
     lengths = ", ".join(f"k = {k}: {median:g}" for k, median in figures.words_by_k.items())
     unusable = {status: n for status, n in figures.first_answers.items() if status != "fine"}
     lines = []
@@ -165,7 +175,8 @@ def _content(figures: DatasetCounts) -> str:
         f"- Distinct four-word runs, as a share of all (distinct-4): {share(figures.distinct_4)}.",
         f"- Texts with a six-word run of three or more texts: {whole(figures.framed)} of {whole(figures.texts)}.",
         f"- Texts with a quarter or more of the three-word runs of an example: {whole(figures.near_examples)} of "
-        f"{whole(figures.texts)}. Texts with half or more, or with eight words of an example in a row, were left out.",
+        f"{whole(figures.texts)}. Texts with half or more, or with eight words of an example in a row, were "
+        f"{'kept' if facts.keeps_example_copies else 'left out'}.",
         "- Unusable first answers, marked in `first_answer`: "
         + (", ".join(f"{whole(n)} {status}" for status, n in unusable.items()) or "none")
         + ".",

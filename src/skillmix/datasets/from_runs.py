@@ -17,7 +17,8 @@ from skillmix.datasets.leakage import Bars, bars_for, bars_of, combinations_in, 
 from skillmix.datasets.row_files import prompts_shown, read_rows, require_parquet
 from skillmix.datasets.waves import Waves
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import Experiment, ShownMode, StudentSettings
+from skillmix.experiment.data_settings import ShownMode
+from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.recipes import DataRecipe
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
@@ -55,20 +56,23 @@ def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
     """The plan of a dataset step."""
     experiment = context.experiment
     writer = settings_for(experiment, student_name(step.writer)) if step.writer else None
+    leakage = step.leakage or experiment.leakage
     return DatasetPlan(
         name=f"{experiment.name}-{step.name}",
         recipe=step.data_recipe,
         catalog=context.catalog,
         partition=experiment.partition,
-        bars=bars_for(experiment, context.catalog),
-        names=experiment.leakage.names,
+        bars=bars_for(experiment, context.catalog, leakage),
+        names=leakage.names,
         prompts=step.prompts or experiment.prompts,
         near_duplicates=step.near_duplicates,
+        keeps_exact_duplicates=step.exact_duplicates == "keep",
+        keeps_example_copies=step.example_copies == "keep",
         validation=step.validation,
         graders=tuple(step.graders),
         decoding=(f"{step.writer}: {_decoding(writer)}",) if writer else (),
         copied=tuple(sorted({s.prompts or experiment.prompts for s in experiment.students.values()})),
-        shown=experiment.leakage.shown,
+        shown=leakage.shown,
         only_requested=step.only_requested,
     )
 

@@ -75,14 +75,19 @@ class Removal:
     """Index of the earlier text that it repeats; None for an example."""
 
 
-def removals(corpus: Corpus, *, examples: Sequence[str], threshold: float | None) -> list[Removal]:
+def removals(
+    corpus: Corpus, *, examples: Sequence[str], threshold: float | None, keeps_exact: bool = False
+) -> list[Removal]:
     """The copies among texts, in order; each text is compared with earlier ones only, so later texts change nothing.
 
-    A text repeats an example if it has eight words of it in a row, or half of its three-word runs.
+    A text repeats an example if it has eight words of it in a row, or half of its three-word runs. With `keeps_exact`,
+    texts are compared with the examples only.
     """
     copied = holds_run_of(corpus, examples, length=COPIED_WORDS) | (example_shares(corpus, examples) >= FOLLOWS)
     own = [index for index in range(len(corpus)) if not copied[index]]
     by_index = {index: Removal(index, "repeats an example") for index in range(len(corpus)) if copied[index]}
+    if keeps_exact:
+        return list(by_index.values())
     for index, earlier in zip(own, earlier_copies(corpus.part(own), threshold=threshold), strict=True):
         if earlier is not None:
             is_exact = _same_words(corpus, index, own[earlier])

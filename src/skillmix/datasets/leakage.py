@@ -19,6 +19,7 @@ from skillmix.catalog.names import before_parenthesis
 from skillmix.catalog.yaml import read_text
 from skillmix.datasets.corpus import words_of
 from skillmix.errors import UserError
+from skillmix.experiment.data_settings import LeakageSettings
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import step_cells
 from skillmix.experiment.step_base import student_name
@@ -98,14 +99,13 @@ def _shown(combination: Combination, bars: Bars) -> str:
     return f"{'; '.join(combination.skills)} on {combination.topic}" + (f", in {where}" if where else "")
 
 
-def bars_for(experiment: Experiment, catalog: Catalog) -> Bars:
-    """The bars for the data sets of an experiment."""
+def bars_for(experiment: Experiment, catalog: Catalog, leakage: LeakageSettings) -> Bars:
+    """The bars for a data set of an experiment."""
     evaluations = evaluated(experiment, catalog)
-    for name in experiment.leakage.evaluations:
+    for name in leakage.evaluations:
         for combination in combinations_in(Path(name)):
             evaluations.setdefault(combination, name)
-    reserved = experiment.leakage.reserved
-    return bars_of(catalog, partition=experiment.partition, evaluations=evaluations, reserved=reserved)
+    return bars_of(catalog, partition=experiment.partition, evaluations=evaluations, reserved=leakage.reserved)
 
 
 def evaluated(experiment: Experiment, catalog: Catalog) -> dict[str, str]:

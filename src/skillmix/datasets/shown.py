@@ -17,7 +17,7 @@ from skillmix.checkers.registry import checker_of
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import Bars
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import ShownMode
+from skillmix.experiment.data_settings import ShownMode
 from skillmix.render.wording import shortened
 from skillmix.runs.helper_process import LostHelper, in_helper, is_there_a_second_core
 

@@ -12,7 +12,7 @@ from skillmix.catalog.combinations import Draw, training_draw
 from skillmix.datasets.build import DatasetPlan, Writers, has_two_turns, kept_texts
 from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.counts import LeftOut, SamplingYield
-from skillmix.datasets.kept_texts import KeptText, removals
+from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.sampling import Candidate, Candidates, Sampler, Target
 from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.step_base import student_name
@@ -131,10 +131,11 @@ class Waves:
     def _side(self, k: int) -> Side:
         """The train topics with the skills of the train side, or with all skills if the recipe says so for k = 1."""
         experiment, catalog = self.context.experiment, self.context.catalog
-        train = catalog.pool("train", partition=experiment.partition, exclude=experiment.exclude)
+        exclude = [*experiment.exclude, *self.step.exclude]
+        train = catalog.pool("train", partition=experiment.partition, exclude=exclude)
         if k > 1 or self.plan.recipe.skills == "train":
             return train
-        everything = catalog.pool("all", partition=experiment.partition, exclude=experiment.exclude)
+        everything = catalog.pool("all", partition=experiment.partition, exclude=exclude)
         return replace(train, skills=everything.skills)
 
     def _target(self, k: int) -> Target:
@@ -167,7 +168,7 @@ class Waves:
 
     def _learn(self, sampler: Sampler) -> "_Outcome":
         """Collect the outcome of every candidate so far, in draw order, never in order of arrival."""
-        rules = decision_rules(self.context.run, graders=self.step.graders)
+        rules = decision_rules(self.context.run, graders=self.step.graders, rules=self.step.rules)
         wanted = {(c.combination.id, c.generation): index for index, c in enumerate(sampler.tried)}
         conversations: list[DecidedConversation | None] = [None] * len(wanted)
         for graded in decided_conversations(rules, students=[self._writer]):
@@ -191,7 +192,7 @@ class Waves:
         outcome.less = len(conversations) - len(full) - outcome.undecided - outcome.unfinished
         # Texts are also compared with those taken for smaller k, which come first.
         texts = [kept.text for kept in (*self.texts, *outcome.full)]
-        gone = removals(corpus_of(texts), examples=self.plan.examples, threshold=self.plan.near_duplicates)
+        gone = self.plan.removals(corpus_of(texts))
         outcome.removed = {r.text_index - len(self.texts): r.why for r in gone if r.text_index >= len(self.texts)}
         outcome.examples = tuple(
             (r.why, texts[r.text_index], texts[r.copy_of] if r.copy_of is not None else "an example")

@@ -23,8 +23,9 @@ from pydantic import (
 from skillmix.calls import extra_json
 from skillmix.catalog.yaml import read_yaml, yaml_of
 from skillmix.errors import UserError, faults_error
+from skillmix.experiment.data_settings import DataFilters, LeakageSettings, with_data_settings
 from skillmix.experiment.step_base import Name, Positive, Section, Share, Step
-from skillmix.experiment.steps import AnyStep, EvaluateStep
+from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GradeStep
 from skillmix.models.request_fields import (
     SEED,
     additions,
@@ -232,23 +233,6 @@ class AnswerSettings(Section):
     missing_marker: Literal["whole", "zero"] = "whole"
 
 
-ShownMode = Literal["refuse", "drop", "count"]
-"""What happens to a text that shows a reserved pair or two held-out skills: an error, left out, or only counted."""
-
-
-class LeakageSettings(Section):
-    """What a data set must not contain, besides held-out topics and skills."""
-
-    evaluations: list[str] = []
-    """Files with combinations that other evaluations use: `combinations --json`, JSON lines, or experiment files."""
-    names: Literal["list", "strict"] = "list"
-    """Whether the name of a held-out skill inside a text is listed, or is an error."""
-    reserved: Share = 0.2
-    """Share of the skill sets with k >= 2 that no data set contains, with any topic."""
-    shown: ShownMode = "drop"
-    """Texts that show a reserved pair or two held-out skills, requested or not, where the skills have a checker."""
-
-
 class Experiment(Section):
     """Everything that determines a run."""
 
@@ -264,7 +248,20 @@ class Experiment(Section):
     graders: dict[Name, GraderSettings] = {}
     budget: BudgetSettings = BudgetSettings()
     leakage: LeakageSettings = LeakageSettings()
+    dataset: DataFilters = DataFilters()
+    """Filters of all dataset steps; a step may state its own."""
     steps: list[AnyStep]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_dataset_steps(cls, document: object) -> object:
+        return with_data_settings(document) if isinstance(document, dict) else document
+
+    @property
+    def reserved(self) -> float:
+        """The share of the skill sets that no data set of the experiment contains."""
+        own = [step.leakage.reserved for step in self.steps if isinstance(step, DatasetStep) and step.leakage]
+        return min([self.leakage.reserved, *own])
 
 
 def load_experiment(path: Path, *, changes: Sequence[str] = ()) -> Experiment:
@@ -370,8 +367,10 @@ def _reference_faults(experiment: Experiment) -> list[str]:
         own = ["the name is that of an earlier step"] if step.name in earlier else []
         own += ["a run keeps its calls in a folder of this name"] if step.name == "journal" else []
         own += _model_faults(step, experiment, earlier)
-        if isinstance(step, EvaluateStep) and step.sets == "reserved" and not experiment.leakage.reserved:
-            own.append("sets: reserved needs leakage.reserved above 0")
+        if isinstance(step, EvaluateStep) and step.sets == "reserved" and not experiment.reserved:
+            own.append("sets: reserved needs leakage.reserved above 0, in every dataset step too")
+        if isinstance(step, GradeStep):
+            own += [f"no step in `of` has texts with {value}" for value in step.unmatched(list(earlier.values()))]
         own += [f"there is no grader {name!r}" for name in step.grader_names if name not in experiment.graders]
         for name, stages in step.inputs:
             if name not in earlier or earlier[name].stage not in stages:

@@ -33,11 +33,12 @@ class PlannedCell:
     """Number of the first generation; a later wave of a data set begins above 0."""
     sets: SetChoice = "all"
     purpose: Purpose = "evaluation"
+    exclude: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
         """The setting as tables name it."""
-        return setting_label(self.setting, self.sets)
+        return setting_label(self.setting, self.sets, self.exclude)
 
     @property
     def numbers(self) -> range:
@@ -54,9 +55,10 @@ def step_cells(step: Step, experiment: Experiment, catalog: Catalog) -> Iterator
     """The cells of one step; the students of a step share its draws."""
     for cell in step.undrawn_cells(experiment.steps):
         pools = catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
-        draw = Draw(side=dict(pools)[cell.setting], setting=cell.setting, k=cell.k, seed=experiment.seed)
+        side = catalog.pool(cell.setting, partition=experiment.partition, exclude=[*experiment.exclude, *cell.exclude])
+        draw = Draw(side=side, setting=cell.setting, k=cell.k, seed=experiment.seed)
         draw = training_draw(draw, pools) if cell.purpose == "training" else draw
-        reserved = experiment.leakage.reserved if cell.sets == "reserved" else None
+        reserved = experiment.reserved if cell.sets == "reserved" else None
         yield PlannedCell(
             step=step.name,
             student=cell.student,
@@ -67,6 +69,7 @@ def step_cells(step: Step, experiment: Experiment, catalog: Catalog) -> Iterator
             generations=cell.generations,
             sets=cell.sets,
             purpose=cell.purpose,
+            exclude=cell.exclude,
         )
 
 

@@ -4,15 +4,17 @@ Each kind of step is a subclass of `Step`. The rest of the package asks a step t
 look at its class; a property that does not apply to a kind keeps the empty answer of the base class.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core.core_schema import LiteralSchema, literal_schema
 
 from skillmix.catalog.catalog import Setting
 from skillmix.catalog.combinations import Purpose
+from skillmix.hashing import short_id
 
 _T = TypeVar("_T")
 
@@ -53,13 +55,26 @@ SetChoice = Literal["all", "reserved"]
 """Which skill sets a step draws: any, or only those that no data set may hold."""
 
 
-def setting_label(setting: str, sets: SetChoice) -> str:
-    """The setting as tables name it; cells of reserved skill sets are apart from those of all skill sets.
+def setting_label(setting: str, sets: SetChoice, exclude: Sequence[str] = ()) -> str:
+    """The setting as tables name it; draws of reserved skill sets, and draws without some skills, have their own label.
 
     >>> setting_label("train", "all"), setting_label("train", "reserved")
     ('train', 'train-reserved')
+    >>> setting_label("all", "all", ["common"]), setting_label("all", "all", ["red herring", "common"])
+    ('all-without-common', 'all-without-common-and-red-herring')
     """
-    return setting if sets == "all" else f"{setting}-{sets}"
+    label = setting if sets == "all" else f"{setting}-{sets}"
+    return f"{label}-without-{_excluded_label(exclude)}" if exclude else label
+
+
+_LONGEST_EXCLUDED_LABEL: Final = 40
+
+
+def _excluded_label(exclude: Sequence[str]) -> str:
+    """The excluded names as part of a label and of file names; long lists become a number and a hash."""
+    names = sorted({"-".join(re.findall(r"[a-z0-9]+", name.casefold())) for name in exclude})
+    joined = "-and-".join(names)
+    return joined if 0 < len(joined) <= _LONGEST_EXCLUDED_LABEL else f"{len(names)}-skills-{short_id('exclude', names)}"
 
 
 class StepInput(NamedTuple):
@@ -86,11 +101,20 @@ class UndrawnCell:
     sets: SetChoice = "all"
     purpose: Purpose = "evaluation"
     """Whether the combinations are drawn for an evaluation or for training data."""
+    exclude: tuple[str, ...] = ()
+    """Skills and exclude lists that the step leaves out, besides those of the experiment."""
 
     @property
     def label(self) -> str:
         """The setting as tables name it."""
-        return setting_label(self.setting, self.sets)
+        return setting_label(self.setting, self.sets, self.exclude)
+
+
+class DrawnPool(NamedTuple):
+    """A setting, and the skills and exclude lists that a step leaves out of it."""
+
+    setting: Setting
+    exclude: tuple[str, ...]
 
 
 class Step(Section):
@@ -148,9 +172,9 @@ class Step(Section):
         """How the calls planned for the step relate to the calls it will make."""
         return "about"
 
-    def settings_drawn_from(self, steps: Sequence["Step"]) -> tuple[Setting, ...]:
-        """Settings whose skills the step's combinations may have; `steps` are all steps of the experiment."""
-        return tuple(dict.fromkeys(cell.setting for cell in self.undrawn_cells(steps)))
+    def pools_drawn_from(self, steps: Sequence["Step"]) -> tuple[DrawnPool, ...]:
+        """Pools whose skills the step's combinations may have; `steps` are all steps of the experiment."""
+        return tuple(dict.fromkeys(DrawnPool(cell.setting, cell.exclude) for cell in self.undrawn_cells(steps)))
 
     def undrawn_cells(self, steps: Sequence["Step"]) -> Iterator[UndrawnCell]:
         """The cells of the score table that the step fills; `steps` are all steps of the experiment."""

@@ -12,8 +12,10 @@ from pydantic import Field, model_validator
 from skillmix.catalog.catalog import Setting
 from skillmix.catalog.combinations import Purpose
 from skillmix.errors import UserError
+from skillmix.experiment.data_settings import DataFilters, LeakageSettings
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.experiment.step_base import (
+    DrawnPool,
     FilledList,
     ModelRef,
     Name,
@@ -32,6 +34,10 @@ _CONVERSATIONS_PER_TEXT = 100
 """Default limit of a dataset step: conversations written for each text of the target."""
 
 
+_OF_WRITING = ("graders", "target", "most", "least", "exclude", "rules")
+"""Keys of a dataset step that apply only to a writer."""
+
+
 class GenerateStep(Step):
     """Students write texts: students × settings × k."""
 
@@ -43,6 +49,8 @@ class GenerateStep(Step):
     generations: Positive = 3
     purpose: Purpose = "evaluation"
     """With `training`, the step draws combinations that no evaluation has, and a data set may take its texts."""
+    exclude: list[str] = []
+    """Skills and exclude lists that the step does not draw, besides those of the experiment."""
 
     @property
     def model_references(self) -> tuple[str, ...]:
@@ -73,6 +81,8 @@ class EvaluateStep(Step):
     """Whether each combination extends one of the next smaller k."""
     sets: SetChoice = "all"
     """`reserved` draws only skill sets that no data set may hold, by `leakage.reserved`."""
+    exclude: list[str] = []
+    """Skills and exclude lists that the step does not draw, besides those of the experiment; tables name them."""
     stop_below: Share | None = None
     """Skip a student's larger k in a setting once every grader gives it fewer full marks than this share."""
     allow_trained: bool = False
@@ -133,6 +143,7 @@ def _cells_of(
                     is_ladder=is_ladder,
                     sets=sets,
                     purpose=purpose,
+                    exclude=tuple(step.exclude),
                 )
 
 
@@ -142,6 +153,12 @@ class GradeStep(Step):
     stage: Literal["grade"]
     of: FilledList[Name]
     graders: FilledList[Name]
+    students: FilledList[ModelRef] | None = None
+    """Students whose texts are graded; the default is all students of the steps in `of`."""
+    settings: FilledList[Setting] | None = None
+    """Settings whose texts are graded; the default is all."""
+    k: FilledList[Positive] | None = None
+    """Numbers of skills whose texts are graded; the default is all."""
 
     @property
     def grader_names(self) -> tuple[str, ...]:
@@ -154,11 +171,31 @@ class GradeStep(Step):
         return tuple(StepInput(name, ("generate", "evaluate")) for name in self.of)
 
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
-        """The cells of the graded steps, with the graders of this step."""
+        """The wanted cells of the graded steps, with the graders of this step."""
+        for cell in self._all_cells(steps):
+            if self._wants(cell):
+                yield replace(cell, graders=self.grader_names)
+
+    def unmatched(self, steps: Sequence[Step]) -> list[str]:
+        """Students, settings and k of this step that the graded steps do not have."""
+        cells = list(self._all_cells(steps))
+        known = {cell.student for cell in cells}, {cell.setting for cell in cells}, {cell.k for cell in cells}
+        missing: dict[str, list[str] | list[Setting] | list[int]] = {
+            "student": [name for name in self.students or () if student_name(name) not in known[0]],
+            "setting": [name for name in self.settings or () if name not in known[1]],
+            "k =": [k for k in self.k or () if k not in known[2]],
+        }
+        return [f"{kind} {value}" for kind, values in missing.items() for value in values]
+
+    def _all_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
         for source in steps:
             if source.name in self.of:
-                for cell in source.undrawn_cells(steps):
-                    yield replace(cell, graders=self.grader_names)
+                yield from source.undrawn_cells(steps)
+
+    def _wants(self, cell: UndrawnCell) -> bool:
+        students = None if self.students is None else [student_name(name) for name in self.students]
+        wanted = ((students, cell.student), (self.settings, cell.setting), (self.k, cell.k))
+        return all(values is None or value in values for values, value in wanted)
 
 
 class PerSkill(Section):
@@ -176,10 +213,15 @@ class PerSkill(Section):
         return self
 
 
-class DatasetStep(Step):
-    """A data set of conversations with full marks, written by a model or joined from earlier data sets."""
+class _NamedDatasetStep(Step):
+    """The keys of a dataset step that pydantic puts before the filters."""
 
     stage: Literal["dataset"]
+
+
+class DatasetStep(DataFilters, _NamedDatasetStep):
+    """A data set of conversations with full marks, written by a model or joined from earlier data sets."""
+
     writer: ModelRef | None = None
     """Model that writes; without a writer, the step joins the data sets in `of`."""
     of: list[Name] = []
@@ -197,6 +239,8 @@ class DatasetStep(Step):
     """Maximum number of conversations for each k; the default is 100 for each text of the target."""
     least: Annotated[int, Field(ge=0)] | None = None
     """Minimum number of texts for each k before later steps begin; the default is the target."""
+    exclude: list[str] = []
+    """Skills and exclude lists that the writer is not asked for, besides those of the experiment."""
     generations: Positive = 1
     """Conversations per combination. When all combinations are used, another round of the same size begins."""
     per_skill: PerSkill = PerSkill()
@@ -206,10 +250,10 @@ class DatasetStep(Step):
     """Relative weight of each k in a data set with a `size`; by default k does not matter."""
     prompts: str | None = None
     """Prompt set of the rows; the default is that of the experiment."""
-    near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = 0.7
-    """Share of common three-word sequences that makes a text a copy of an earlier one; null drops exact copies only."""
-    validation: Share = 0.05
-    """Share of the combinations whose texts form the validation part."""
+    rules: Literal["default", "paper"] | None = None
+    """Scoring rules that decide which texts have full marks; the default is those of the experiment."""
+    leakage: LeakageSettings | None = None
+    """What the data set must not contain; keys that the step does not state are those of the experiment."""
     only_requested: bool = False
     """Whether to leave out texts that show a further skill of the partition, where code can tell; for controls."""
 
@@ -219,9 +263,10 @@ class DatasetStep(Step):
             raise ValueError("a data set is written by a writer or joined by `of`: give one of them")
         if self.writer is not None and not (self.graders and self.target and (self.k or self.recipe)):
             raise ValueError("a writer needs graders, a target, and k or a recipe")
-        if self.of and any((self.target is not None, self.graders, self.most is not None, self.least is not None)):
+        writing = [name for name in _OF_WRITING if getattr(self, name) not in (None, [])]
+        if self.of and writing:
             raise ValueError(
-                "joined data sets are written and graded already: graders, target, most and least do not apply"
+                f"joined data sets are written and graded already: only a writer takes {', '.join(writing)}"
             )
         if self.recipe is not None and (self.k or self.shares):
             raise ValueError("a recipe says which k: k and shares do not apply")
@@ -295,9 +340,9 @@ class DatasetStep(Step):
         """Every text without full marks takes a further conversation."""
         return "at least"
 
-    def settings_drawn_from(self, steps: Sequence[Step]) -> tuple[Setting, ...]:
-        """`all` if k = 1 draws all skills, else `train`."""
-        return (self.data_recipe.skills,)
+    def pools_drawn_from(self, steps: Sequence[Step]) -> tuple[DrawnPool, ...]:
+        """The pool `all` if k = 1 draws all skills, else `train`."""
+        return (DrawnPool(self.data_recipe.skills, tuple(self.exclude)),)
 
     def conversations(self, steps: Sequence[Step]) -> int:
         """One conversation for each text; the first wave shows how many more are needed."""

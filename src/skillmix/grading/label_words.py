@@ -38,8 +38,8 @@ FILLERS: Final = _words("""
 UNFINISHED: Final = _words("a an the of to in on for with by at as and or about into from")
 """Words with which no label ends unless it is cut off."""
 NEGATIONS: Final = _words("""
-    no not non without lack lacks lacking absence absent missing never none fail fails failed failure avoid avoids
-    avoided avoidance instead rather unlike versus vs incorrect incorrectly wrong wrongly off except neither nor
+    no not non without lack lacks lacking absence absent missing never none fail fails failed avoid avoids
+    avoided avoidance instead rather unlike incorrect incorrectly wrong wrongly off except neither nor
     cannot doesnt isnt dont didnt
 """)
 SUMMARIES: Final = _words("""
@@ -49,12 +49,13 @@ SUMMARIES: Final = _words("""
 """)
 """Words of rows that sum up a grading, such as "Total points earned"."""
 KINDS: Final = _words("""
-    ability abilities ad analogy appeal argument arguments argumentum attitude awareness bias biases claim clause
-    comparison effect effects error errors fallacy fallacies induction inference modus pair proposition question
-    questions reason reasoning reference rule sentence sentences statement syllogism
-    syllogisms thing thinking time verb verbs way word words
+    ability abilities ad appeal argument arguments argumentum bias biases claim clause effect effects error errors
+    fallacy fallacies modus question questions reason reasoning rule sentence sentences statement syllogism syllogisms
+    thing thinking time verb verbs way word words
 """)
 """Nouns for a kind of skill; many skills share them, so they identify none."""
+ADJECTIVES: Final = _words("cognitive informal linguistic literary logical pragmatic rhetorical semantic syntactic")
+"""Adjectives that also describe qualities of a text, as in "logical flow"."""
 OTHER_QUALITIES: Final = _words("""
     accuracy combined combination count creativity creative depth effectiveness engagement flow fluency format
     formatting grammar impact integration novelty organization organisation originality persuasiveness polish precision
@@ -67,7 +68,7 @@ SENSE_WORDS: Final = _words("""
 """)
 BESIDE_SENSE: Final = _words("""
     make makes making made clarity overall logical logic logically flow flows reads read readable readability general
-    generally grammatical grammar fluent fluency formed cohesion cohesive internal whole natural naturally complete
+    generally easy easily understand understood follow followed grammatical grammar fluent fluency formed cohesion cohesive internal whole natural naturally complete
     hang hangs reasonable reasonably together structure semantic semantically
 """)
 """Words that graders put next to a word for sense."""

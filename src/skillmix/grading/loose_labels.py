@@ -12,6 +12,7 @@ from typing import Final
 
 from skillmix.catalog.names import before_parenthesis, fold_name
 from skillmix.grading.label_words import (
+    ADJECTIVES,
     BESIDE_SENSE,
     BESIDE_TOPIC,
     KINDS,
@@ -191,12 +192,21 @@ def _criterion_of_words(rubric: Rubric, words: tuple[str, ...]) -> int | None:
         for index in range(rubric.k)
         if any(_is_alias(content, alias) for alias in _aliases(rubric.criteria[index].name))
     ]
+    skills = skills or [index for index in range(rubric.k) if _has_all_words(rubric, index, content)]
     if len(skills) > 1:
         return None
     own = criterion_words(rubric, skills[0]) if skills else _name_words(rubric.topic)
     if _is_unfit(words, own):
         return None
     return skills[0] if skills else _topic_or_sense(rubric, content)
+
+
+def _has_all_words(rubric: Rubric, index: int, words: tuple[str, ...]) -> bool:
+    """Whether a label is a skill's short name with one more word, as in "straw man argument" or "ad hominem attack"."""
+    name = _name_words(before_parenthesis(rubric.criteria[index].name))
+    if len(name) < 2 or len(words) != len(name) + 1 or KINDS.issuperset(name):
+        return False
+    return all(word in words for word in name)
 
 
 def _is_alias(words: tuple[str, ...], alias: tuple[str, ...]) -> bool:
@@ -280,4 +290,6 @@ def _is_enough(rubric: Rubric, index: int, shared: list[str], foreign: list[str]
     if index >= rubric.k:
         # Another topic, or a sense of humor, has words that no topic and no sense has.
         return bool(shared) and (BESIDE_TOPIC if index == rubric.k else BESIDE_SENSE).issuperset(foreign)
-    return any(word not in KINDS | OTHER_QUALITIES for word in shared) and OTHER_QUALITIES.isdisjoint(foreign)
+    telling = [word for word in shared if word not in KINDS | OTHER_QUALITIES]
+    is_quality = ADJECTIVES.issuperset(telling) and not OTHER_QUALITIES.isdisjoint(foreign)
+    return bool(telling) and not is_quality

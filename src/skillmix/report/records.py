@@ -32,6 +32,8 @@ class RunFacts:
     graded: int
     missing: int
     """Texts of planned cells that are not written or not graded."""
+    excluded_by_setting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Settings that a step draws without some skills, each with those skills and exclude lists."""
     not_sent: tuple[str, ...] = ()
     """Parameters that a provider could not take."""
 

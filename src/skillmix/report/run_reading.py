@@ -141,7 +141,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         lineages=lineages,
         contenders=comparable_students(run, run.known_experiment, contenders, lineages),
         notes=[*unnamed_notes(groups_of(run, records)), *partition_notes(run, lineages, cells)],
-        reserved=(experiment.leakage.reserved or None) if run.makes_data else None,
+        reserved=(experiment.reserved or None) if run.makes_data else None,
         datasets=datasets,
         curves=run_curves(run),
         catalog=run.unchanged_catalog,
@@ -231,6 +231,12 @@ def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
         texts=len(records.texts),
         graded=len({id(b.text) for b in records.ballots}),
         missing=sum(points is None for cell in cells for texts in cell.points for points in texts),
+        excluded_by_setting={
+            cell.label: cell.exclude
+            for step in experiment.steps
+            for cell in step.undrawn_cells(experiment.steps)
+            if cell.exclude
+        },
     )
 
 

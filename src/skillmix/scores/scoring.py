@@ -65,7 +65,7 @@ def _scored(run: Run, rules: str | None, *, by_sets: bool) -> _ScoredCells:
     cells: list[Cell] = []
     groups = list(groups_of(run, run_records(run)))
     training = {student: _Training(run, lineage) for student, lineage in _lineages(run, groups).items()}
-    for sets, group in _parts(groups, run.experiment.leakage.reserved if by_sets else 0.0):
+    for sets, group in _parts(groups, run.experiment.reserved if by_sets else 0.0):
         points = [[b.points(chosen, run.phrases) if b else None for b in texts] for texts in group.texts]
         cell = group.cell(run.name, points)
         of_cell = [replace(score_of(cell, metric, run), sets=sets) for metric in METRICS]
@@ -213,7 +213,7 @@ def skipped_cells(experiment: Experiment, scores: Sequence[CellScore]) -> set[Sk
         if not isinstance(step, EvaluateStep) or step.stop_below is None:
             continue
         for student in step.student_names:
-            for setting in (setting_label(name, step.sets) for name in step.settings):
+            for setting in (setting_label(name, step.sets, step.exclude) for name in step.settings):
                 reached = [k for k in sorted(set(step.k)) if _is_below(step, student, setting, k, values)]
                 skipped |= {(step.name, student, setting, k) for k in step.k if reached and k > reached[0]}
     return skipped

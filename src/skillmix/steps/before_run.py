@@ -69,7 +69,7 @@ def _check_students(context: StepContext, steps: Sequence[Step]) -> None:
     """Find students without a model, unless one of these steps trains it, and students that a step must not ask."""
     will_be_trained: set[str] = set()
     for step in steps:
-        for name in step.student_names:
+        for name in map(student_name, step.model_references):
             if name not in will_be_trained:
                 require_trained(context.experiment, name)
         kind_of(step).check_students(step, context)
@@ -92,8 +92,9 @@ def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence
     for step in steps:
         code = [name for name in step.grader_names if experiment.graders[name].asked is None]
         if code:
-            for setting in step.settings_drawn_from(experiment.steps):
-                pool = catalog.pool(setting, partition=experiment.partition, exclude=experiment.exclude)
+            for setting, exclude in step.pools_drawn_from(experiment.steps):
+                names = [*experiment.exclude, *exclude]
+                pool = catalog.pool(setting, partition=experiment.partition, exclude=names)
                 require_checkers(catalog, pool.skills, code[0])
 
 

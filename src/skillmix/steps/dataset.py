@@ -8,6 +8,7 @@ from typing import Final
 from skillmix.catalog.catalog import Catalog, Setting
 from skillmix.catalog.combinations import Combination, Draw, all_combinations, training_draw
 from skillmix.datasets.leakage import bars_for
+from skillmix.datasets.row_files import require_parquet
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.steps import DatasetStep
@@ -36,8 +37,10 @@ class DatasetKind(StepKind[DatasetStep]):
     """Write or join a data set."""
 
     def check(self, step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Read the files of evaluations, and refuse to replace a folder that is not a data set."""
-        bars_for(experiment, catalog)
+        """Look for pyarrow and the files of evaluations, and refuse to replace a folder that is not a data set."""
+        require_parquet()
+        bars_for(experiment, catalog, step.leakage or experiment.leakage)
+        catalog.excluded(step.exclude)
         require_replaceable(run.step(step.name) / "dataset", DATASET)
 
     def first_cells(self, step: DatasetStep, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
@@ -104,7 +107,9 @@ def _sample(step: DatasetStep, k: int, basis: EstimateBasis) -> list[Combination
     experiment = basis.experiment
     setting: Setting = "all" if k == 1 and step.data_recipe.skills == "all" else "train"
     pools = basis.catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
-    draw = Draw(side=dict(pools)[setting], setting=setting, k=k, seed=experiment.seed)
+    exclude = [*experiment.exclude, *step.exclude]
+    side = basis.catalog.pool(setting, partition=experiment.partition, exclude=exclude)
+    draw = Draw(side=side, setting=setting, k=k, seed=experiment.seed)
     return list(islice(all_combinations(training_draw(draw, pools)), _SAMPLE))
 
 

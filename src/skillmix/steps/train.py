@@ -24,19 +24,21 @@ from skillmix.runs.students import model_folder, settings_for
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.step_kind import RunResult, StepKind, Trained
 from skillmix.training.data.replay import state_of
-from skillmix.training.job import Job, check_data, is_first_rank, job_of, read_lessons
+from skillmix.training.job import Job, check_base, check_data, check_replay, is_first_rank, job_of, read_lessons
 
 
 class TrainKind(StepKind[TrainStep]):
     """Fine-tune a model on data sets."""
 
     def check(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Refuse missing data, a folder that is not a model, and a model that was begun with other settings."""
+        """Refuse missing weights, data and replay texts, and a folder that is no model or was begun differently."""
         check_data(step)
         folder = model_folder(run, step.name)
         file = read_model_file(folder, strict=True)
         if file is None:
             require_replaceable(folder, MODEL)
+            _require_packages(step)
+            check_replay(step)
         begun = _json_object_or_empty(run.step(step.name) / "begun.json") if file is None else file.document
         recipe = begun.get("recipe")
         stored = recipe if isinstance(recipe, dict) else {}
@@ -44,6 +46,7 @@ class TrainKind(StepKind[TrainStep]):
         now = {**step.decisive(), "seed": experiment.seed if step.seed is None else step.seed}
         if any(stored[key] != value for key, value in now.items() if key in stored):
             raise _was_other(run.step(step.name))
+        check_base(step, experiment, run)
 
     def estimates(self, step: TrainStep, basis: EstimateBasis) -> list[CallEstimate]:
         """No calls, but GPU hours."""

@@ -30,6 +30,7 @@ from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run, write_whole
 from skillmix.runs.students import model_folder
 from skillmix.training.data.examples import Conversation, read_conversations
+from skillmix.training.data.replay import check_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,29 @@ def read_lessons(sources: Sequence[TrainingSource], *, validation_share: float) 
             hint="The data set is empty; its README.md says why texts were left out.",
         )
     return Lessons(train, validation)
+
+
+def check_base(step: TrainStep, experiment: Experiment, run: Run) -> None:
+    """Refuse a base without weights, before any step of the run begins; an earlier train step may make the base."""
+    if step.base.startswith("step:"):
+        return
+    checkpoint = checkpoint_of(parse_spec(base_spec(experiment, step, run)))
+    if not checkpoint.bytes():
+        raise UserError(
+            f"There are no safetensors weights in {checkpoint.base}, the base of step {step.name!r}.",
+            hint="Download the checkpoint into this folder, or convert its weights with transformers.",
+        )
+
+
+def check_replay(step: TrainStep) -> None:
+    """Refuse replay sources that are missing, empty or unreadable, before any step of the run begins."""
+    if step.replay is None:
+        return
+    sources = [Path(source).expanduser() for source in step.replay.sources]
+    try:
+        check_texts(sources, field=step.replay.field)
+    except UserError as error:
+        raise UserError(f"Step {step.name!r}: {error.message}", hint=error.hint) from None
 
 
 def check_data(step: TrainStep) -> None:

@@ -19,6 +19,7 @@ from skillmix.scores.independence import cell_independence
 from skillmix.scores.skills import saturation
 
 SATURATION_LEVEL = 0.10
+_FIGURE_2 = " The panel of the setting held-out has the layout of figure 2 of the paper (arXiv 2409.19808)."
 _NOTHING_GRADED = "No cell has a graded combination."
 
 
@@ -31,7 +32,8 @@ def metrics_against_k(report: Report) -> Iterator[Drawing]:
             name=metric.name.replace("_", "-"),
             title=f"{label} against k",
             caption=f"{label}: {metric.meaning}. Best of the generations, mean over combinations, 95 % intervals; "
-            "points are shifted a little so that they do not overlap.",
+            "points are shifted a little so that they do not overlap."
+            + (_FIGURE_2 if metric.name == FULL_MARKS else ""),
             draw=partial(_metric_against_k, metric=metric.name),
             why_not=_NOTHING_GRADED,
             position=Position("scores", 90 + number if number else 10),

@@ -38,13 +38,20 @@ _FURTHER_COLUMNS: Final = (f"woven {_FULL}", "format valid", f"{_FULL} among val
 def setting_tables(report: Report) -> Iterator[ReportTable]:
     """Students × k for each setting, with the main metrics and with all (tables 1, 3, 10 and 11 of the paper)."""
     for setting in report.settings:
-        for metrics, suffix in ((_MAIN, ""), (tuple(METRICS), "-all-metrics")):
+        for metrics, suffix, numbers in ((_MAIN, "", "1 and 3"), (tuple(METRICS), "-all-metrics", "10 and 11")):
+            made = _students_by_k(report, setting, metrics)
             yield replace(
-                _students_by_k(report, setting, metrics),
+                made,
+                note=f"{_as_in_paper(f'tables {numbers}')} {made.note}",
                 name=f"scores-{setting}{suffix}",
                 title=f"Scores, setting {setting}" + (", all metrics" if suffix else ""),
                 is_detail=bool(suffix),
             )
+
+
+def _as_in_paper(tables: str) -> str:
+    """The sentence that names the tables of the paper with the same layout."""
+    return f"The layout is that of {tables} of the paper (arXiv 2409.19808)."
 
 
 def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> ReportTable:
@@ -179,11 +186,9 @@ def grader_table(report: Report) -> ReportTable | None:
     by_key = {c.key: c for c in report.cells}
     for run, student in report.students:
         cells = report.cells_of((run, student))
-        graders = list(dict.fromkeys(c.key.grader for c in cells))
-        if len(graders) < 2:
-            continue
         for setting in dict.fromkeys(c.key.setting for c in cells):
-            for grader in graders:
+            graders = list(dict.fromkeys(c.key.grader for c in cells if c.key.setting == setting))
+            for grader in graders if len(graders) > 1 else ():
                 entries = []
                 for k in ks:
                     cell = by_key.get(CellKey(run, student, grader, setting, k))
@@ -194,7 +199,7 @@ def grader_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="graders-side-by-side",
         title="The same texts under several graders",
-        note=_NOTE,
+        note=f"{_as_in_paper('table 5')} {_NOTE}",
         columns=("student", "setting", "grader", *(_MAIN_LABELS * len(ks))),
         rows=tuple(rows),
         groups=(("", 3), *((f"k = {k}", len(_MAIN)) for k in ks)),
@@ -221,7 +226,7 @@ def efficiency_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="data-efficiency",
         title=f"Data efficiency, setting {setting}",
-        note=f"Conversations counts each conversation of the data sets once. {_NOTE}",
+        note=f"{_as_in_paper('table 4')} Conversations counts each conversation of the data sets once. {_NOTE}",
         columns=("student", "trained on", "conversations", *(_MAIN_LABELS * len(ks))),
         rows=tuple(rows),
         groups=(("", 3), *((f"k = {k}", len(_MAIN)) for k in ks)),
@@ -236,11 +241,13 @@ def common_k(report: Report) -> int | None:
 def without_common(report: Report) -> tuple[list[Cell], str] | None:
     """Cells without common skills, and how they were chosen; None if the common skills are unknown."""
     k = common_k(report)
-    excluding = {run.name for run in report.runs if run.exclude}
-    drawn = [c for c in report.cells if c.key.run in excluding and c.key.k == k]
+    of_runs = {run.name: run.exclude for run in report.runs}
+    of_settings = {(run.name, label): names for run in report.runs for label, names in run.excluded_by_setting.items()}
+    lists = {c.key: (*of_runs[c.key.run], *of_settings.get((c.key.run, c.key.setting), ())) for c in report.cells}
+    drawn = [c for c in report.cells if lists[c.key] and c.key.k == k]
     if drawn:
-        lists = sorted({name for run in report.runs for name in run.exclude})
-        return drawn, f"The run draws without {', '.join(lists)}."
+        names = sorted({name for c in drawn for name in lists[c.key]})
+        return drawn, f"The combinations are drawn without {', '.join(names)}."
     if not report.common_skills:
         return None
     reduced = [
@@ -250,7 +257,7 @@ def without_common(report: Report) -> tuple[list[Cell], str] | None:
     ]
     how = (
         f"Drawn combinations with none of the {len(report.common_skills)} skills on the catalogue's list of common "
-        "skills, which is an editor's judgement; a run with `exclude: [common]` draws more of them."
+        "skills, which is an editor's judgement; an evaluation with `exclude: [common]` draws more of them."
     )
     return [c for c in reduced if c.combinations], how
 
@@ -274,8 +281,8 @@ def common_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="common-skills-removed",
         title=f"Common skills removed, k = {k}",
-        note=f"{how} Novelty bound at k = {k} for {report.corpus_tokens:.3g} tokens: {expectation(bound)}; full marks "
-        "above the bound mean that such a corpus cannot contain all the texts.",
+        note=f"{_as_in_paper('table 6')} {how} Novelty bound at k = {k} for {report.corpus_tokens:.3g} tokens: "
+        f"{expectation(bound)}; full marks above the bound mean that such a corpus cannot contain all the texts.",
         columns=("student", "grader", *(_MAIN_LABELS * len(settings))),
         rows=tuple(rows),
         groups=(("", 2), *((setting, len(_MAIN)) for setting in settings)),

@@ -212,6 +212,14 @@ def _opened(file: Path) -> IO[str]:
     return file.open(encoding="utf-8", errors="replace")
 
 
+def check_texts(sources: Sequence[Path], *, field: str) -> None:
+    """Read the first text of each file, without a tokenizer; a missing or unreadable file is an error."""
+    for file in files_of(sources)[:_MOST_OPEN]:
+        cursor = _Cursor(file, field=field, size=_CHARACTERS_PER_TOKEN)
+        cursor.piece(0)
+        cursor.close()
+
+
 def state_of(sources: Sequence[Path]) -> list[list[object]]:
     """Names and sizes of the files, which the draws depend on; a run can only resume with the same."""
     return [[str(file), file.stat().st_size] for file in files_of(sources)]
@@ -227,7 +235,10 @@ def files_of(sources: Sequence[Path]) -> list[Path]:
         elif source.is_file():
             files.append(source)
         else:
-            raise UserError(f"There is no {source} to replay.", hint="replay.sources names files and folders.")
+            raise UserError(
+                f"There is no {source} to replay.",
+                hint="replay.sources names files and folders; --set steps.NAME.replay=null trains without replay.",
+            )
     if not files or not sum(file.stat().st_size for file in files):
         raise UserError("replay.sources holds no text.", hint="Name a text, JSON Lines or Parquet file, or a folder.")
     return files
