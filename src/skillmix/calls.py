@@ -40,7 +40,7 @@ def content_address(role: Role, content: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How a reply is sampled; nothing else than these parameters and the seed is sent with the messages.
+    """How a reply is sampled; only these parameters and the seed are sent with the messages.
 
     None means that a parameter is not sent, or not known.
     """

@@ -218,3 +218,18 @@ def test_needs_of_several_k_are_joined() -> None:
     assert smallest(needs) == MoreData(combinations=10, seeds=3)
     assert largest(needs) == MoreData(combinations=40)
     assert not largest([])
+
+
+def test_shared_combinations_without_any_difference_are_constant() -> None:
+    result = pooled({"p": {0: by_id([0.0] * 12) | {"only here": 1.0}, 1: by_id([0.0] * 12)}})
+
+    low, high = ends(result)
+    assert (result.mean, result.p, low) == (0.0, 1.0, -high)
+
+
+def test_more_combinations_cannot_decide_between_two_seeds() -> None:
+    observed = gain({"p": seeds_of([[0.2] * 20 + [0.0] * 20, [0.0] * 30 + [0.4] * 10])})
+
+    more = more_to_find(observed, level=0.05)
+
+    assert observed.low is None and more.combinations is None and more.seeds

@@ -31,7 +31,7 @@ class Skill:
 
 @dataclass(frozen=True, slots=True)
 class EntailedPair:
-    """Two skills of which the first mostly brings the second, as a measurement found."""
+    """A measured pair of skills: texts that show the first mostly show the second too."""
 
     skill: str
     brings: str
@@ -85,7 +85,7 @@ class Catalog:
     impossible: frozenset[frozenset[str]] = frozenset()
     """Groups of skills that no text can show together; never drawn."""
     entailed: tuple[EntailedPair, ...] = ()
-    """Pairs of skills of which one mostly comes with the other; never drawn together."""
+    """Pairs of skills, never drawn together: texts that show the first mostly show the second too."""
     woven: WovenRule = "column"
     templates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The clauses of the template student, by skill and form."""

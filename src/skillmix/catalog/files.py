@@ -74,7 +74,7 @@ class TemplateEntry(_Strict):
 
 
 class EntailedEntry(_Strict):
-    """A measured pair of skills of which the first mostly brings the second."""
+    """A measured pair of skills: texts that show the first mostly show the second too."""
 
     skill: str
     brings: str
@@ -93,7 +93,7 @@ class PartitionsFile(_Strict):
     impossible: list[Annotated[list[str], Field(min_length=2)]] = []
     """Groups of skills that no text can show together."""
     entailed: list[EntailedEntry] = []
-    """Pairs of skills of which one mostly comes with the other."""
+    """Pairs of skills; texts that show the first mostly show the second too."""
     woven: WovenRule = "column"
 
 
@@ -194,6 +194,7 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], to
         yield from _unknown(f"topics, {label}", "topic", listed, set(topics))
     yield from _overlap("topics", document.topics.train, document.topics.held_out)
     lists = {"impossible": [n for group in document.impossible for n in group]}
+    yield from _entailed_faults(document.entailed)
     lists["entailed"] = [n for entry in document.entailed for n in (entry.skill, entry.brings)]
     lists |= {f"exclude, {list_name}": listed for list_name, listed in document.exclude.items()}
     for location, listed in lists.items():
@@ -213,6 +214,14 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], to
             _topics_of(entry.train, "train", document.topics),
             _topics_of(entry.held_out, "held-out", document.topics),
         )
+
+
+def _entailed_faults(pairs: Sequence[EntailedEntry]) -> Iterator[str]:
+    for pair in pairs:
+        if pair.skill == pair.brings:
+            yield f"partitions.yaml: entailed: {pair.skill!r} is paired with itself, so no draw would have it"
+        if pair.with_both > pair.texts:
+            yield f"partitions.yaml: entailed: {pair.skill!r} has more texts with both skills than texts"
 
 
 def _template_faults(templates: Mapping[str, TemplateEntry], skills: set[str]) -> Iterator[str]:

@@ -41,7 +41,7 @@ class Verdict:
 
     def is_woven(self, skills: Sequence[str]) -> bool | None:
         """Whether the text shows all these skills about the topic; None if a skill without a checker leaves it open."""
-        # Most texts miss a skill, which a look at the evidence tells without any search.
+        # Most texts miss a skill; the evidence shows that without a search.
         if None in self.evidence.values() or not all(self.woven.values()):
             return False
         return True if all(skill in self.evidence for skill in skills) else None

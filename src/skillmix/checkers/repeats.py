@@ -19,7 +19,7 @@ MOST_RETURNING: Final = 0.3
 FEWEST_RETURNING: Final = 3
 """Returning words below this number are no fault: in a short sentence one word is a large share."""
 LONG_PIECE: Final = 3
-"""A piece of so many words may not occur twice in a sentence, and a shorter one not three times."""
+"""A piece of this many words may not occur twice in a sentence, nor a shorter one three times."""
 
 
 def repetition_problem(passage: Passage, evidence: Sequence[Span]) -> str | None:

@@ -71,10 +71,13 @@ _LONGEST_EXCLUDED_LABEL: Final = 40
 
 
 def _excluded_label(exclude: Sequence[str]) -> str:
-    """The excluded names as part of a label and of file names; long lists become a number and a hash."""
-    names = sorted({"-".join(re.findall(r"[a-z0-9]+", name.casefold())) for name in exclude})
-    joined = "-and-".join(names)
-    return joined if 0 < len(joined) <= _LONGEST_EXCLUDED_LABEL else f"{len(names)}-skills-{short_id('exclude', names)}"
+    """The excluded names as part of a label and of file names; other lists become a number and a hash."""
+    names = sorted({name.casefold() for name in exclude})
+    joined = "-and-".join(name.replace(" ", "-") for name in names)
+    is_plain = all(re.fullmatch(r"[a-z0-9]+(?: [a-z0-9]+)*", name) for name in names)
+    if is_plain and len(joined) <= _LONGEST_EXCLUDED_LABEL:
+        return joined
+    return f"{len(names)}-skills-{short_id('exclude', names)}"
 
 
 class StepInput(NamedTuple):

@@ -61,15 +61,16 @@ OTHER_QUALITIES: Final = _words("""
     formatting grammar impact integration novelty organization organisation originality persuasiveness polish precision
     punctuation quality spelling structure style tone variety vocabulary voice
 """)
-"""Qualities of a text that graders add rows for, although nobody asked for them."""
+"""Qualities of a text that graders add rows for although the prompt does not request them."""
 SENSE_WORDS: Final = _words("""
     sense sensemaking sensible sensibility sensical coherent coherence coherency coherently comprehensible
     comprehensibility understandable understandability intelligible intelligibility meaningful
 """)
 BESIDE_SENSE: Final = _words("""
     make makes making made clarity overall logical logic logically flow flows reads read readable readability general
-    generally easy easily understand understood follow followed grammatical grammar fluent fluency formed cohesion cohesive internal whole natural naturally complete
-    hang hangs reasonable reasonably together structure semantic semantically
+    generally easy easily understand understood follow followed grammatical grammar fluent fluency formed cohesion
+    cohesive internal whole natural naturally complete hang hangs reasonable reasonably together structure semantic
+    semantically
 """)
 """Words that graders put next to a word for sense."""
 TOPIC_WORDS: Final = _words("""
@@ -148,7 +149,7 @@ _MOST_IN_COMMON: Final = 3
 _INFLECTIONS: Final = frozenset({"", "s", "es", "ed", "ing", "er", "ers"})
 _INFLECTIONS_OF_SHORT_WORDS: Final = frozenset({"", "s", "ing"})
 _ENDINGS: Final = _INFLECTIONS | _words("""
-    d e y ies al ally ial ic ical ically ics ism isms ist istic ion ions ional ionally ation ations ational ative ating
-    ate ates ated ition ive ively ly ity or ors ous ously t ts ce ent ence ant ance ment able ible ize ized izing ise
-    ised ising ization isation
+    a d e y ies al ally ial ic ical ically ics ism isms ist istic ion ions ional ionally ation ations ational ative
+    ating ate ates ated ition ive ively ly ity or ors ous ously t ts ce ent ence ant ance ment able ible ize ized izing
+    ise ised ising ization isation
 """)

@@ -60,6 +60,9 @@ def decorated_criterion(rubric: Rubric, label: str) -> int | None:
     label = _NUMBER_AFTER.sub("", label)
     for part in _with_shorter_parts(label):
         index = _criterion_of_part(rubric, part)
+        # A remark after the exact name of a skill may name another skill: "sympathy (as opposed to empathy)".
+        if index is not None and index < rubric.k and part != label and rubric.criterion_of(part) == index:
+            return None if _has_another_parenthesis(rubric, label, index) else index
         if index is not None:
             is_fit = index != rubric.k or _is_about_the_topic(rubric, part, label)
             return index if is_fit and not _is_about_another(rubric, label, index) else None
@@ -260,12 +263,13 @@ def _has_another_parenthesis(rubric: Rubric, label: str, index: int) -> bool:
 
 
 def _names_another(rubric: Rubric, label: str, index: int) -> bool:
-    """Whether a label names a second criterion, apart from names that are part of the first one's own name."""
+    """Whether a label names a second criterion, apart from kinds and from parts of the first one's own name."""
     spaced = f" {fold_name(label)} "
     own = f" {fold_name(rubric.criteria[index].name if index != rubric.k else rubric.topic)} "
     others = [before_parenthesis(c.name) for c in rubric.criteria[: rubric.k]]
+    is_kind = [KINDS.issuperset(fold_name(name).split()) for name in others]
     others = [
-        *(name for number, name in enumerate(others) if number != index),
+        *(name for number, name in enumerate(others) if number != index and not is_kind[number]),
         *_OTHERS_BESIDE[max(0, index - rubric.k + 1)],
     ]
     return any(f" {fold_name(name)} " in spaced and f" {fold_name(name)} " not in own for name in others)

@@ -50,8 +50,8 @@ _BLANKS_THEN_WORD = re.compile(rf"  [\s*_`\"“]{{0,8}}{VALUE_WORD}")
 _DELIMITER = re.compile(r"\s*(?:[:=→(\[,]|\s(?:-{1,3}|[–—])(?=\s)|[-–—]>|\t|\s{2,}|(?<!\.)\.{3,40})\s*")
 _BRACKETED_VALUE = re.compile(r"([^()\[\]]+)[)\]]\W*$")
 # Enters a run of blanks only at its start, or right after a dash that ended a match.
-_HEADING_END = re.compile(r"(?:(?<!\s)|(?<=\s[-–—]\s))(?:\s*+(?::|\.(?=[*_]{0,3}\s)|$)|\s++[-–—]\s)")
-_NUMBERING = re.compile(r"^(?:(?:criterion|skill|item)\s)?\(?\d{1,2}\s?[.):–—-]\s+", re.IGNORECASE)
+_HEADING_END = re.compile(r"(?:(?<!\s)|(?<=\s[-–—]\s))(?:\s*+(?::|\.(?=[*_]{0,3}\s)|$)|\s++(?:[-–—]|->|→)\s)")
+_NUMBERING = re.compile(r"^(?:(?:criterion|skill|item)\s)?\(?(?:\d{1,2}|[a-h](?=\)))\s?[.):–—-]\s+", re.IGNORECASE)
 _BETWEEN_REMARKS = re.compile(r"[;,.]\s+")
 _MARKED_HEADING = re.compile(r"^\s*(?:#+\s|\*\*[^*]+\*\*\W*$|\(?\d{1,2}[.)]\s)|:\s*$")
 # A short remark where a point should be: the line is about something, but gives no point.
@@ -142,7 +142,7 @@ class LineReader:
                 yield Mark(heading.criterion_index, read_leading_value(value), value[:40], heading.label, heading.line)
                 own, self._heading = heading, None
             elif value:
-                self._list_unknown(statement["label"] or _label_before(before) or self._unknown_heading)
+                self._list_unknown(statement["label"] or self._unknown_heading or _label_before(before))
             self._unknown_heading, self._follows_a_statement = "", True
 
     def _list_unknown(self, label: str) -> None:

@@ -50,9 +50,26 @@ class Table:
         self.any_row_closed |= is_closed
 
 
+_HTML_ROW = re.compile(r"<tr[^<>]{0,99}>\s*|\s*</tr>", re.IGNORECASE)
+_HTML_CELL = re.compile(r"\s*<(/?)t[dh][^<>]{0,99}>\s*", re.IGNORECASE)
+_HTML_TAG = re.compile(r"</?(?:table|thead|tbody|b|i|strong|em|code)(?: [^<>]{0,99})?>", re.IGNORECASE)
+
+
+def _with_pipes(text: str) -> str:
+    """HTML tables as rows with '|', a line each.
+
+    >>> _with_pipes("<table><tr><td>Shows <b>metaphor</b></td><td>1</td></tr></table>").strip()
+    '| Shows metaphor | 1 |'
+    """
+    lines = [_HTML_TAG.sub("", part) for part in _HTML_ROW.sub("\n", text).split("\n")]
+    rows = [_HTML_CELL.sub(lambda tag: " |" if tag[1] else " ", line) for line in lines]
+    return "\n".join(f"|{row}" if row != line else line for row, line in zip(rows, lines, strict=True))
+
+
 def _lines(text: str) -> list[str]:
     """Lines without '>' and with plain borders; a break marks where a quotation or a code fence begins or ends."""
     text = text.translate(_OTHER_BORDERS) if not text.isascii() else text
+    text = _with_pipes(text) if "<td" in text else text
     if ">" not in text and "```" not in text and "~~~" not in text:
         return text.splitlines()
     lines: list[str] = []

@@ -53,11 +53,12 @@ _TEMPLATE_REFUSED: Final = frozenset(
 """Variables of a chat template that skillmix sets, or that would change what it renders."""
 _SECRET_NAME: Final = re.compile(
     r"api[_-]?key|authori[sz]ation|bearer|secret|passw(?:or)?d|credential|(?:private|access)[_-]?key"
-    r"|^(?:(?:access|auth|refresh|session|id|hf)[_-]?)?token$",
+    r"|(?:^|[_-])(?:token|key|auth|pwd|cookies?)$",
     re.IGNORECASE,
 )
 _SECRET_VALUE: Final = re.compile(
-    r"\b[sp]k-[\w-]{12,}|\bBearer\s+\S{12,}|\bhf_\w{16,}|\bgh[opsu]_\w{16,}|\bAKIA[A-Z0-9]{12,}|\bAIza[\w-]{20,}"
+    r"\b[sp]k-(?=[\w-]*\d)[\w-]{12,}|\b(?:gsk_|xai-|nvapi-|github_pat_|sess-)[\w-]{12,}|-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"|://[^\s/@]+:[^\s/@]+@|[?&](?:api_?key|key|token|access_token)=|\bBearer\s+\S{12,}|\bhf_\w{16,}|\bgh[opsu]_\w{16,}|\bAKIA[A-Z0-9]{12,}|\bAIza[\w-]{20,}"
     r"|\beyJ[\w-]{16,}\."
 )
 _LONGEST_EXTRA: Final = 2000

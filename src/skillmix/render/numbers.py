@@ -14,7 +14,7 @@ def share(value: float | None) -> str:
 
 
 TOO_FEW = "[too few]"
-"""Stands for an interval that too few combinations would make unreliable."""
+"""Stands for an interval that too few combinations, seeds or partitions would make unreliable."""
 
 
 def share_with_interval(value: float | None, low: float | None, high: float | None) -> str:

@@ -27,7 +27,6 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
 from skillmix.experiment.plan import PlannedCell, cells_of, covers
 from skillmix.grading.answers import RULES, Rules
-from skillmix.hashing import short_id
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import Phrases
@@ -414,9 +413,8 @@ def _experiment_in(document: Mapping[str, object], *, source: str) -> Experiment
 
 
 def _prompts_hash(experiment: Experiment) -> str:
-    """A hash of every prompt set that an experiment names; a folder of prompts can change under the same name."""
-    names = {experiment.prompts, *(settings.prompts or experiment.prompts for settings in experiment.students.values())}
-    return short_id("prompts", [load_prompts(name).content_hash() for name in sorted(names)])
+    """A hash of the prompts for graders, and the default of students; a folder can change under the same name."""
+    return load_prompts(experiment.prompts).content_hash()
 
 
 def _as_yaml(document: object) -> str:

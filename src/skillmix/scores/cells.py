@@ -216,13 +216,17 @@ class Cell:
         )
 
     def _woven(self) -> tuple[float | None, float | None, float | None]:
-        """Woven full marks with their interval."""
+        """Woven full marks with their interval; unknown if code cannot tell for some text with full marks."""
         if not any(woven is not None for texts in self.woven for woven in texts):
             return None, None, None
         values = [
             [None if p is None else woven_full_marks(p, woven) for p, woven in zip(points, texts, strict=True)]
             for points, texts in zip(self.points, self.woven, strict=True)
         ]
+        # Texts without full marks have a known score, so leaving out only the unknown ones would leave the failures.
+        pairs = zip(self.points, values, strict=True)
+        if any(p is not None and v is None for points, texts in pairs for p, v in zip(points, texts, strict=True)):
+            return None, None, None
         score = summarise(values, FULL_MARKS)
         return score.value, score.low, score.high
 

@@ -7,6 +7,7 @@ from typing import Literal
 from skillmix.experiment.experiment import Experiment
 from skillmix.hashing import short_id
 from skillmix.models.lineage import Lineage
+from skillmix.prompts.files import load_prompts, shipped_prompt_sets
 from skillmix.runs.run import Run
 from skillmix.runs.students import settings_for
 from skillmix.scores.cells import Cell, CellKey
@@ -155,8 +156,8 @@ def before_and_after(students: Sequence[ComparableStudent], cells: Cells) -> lis
 
 
 def clearest_first(changes: Sequence[Change]) -> list[Change]:
-    """Sorted: intervals far from 0 first, and those within noise last, the larger differences first."""
-    return sorted(changes, key=lambda c: (c.remark == "within noise", -c.distance_from_noise, -abs(c.gain.mean)))
+    """Sorted: intervals far from 0 first, and those within noise or without one last, the larger differences first."""
+    return sorted(changes, key=lambda c: (c.distance_from_noise == 0, -c.distance_from_noise, -abs(c.gain.mean)))
 
 
 def student_specs(experiment: Experiment) -> dict[str, str]:
@@ -201,12 +202,17 @@ def _graders(run: Run, experiment: Experiment) -> dict[str, str]:
     rules = [
         experiment.rules,
         experiment.answer.model_dump(mode="json"),
-        run.fact("prompts_hash") or experiment.prompts,
+        run.fact("prompts_hash") or _hash_of_shipped(experiment.prompts),
     ]
     return {
         name: short_id("grader", settings.model_dump(mode="json", exclude={"concurrency", "timeout"}), rules)
         for name, settings in experiment.graders.items()
     }
+
+
+def _hash_of_shipped(prompts: str) -> str:
+    """The hash of shipped prompts, for runs that stored no hash; the name of other prompts."""
+    return load_prompts(prompts).content_hash() if prompts in shipped_prompt_sets() else prompts
 
 
 def _prompts_and_decoding(experiment: Experiment, student: str) -> tuple[str, str]:

@@ -42,8 +42,8 @@ def finding_table(report: Report) -> ReportTable | None:
         note="Full marks, best of the generations, on the combinations that both students have complete. One training "
         "run: bootstrap interval and permutation test over combinations. Several seeds: t interval and test with "
         "seeds and combinations as random factors. Several partitions: t interval and test over the means of the "
-        "partitions. Combinations that seeds share count once. P-values are corrected by Holm's method over all rows "
-        "of a claim.",
+        "partitions. Too few: two seeds, two partitions or fewer than 10 combinations have no interval. Combinations "
+        "that seeds share count once. P-values are corrected by Holm's method over all rows of a claim.",
         columns=(
             "claim",
             "students",

@@ -13,7 +13,7 @@ import numpy as np
 
 from skillmix.scores.statistics.differences import POWER, Gain, combinations_needed, units_needed
 from skillmix.scores.statistics.intervals import CONFIDENCE, ROUNDING, wilson_interval
-from skillmix.scores.statistics.pooling import Components
+from skillmix.scores.statistics.pooling import FEWEST_UNITS, Components
 from skillmix.scores.statistics.student_t import t_quantile
 
 _MOST_UNITS: Final = 200
@@ -104,7 +104,7 @@ def _more_of_either(observed: Gain, parts: Components, distance: float, level: f
     units, combinations = parts.units, parts.combinations
     enough_units = next((n for n in range(units + 1, _MOST_UNITS) if is_enough(n, combinations)), None)
     more_units = None if enough_units is None else enough_units - units
-    enough = combinations + 1
+    enough = combinations + 1 if units >= FEWEST_UNITS else _MOST_COMBINATIONS
     while enough < _MOST_COMBINATIONS and not is_enough(units, enough):
         enough = ceil(enough * 1.02)
     more_combinations = enough - combinations if enough < _MOST_COMBINATIONS else None

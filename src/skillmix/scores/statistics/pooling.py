@@ -30,7 +30,7 @@ _ERROR_OF_AGREEING: Final = 0.85
 """The share of the error within units that counts if units agree; it makes up for the wider intervals of the others."""
 _KNOWN_WITHIN: Final = 0.75
 """How far the error within units, known from many combinations, adds degrees of freedom to the variance of units."""
-_FEWEST_UNITS: Final = 3
+FEWEST_UNITS: Final = 3
 """Two units say too little about how far units differ: an interval would be useless or too short."""
 
 
@@ -158,6 +158,8 @@ def _over_seeds(seeds: Mapping[int, Differences], distinct: int) -> PooledMean:
     shared = shared_combinations(list(seeds.values()))
     if len(shared) >= 2:
         table = np.array([[by_id[c] for c in shared] for by_id in seeds.values()], dtype=np.float64)
+        if float(np.ptp(table)) < ROUNDING:
+            return _constant({"": {seed: {c: by_id[c] for c in shared} for seed, by_id in seeds.items()}}, table[0, 0])
         means = tuple(float(value) for value in table.mean(axis=1))
         return _pooled_mean(crossed_moments(table), means, len(shared), len(shared))
     groups = [np.array(list(by_id.values()), dtype=np.float64) for by_id in seeds.values()]
@@ -197,8 +199,8 @@ def _pooled_mean(moments: TableMoments, means: tuple[float, ...], per_unit: int,
     )
     variance, degrees = uncertainty(moments.between, moments.within, moments.crossed, len(means), per_unit)
     mean, error = float(moments.mean), sqrt(float(variance))
-    p = two_sided_p(mean / error, float(degrees))
-    if len(means) < _FEWEST_UNITS or combinations < FEWEST_COMBINATIONS:
+    p = two_sided_p(mean / error, float(degrees)) if error > ROUNDING else 1.0
+    if len(means) < FEWEST_UNITS or combinations < FEWEST_COMBINATIONS:
         return PooledMean(mean, None, None, p, combinations, means, components)
     half = float(t_quantile((1 + CONFIDENCE) / 2, float(degrees))) * error
     return PooledMean(mean, max(-1.0, mean - half), min(1.0, mean + half), p, combinations, means, components)
