@@ -9,6 +9,7 @@ import pytest
 from skillmix.commands import main
 from skillmix.experiment.experiment import load_experiment
 from skillmix.experiment.steps import DatasetStep
+from skillmix.experiment.train_step import TrainStep
 from skillmix.runs.run import open_run
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -128,6 +129,9 @@ def test_the_files_state_the_rules_of_the_paper(file: Path) -> None:
     for step in data:
         assert (step.near_duplicates, step.exact_duplicates, step.example_copies) == (None, "keep", "keep")
         assert step.validation == 0 and step.leakage is None and step.rules is None
+        # A reply that the limit cuts would be trained on as if it were complete.
+        assert all(experiment.students[name].max_tokens == 1024 for name in step.student_names)
+    assert all(step.too_long == "cut" for step in experiment.steps if isinstance(step, TrainStep))
 
 
 @pytest.mark.parametrize("name", WHOLE)

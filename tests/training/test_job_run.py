@@ -197,6 +197,28 @@ def test_what_cannot_work_is_said_before_training(
         train_steps(experiment(place, small_model, {"name": "m1", **step}))
 
 
+@pytest.mark.parametrize(
+    ("too_long", "line"),
+    [
+        ("drop", r"m1: 6 conversations, \d+ tokens; 1 left out as too long\n"),
+        ("cut", r"m1: 7 conversations, \d+ tokens; 0 left out as too long, 1 cut at 90 tokens\n"),
+    ],
+)
+def test_long_conversations_are_counted(
+    too_long: str, line: str, place: Path, small_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"messages": [{"role": "user", "content": "Go on."}, {"role": "assistant", "content": "and on " * 100}]}
+    with (place / "data" / "train.jsonl").open("a", encoding="utf-8") as lines:
+        lines.write("\n" + json.dumps(row))
+
+    [trained] = train_steps(
+        experiment(place, small_model, {"name": "m1", "steps": 2, "max_tokens": 90, "too_long": too_long})
+    )
+
+    assert re.search(line, capsys.readouterr().err)
+    assert lineage(trained)["recipe"]["too_long"] == too_long
+
+
 def test_a_full_disk_is_found_before_the_first_step(
     place: Path, small_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

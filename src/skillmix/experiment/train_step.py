@@ -63,8 +63,8 @@ class RecipeSettings(Section):
     """Largest norm of the whole gradient; a longer gradient is scaled down."""
     max_tokens: Positive = 1024
     """Largest number of tokens in a conversation."""
-    too_long: Literal["drop", "refuse"] = "drop"
-    """Whether a longer conversation is left out and counted, or an error."""
+    too_long: Literal["drop", "cut", "refuse"] = "drop"
+    """Whether a longer conversation is left out, cut after its first `max_tokens` tokens, or an error."""
     format: Annotated[str, OneOf(CHAT_TEMPLATES)] | None = None
     """Chat format of a checkpoint without a chat template."""
     lora: LoraSettings | None = None

@@ -81,7 +81,8 @@ def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[Trai
     count = len(prepared.examples)
     tokens = sum(len(example.tokens) for example in prepared.examples)
     if is_first_rank():
-        say(f"{step.name}: {count} conversations, {tokens} tokens; {len(prepared.dropped)} left out as too long")
+        cut = f", {len(prepared.cut)} cut at {step.max_tokens} tokens" if step.too_long == "cut" else ""
+        say(f"{step.name}: {count} conversations, {tokens} tokens; {len(prepared.dropped)} left out as too long{cut}")
     steps, total = step.steps or DEFAULT_STEPS, None
     if step.epochs is not None:
         steps, total = steps_of(step.epochs, conversations=count, batch=step.batch)

@@ -140,6 +140,23 @@ def test_too_long_conversations_are_counted_or_refused() -> None:
         found.examples([long], limit=60, too_long="drop")
 
 
+def test_a_cut_conversation_is_the_start_of_the_whole_one() -> None:
+    found = encoder("smollm2")
+    short = Conversation("short", (Turn("a", "b"),))
+    long = Conversation("long", (Turn("a", "b " * 10), Turn("c", "d " * 100)))
+    late = Conversation("late", (Turn("a " * 100, "b"),))
+    [whole] = found.examples([long], limit=1000, too_long="refuse").examples
+
+    prepared = found.examples([short, long, late], limit=60, too_long="cut")
+
+    assert [example.key for example in prepared.examples] == ["short", "long"]
+    assert (prepared.cut, prepared.dropped) == (("long",), ("late",))  # nothing of the answer of `late` is left
+    start = prepared.examples[1]
+    assert len(whole.tokens) > len(start.tokens) == 60
+    assert start.tokens.tolist() == whole.tokens[:60].tolist()
+    assert start.is_trained.tolist() == whole.is_trained[:60].tolist()
+
+
 def templated(template: str) -> Encoder:
     fresh = copy(tokenizer("smollm2"))
     fresh.chat_template = template

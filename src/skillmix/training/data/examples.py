@@ -1,7 +1,7 @@
 """Turns conversations into examples: each is rendered once and tokenised once, and refused if its mask is in doubt."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -38,7 +38,7 @@ class Data(Protocol):
         ...
 
 
-TooLong = Literal["drop", "refuse"]
+TooLong = Literal["drop", "cut", "refuse"]
 _AT_ONCE: Final = 256
 
 
@@ -56,6 +56,9 @@ class Prepared:
 
     examples: tuple[Example, ...]
     dropped: tuple[str, ...]
+    """Keys of conversations without an example."""
+    cut: tuple[str, ...]
+    """Keys of conversations whose example lacks the tokens past the limit."""
 
 
 class Encoder:
@@ -77,7 +80,7 @@ class Encoder:
         return self._template
 
     def examples(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
-        """The examples of all conversations within the limit; an error if there is none."""
+        """The examples of all conversations, by the rule for long ones; an error if there is none."""
         prepared = self.fitting(conversations, limit=limit, too_long=too_long)
         if not prepared.examples:
             raise UserError(
@@ -88,20 +91,27 @@ class Encoder:
         return prepared
 
     def fitting(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
-        """The examples of all conversations within the limit, perhaps none."""
+        """The examples of all conversations, by the rule for long ones; perhaps none."""
         kept: list[Example] = []
         dropped: list[str] = []
+        cut: list[str] = []
         for example in self._encoded(conversations):
             if len(example.tokens) <= limit:
                 kept.append(example)
-            elif too_long == "drop":
-                dropped.append(example.key)
-            else:
+                continue
+            if too_long == "refuse":
                 raise UserError(
                     f"{example.key} has {len(example.tokens)} tokens: the limit of {limit} would cut an answer.",
-                    hint="Raise max_tokens, or leave such conversations out with too_long: drop.",
+                    hint="Raise max_tokens, leave such conversations out with too_long: drop, or cut them with "
+                    "too_long: cut.",
                 )
-        return Prepared(tuple(kept), tuple(dropped))
+            start = replace(example, tokens=example.tokens[:limit], is_trained=example.is_trained[:limit])
+            if too_long == "cut" and start.is_trained.any():
+                kept.append(start)
+                cut.append(example.key)
+            else:  # also where the limit ends before the first answer: the loss would have no target
+                dropped.append(example.key)
+        return Prepared(tuple(kept), tuple(dropped), tuple(cut))
 
     def _encoded(self, conversations: Sequence[Conversation]) -> Iterator[Example]:
         for start in range(0, len(conversations), _AT_ONCE):
