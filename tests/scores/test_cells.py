@@ -152,9 +152,11 @@ def woven_cell(*woven: bool | None) -> Cell:
     return replace(cell_of(*(texts for _ in woven)), woven=tuple((value, False) for value in woven))
 
 
-def test_woven_full_marks_take_the_best_text_and_leave_out_combinations_that_are_unknown() -> None:
-    score = woven_cell(True, True, False, None).scores["full_marks"]
+def test_woven_full_marks_take_the_best_text_and_are_unknown_if_a_text_with_full_marks_is() -> None:
+    score = woven_cell(True, True, False).scores["full_marks"]
 
+    # Without the unknown text only texts of known skills would count, and every failure is known.
+    assert woven_cell(True, True, False, None).scores["full_marks"].woven is None
     assert score.value == 1.0
     assert score.woven == pytest.approx(2 / 3)
     assert score.woven_low == pytest.approx(wilson_interval(2 / 3, 3).low)
