@@ -68,13 +68,14 @@ def setting_label(setting: str, sets: SetChoice, exclude: Sequence[str] = ()) ->
 
 
 _LONGEST_EXCLUDED_LABEL: Final = 40
+_PLAIN_NAME = re.compile(r"[a-z0-9]++(?: [a-z0-9]++)*+")
 
 
 def _excluded_label(exclude: Sequence[str]) -> str:
     """The excluded names as part of a label and of file names; other lists become a number and a hash."""
     names = sorted({name.casefold() for name in exclude})
     joined = "-and-".join(name.replace(" ", "-") for name in names)
-    is_plain = all(re.fullmatch(r"[a-z0-9]+(?: [a-z0-9]+)*", name) for name in names)
+    is_plain = all(_PLAIN_NAME.fullmatch(name) for name in names)
     if is_plain and len(joined) <= _LONGEST_EXCLUDED_LABEL:
         return joined
     return f"{len(names)}-skills-{short_id('exclude', names)}"

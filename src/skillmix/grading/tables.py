@@ -50,8 +50,8 @@ class Table:
         self.any_row_closed |= is_closed
 
 
-_HTML_ROW = re.compile(r"<tr[^<>]{0,99}>\s*|\s*</tr>", re.IGNORECASE)
-_HTML_CELL = re.compile(r"\s*<(/?)t[dh][^<>]{0,99}>\s*", re.IGNORECASE)
+_HTML_ROW = re.compile(r"<tr[^<>]{0,99}>|</tr>", re.IGNORECASE)
+_HTML_CELL = re.compile(r"<(/?)t[dh][^<>]{0,99}>", re.IGNORECASE)
 _HTML_TAG = re.compile(r"</?(?:table|thead|tbody|b|i|strong|em|code)(?: [^<>]{0,99})?>", re.IGNORECASE)
 
 
