@@ -1,8 +1,10 @@
 """The cells of an experiment's score table, with the combinations drawn for each of them."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
 
 from skillmix.catalog.catalog import Catalog, Setting
 from skillmix.catalog.combinations import (
@@ -46,18 +48,26 @@ class PlannedCell:
         return range(self.first, self.first + self.generations)
 
 
-def cells_of(experiment: Experiment, catalog: Catalog) -> list[PlannedCell]:
+Around = Mapping[str, frozenset[str]]
+"""By step, the ids of combinations that its draws skip, because one of its students was trained on them."""
+_NOTHING: Final[Around] = MappingProxyType({})
+
+
+def cells_of(experiment: Experiment, catalog: Catalog, around: Around = _NOTHING) -> list[PlannedCell]:
     """The cells of all steps, in the order of the steps."""
-    return [cell for step in experiment.steps for cell in step_cells(step, experiment, catalog)]
+    return [cell for step in experiment.steps for cell in step_cells(step, experiment, catalog, around)]
 
 
-def step_cells(step: Step, experiment: Experiment, catalog: Catalog) -> Iterator[PlannedCell]:
+def step_cells(
+    step: Step, experiment: Experiment, catalog: Catalog, around: Around = _NOTHING
+) -> Iterator[PlannedCell]:
     """The cells of one step; the students of a step share its draws."""
     for cell in step.undrawn_cells(experiment.steps):
         pools = catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
         side = catalog.pool(cell.setting, partition=experiment.partition, exclude=[*experiment.exclude, *cell.exclude])
         draw = Draw(side=side, setting=cell.setting, k=cell.k, seed=experiment.seed)
         draw = training_draw(draw, pools) if cell.purpose == "training" else draw
+        draw = replace(draw, without=around.get(cell.source, frozenset()))
         reserved = experiment.reserved if cell.sets == "reserved" else None
         yield PlannedCell(
             step=step.name,
