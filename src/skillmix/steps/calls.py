@@ -17,7 +17,7 @@ from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
-from skillmix.steps.dependencies import Dependencies, StepInputs, of_calls, of_settings
+from skillmix.steps.dependencies import Dependencies, StepInputs, of_calls, of_draws, of_settings
 from skillmix.steps.estimates import (
     CallEstimate,
     EstimateBasis,
@@ -67,7 +67,7 @@ class CallKind(StepKind[StepT]):
         """The step's settings, its models and, where it grades texts of other steps, those steps' settings."""
         steps = inputs.experiment.steps
         students = [cell.student for cell in step.undrawn_cells(steps)]
-        found = of_settings(step) | of_calls(students, step.grader_names, inputs)
+        found = of_settings(step) | of_draws(inputs) | of_calls(students, step.grader_names, inputs)
         sources = {source.step for source in step.inputs}
         found |= {f"the step {s.name}": s.model_dump(mode="json") for s in steps if s.name in sources}
         if getattr(step, "sets", "all") == "reserved":

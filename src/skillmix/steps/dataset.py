@@ -20,7 +20,7 @@ from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.steps.calls import counts_line
-from skillmix.steps.dependencies import Dependencies, StepInputs, of_calls, of_files, of_settings
+from skillmix.steps.dependencies import Dependencies, StepInputs, of_calls, of_draws, of_files, of_settings
 from skillmix.steps.estimates import (
     CallEstimate,
     Counted,
@@ -71,7 +71,8 @@ class DatasetKind(StepKind[DatasetStep]):
         Evaluations of the experiment are not among them: they draw around a data set that exists.
         """
         leakage = step.leakage or inputs.experiment.leakage
-        found = of_settings(step) | of_calls(step.student_names, step.grader_names, inputs)
+        found = of_settings(step, without={"leakage"}) | of_draws(inputs)
+        found |= of_calls(step.student_names, step.grader_names, inputs) if step.writer else {}
         found["its prompts"] = inputs.prompts(step.prompts)
         found |= {f"the data set {name}": dataset_hash(inputs.run, name) for name in step.of}
         found |= {f"leakage.{name}": getattr(leakage, name) for name in ("evaluations", "names", "reserved", "shown")}

@@ -48,19 +48,26 @@ def of_settings(step: Step, *, without: Iterable[str] = ()) -> Dependencies:
     return {f"its {name}": value for name, value in settings.items()}
 
 
-def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs) -> Dependencies:
-    """Everything that decides the calls of students and graders, apart from the combinations."""
+def of_draws(inputs: StepInputs) -> Dependencies:
+    """What decides every draw, and the code that decides about texts."""
     experiment, catalog = inputs.experiment, inputs.catalog
-    found: Dependencies = {
+    return {
         "the seed": experiment.seed,
         "the catalogue": catalog.content_hash(),
         "the words of the topics": short_id({t: list(map(list, w)) for t, w in catalog.vocabulary.items()}),
         "the partition": experiment.partition,
         "the exclude list": experiment.exclude,
+        "the code that reads replies and checks texts": code_version(),
+    }
+
+
+def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs) -> Dependencies:
+    """Everything that decides the calls of students and graders, apart from the draws, and what their replies earn."""
+    experiment = inputs.experiment
+    found: Dependencies = {
         "the prompt set": inputs.prompts(None),
         "the rules": experiment.rules,
         "the treatment of missing markers": experiment.answer.missing_marker,
-        "the code that reads replies and checks texts": code_version(),
     }
     for name in dict.fromkeys(students):
         if name in experiment.students:
