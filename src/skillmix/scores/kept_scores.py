@@ -1,7 +1,7 @@
 """Keep the scores of a run beside it, so that a finished run shows them again without reading its journal.
 
-The file `scores.json` of a run is a cache: it may be deleted at any time, and it counts only for the state of the run
-that it was computed from.
+The file `derived-scores.json` of a run is a cache: it may be deleted at any time, and it counts only for the state of
+the run that it was computed from.
 """
 
 import json
@@ -26,7 +26,7 @@ from skillmix.scores.statistics.ratios import ShareDifference
 
 def kept_scores(run: Run) -> ScoredRun:
     """The scores of a run: those that were kept for its present state, or new ones, which are kept from now on."""
-    file = run.path / "scores.json"
+    file = run.path / "derived-scores.json"
     state = reading_state(run)
     known = _read(file, state) if state is not None else None
     if known is not None:

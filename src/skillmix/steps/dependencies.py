@@ -5,7 +5,7 @@ and `budget`, are none; neither are later steps.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,13 @@ class StepInputs:
     """With a student for every train step that has made its checkpoint."""
     catalog: Catalog
     run: Run
+    _models: dict[str, str] = field(default_factory=dict)
+
+    def model(self, spec: str) -> str:
+        """The name of a model in requests; the lineage in it is read once."""
+        if spec not in self._models:
+            self._models[spec] = model_name(spec)
+        return self._models[spec]
 
     def prompts(self, name: str | None) -> list[str]:
         """A prompt set, by default that of the experiment, and its hash."""
@@ -79,7 +86,7 @@ def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs
 
 def _of_student(name: str, settings: StudentSettings, inputs: StepInputs) -> Dependencies:
     found = {f"the {key} of the student {name}": value for key, value in _settings(settings).items()}
-    found[f"the model of the student {name}"] = model_name(settings.asked)
+    found[f"the model of the student {name}"] = inputs.model(settings.asked)
     found[f"the prompts of the student {name}"] = inputs.prompts(settings.prompts)
     if settings.declares_lineage:
         lineage = lineage_of_student(inputs.experiment, name)

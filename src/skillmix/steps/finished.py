@@ -32,7 +32,7 @@ def take_finished(step: Step, context: StepContext, result: RunResult, rows: Row
         return False
     if not changes and _lacks_rows(record, rows):
         changes = ["the journal"]
-    line = None if changes else kind_of(step).take(step, record.made, inputs.run, result)
+    line = None if changes else _taken(step, record, inputs.run, result)
     if line is None:
         say(f"{step.name} runs again: {_listed(changes or ['what it made'])} changed")
         return False
@@ -49,7 +49,7 @@ def take_all_finished(steps: Sequence[Step], inputs: StepInputs, result: RunResu
     for step in steps:
         record = run.finished.record(step.name)
         is_same = record is not None and _changes(step, record, inputs) == []
-        line = kind_of(step).take(step, record.made, run, result) if record and is_same else None
+        line = _taken(step, record, run, result) if record and is_same else None
         if line is None:
             return False
         lines.append(line)
@@ -62,6 +62,14 @@ def _changes(step: Step, record: StepRecord | None, inputs: StepInputs) -> list[
     """What the step depends on that changed since it was finished; None if it was not, or if nobody can tell."""
     depends_on = kind_of(step).dependencies(step, inputs) if record is not None else None
     return None if record is None or depends_on is None else record.changes(json.loads(json.dumps(depends_on)))
+
+
+def _taken(step: Step, record: StepRecord, run: Run, result: RunResult) -> str | None:
+    """What the step made, in words; None if it is gone, or if the record is not one that this version writes."""
+    try:
+        return kind_of(step).take(step, record.made, run, result)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def _end_taken(step: Step, line: str, progress: RunProgress, result: RunResult) -> None:

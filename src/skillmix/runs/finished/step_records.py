@@ -127,10 +127,20 @@ def _read(file: Path) -> dict[str, Any] | None:
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         digest = document.pop("digest")
-        is_whole = document["format"] == _FORMAT and digest == _digest(document)
+        is_whole = document["format"] == _FORMAT and digest == _digest(document) and _has_its_shape(document)
     except (OSError, ValueError, AttributeError, LookupError, TypeError, RecursionError):
         return None
     return document if is_whole else None
+
+
+def _has_its_shape(document: Mapping[str, Any]) -> bool:
+    steps, around, files = (document[name] for name in ("steps", "around", "files"))
+    return (
+        isinstance(document["journal"], list)
+        and all(isinstance(record[name], dict) for record in steps.values() for name in ("depends_on", "made"))
+        and all(isinstance(c, str) for combinations in around.values() for c in combinations)
+        and all(isinstance(known["hash"], str) and known["state"] is not None for known in files.values())
+    )
 
 
 def _digest(content: Mapping[str, Any]) -> str:
