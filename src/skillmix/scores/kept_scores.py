@@ -32,7 +32,7 @@ def kept_scores(run: Run) -> ScoredRun:
     if known is not None:
         return known
     scored = scored_run(run)
-    if state is not None:
+    if state is not None and state == reading_state(run):  # no other process wrote to the run meanwhile
         _write(file, state, scored)
     return scored
 
