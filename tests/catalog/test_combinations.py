@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import combinations as all_subsets
 
 import pytest
@@ -232,3 +233,26 @@ def test_no_draw_combines_a_skill_with_one_that_it_mostly_brings(
 def test_every_entailed_pair_is_beyond_chance() -> None:
     for pair in load_catalog("verifiable").entailed:
         assert wilson_interval(pair.with_both / pair.texts, pair.texts).low >= 0.5
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_draw_around_combinations_keeps_the_order_of_the_others(tiny_catalog: Catalog, k: int) -> None:
+    draw = Draw(tiny_catalog.pool("all"), "all", k, seed=0)
+    plain = draw_combinations(draw, 12)
+    around = replace(draw, without=frozenset(c.id for c in plain[1:4]))
+
+    assert draw_combinations(around, 9) == [plain[0], *plain[4:12]]
+    assert draw_combinations(around, 15)[:9] == draw_combinations(around, 9)
+    with pytest.raises(UserError, match="are possible besides those that a student was trained on"):
+        draw_combinations(around, around.total)
+
+
+def test_a_ladder_and_reserved_sets_are_drawn_around_combinations(tiny_catalog: Catalog) -> None:
+    draw = Draw(tiny_catalog.pool("all"), "all", 2, seed=0)
+    for drawn in (draw_ladder, partial(draw_reserved, share=0.9)):
+        plain = drawn(draw, 6)
+        gone = plain[2].id
+        around = drawn(replace(draw, without=frozenset({gone})), 6)
+
+        assert gone not in {c.id for c in around}
+        assert [c for c in around if c in plain] == [c for c in plain if c.id != gone]

@@ -46,6 +46,8 @@ LEFT_OUT: Final = (
     "*.sqlite-wal",  # read as a part of the database
     "*.sqlite-shm",
     "derived.sqlite",  # a cache: its keys are hashes of the code itself
+    "derived-scores.json",  # a cache: its key is a hash of the times of files
+    "finished.json",  # holds the times of files
 )
 UNSTEADY_COLUMNS: Final = {  # of journals: numbers by order of arrival, and times
     "calls": {"id", "at"},

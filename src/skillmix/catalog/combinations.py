@@ -49,6 +49,8 @@ class Draw:
     purpose: Purpose = "evaluation"
     evaluations: tuple["Draw", ...] = ()
     """The evaluation draws that a training draw stays apart from."""
+    without: frozenset[str] = frozenset()
+    """Ids of combinations that the draw skips, because a student was trained on them."""
 
     def __post_init__(self) -> None:
         if (self.purpose == "training") != bool(self.evaluations):
@@ -100,14 +102,14 @@ def draw_combinations(draw: Draw, count: int) -> list[Combination]:
     drawn = list(islice(all_combinations(draw), count))
     if len(drawn) < count:
         raise UserError(
-            f"Only {len(drawn)} combinations of k = {draw.k} are possible, but {count} were requested.",
+            f"Only {len(drawn)} combinations of k = {draw.k} are possible{_besides(draw)}, but {count} were requested.",
             hint=f"Ask for at most {len(drawn)}.",
         )
     return drawn
 
 
 def all_combinations(draw: Draw) -> Iterator[Combination]:
-    """Every combination of a draw that a text can show, in draw order; a training draw skips those of evaluations."""
+    """Every combination of a draw that a text can show, in draw order, without those that the draw must skip."""
     _check_size(draw, 0)
     key = draw.key
     evaluations = [_EvaluationPart(evaluation) for evaluation in draw.evaluations]
@@ -117,8 +119,11 @@ def all_combinations(draw: Draw) -> Iterator[Combination]:
         chosen = [skills[i] for i in _subset_of_rank(rank, draw.k)]
         if any(pair <= set(chosen) for pair in draw.side.impossible):
             continue
-        if not any(evaluation.has(chosen, topics[topic]) for evaluation in evaluations):
-            yield combination_of(chosen, topics[topic])
+        if any(evaluation.has(chosen, topics[topic]) for evaluation in evaluations):
+            continue
+        combination = combination_of(chosen, topics[topic])
+        if combination.id not in draw.without:
+            yield combination
 
 
 class _EvaluationPart:
@@ -167,7 +172,8 @@ def draw_reserved(draw: Draw, count: int, share: float) -> list[Combination]:
     drawn = list(islice((c for c in all_combinations(draw) if is_reserved(c.skills, share)), count))
     if len(drawn) < count:
         raise UserError(
-            f"Only {len(drawn)} combinations of k = {draw.k} have a reserved skill set, but {count} were requested.",
+            f"Only {len(drawn)} combinations of k = {draw.k} have a reserved skill set{_besides(draw)}, "
+            f"but {count} were requested.",
             hint=f"Ask for at most {len(drawn)}, or for a larger share in leakage.reserved.",
         )
     return drawn
@@ -199,13 +205,17 @@ def _extended(base: Combination, draw: Draw, *, taken: set[str], index: int) -> 
     others = [s for s in draw.side.skills if s not in base.skills and s not in barred]
     for skill in ranked(others, "ladder", draw.purpose, draw.setting, draw.seed, base.id):
         longer = combination_of([*base.skills, skill], base.topic)
-        if longer.id not in taken:
+        if longer.id not in taken and longer.id not in draw.without:
             taken.add(longer.id)
             return longer
     raise UserError(
         f"Only {index} chains of the ladder stay different up to k = {draw.k}.",
         hint=f"Ask for at most {index}, or for a smaller k.",
     )
+
+
+def _besides(draw: Draw) -> str:
+    return " besides those that a student was trained on" if draw.without else ""
 
 
 def _check_size(draw: Draw, count: int) -> None:

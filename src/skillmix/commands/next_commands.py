@@ -8,7 +8,7 @@ from shlex import join
 
 from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import Experiment, load_experiment
-from skillmix.experiment.plan import cells_of
+from skillmix.experiment.plan import first_combination
 from skillmix.runs.run import Run
 from skillmix.scores.compare import clearest_first
 from skillmix.scores.scoring import ScoredRun
@@ -77,8 +77,7 @@ def _own_text(experiment: Experiment) -> str | None:
     if not any(settings.asked is None for settings in experiment.graders.values()):
         return None
     catalog = load_catalog(experiment.catalog)
-    cells = [cell for cell in cells_of(experiment, catalog) if cell.combinations]
-    if not cells:
+    first = first_combination(experiment, catalog)
+    if first is None:
         return None
-    first = min(cells, key=lambda cell: cell.k).combinations[0]
     return join(["grade-text", experiment.catalog, "--skills", "; ".join(first.skills), "--topic", first.topic])

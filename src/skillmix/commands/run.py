@@ -64,7 +64,8 @@ def evaluate(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     """Run every step of an experiment; run the same command again to continue."""
     from skillmix.commands.next_commands import run_name
-    from skillmix.scores.scoring import ScoredRun, scored_run
+    from skillmix.scores.kept_scores import kept_scores
+    from skillmix.scores.scoring import ScoredRun
     from skillmix.steps.run import StepFilter, run_experiment
 
     if options.dry_run:
@@ -83,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         written = {name: dataset.as_json() for name, dataset in result.datasets.items()}
         _print_datasets(written, as_json=options.json)
     else:
-        scored = scored_run(result.run)
+        scored = kept_scores(result.run)
         print_notes(scored.notes)
         _print_scores(scored, run=run_name(result.run), as_json=options.json)
     ungraded = result.ungraded(scored.scores)

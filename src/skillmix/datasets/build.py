@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from sys import intern
@@ -21,12 +21,12 @@ from skillmix.experiment.data_settings import ShownMode
 from skillmix.experiment.recipes import DataRecipe, draw_set
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
 from skillmix.prompts.files import load_prompts
-from skillmix.runs.folder_replacement import DATASET, replacing
+from skillmix.runs.folder_replacement import DATASET, replacing, write_whole
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.conversation_index import ConversationIndex, combinations_of, contents
 from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.reading.decisions import DecidedConversation
-from skillmix.runs.run import TURNS, write_whole
+from skillmix.runs.run import TURNS
 
 _MOST_EXAMPLES = 5
 
@@ -160,14 +160,24 @@ class WrittenDataset:
 
     folder: Path
     written: Written
-    figures: DatasetCounts
+    by_k: dict[int, int]
+    """The number of conversations by k."""
     left: LeftOut
     yields: tuple[SamplingYield, ...] = ()
 
     @property
     def texts(self) -> int:
         """The number of conversations."""
-        return self.figures.texts
+        return self.written.train + self.written.validation
+
+    def record(self) -> dict[str, Any]:
+        """Everything but the folder and the examples of copies, as JSON for the record of a finished step."""
+        return {
+            "written": asdict(self.written),
+            "by_k": {str(k): count for k, count in self.by_k.items()},
+            "left": asdict(replace(self.left, examples=())),
+            "yields": [asdict(y) for y in self.yields],
+        }
 
     def as_json(self) -> dict[str, object]:
         """The documented form of `dataset --json`."""
@@ -176,7 +186,7 @@ class WrittenDataset:
             "hash": self.written.hash,
             "train": self.written.train,
             "validation": self.written.validation,
-            "k": {str(k): count for k, count in self.figures.by_k.items()},
+            "k": {str(k): count for k, count in self.by_k.items()},
             "yields": [
                 {
                     "k": y.k,
@@ -244,7 +254,18 @@ def make_dataset(
         write_whole(
             new / LINEAGE_FILE, _lineage(plan, chosen, written, figures, _generated(yields) | _left_out(left)).text()
         )
-    return WrittenDataset(folder, written, figures, left, tuple(yields))
+    return WrittenDataset(folder, written, figures.by_k, left, tuple(yields))
+
+
+def recorded_dataset(folder: Path, record: Mapping[str, Any]) -> WrittenDataset:
+    """A data set on disk, from what `WrittenDataset.record` said of it."""
+    return WrittenDataset(
+        folder,
+        Written(**record["written"]),
+        {int(k): count for k, count in record["by_k"].items()},
+        LeftOut(**{**record["left"], "examples": ()}),
+        tuple(SamplingYield(**y) for y in record["yields"]),
+    )
 
 
 def _empty(plan: DatasetPlan, left: LeftOut) -> UserError:

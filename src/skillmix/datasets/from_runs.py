@@ -62,7 +62,7 @@ def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
         recipe=step.data_recipe,
         catalog=context.catalog,
         partition=experiment.partition,
-        bars=bars_for(experiment, context.catalog, leakage),
+        bars=bars_for(step, experiment, context.catalog, context.run),
         names=leakage.names,
         prompts=step.prompts or experiment.prompts,
         near_duplicates=step.near_duplicates,
@@ -173,7 +173,8 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
     catalog = _common_catalog(runs)
     experiments = [run.experiment for run in runs if not run.is_imported]
     partition = wanted.partition or next((e.partition for e in experiments), None)
-    ids = {i: step for e in experiments for i, step in evaluated(e, catalog).items()}
+    own = [run for run in runs if not run.is_imported]
+    ids = {i: step for run in own for i, step in evaluated(run.experiment, catalog, run.finished.around).items()}
     files = [*wanted.evaluations, *(name for e in experiments for name in e.leakage.evaluations)]
     ids |= {i: name for name in files for i in combinations_in(Path(name))}
     reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments)])

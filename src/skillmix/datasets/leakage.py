@@ -1,7 +1,8 @@
 """Leakage rules: which combinations must not be trained on, and where texts name held-out skills.
 
-`Bars` holds the rules for one data set. `bars_for` and `evaluated` collect the combinations of evaluations;
-`refuse_trained` is the reverse check, before a trained student is evaluated. `NameFinder` searches the texts.
+`Bars` holds the rules for one data set. `bars_for` and `evaluated` collect the combinations of evaluations.
+`trained_combinations` is for the reverse: an evaluation draws around what its students were trained on. `NameFinder`
+searches the texts.
 """
 
 import json
@@ -19,12 +20,13 @@ from skillmix.catalog.names import before_parenthesis
 from skillmix.catalog.yaml import read_text
 from skillmix.datasets.corpus import words_of
 from skillmix.errors import UserError
-from skillmix.experiment.data_settings import LeakageSettings
 from skillmix.experiment.experiment import Experiment, load_experiment
-from skillmix.experiment.plan import step_cells
-from skillmix.experiment.step_base import student_name
-from skillmix.experiment.steps import EvaluateStep, GenerateStep
+from skillmix.experiment.plan import Around, step_cells
+from skillmix.experiment.step_base import Step, student_name
+from skillmix.experiment.steps import DatasetStep, EvaluateStep, GenerateStep
 from skillmix.models.lineage import Lineage, other_partitions
+from skillmix.models.lineage_files import read_dataset_file
+from skillmix.runs.run import Run
 from skillmix.runs.students import lineage_of_student
 
 
@@ -99,28 +101,42 @@ def _shown(combination: Combination, bars: Bars) -> str:
     return f"{'; '.join(combination.skills)} on {combination.topic}" + (f", in {where}" if where else "")
 
 
-def bars_for(experiment: Experiment, catalog: Catalog, leakage: LeakageSettings) -> Bars:
-    """The bars for a data set of an experiment."""
-    evaluations = evaluated(experiment, catalog)
+def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> Bars:
+    """The bars for a data set of an experiment.
+
+    A data set that exists keeps its members, also if an evaluation of the experiment has grown since: the evaluation
+    draws around them.
+    """
+    leakage = step.leakage or experiment.leakage
+    evaluations = evaluated(experiment, catalog, run.finished.around)
+    file = read_dataset_file(run.step(step.name) / "dataset")
+    for member in file.combinations if file else ():
+        evaluations.pop(member, None)
     for name in leakage.evaluations:
         for combination in combinations_in(Path(name)):
             evaluations.setdefault(combination, name)
     return bars_of(catalog, partition=experiment.partition, evaluations=evaluations, reserved=leakage.reserved)
 
 
-def evaluated(experiment: Experiment, catalog: Catalog) -> dict[str, str]:
+def evaluated(experiment: Experiment, catalog: Catalog, around: Around | None = None) -> dict[str, str]:
     """The ids of combinations that an experiment draws for evaluation, each with its step.
 
     A generate step draws the combinations of an evaluation unless its purpose is training.
     """
     steps_by_id: dict[str, str] = {}
     for step in experiment.steps:
-        if isinstance(step, EvaluateStep) or (isinstance(step, GenerateStep) and step.purpose == "evaluation"):
-            # Every student gets the same draw, so one is enough.
-            for cell in step_cells(step.model_copy(update={"students": step.students[:1]}), experiment, catalog):
-                for combination in cell.combinations:
-                    steps_by_id.setdefault(combination.id, f"{step.stage} step {step.name} of {experiment.name}")
+        for combination in _evaluated_by(step, experiment, catalog, around or {}):
+            steps_by_id.setdefault(combination, f"{step.stage} step {step.name} of {experiment.name}")
     return steps_by_id
+
+
+def _evaluated_by(step: Step, experiment: Experiment, catalog: Catalog, around: Around) -> dict[str, None]:
+    """The ids of the combinations that one step draws for evaluation, in the order of its draws."""
+    if not isinstance(step, EvaluateStep | GenerateStep) or getattr(step, "purpose", "evaluation") != "evaluation":
+        return {}
+    # Every student gets the same draw, so one is enough.
+    cells = step_cells(step.model_copy(update={"students": step.students[:1]}), experiment, catalog, around)
+    return {combination.id: None for cell in cells for combination in cell.combinations}
 
 
 def combinations_in(path: Path) -> Iterator[str]:
@@ -153,38 +169,34 @@ def _combination(document: Mapping[str, object]) -> str:
     return combination_of(skills, str(topic)).id
 
 
-def trained_on(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> dict[str, int]:
-    """For each student with a known lineage, the number of the step's combinations that it was trained on."""
-    wanted = set(evaluated(experiment.model_copy(update={"steps": [step]}), catalog))
-    counts = {}
-    for student, lineage in _lineages(step, experiment).items():
-        counts[student] = len(wanted & lineage.combinations)
-    return counts
+def trained_combinations(
+    step: EvaluateStep | GenerateStep, experiment: Experiment, catalog: Catalog, around: Around
+) -> dict[str, str]:
+    """The combinations that the draws of a step must skip, each with a student that was trained on it.
+
+    Draws skip what they skipped before, so that a changed list of students moves as few combinations as possible.
+    """
+    trained = {c: name for name, lineage in _lineages(step, experiment).items() for c in lineage.combinations}
+    skipped = {c: trained.get(c, "another student") for c in around.get(step.name, frozenset())}
+    while trained:
+        drawn = _evaluated_by(step, experiment, catalog, {step.name: frozenset(skipped)})
+        more = {c: trained[c] for c in drawn if c in trained}
+        if not more:
+            break
+        skipped |= more
+    return skipped
 
 
-def _lineages(step: EvaluateStep, experiment: Experiment) -> dict[str, Lineage]:
+def _lineages(step: EvaluateStep | GenerateStep, experiment: Experiment) -> dict[str, Lineage]:
     """The lineages of those students of a step that were tuned."""
     students = [student_name(reference) for reference in step.students]
     lineages = {name: lineage_of_student(experiment, name, {}) for name in students if name in experiment.students}
     return {name: lineage for name, lineage in lineages.items() if lineage is not None}
 
 
-def refuse_trained(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> None:
-    """Raise an error if a student was trained on combinations of the step, unless the step allows it."""
-    if step.allow_trained:
-        return
-    for student, count in trained_on(step, experiment, catalog).items():
-        if count:
-            raise UserError(
-                f"{student} was trained on {count} of the combinations of step {step.name}.",
-                hint="Evaluate other combinations (another seed), or set allow_trained: true; the scores then say so.",
-            )
-    _refuse_other_partitions(step, experiment, catalog)
-
-
-def _refuse_other_partitions(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> None:
+def refuse_other_partitions(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> None:
     """Raise an error if a student's data were made under another partition, which mixes up the sides of this one."""
-    if set(step.settings) == {"all"}:
+    if step.allow_trained or set(step.settings) == {"all"}:
         return  # every partition draws the same combinations for this setting
     here = catalog.partition(experiment.partition).name
     for student, lineage in _lineages(step, experiment).items():

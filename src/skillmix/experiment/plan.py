@@ -1,8 +1,10 @@
 """The cells of an experiment's score table, with the combinations drawn for each of them."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
 
 from skillmix.catalog.catalog import Catalog, Setting
 from skillmix.catalog.combinations import (
@@ -15,7 +17,7 @@ from skillmix.catalog.combinations import (
     training_draw,
 )
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
-from skillmix.experiment.step_base import SetChoice, Step, setting_label
+from skillmix.experiment.step_base import SetChoice, Step, UndrawnCell, setting_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +48,54 @@ class PlannedCell:
         return range(self.first, self.first + self.generations)
 
 
-def cells_of(experiment: Experiment, catalog: Catalog) -> list[PlannedCell]:
+Around = Mapping[str, frozenset[str]]
+"""By step, the ids of combinations that its draws skip, because one of its students was trained on them."""
+_NOTHING: Final[Around] = MappingProxyType({})
+
+
+def cells_of(experiment: Experiment, catalog: Catalog, around: Around = _NOTHING) -> list[PlannedCell]:
     """The cells of all steps, in the order of the steps."""
-    return [cell for step in experiment.steps for cell in step_cells(step, experiment, catalog)]
+    return [cell for step in experiment.steps for cell in step_cells(step, experiment, catalog, around)]
 
 
-def step_cells(step: Step, experiment: Experiment, catalog: Catalog) -> Iterator[PlannedCell]:
+def step_cells(
+    step: Step, experiment: Experiment, catalog: Catalog, around: Around = _NOTHING
+) -> Iterator[PlannedCell]:
     """The cells of one step; the students of a step share its draws."""
     for cell in step.undrawn_cells(experiment.steps):
-        pools = catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
-        side = catalog.pool(cell.setting, partition=experiment.partition, exclude=[*experiment.exclude, *cell.exclude])
-        draw = Draw(side=side, setting=cell.setting, k=cell.k, seed=experiment.seed)
-        draw = training_draw(draw, pools) if cell.purpose == "training" else draw
-        reserved = experiment.reserved if cell.sets == "reserved" else None
         yield PlannedCell(
             step=step.name,
             student=cell.student,
             graders=cell.graders,
             setting=cell.setting,
             k=cell.k,
-            combinations=_drawn(draw, cell.combinations, is_ladder=cell.is_ladder, reserved=reserved),
+            combinations=_combinations(cell, experiment, catalog, around),
             generations=cell.generations,
             sets=cell.sets,
             purpose=cell.purpose,
             exclude=cell.exclude,
         )
+
+
+def first_combination(experiment: Experiment, catalog: Catalog) -> Combination | None:
+    """The first combination of the smallest k that an experiment draws; None if it draws none."""
+    cells = [cell for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
+    if not cells:
+        return None
+    smallest = replace(min(cells, key=lambda cell: cell.k), combinations=1)
+    return _combinations(smallest, experiment, catalog, _NOTHING)[0]
+
+
+def _combinations(
+    cell: UndrawnCell, experiment: Experiment, catalog: Catalog, around: Around
+) -> tuple[Combination, ...]:
+    pools = catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
+    side = catalog.pool(cell.setting, partition=experiment.partition, exclude=[*experiment.exclude, *cell.exclude])
+    draw = Draw(side=side, setting=cell.setting, k=cell.k, seed=experiment.seed)
+    draw = training_draw(draw, pools) if cell.purpose == "training" else draw
+    draw = replace(draw, without=around.get(cell.source, frozenset()))
+    reserved = experiment.reserved if cell.sets == "reserved" else None
+    return _drawn(draw, cell.combinations, is_ladder=cell.is_ladder, reserved=reserved)
 
 
 @lru_cache(maxsize=256)

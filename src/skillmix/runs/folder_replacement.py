@@ -1,4 +1,4 @@
-"""Replace a folder as a whole: the old one stays until the new one is complete, and only skillmix's own is replaced."""
+"""Replace a file or folder as a whole: the old one stays until the new one is complete; only our own is replaced."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -138,3 +138,10 @@ def remove_checkpoints(folder: Path) -> None:
             rmtree(path, ignore_errors=True)
     with suppress(OSError):
         folder.rmdir()
+
+
+def write_whole(file: Path, content: str) -> None:
+    """Replace a file in one step: a crash leaves the old one."""
+    partial = file.with_name(file.name + ".partial")
+    partial.write_text(content, encoding="utf-8")
+    partial.replace(file)

@@ -30,6 +30,8 @@ from skillmix.grading.answers import RULES, Rules
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import Phrases
+from skillmix.runs.finished.step_records import FinishedSteps
+from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.journal.journal import MAIN_FILE, JournalReader, JournalWriter
 from skillmix.runs.journal.locking import locked
 from skillmix.runs.reading.reply_reader import ReplyReader
@@ -74,6 +76,7 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.finished = FinishedSteps(path / "finished.json")
         self._writers = 0
         self._remembered: dict[str, Any] = {}
 
@@ -276,12 +279,18 @@ class Run:
     @cached_property
     def cells(self) -> list[PlannedCell]:
         """The planned cells of all steps; none in an imported run."""
-        return cells_of(self.experiment, self.catalog) if self.experiment.steps else []
+        return cells_of(self.experiment, self.catalog, self.finished.around) if self.experiment.steps else []
 
     @cached_property
     def earlier_cells(self) -> list[PlannedCell]:
         """The planned cells of earlier experiments."""
-        return [cell for experiment in self.earlier for cell in cells_of(experiment, self.catalog)]
+        return [cell for e in self.earlier for cell in cells_of(e, self.catalog, self.finished.around)]
+
+    def draw_around(self, step: str, combinations: frozenset[str]) -> None:
+        """Let the draws of a step skip these combinations from now on."""
+        self.finished.draw_around(step, combinations)
+        for name in ("cells", "earlier_cells"):
+            self.__dict__.pop(name, None)
 
     @property
     def turns(self) -> int | None:
@@ -483,10 +492,3 @@ def _stored_phrases(document: Mapping[str, object]) -> Phrases:
         return Phrases()
     known = {name: str(stored[name]) for name in ("skill", "topic", "sense", "length") if name in stored}
     return Phrases(**known)
-
-
-def write_whole(file: Path, content: str) -> None:
-    """Replace a file in one step: a crash leaves the old one."""
-    partial = file.with_name(file.name + ".partial")
-    partial.write_text(content, encoding="utf-8")
-    partial.replace(file)

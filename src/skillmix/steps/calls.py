@@ -1,15 +1,23 @@
 """Steps whose calls are known in advance: evaluate, generate and grade share what is here."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from skillmix.catalog.combinations import Combination
+from skillmix.datasets.leakage import trained_combinations
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, step_cells
+from skillmix.experiment.steps import EvaluateStep, GenerateStep
+from skillmix.hashing import short_id
 from skillmix.runs.calling import StepContext, calls_of, conversations_of, make_calls
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import calls_a_conversation
+from skillmix.runs.progress.terminal import say
+from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
+from skillmix.steps.dependencies import Dependencies, StepInputs, of_calls, of_draws, of_settings
 from skillmix.steps.estimates import (
     CallEstimate,
     EstimateBasis,
@@ -27,7 +35,7 @@ class CallKind(StepKind[StepT]):
     def first_cells(self, step: StepT, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
         """Every cell of the step."""
         conversations = conversations_of(calls_of(step), context)
-        return ((conversations, cell) for cell in step_cells(step, context.experiment, context.catalog))
+        return ((conversations, cell) for cell in drawn_cells(step, context))
 
     def estimates(self, step: StepT, basis: EstimateBasis) -> list[CallEstimate]:
         """One estimate for each student and each grader; settings share the conversations they have in common."""
@@ -55,11 +63,57 @@ class CallKind(StepKind[StepT]):
         context.progress.end(step.name, counts_line(step.name, counts))
         return counts.stopped is None
 
+    def dependencies(self, step: StepT, inputs: StepInputs) -> Dependencies | None:
+        """The step's settings, its models and, where it grades texts of other steps, those steps' settings."""
+        steps = inputs.experiment.steps
+        students = [cell.student for cell in step.undrawn_cells(steps)]
+        found = of_settings(step) | of_draws(inputs) | of_calls(students, step.grader_names, inputs)
+        sources = {source.step for source in step.inputs}
+        found |= {f"the step {s.name}": s.model_dump(mode="json") for s in steps if s.name in sources}
+        if getattr(step, "sets", "all") == "reserved":
+            found["the share of reserved skill sets"] = inputs.experiment.reserved
+        return found
+
+    def made(self, step: StepT, run: Run, result: RunResult) -> dict[str, Any]:
+        """The number of calls, and a hash of the combinations."""
+        counts = result.counts[step.name]
+        cells = [cell for cell in run.cells if cell.step == step.name]
+        members = sorted({(cell.student, cell.label, c.id) for cell in cells for c in cell.combinations})
+        return {"calls": counts.called + counts.found, "combinations": short_id("members", members)}
+
+    def take(self, step: StepT, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
+        """Every call was found."""
+        result.counts[step.name] = CallCounts(found=made["calls"])
+        return f"{made['calls']} calls found"
+
     async def make_calls(self, step: StepT, context: StepContext, counts: CallCounts) -> None:
         """Make the calls of all cells at once."""
-        cells = list(step_cells(step, context.experiment, context.catalog))
+        cells = list(drawn_cells(step, context))
         expect_calls(step, cells, context)
         await make_calls(calls_of(step), cells, context, counts)
+
+
+def drawn_cells(step: StepT, context: StepContext) -> Iterator[PlannedCell]:
+    """The cells of a step, drawn around what its students were trained on."""
+    return step_cells(step, context.experiment, context.catalog, context.run.finished.around)
+
+
+def skipped_combinations(step: EvaluateStep | GenerateStep, context: StepContext) -> dict[str, str]:
+    """The combinations that an evaluation must skip, each with a student that was trained on it."""
+    if isinstance(step, EvaluateStep) and step.allow_trained:
+        return {}
+    return trained_combinations(step, context.experiment, context.catalog, context.run.finished.around)
+
+
+def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext) -> None:
+    """Let the draws of an evaluation skip what its students were trained on; all of them get the same draw."""
+    skipped = skipped_combinations(step, context)
+    before = context.run.finished.around.get(step.name, frozenset())
+    if skipped.keys() == before:
+        return
+    context.run.draw_around(step.name, frozenset(skipped))
+    for student, count in Counter(skipped[c] for c in skipped.keys() - before).items():
+        say(f"{step.name}: draws around {count} combinations that {student} was trained on")
 
 
 def expect_calls(step: StepT, cells: Sequence[PlannedCell], context: StepContext) -> None:

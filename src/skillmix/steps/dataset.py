@@ -1,17 +1,18 @@
 """Dataset steps: a model writes until enough texts have full marks, or earlier data sets are joined."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog, Setting
 from skillmix.catalog.combinations import Combination, Draw, all_combinations, training_draw
 from skillmix.datasets.leakage import bars_for
-from skillmix.datasets.row_files import require_parquet
+from skillmix.datasets.row_files import content_hash, require_parquet
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.steps import DatasetStep
+from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.runs.calling import StepContext, conversations_of
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.folder_replacement import DATASET, require_replaceable
@@ -19,6 +20,7 @@ from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.steps.calls import counts_line
+from skillmix.steps.dependencies import Dependencies, StepInputs, of_calls, of_draws, of_files, of_settings
 from skillmix.steps.estimates import (
     CallEstimate,
     Counted,
@@ -39,9 +41,9 @@ class DatasetKind(StepKind[DatasetStep]):
     def check(self, step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Look for pyarrow and the files of evaluations, and refuse to replace a folder that is not a data set."""
         require_parquet()
-        bars_for(experiment, catalog, step.leakage or experiment.leakage)
-        catalog.excluded(step.exclude)
         require_replaceable(run.step(step.name) / "dataset", DATASET)
+        bars_for(step, experiment, catalog, run)
+        catalog.excluded(step.exclude)
 
     def first_cells(self, step: DatasetStep, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
         """The first conversation of each k."""
@@ -62,6 +64,35 @@ class DatasetKind(StepKind[DatasetStep]):
             return []
         fewest = _estimates(f"{step.name}, at least", step, step.target_of, basis, is_lower_bound=True)
         return fewest + _estimates(f"{step.name}, at most", step, step.max_conversations, basis)
+
+    def dependencies(self, step: DatasetStep, inputs: StepInputs) -> Dependencies | None:
+        """The step's settings, its models, the data sets that it joins, and what no data set may contain.
+
+        Evaluations of the experiment are not among them: they draw around a data set that exists.
+        """
+        leakage = step.leakage or inputs.experiment.leakage
+        found = of_settings(step, without={"leakage"}) | of_draws(inputs)
+        found |= of_calls(step.student_names, step.grader_names, inputs) if step.writer else {}
+        found["its prompts"] = inputs.prompts(step.prompts)
+        found |= {f"the data set {name}": dataset_hash(inputs.run, name) for name in step.of}
+        found |= {f"leakage.{name}": getattr(leakage, name) for name in ("evaluations", "names", "reserved", "shown")}
+        return found | of_files("the file", leakage.evaluations)
+
+    def made(self, step: DatasetStep, run: Run, result: RunResult) -> dict[str, Any]:
+        """The number of calls, and the data set with its hash; its members are in its folder."""
+        counts = result.counts[step.name]
+        return {"calls": counts.called + counts.found, "dataset": result.datasets[step.name].record()}
+
+    def take(self, step: DatasetStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
+        """The data set, if its conversations are still those of the record."""
+        from skillmix.datasets.build import recorded_dataset
+
+        dataset = recorded_dataset(run.step(step.name) / "dataset", made["dataset"])
+        if dataset_hash(run, step.name) != dataset.written.hash:
+            return None
+        result.counts[step.name] = CallCounts(found=made["calls"])
+        result.datasets[step.name] = dataset
+        return f"{dataset.texts} conversations in {dataset.folder}"
 
     def run(self, step: DatasetStep, context: StepContext, result: RunResult) -> bool:
         """Write the data set; later steps wait until every k has enough texts."""
@@ -84,6 +115,15 @@ class DatasetKind(StepKind[DatasetStep]):
                     f"({y.full_marks} with full marks); {consequence}"
                 )
         return counts.stopped is None and not dataset.short
+
+
+def dataset_hash(run: Run, step: str) -> str | None:
+    """The hash of the conversations that a dataset step has made; None if its folder is not whole."""
+    folder = run.step(step) / "dataset"
+    files = [folder / "train.jsonl", folder / "validation.jsonl"]
+    if not all((folder / name).is_file() for name in ("train.jsonl", "rows.parquet", LINEAGE_FILE)):
+        return None
+    return run.finished.hash_of(f"the data set of {step}", files, lambda: content_hash(files))
 
 
 def _estimates(

@@ -1,12 +1,11 @@
 """Evaluate steps: students write and graders grade, all cells at once, or k by k with an early stop."""
 
-from skillmix.datasets.leakage import refuse_trained
-from skillmix.experiment.plan import step_cells
+from skillmix.datasets.leakage import refuse_other_partitions
 from skillmix.experiment.steps import EvaluateStep
 from skillmix.runs.calling import StepContext, calls_of, make_calls
 from skillmix.runs.scheduler import CallCounts
 from skillmix.scores.scoring import run_scores, skipped_cells
-from skillmix.steps.calls import CallKind, expect_calls
+from skillmix.steps.calls import CallKind, draw_around_training, drawn_cells, expect_calls, skipped_combinations
 from skillmix.steps.step_kind import RunResult
 
 
@@ -14,12 +13,14 @@ class EvaluateKind(CallKind[EvaluateStep]):
     """Students write texts and graders grade them."""
 
     def check_students(self, step: EvaluateStep, context: StepContext) -> None:
-        """Refuse students that were trained on combinations of the step."""
-        refuse_trained(step, context.experiment, context.catalog)
+        """Refuse students of another partition, and a draw that training data leave too few combinations for."""
+        skipped_combinations(step, context)
+        refuse_other_partitions(step, context.experiment, context.catalog)
 
     def run(self, step: EvaluateStep, context: StepContext, result: RunResult) -> bool:
-        """Check students that an earlier step may just have trained, then make the calls."""
+        """Check students that an earlier step may just have trained, draw around their data, and make the calls."""
         self.check_students(step, context)
+        draw_around_training(step, context)
         return super().run(step, context, result)
 
     async def make_calls(self, step: EvaluateStep, context: StepContext, counts: CallCounts) -> None:
@@ -27,7 +28,7 @@ class EvaluateKind(CallKind[EvaluateStep]):
         if not step.may_stop_early:
             await super().make_calls(step, context, counts)
             return
-        cells = list(step_cells(step, context.experiment, context.catalog))
+        cells = list(drawn_cells(step, context))
         expect_calls(step, cells, context)
         for k in sorted(set(step.k)):
             skipped = skipped_cells(context.experiment, run_scores(context.run)) if k > min(step.k) else set()

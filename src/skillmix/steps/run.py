@@ -27,7 +27,15 @@ from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import check_code_graders, check_journal, check_plan, prices_by_model, probe_models
+from skillmix.steps.dependencies import StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
+from skillmix.steps.finished import (
+    note_closed_journal,
+    record_step,
+    recorded_last_step,
+    take_all_finished,
+    take_finished,
+)
 from skillmix.steps.kinds import kind_of
 from skillmix.steps.step_kind import RunResult, Trained
 from skillmix.steps.train import train_step
@@ -68,6 +76,9 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: S
     catalog = load_catalog(experiment.catalog)
     check_code_graders(experiment, catalog, steps)
     run = new_run(experiment.name)
+    at_once = _taken_at_once(steps, experiment, catalog, run)
+    if at_once is not None:
+        return replace(at_once, seconds=time.monotonic() - started, cpu_seconds=_cpu_seconds() - cpu_started)
     price_by_model = prices_by_model(experiment, load_prices(prices))
     check_plan(experiment, catalog, steps, run)
     asyncio.run(probe_models(experiment, steps))
@@ -82,14 +93,14 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: S
             run.checked_document(experiment, catalog)
             check_journal(context, steps)
             try:
-                with run.continued(experiment, catalog, has_made=lambda: bool(result.called or result.datasets)):
+                with run.continued(experiment, catalog, has_made=lambda: result.has_made):
                     _run_steps(steps, context, result)
             except asyncio.CancelledError:
                 raise Interrupted(result.signal or SIGINT) from None
             finally:
                 if run.path.is_dir():  # the user may have deleted it meanwhile
-                    facts = {"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()}
-                    run.note_invocation(facts)
+                    _note_invocation(run, catalog, result)
+        note_closed_journal(run)
         if not result.is_interrupted:
             _run_last_steps(steps, context, result)
     return replace(
@@ -112,21 +123,45 @@ def planned_work(experiment: Experiment, steps: Sequence[Step], run: Run) -> lis
     ]
 
 
+def _taken_at_once(steps: Sequence[Step], experiment: Experiment, catalog: Catalog, run: Run) -> RunResult | None:
+    """The result of a run whose steps are all finished, without a look into its journal; None for any other run."""
+    if not run.experiment_file.exists() or not all(run.finished.record(step.name) for step in steps):
+        return None
+    result = RunResult(run, graded_cells=graded_cells(steps, experiment))
+    with run.locked():
+        if run.checked_document(experiment, catalog) != run.document:
+            return None
+        run.experiment, run.catalog = experiment, catalog
+        inputs = StepInputs(with_trained(experiment, run), catalog, run)
+        if not take_all_finished(steps, inputs, result, NO_PROGRESS):
+            return None
+        _note_invocation(run, catalog, result)
+    return result
+
+
+def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
+    run.note_invocation({"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()})
+
+
 def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:
     """Run steps in order until one makes later steps wait; a step may ask the models of earlier train steps."""
+    rows = context.journal.rows_by_student()
     for step in steps:
         kind = kind_of(step)
-        if not kind.needs_closed_journal:
-            now = replace(context, experiment=with_trained(context.experiment, context.run))
-            if not kind.run(step, now, result):
-                break
+        if kind.needs_closed_journal or take_finished(step, context, result, rows):
+            continue
+        now = replace(context, experiment=with_trained(context.experiment, context.run))
+        if not kind.run(step, now, result):
+            break
+        record_step(step, context, result)
 
 
 def _run_last_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:
     """Run the steps that need a closed journal, even if an earlier step stopped."""
     for step in steps:
-        if kind_of(step).needs_closed_journal:
-            kind_of(step).run(step, context, result)
+        if kind_of(step).needs_closed_journal and not take_finished(step, context, result, {}):
+            with recorded_last_step(step, context, result):
+                kind_of(step).run(step, context, result)
 
 
 def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = None) -> list[Trained]:

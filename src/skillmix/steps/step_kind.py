@@ -1,10 +1,10 @@
 """What skillmix does with a step, one `StepKind` for each kind, and `RunResult`, to which steps add their results."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from skillmix.calls import CallProblem
 from skillmix.catalog.catalog import Catalog
@@ -19,6 +19,7 @@ from skillmix.runs.progress.time_left import Work
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, StopReason
 from skillmix.scores.cells import CellScore
+from skillmix.steps.dependencies import Dependencies, StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 
 if TYPE_CHECKING:
@@ -64,6 +65,13 @@ class RunResult:
     """Whether it called models without a known price."""
     graded_cells: frozenset[GradedCell] = frozenset()
     """Cells of the score table that its steps grade."""
+    taken: set[str] = field(default_factory=set)
+    """Steps that an earlier run finished; nothing was done for them."""
+
+    @property
+    def has_made(self) -> bool:
+        """Whether it made calls or data sets."""
+        return bool(self.called or self.datasets.keys() - self.taken)
 
     @property
     def called(self) -> int:
@@ -171,6 +179,18 @@ class StepKind(ABC, Generic[StepT]):
     def work(self, step: StepT, experiment: Experiment, run: Run) -> Work | None:
         """What the progress bar shows for the step; None for a step that takes no time."""
         return planned_calls(step, experiment) if step.makes_calls else None
+
+    def dependencies(self, step: StepT, inputs: StepInputs) -> Dependencies | None:
+        """Everything that decides what the step makes; None for a step that is never taken from its record."""
+        return None
+
+    def made(self, step: StepT, run: Run, result: RunResult) -> dict[str, Any]:
+        """What the record of a step that just ended says of its results, as JSON."""
+        return {}
+
+    def take(self, step: StepT, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
+        """Add the recorded results to `result` and describe them in words; None if they are not there any more."""
+        return None
 
     @abstractmethod
     def run(self, step: StepT, context: StepContext, result: RunResult) -> bool:

@@ -1,6 +1,7 @@
 """Train steps: each writes a checkpoint into its folder of the run."""
 
 import json
+from collections.abc import Mapping
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
@@ -16,11 +17,12 @@ from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.model import calm_threads
 from skillmix.runs.calling import StepContext
-from skillmix.runs.folder_replacement import MODEL, require_replaceable
+from skillmix.runs.folder_replacement import MODEL, require_replaceable, write_whole
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
 from skillmix.runs.progress.time_left import Bound, Work
-from skillmix.runs.run import Run, write_whole
+from skillmix.runs.run import Run
 from skillmix.runs.students import model_folder, settings_for
+from skillmix.steps.dependencies import Dependencies, StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.step_kind import RunResult, StepKind, Trained
 from skillmix.training.data.replay import state_of
@@ -65,6 +67,31 @@ class TrainKind(StepKind[TrainStep]):
             total = ceil(step.epochs * sum(known) / step.batch) if len(known) == len(rows) else None
         bound: Bound = "at most" if step.patience is not None else "about"
         return Work(step.name, "training", total, bound, weight=step.batch, is_over=is_over)
+
+    def dependencies(self, step: TrainStep, inputs: StepInputs) -> Dependencies | None:
+        """The recipe, the seed, the weights of the base and the conversations of the data."""
+        try:
+            job = job_of(inputs.experiment, step, inputs.run)
+            weights = job.checkpoint.weights_hash()
+        except UserError:
+            return None  # the step itself reports what is missing
+        seed = {"its seed": job.seed, "its base": [job.base, weights]}
+        data = {f"the data {source.name}": source.hash for source in job.sources}
+        return seed | data | {f"its {name}": value for name, value in step.decisive().items()}
+
+    def made(self, step: TrainStep, run: Run, result: RunResult) -> dict[str, Any]:
+        """The identity of the model."""
+        file = read_model_file(model_folder(run, step.name), strict=True)
+        return {"identity": file.identity if file else None}
+
+    def take(self, step: TrainStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
+        """The model, if its folder still holds it."""
+        folder = model_folder(run, step.name)
+        file = read_model_file(folder, strict=True)
+        if file is None or file.identity != made["identity"]:
+            return None
+        result.trained[step.name] = Trained(step.name, folder, was_there=True)
+        return f"found in {folder}"
 
     def run(self, step: TrainStep, context: StepContext, result: RunResult) -> bool:
         """Train the model from the start or from its last checkpoint."""

@@ -26,8 +26,9 @@ from skillmix.models.lineage_files import (
     read_model_file,
 )
 from skillmix.models.specs import parse_spec, provider_of
+from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.progress.terminal import say
-from skillmix.runs.run import Run, write_whole
+from skillmix.runs.run import Run
 from skillmix.runs.students import model_folder
 from skillmix.training.data.examples import Conversation, read_conversations
 from skillmix.training.data.replay import check_texts

@@ -10,7 +10,8 @@ from math import ceil, isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from skillmix.runs.run import Run, write_whole
+from skillmix.runs.folder_replacement import write_whole
+from skillmix.runs.run import Run
 from skillmix.training.loss_curve import Point, loss_curve
 
 TRAINING_LOG: Final = "training.jsonl"
