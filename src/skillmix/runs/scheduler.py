@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import count
@@ -28,6 +29,8 @@ _GATHERING: Final = 0.01
 """Seconds in which outcomes gather for one transaction, which saves a fifth of the CPU time of a call."""
 _FEW: Final = 16
 """Outcomes that are written at once; handing so few over to the journal's thread takes longer than writing them."""
+_ASK_AGAIN_S: Final = 0.05
+"""Seconds after which a source that had no task is asked again."""
 
 
 Follow = Callable[[Request, Outcome], Iterable[Task]]
@@ -108,7 +111,7 @@ class Scheduler:
     async def run(self, source: Iterator[Task | None], follow: Follow, counts: CallCounts | None = None) -> CallCounts:
         """Work until the source is empty and nothing is open, or the run must stop; `counts` are continued.
 
-        A None in the source waits until all tasks before it are over, so that later tasks can depend on them.
+        A None in the source means that it has no task now: it is asked again when a call is over, or soon after.
         """
         self.counts = counts or self.counts
         queues: dict[Model, asyncio.PriorityQueue[_QueueEntry]] = {
@@ -134,9 +137,9 @@ class Scheduler:
         """Start tasks while there is room, then wait for the open ones."""
         for task in source:
             if task is None:
-                await self._all_over()
                 if self.counts.stopped:
                     break
+                await self._wait_for_change()
                 continue
             while (self._open >= self._max_open or self._held) and not self.counts.stopped:
                 self._room.clear()
@@ -150,6 +153,13 @@ class Scheduler:
             queue.put_nowait((_LAST, next(self._order), None))
         self._is_over = True
         self._arrival.set()
+
+    async def _wait_for_change(self) -> None:
+        """Wait until a call is over, but not for long: the source may also wait for work outside the scheduler."""
+        self._room.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ASK_AGAIN_S if self._open else _ASK_AGAIN_S / 10):
+                await self._room.wait()
 
     async def _all_over(self) -> None:
         while self._open:
@@ -176,6 +186,10 @@ class Scheduler:
     def stop(self, reason: StopReason) -> None:
         """Start no more calls; wait for calls in flight and journal them, drop calls that wait for a retry."""
         self.counts.stopped = self.counts.stopped or reason
+        self.drop_waiting()
+
+    def drop_waiting(self) -> None:
+        """Drop the calls that no model has taken yet."""
         self._end_waiting()
         for queue in set(self._queues.values()):
             queued = [queue.get_nowait() for _ in range(queue.qsize())]
@@ -208,6 +222,11 @@ class Scheduler:
     def in_flight(self) -> int:
         """Calls that are not over."""
         return self._open
+
+    @property
+    def slots(self) -> int:
+        """The calls that the models in this process can work on at once, as far as they know."""
+        return sum(getattr(model, "slots", None) or 0 for model in set(self._models.values()))
 
     def _start_held(self) -> None:
         """Start the calls that the budget allows; the others wait until calls in flight cost less than reserved."""

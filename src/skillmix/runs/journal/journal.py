@@ -219,6 +219,10 @@ class JournalReader(AbstractContextManager["JournalReader"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
         for _, connection in self._files:
             connection.close()
 

@@ -7,7 +7,8 @@ the code that reads and checks. `deciding` says what counts as a text, a vote an
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -22,13 +23,15 @@ from skillmix.grading.answers import Answer, Rules
 from skillmix.grading.ballots import StudentText
 from skillmix.grading.points import text_score
 from skillmix.hashing import digest
-from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.conversation_index import (
+    NOTHING_KNOWN,
     ConversationIndex,
     IdRange,
     IndexedVote,
+    KnownTexts,
     combinations_of,
     contents,
+    conversations_with,
     indexed_conversations,
 )
 from skillmix.runs.reading.deciding import answer_of, ballot_of, is_over, votes_of
@@ -130,40 +133,68 @@ def decided_conversations(
     rules: DecisionRules, *, students: Iterable[str] | None = None, ids: IdRange | None = None
 ) -> Iterator[DecidedConversation]:
     """Every conversation of a run in key order, decided; of these students and ids if any are named."""
-    versions = {grader: rules.version(grader) for grader in rules.graders}
-    with rules.run.read() as journal, DecisionCache(rules.run.derived) as known:
-        source = indexed_conversations(journal, students=students, ids=ids)
+    with OpenDecisions(rules) as opened:
+        source = indexed_conversations(opened.journal, students=students, ids=ids)
         while chunk := list(islice(source, _AT_ONCE)):
-            yield from _decided(chunk, rules, versions, journal, known)
+            yield from opened.decide(chunk)
 
 
-def _decided(
-    chunk: Sequence[ConversationIndex],
-    rules: DecisionRules,
-    versions: Mapping[RunGrader, bytes],
-    journal: JournalReader,
-    cache: DecisionCache,
-) -> list[DecidedConversation]:
-    turns = rules.run.turns
-    over = [index if _is_over(index, turns) else None for index in chunk]
-    keys = [
-        [_key(version, grader.name, index) for grader, version in versions.items()] if index else [] for index in over
-    ]
-    known = cache.find([key for own in keys for key in own])
-    missing = [
-        (index, grader, key)
-        for index, own in zip(over, keys, strict=True)
-        if index
-        for grader, key in zip(versions, own, strict=True)
-        if key not in known
-    ]
-    if missing:
-        new = list(_worked_out(missing, rules, journal))
-        cache.keep(new)
-        known.update(new)
-    return [
-        DecidedConversation(index, tuple([known[key] for key in own])) for index, own in zip(chunk, keys, strict=True)
-    ]
+class OpenDecisions(AbstractContextManager["OpenDecisions"]):
+    """A run's journal and its cache of decisions, both open, so that a few more conversations cost only themselves."""
+
+    def __init__(self, rules: DecisionRules) -> None:
+        self._rules = rules
+        self._versions = {grader: rules.version(grader) for grader in rules.graders}
+        self.journal = rules.run.read()
+        self._cache = DecisionCache(rules.run.derived)
+
+    def __exit__(self, *problem: object) -> None:
+        self.journal.close()
+        self._cache.close()
+
+    def of(self, student: str, keys: Iterable[tuple[str, int]]) -> list[DecidedConversation]:
+        """The conversations of a student with these combinations and generations, as far as they have begun."""
+        return self.decide(list(conversations_with(self.journal, student, keys)))
+
+    def decide(
+        self, conversations: Sequence[ConversationIndex], known: KnownTexts = NOTHING_KNOWN
+    ) -> list[DecidedConversation]:
+        """Decide conversations, in their order; texts that are not known are read from the journal."""
+        turns = self._rules.run.turns
+        over = [index if _is_over(index, turns) else None for index in conversations]
+        keys = [
+            [_key(version, grader.name, index) for grader, version in self._versions.items()] if index else []
+            for index in over
+        ]
+        decisions = self._cache.find([key for own in keys for key in own])
+        missing = [
+            (index, grader, key)
+            for index, own in zip(over, keys, strict=True)
+            if index
+            for grader, key in zip(self._versions, own, strict=True)
+            if key not in decisions
+        ]
+        if missing:
+            new = list(self._worked_out(missing, known))
+            self._cache.keep(new)
+            decisions.update(new)
+        return [
+            DecidedConversation(index, tuple([decisions[key] for key in own]))
+            for index, own in zip(conversations, keys, strict=True)
+        ]
+
+    def _worked_out(
+        self, missing: Sequence[tuple[ConversationIndex, RunGrader, bytes]], known: KnownTexts
+    ) -> Iterator[tuple[bytes, Decision]]:
+        replies = [index.turns[-1].reply for index, _, _ in missing]
+        votes = [vote.reply for index, _, _ in missing for vote in index.votes]
+        words = contents(self.journal, [address for address in (*replies, *votes) if address is not None], known)
+        combinations = combinations_of(self.journal, [index.combination for index, _, _ in missing], known)
+        for index, grader, key in missing:
+            last = index.turns[-1]
+            answer = answer_of(None if last.reply is None else words[last.reply], last.origin)
+            own = [(v, words[v.reply] if v.reply else "") for v in index.votes if v.grader == grader.name]
+            yield key, self._rules.decide(grader, combinations[index.combination], answer, own)
 
 
 def _is_over(index: ConversationIndex, turns: int | None) -> bool:
@@ -180,17 +211,3 @@ def _key(version: bytes, grader: str, index: ConversationIndex) -> bytes:
         if vote.grader == grader:
             content.update(f"{vote.round} {vote.attempt} {vote.text}{vote.reply}".encode())
     return content.digest()
-
-
-def _worked_out(
-    missing: Sequence[tuple[ConversationIndex, RunGrader, bytes]], rules: DecisionRules, journal: JournalReader
-) -> Iterator[tuple[bytes, Decision]]:
-    replies = [index.turns[-1].reply for index, _, _ in missing]
-    votes = [vote.reply for index, _, _ in missing for vote in index.votes]
-    words = contents(journal, [address for address in (*replies, *votes) if address is not None])
-    combinations = combinations_of(journal, [index.combination for index, _, _ in missing])
-    for index, grader, key in missing:
-        last = index.turns[-1]
-        answer = answer_of(None if last.reply is None else words[last.reply], last.origin)
-        own = [(v, words[v.reply] if v.reply else "") for v in index.votes if v.grader == grader.name]
-        yield key, rules.decide(grader, combinations[index.combination], answer, own)
