@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from skillmix.calls import Outcome, Request
 from skillmix.catalog.combinations import combination_of
-from skillmix.datasets.draw_ahead import DrawAhead, key_of
-from skillmix.datasets.sampling import Candidate, Candidates, Sampler, Target
+from skillmix.datasets.writing.draw_ahead import DrawAhead, key_of
+from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target
 from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
 from skillmix.steps.run import run_experiment

@@ -24,6 +24,7 @@ DECIDING = (
     "runs/reading/deciding.py",
     "runs/reading/reply_reader.py",
     "runs/reading/decisions.py",
+    "runs/reading/verdict_workers.py",
 )
 """The files that decide what a stored reply is worth."""
 KNOWN = (3, "70ef265b9c4dfc08")

@@ -6,7 +6,6 @@ is stored under a hash of all it depends on: the replies, the combination, the c
 the code that reads and checks. `deciding` says what counts as a text, a vote and a ballot, as it does everywhere.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,25 +16,22 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 import skillmix
-from skillmix.catalog.combinations import Combination
 from skillmix.checkers.registry import ENTRY_POINTS
-from skillmix.grading.answers import Answer, Rules
-from skillmix.grading.ballots import StudentText
-from skillmix.grading.points import text_score
+from skillmix.grading.answers import Rules
 from skillmix.hashing import digest
 from skillmix.runs.reading.conversation_index import (
     NOTHING_KNOWN,
     ConversationIndex,
     IdRange,
-    IndexedVote,
     KnownTexts,
     combinations_of,
     contents,
     conversations_with,
     indexed_conversations,
 )
-from skillmix.runs.reading.deciding import answer_of, ballot_of, is_over, votes_of
+from skillmix.runs.reading.deciding import answer_of, is_over
 from skillmix.runs.reading.decision_cache import Decision, DecisionCache
+from skillmix.runs.reading.verdict_workers import Means, Question, VerdictWorkers
 from skillmix.runs.run import Run, RunGrader
 
 READER_VERSION: Final = 3
@@ -95,25 +91,10 @@ class DecisionRules:
             [grader.votes, grader.has_code, grader.asks_model, self.run.turns],
         )
 
-    def decide(
-        self, grader: RunGrader, combination: Combination, answer: Answer, votes: Sequence[tuple[IndexedVote, str]]
-    ) -> Decision:
-        """One text under one grader; votes on another text (of an older extraction) do not count."""
-        text = StudentText("", combination, 0, answer)
-        address = text.id
-        reader = self.run.reply_reader
-        attempts = [
-            (vote.round, reader.read(text, reply) if vote.reply else None)
-            for vote, reply in votes
-            if vote.text == address and grader.counts(vote.round)
-        ]
-        verdict = None
-        if grader.has_code and self.run.code is not None:
-            verdict = self.run.code.verdict(answer.text, skills=combination.skills, topic=combination.topic)
-        ballot = ballot_of(text, grader, votes_of(attempts), verdict)
-        earned = text_score(ballot.points(self.rules, self.run.phrases), "full_marks")
-        points = [reading.points if reading else None for reading in ballot.readings]
-        return Decision(None if earned is None else int(earned), address, answer.status, json.dumps(points))
+    @property
+    def means(self) -> Means:
+        """What turns replies and texts into decisions, in this process."""
+        return Means(self.run.reply_reader, self.run.code, self.rules, self.run.phrases)
 
 
 @cache
@@ -147,8 +128,10 @@ class OpenDecisions(AbstractContextManager["OpenDecisions"]):
         self._versions = {grader: rules.version(grader) for grader in rules.graders}
         self.journal = rules.run.read()
         self._cache = DecisionCache(rules.run.derived)
+        self._workers = VerdictWorkers(None if rules.run.code is None else rules.run.catalog)
 
     def __exit__(self, *problem: object) -> None:
+        self._workers.close()
         self.journal.close()
         self._cache.close()
 
@@ -175,7 +158,7 @@ class OpenDecisions(AbstractContextManager["OpenDecisions"]):
             if key not in decisions
         ]
         if missing:
-            new = list(self._worked_out(missing, known))
+            new = self._worked_out(missing, known)
             self._cache.keep(new)
             decisions.update(new)
         return [
@@ -185,16 +168,19 @@ class OpenDecisions(AbstractContextManager["OpenDecisions"]):
 
     def _worked_out(
         self, missing: Sequence[tuple[ConversationIndex, RunGrader, bytes]], known: KnownTexts
-    ) -> Iterator[tuple[bytes, Decision]]:
+    ) -> list[tuple[bytes, Decision]]:
         replies = [index.turns[-1].reply for index, _, _ in missing]
         votes = [vote.reply for index, _, _ in missing for vote in index.votes]
         words = contents(self.journal, [address for address in (*replies, *votes) if address is not None], known)
         combinations = combinations_of(self.journal, [index.combination for index, _, _ in missing], known)
-        for index, grader, key in missing:
+        questions = []
+        for index, grader, _ in missing:
             last = index.turns[-1]
             answer = answer_of(None if last.reply is None else words[last.reply], last.origin)
             own = [(v, words[v.reply] if v.reply else "") for v in index.votes if v.grader == grader.name]
-            yield key, self._rules.decide(grader, combinations[index.combination], answer, own)
+            questions.append(Question(grader, combinations[index.combination], answer, own))
+        decisions = self._workers.decide(questions, self._rules.means)
+        return [(key, decision) for (_, _, key), decision in zip(missing, decisions, strict=True)]
 
 
 def _is_over(index: ConversationIndex, turns: int | None) -> bool:

@@ -15,10 +15,10 @@ from skillmix.catalog.combinations import Draw, training_draw
 from skillmix.datasets.build import DatasetPlan, Writers
 from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.counts import LeftOut, SamplingYield
-from skillmix.datasets.decided_texts import ConversationKey, DecidedTexts
-from skillmix.datasets.draw_ahead import DrawAhead, key_of
 from skillmix.datasets.kept_texts import KeptText
-from skillmix.datasets.sampling import Candidate, Candidates, Sampler, Target
+from skillmix.datasets.writing.decided_texts import ConversationKey, DecidedTexts
+from skillmix.datasets.writing.draw_ahead import DrawAhead, key_of
+from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target
 from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from math import ceil, sqrt
 from typing import Final
 
-from skillmix.datasets.decided_texts import ConversationKey
-from skillmix.datasets.sampling import Candidate, Sampler
+from skillmix.datasets.writing.decided_texts import ConversationKey
+from skillmix.datasets.writing.sampling import Candidate, Sampler
 
 _MARGIN: Final = 2.0
 """Standard deviations of the number of kept texts by which a guess goes beyond what is expected to be enough."""
