@@ -32,7 +32,8 @@ class SlottedModel(ScriptedModel):
     """A scripted student in this process with slots; calls end in another order each time."""
 
     slots = SLOTS
-    most_at_once = 0
+    waits_for = 0
+    """Requests that must be there before the first one is answered."""
 
     def __init__(self, spec: specs.ModelSpec, options: specs.ModelOptions) -> None:
         super().__init__(spec)
@@ -41,6 +42,7 @@ class SlottedModel(ScriptedModel):
         """Answer up to as many requests at once as there are slots."""
         done: asyncio.Queue[Request | None] = asyncio.Queue()
         room = asyncio.Semaphore(SLOTS)
+        enough = asyncio.Event()
         in_flight = 0
 
         async def feed() -> None:
@@ -49,12 +51,14 @@ class SlottedModel(ScriptedModel):
                 loop.call_later(random.uniform(0.001, 0.01), done.put_nowait, request)
                 nonlocal in_flight
                 in_flight += 1
-                SlottedModel.most_at_once = max(SlottedModel.most_at_once, in_flight)
+                if in_flight >= self.waits_for:
+                    enough.set()
             done.put_nowait(None)
 
         loop = asyncio.get_running_loop()
         feeding = asyncio.create_task(feed())
         is_fed = False
+        await asyncio.wait_for(enough.wait(), timeout=20)
         while not is_fed or in_flight:
             request = await done.get()
             if request is None:
@@ -72,7 +76,6 @@ def slotted(monkeypatch: pytest.MonkeyPatch) -> None:
     paid = specs.Provider("paid", "paid:grader", lambda spec, _: ScriptedModel(spec))
     monkeypatch.setattr(specs, "PROVIDERS", {**specs.PROVIDERS, "slotted": row, "paid": paid})
     specs._provider.cache_clear()
-    SlottedModel.most_at_once = 0
 
 
 def written(folder: Path, writer: str = "slotted:student?skill=0.7", **more: Any) -> Path:
@@ -115,8 +118,16 @@ def test_a_set_is_the_same_with_and_without_drawing_ahead(in_folder: Path, more:
 
     assert bytes_of(ahead) == bytes_of(in_waves)
     assert [y.written for y in ahead.datasets["d"].yields] == [y.written for y in in_waves.datasets["d"].yields]
-    assert SlottedModel.most_at_once == SLOTS
     assert ahead.called >= in_waves.called
+
+
+@pytest.mark.usefixtures("slotted")
+def test_slots_are_filled_before_the_first_text_is_there(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SlottedModel, "waits_for", SLOTS)
+
+    result = run_experiment(written(in_folder))
+
+    assert [y.target for y in result.datasets["d"].yields] == [40, 40]  # a first wave alone would leave slots empty
 
 
 @pytest.mark.usefixtures("slotted")
