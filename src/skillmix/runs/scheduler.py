@@ -102,6 +102,7 @@ class Scheduler:
         self._first_refused: dict[str, int] = {}
         self._arrived: list[_Arrival] = []
         self._writing: JournalThread | None = None
+        self._notes_calls = False
         self._arrival = asyncio.Event()
         self._is_over = False
         self.counts = CallCounts()
@@ -300,7 +301,8 @@ class Scheduler:
 
     async def _journal_tries(self, tries: list[Try]) -> None:
         """Write tries; when this returns, they are durable. One transaction for all costs hardly more than for one."""
-        if len(tries) <= _FEW:
+        # With a limit, each call is noted before it is sent, and the notes would wait for the thread's transactions.
+        if len(tries) <= _FEW or self._notes_calls:
             self._journal.record_tries(tries)
             return
         if self._writing is None:
@@ -352,6 +354,7 @@ class Scheduler:
                 first.add(task.request.key)
             cost = self._budget.at_risk(task)
             if cost is not None:
+                self._notes_calls = True
                 self._journal.record_sent(task.request, cost)
             yield task.request
 
