@@ -103,6 +103,8 @@ class Scheduler:
         self._arrived: list[_Arrival] = []
         self._writing: JournalThread | None = None
         self._notes_calls = False
+        self._serving: list[asyncio.Task[None]] = []
+        self._is_abandoned = False
         self._arrival = asyncio.Event()
         self._is_over = False
         self.counts = CallCounts()
@@ -119,12 +121,17 @@ class Scheduler:
             m: asyncio.PriorityQueue() for m in self._models.values()
         }
         self._queues = {name: queues[model] for name, model in self._models.items()}
-        tasks = [asyncio.create_task(self._serve(model, queue)) for model, queue in queues.items()]
-        tasks += [asyncio.create_task(self._fill(source, follow)), asyncio.create_task(self._settle(follow))]
+        self._serving = [asyncio.create_task(self._serve(model, queue)) for model, queue in queues.items()]
+        tasks = [
+            *self._serving,
+            asyncio.create_task(self._fill(source, follow)),
+            asyncio.create_task(self._settle(follow)),
+        ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
-                task.result()
+                if not (self._is_abandoned and task.cancelled()):
+                    task.result()
         finally:
             for task in tasks:
                 task.cancel()
@@ -163,7 +170,7 @@ class Scheduler:
                 await self._room.wait()
 
     async def _all_over(self) -> None:
-        while self._open:
+        while self._open > 0:
             self._room.clear()
             await self._room.wait()
 
@@ -219,6 +226,16 @@ class Scheduler:
             self._retries.forget(task.request.key)
             self._room.set()
 
+    def abandon(self) -> None:
+        """Leave the calls in flight, which are no longer needed, without an outcome and without a row."""
+        self.drop_waiting()
+        self._is_abandoned = True
+        self._tasks.clear()
+        self._open = 0
+        self._room.set()
+        for task in self._serving:
+            task.cancel()
+
     @property
     def in_flight(self) -> int:
         """Calls that are not over."""
@@ -259,8 +276,9 @@ class Scheduler:
     async def _serve(self, model: Model, queue: "asyncio.PriorityQueue[_QueueEntry]") -> None:
         async for request, outcome in model.serve(self._requests(queue)):
             seconds = time.monotonic() - self._started.pop(request.key)
-            self._arrived.append(_Arrival(self._tasks[request.key], outcome, seconds))
-            self._arrival.set()
+            if not self._is_abandoned:
+                self._arrived.append(_Arrival(self._tasks[request.key], outcome, seconds))
+                self._arrival.set()
 
     async def _settle(self, follow: Follow) -> None:
         """Journal the outcomes that have arrived, then release the tasks that depend on them."""

@@ -134,8 +134,8 @@ class Waves:
                 else:
                     yield None
         self._is_done = True
-        if self._scheduler is not None:
-            self._scheduler.drop_waiting()
+        if self._scheduler is not None and self._scheduler.in_flight and self._scheduler.slots and self._is_free:
+            self._scheduler.abandon()  # calls in flight now were drawn ahead, in vain; nobody bills them
 
     @property
     def _is_over(self) -> bool:
