@@ -18,11 +18,11 @@ from pyarrow import parquet
 from skillmix.catalog.combinations import is_reserved
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
-from skillmix.datasets import waves
 from skillmix.datasets.build import DatasetPlan, WrittenDataset
 from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.datasets.leakage import bars_of, evaluated
+from skillmix.datasets.writing import waves
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import load_experiment
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillmix.catalog.combinations import Combination, combination_of, is_reserved
-from skillmix.datasets.sampling import Candidate, Candidates, Sampler, Target, take
+from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target, take
 from skillmix.hashing import digest
 
 SKILLS = tuple("abcdefgh")

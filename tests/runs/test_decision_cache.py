@@ -85,7 +85,7 @@ def test_a_decision_under_another_key_is_not_believed(members: str) -> None:
 
 
 def test_decisions_that_nobody_touched_are_not_worked_out_again(members: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decisions, "_worked_out", None)
+    monkeypatch.setattr(decisions.OpenDecisions, "_worked_out", None)
 
     assert made() == members
 

@@ -24,9 +24,10 @@ DECIDING = (
     "runs/reading/deciding.py",
     "runs/reading/reply_reader.py",
     "runs/reading/decisions.py",
+    "runs/reading/verdict_workers.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (3, "70ef265b9c4dfc08")
+KNOWN = (3, "e77581e12bfa0495")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 

@@ -23,7 +23,13 @@ from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.folder_replacement import DATASET, replacing, write_whole
 from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.reading.conversation_index import ConversationIndex, combinations_of, contents
+from skillmix.runs.reading.conversation_index import (
+    NOTHING_KNOWN,
+    ConversationIndex,
+    KnownTexts,
+    combinations_of,
+    contents,
+)
 from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.reading.decisions import DecidedConversation
 from skillmix.runs.run import TURNS
@@ -51,11 +57,15 @@ def has_two_turns(conversation: ConversationIndex) -> bool:
 
 
 def kept_texts(
-    graded: Sequence[DecidedConversation], journal: JournalReader, writers: Writers, graders: Sequence[str]
+    graded: Sequence[DecidedConversation],
+    journal: JournalReader,
+    writers: Writers,
+    graders: Sequence[str],
+    known: KnownTexts = NOTHING_KNOWN,
 ) -> list[KeptText]:
     """Load the replies of conversations with full marks, in the order given."""
-    meant = combinations_of(journal, [g.conversation.combination for g in graded])
-    words = contents(journal, [turn.reply for g in graded for turn in g.conversation.turns if turn.reply])
+    meant = combinations_of(journal, [g.conversation.combination for g in graded], known)
+    words = contents(journal, [turn.reply for g in graded for turn in g.conversation.turns if turn.reply], known)
     names = tuple(graders)
     result = []
     for g in graded:

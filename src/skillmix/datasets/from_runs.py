@@ -15,7 +15,7 @@ from skillmix.datasets.from_journal import RunSource, found_in
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import Bars, bars_for, bars_of, combinations_in, evaluated
 from skillmix.datasets.row_files import prompts_shown, read_rows, require_parquet
-from skillmix.datasets.waves import Waves
+from skillmix.datasets.writing.waves import Waves
 from skillmix.errors import UserError
 from skillmix.experiment.data_settings import ShownMode
 from skillmix.experiment.experiment import Experiment, StudentSettings

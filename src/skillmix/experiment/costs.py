@@ -38,6 +38,8 @@ class Price:
 
     def worst(self, request: Request) -> float:
         """An upper bound for the cost of a request."""
+        if not self.input and not self.output:
+            return 0.0
         characters = sum(_weight(message.content) for message in request.messages) + len(request.decoding.extra or "")
         return self.of(tokens_in(characters), request.decoding.max_tokens or _LONGEST_REPLY)
 

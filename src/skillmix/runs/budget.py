@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request, is_count
 from skillmix.experiment.costs import Price
+
+_ROUNDING_USD: Final = 1e-6
+"""Dollars; nearer to the limit, the amounts of all calls in flight are added up anew."""
 
 
 class Task(NamedTuple):
@@ -55,6 +58,8 @@ class LimitedBudget:
         self._max_calls = max_calls
         self._max_usd = max_usd
         self._reserved: dict[CallKey, float] = {}
+        self._reserved_usd = 0.0
+        """About the sum of what is reserved: adding and subtracting rounds."""
 
     def may_start(self, task: Task) -> bool:
         """Whether the limits hold even if this call and all calls in flight cost their worst case; if so, it counts."""
@@ -63,11 +68,17 @@ class LimitedBudget:
         if not self._may_spend(worst) or not self._may_call():
             return False
         self._reserved[task.request.key] = worst
+        self._reserved_usd += worst
         return True
 
     def release(self, task: Task) -> None:
         """Free the amount that is reserved for a call that has to start again."""
-        self._reserved.pop(task.request.key, None)
+        self._free(task)
+
+    def _free(self, task: Task) -> float:
+        worst = self._reserved.pop(task.request.key, 0.0)
+        self._reserved_usd -= worst
+        return worst
 
     def at_risk(self, task: Task) -> float | None:
         """The worst case of one try; None if there is no limit."""
@@ -85,7 +96,7 @@ class LimitedBudget:
 
     def settle(self, task: Task, outcome: Outcome) -> Outcome:
         """The outcome with its cost; missing or impossible token counts cost the worst case."""
-        worst = self._reserved.pop(task.request.key, 0.0)
+        worst = self._free(task)
         price = self._prices[task.model]
         if not isinstance(outcome, Reply) or price is None:
             return outcome
@@ -104,7 +115,12 @@ class LimitedBudget:
         return min(price.of(first, second), worst)
 
     def _may_spend(self, more: float) -> bool:
-        return self._max_usd is None or self.usd + sum(self._reserved.values()) + more <= self._max_usd
+        if self._max_usd is None or not more:
+            return self._max_usd is None or self.usd <= self._max_usd
+        room = self._max_usd - self.usd - more
+        if abs(room - self._reserved_usd) > _ROUNDING_USD:
+            return self._reserved_usd < room
+        return sum(self._reserved.values()) <= room
 
     def _may_call(self) -> bool:
         if self._max_calls is not None and self.calls + 1 > self._max_calls:

@@ -1,6 +1,6 @@
 """Make the calls of one step: generate, grade or both. Only calls that the journal does not have are made."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count, product
@@ -21,7 +21,7 @@ from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress, watched
 from skillmix.runs.progress.stopping import stopping_on_interrupt
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import TURNS, Run
-from skillmix.runs.scheduler import CallCounts, Scheduler
+from skillmix.runs.scheduler import CallCounts, Follow, Scheduler
 from skillmix.runs.students import require_trained
 
 _MAX_OPEN: Final = 512
@@ -102,7 +102,7 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
             found_before = counts.found
             wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
             source = first_turns(wanted, conversations, context.journal, counts)
-            await serve({name: used[name] for name in group.models}, source, conversations, context, counts)
+            await serve({name: used[name] for name in group.models}, source, conversations.follow, context, counts)
             if group.is_repeated:  # an earlier pass has counted them
                 counts.found = found_before
             if counts.stopped:
@@ -154,19 +154,21 @@ def _loaded(settings: Settings) -> _Loaded:
 async def serve(
     used: Mapping[str, Settings],
     source: Iterator[Task | None],
-    conversations: Conversations,
+    follow: Follow,
     context: StepContext,
     counts: CallCounts,
+    begin: Callable[[Scheduler], None] = lambda scheduler: None,
 ) -> None:
-    """Open the models and run the tasks of a source."""
+    """Open the models and run the tasks of a source; `begin` is given the scheduler before the first task."""
     async with AsyncExitStack() as opened:
         models = await opened_models(used, opened)
         is_local = any(provider_of(str(settings.asked)).is_in_process for settings in used.values())
         max_open = _MAX_OPEN_LOCALLY if is_local else _MAX_OPEN
         scheduler = Scheduler(models, context.journal, budget=context.budget, max_open=max_open)
         scheduler.say = say
+        begin(scheduler)
         with stopping_on_interrupt(scheduler):
-            await scheduler.run(source, conversations.follow, counts)
+            await scheduler.run(source, follow, counts)
 
 
 async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) -> dict[str, Model]:
@@ -189,29 +191,48 @@ async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) ->
 def first_turns(
     cells: Sequence[PlannedCell], conversations: Conversations, journal: JournalWriter, counts: CallCounts
 ) -> Iterator[Task]:
-    """The first turn of each conversation that is not settled; a conversation of several cells comes once.
+    """The first turn of each conversation that is not settled."""
+    return FirstTurns(conversations, journal, counts).of(cells)
 
-    Conversations that lack calls come first, so that a long run continues at once. A conversation with all its calls is
-    checked for unreadable votes. The first conversation of each cell is always followed, so that a changed setting is
-    noticed.
-    """
-    whole = TURNS + conversations.votes_wanted()
-    done = {student: journal.calls_by_conversation(student) for student in {cell.student for cell in cells}}
-    later: list[tuple[PlannedCell, Combination, int]] = []
-    seen: set[tuple[str, str, int]] = set()
-    for cell in cells:
-        for index, (combination, generation) in enumerate(product(cell.combinations, cell.numbers)):
-            conversation = (cell.student, combination.id, generation)
-            if conversation in seen:
-                continue
-            seen.add(conversation)
-            if index > 0 and done[cell.student].get((combination.id, generation), 0) >= whole:
-                later.append((cell, combination, generation))
+
+class FirstTurns:
+    """Begins conversations; the journal is asked once which conversations of a student it has."""
+
+    def __init__(self, conversations: Conversations, journal: JournalWriter, counts: CallCounts) -> None:
+        self._conversations = conversations
+        self._journal = journal
+        self._counts = counts
+        self._whole = TURNS + conversations.votes_wanted()
+        self._done: dict[str, dict[tuple[str, int], int]] = {}
+        self._seen: set[tuple[str, str, int]] = set()
+
+    def of(self, cells: Sequence[PlannedCell]) -> Iterator[Task]:
+        """The first turn of each conversation that is not settled; a conversation of several cells comes once.
+
+        Conversations that lack calls come first, so that a long run continues at once. A conversation with all its
+        calls is checked for unreadable votes. The first conversation of each cell is always followed, so that a changed
+        setting is noticed.
+        """
+        later: list[tuple[PlannedCell, Combination, int]] = []
+        for cell in cells:
+            done = self._calls_done(cell.student)
+            for index, (combination, generation) in enumerate(product(cell.combinations, cell.numbers)):
+                conversation = (cell.student, combination.id, generation)
+                if conversation in self._seen:
+                    continue
+                self._seen.add(conversation)
+                if index > 0 and done.get((combination.id, generation), 0) >= self._whole:
+                    later.append((cell, combination, generation))
+                else:
+                    yield self._conversations.first(cell.student, combination, generation)
+        for cell, combination, generation in later:
+            calls = self._journal.conversation(cell.student, combination.id, generation)
+            if self._conversations.is_settled(combination, calls):
+                self._counts.found += len(calls)
             else:
-                yield conversations.first(cell.student, combination, generation)
-    for cell, combination, generation in later:
-        calls = journal.conversation(cell.student, combination.id, generation)
-        if conversations.is_settled(combination, calls):
-            counts.found += len(calls)
-        else:
-            yield conversations.first(cell.student, combination, generation)
+                yield self._conversations.first(cell.student, combination, generation)
+
+    def _calls_done(self, student: str) -> dict[tuple[str, int], int]:
+        if student not in self._done:
+            self._done[student] = self._journal.calls_by_conversation(student)
+        return self._done[student]

@@ -22,11 +22,14 @@ class LostHelper(Exception):
 
 def is_there_a_second_core() -> bool:
     """Whether a second process may be started and has a core of its own."""
-    if current_process().daemon:
-        return False
+    return not current_process().daemon and cores() > 1
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
     with suppress(AttributeError):  # not on every system
-        return len(os.sched_getaffinity(0)) > 1
-    return (os.cpu_count() or 1) > 1
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import count
@@ -16,7 +17,8 @@ from typing import Final, NamedTuple
 from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request
 from skillmix.errors import UserError
 from skillmix.runs.budget import Budget, Task
-from skillmix.runs.journal.journal import JournalWriter
+from skillmix.runs.journal.journal import JournalThread, JournalWriter
+from skillmix.runs.journal.row_writer import Try
 from skillmix.runs.retries import Retries
 
 _FIRST_CALLS: Final = 10
@@ -25,6 +27,10 @@ _ABOUT_THE_PROMPT: Final = ("prompt too long", "prompt filtered", "refusal", "co
 """Reasons for refusals that are never the model's fault."""
 _GATHERING: Final = 0.01
 """Seconds in which outcomes gather for one transaction, which saves a fifth of the CPU time of a call."""
+_FEW: Final = 16
+"""Outcomes that are written at once; handing so few over to the journal's thread takes longer than writing them."""
+_ASK_AGAIN_S: Final = 0.05
+"""Seconds after which a source that had no task is asked again."""
 
 
 Follow = Callable[[Request, Outcome], Iterable[Task]]
@@ -95,6 +101,10 @@ class Scheduler:
         self._first_calls: dict[str, set[CallKey]] = {}
         self._first_refused: dict[str, int] = {}
         self._arrived: list[_Arrival] = []
+        self._writing: JournalThread | None = None
+        self._notes_calls = False
+        self._serving: list[asyncio.Task[None]] = []
+        self._is_abandoned = False
         self._arrival = asyncio.Event()
         self._is_over = False
         self.counts = CallCounts()
@@ -104,25 +114,29 @@ class Scheduler:
     async def run(self, source: Iterator[Task | None], follow: Follow, counts: CallCounts | None = None) -> CallCounts:
         """Work until the source is empty and nothing is open, or the run must stop; `counts` are continued.
 
-        A None in the source waits until all tasks before it are over, so that later tasks can depend on them.
+        A None in the source means that it has no task now: it is asked again when a call is over, or soon after.
         """
         self.counts = counts or self.counts
         queues: dict[Model, asyncio.PriorityQueue[_QueueEntry]] = {
             m: asyncio.PriorityQueue() for m in self._models.values()
         }
         self._queues = {name: queues[model] for name, model in self._models.items()}
-        tasks = [asyncio.create_task(self._serve(model, queue)) for model, queue in queues.items()]
-        tasks += [asyncio.create_task(self._fill(source, follow)), asyncio.create_task(self._settle(follow))]
+        self._serving = [asyncio.create_task(self._serve(model, queue)) for model, queue in queues.items()]
+        tasks = [
+            *self._serving,
+            asyncio.create_task(self._fill(source, follow)),
+            asyncio.create_task(self._settle(follow)),
+        ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
-                task.result()
+                if not (self._is_abandoned and task.cancelled()):
+                    task.result()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._journal_arrived()  # outcomes that came before an interruption are paid for
-            self._journal_left()
+            self._end_writing()
         if self._fatal:
             raise _unusable(*self._fatal)
         return self.counts
@@ -131,9 +145,9 @@ class Scheduler:
         """Start tasks while there is room, then wait for the open ones."""
         for task in source:
             if task is None:
-                await self._all_over()
                 if self.counts.stopped:
                     break
+                await self._wait_for_change()
                 continue
             while (self._open >= self._max_open or self._held) and not self.counts.stopped:
                 self._room.clear()
@@ -148,8 +162,15 @@ class Scheduler:
         self._is_over = True
         self._arrival.set()
 
+    async def _wait_for_change(self) -> None:
+        """Wait until a call is over, but not for long: the source may also wait for work outside the scheduler."""
+        self._room.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ASK_AGAIN_S if self._open else _ASK_AGAIN_S / 10):
+                await self._room.wait()
+
     async def _all_over(self) -> None:
-        while self._open:
+        while self._open > 0:
             self._room.clear()
             await self._room.wait()
 
@@ -173,6 +194,10 @@ class Scheduler:
     def stop(self, reason: StopReason) -> None:
         """Start no more calls; wait for calls in flight and journal them, drop calls that wait for a retry."""
         self.counts.stopped = self.counts.stopped or reason
+        self.drop_waiting()
+
+    def drop_waiting(self) -> None:
+        """Drop the calls that no model has taken yet."""
         self._end_waiting()
         for queue in set(self._queues.values()):
             queued = [queue.get_nowait() for _ in range(queue.qsize())]
@@ -201,10 +226,25 @@ class Scheduler:
             self._retries.forget(task.request.key)
             self._room.set()
 
+    def abandon(self) -> None:
+        """Leave the calls in flight, which are no longer needed, without an outcome and without a row."""
+        self.drop_waiting()
+        self._is_abandoned = True
+        self._tasks.clear()
+        self._open = 0
+        self._room.set()
+        for task in self._serving:
+            task.cancel()
+
     @property
     def in_flight(self) -> int:
         """Calls that are not over."""
         return self._open
+
+    @property
+    def slots(self) -> int:
+        """The calls that the models in this process can work on at once, as far as they know."""
+        return sum(getattr(model, "slots", None) or 0 for model in set(self._models.values()))
 
     def _start_held(self) -> None:
         """Start the calls that the budget allows; the others wait until calls in flight cost less than reserved."""
@@ -236,8 +276,9 @@ class Scheduler:
     async def _serve(self, model: Model, queue: "asyncio.PriorityQueue[_QueueEntry]") -> None:
         async for request, outcome in model.serve(self._requests(queue)):
             seconds = time.monotonic() - self._started.pop(request.key)
-            self._arrived.append(_Arrival(self._tasks[request.key], outcome, seconds))
-            self._arrival.set()
+            if not self._is_abandoned:
+                self._arrived.append(_Arrival(self._tasks[request.key], outcome, seconds))
+                self._arrival.set()
 
     async def _settle(self, follow: Follow) -> None:
         """Journal the outcomes that have arrived, then release the tasks that depend on them."""
@@ -245,44 +286,58 @@ class Scheduler:
             await self._arrival.wait()
             await asyncio.sleep(_GATHERING)
             self._arrival.clear()
-            for arrival in self._journal_arrived():
-                self._release(arrival, follow)
+            settled = self._settle_arrived()
+            await self._journal_tries([one.tried for one in settled])
+            for one in settled:
+                self._release(one, follow)
 
-    def _journal_arrived(self) -> list["_Arrival"]:
-        """Write the outcomes that have arrived; one transaction for all costs hardly more than for one."""
+    def _settle_arrived(self) -> list["_Settled"]:
+        """Decide for each outcome that has arrived what becomes of its call, and how much it cost."""
         arrived, self._arrived = self._arrived, []
-        settled: list[_Arrival] = []
-        with self._journal.transaction():
-            for arrival in arrived:
-                task, outcome, seconds = arrival
-                self.counts.called += 1
-                outcome = _of_its_role(task, outcome)
-                self._journal_try(task, outcome, seconds)
-                if isinstance(outcome, CallProblem) and (
-                    self._is_fatal(task, outcome) or self._tries_again(task, outcome)
-                ):
-                    continue
-                priced = self._budget.settle(task, outcome)
-                self._journal.record(task.request, priced)
-                settled.append(_Arrival(task, priced, seconds))
-        return settled
+        return [self._settle_one(arrival) for arrival in arrived]
 
-    def _journal_try(self, task: Task, outcome: Outcome, seconds: float) -> None:
-        cost = None
+    def _settle_one(self, arrival: "_Arrival") -> "_Settled":
+        task, outcome, seconds = arrival
+        self.counts.called += 1
+        outcome = _of_its_role(task, outcome)
+        tried = self._tried(task, outcome, seconds)
+        if isinstance(outcome, CallProblem):
+            if self._is_fatal(task, outcome):
+                return _Settled(task, tried, is_dropped=True)
+            wait = self._wait_before_retry(task, outcome)
+            if wait is not None:
+                return _Settled(task, tried, wait=wait)
+        return _Settled(task, tried._replace(stored=self._budget.settle(task, outcome)))
+
+    def _tried(self, task: Task, outcome: Outcome, seconds: float) -> Try:
         if isinstance(outcome, Reply):
             self._has_replied.add(task.model)
-        else:
-            cost = self._budget.charge(task, outcome)
-            self.counts.cost_usd += cost or 0.0
-        self._journal.record_try(task.request, outcome, seconds, cost_usd=cost)
+            return Try(task.request, outcome, seconds)
+        cost = self._budget.charge(task, outcome)
+        self.counts.cost_usd += cost or 0.0
+        return Try(task.request, outcome, seconds, cost)
 
-    def _journal_left(self) -> None:
-        """Record the calls that are left in flight; providers may bill them."""
-        with self._journal.transaction():
-            for key in list(self._started):
-                seconds = time.monotonic() - self._started.pop(key)
-                if key in self._tasks:
-                    self._journal_try(self._tasks[key], CallProblem("passing", "left before its reply"), seconds)
+    async def _journal_tries(self, tries: list[Try]) -> None:
+        """Write tries; when this returns, they are durable. One transaction for all costs hardly more than for one."""
+        # With a limit, each call is noted before it is sent, and the notes would wait for the thread's transactions.
+        if len(tries) <= _FEW or self._notes_calls:
+            self._journal.record_tries(tries)
+            return
+        if self._writing is None:
+            self._writing = self._journal.in_thread()
+        await asyncio.wrap_future(self._writing.record_tries(tries))
+
+    def _end_writing(self) -> None:
+        """Record outcomes that came before an interruption, and calls left in flight: providers may bill both."""
+        if self._writing is not None:
+            self._writing.close()
+            self._writing = None
+        tries = [one.tried for one in self._settle_arrived()]
+        for key in list(self._started):
+            seconds = time.monotonic() - self._started.pop(key)
+            if key in self._tasks:
+                tries.append(self._tried(self._tasks[key], CallProblem("passing", "left before its reply"), seconds))
+        self._journal.record_tries(tries)
 
     def _is_fatal(self, task: Task, problem: CallProblem) -> bool:
         """Whether a problem means that its model cannot be used; the run then ends after the calls in flight."""
@@ -317,24 +372,31 @@ class Scheduler:
                 first.add(task.request.key)
             cost = self._budget.at_risk(task)
             if cost is not None:
+                self._notes_calls = True
                 self._journal.record_sent(task.request, cost)
             yield task.request
 
-    def _tries_again(self, task: Task, problem: CallProblem) -> bool:
+    def _wait_before_retry(self, task: Task, problem: CallProblem) -> float | None:
+        """Seconds to wait before a call is tried again; None if it is given up."""
         if problem.kind != "passing":
-            return False
+            return None
         wait = self._retries.wait_after(task.request, problem)
         if wait is None or self.counts.stopped:
-            return False
+            return None
         self.counts.retried += 1
         if line := self._retries.announcement(task.request, problem):
             self.say(line)
-        timer = asyncio.get_running_loop().call_later(wait, self._repeat, task)
-        self._waiting[task.request.key] = task, timer
-        return True
+        return wait
 
-    def _release(self, arrival: "_Arrival", follow: Follow) -> None:
-        task, outcome, _ = arrival
+    def _release(self, settled: "_Settled", follow: Follow) -> None:
+        """Continue after a call whose outcome is durable."""
+        task = settled.task
+        if settled.is_dropped:
+            return
+        if settled.wait is not None:
+            self._retry_later(task, settled.wait)
+            return
+        outcome = settled.tried.stored
         key = task.request.key
         self._retries.forget(key)
         self._tasks.pop(key, None)
@@ -343,12 +405,19 @@ class Scheduler:
             self.counts.cost_usd += outcome.cost_usd or 0.0
         if isinstance(outcome, CallProblem) and outcome.kind != "final":
             self.counts.failed[key] = outcome
-        else:
+        elif outcome is not None:
             for released in follow(task.request, outcome):
                 self._submit(released, follow)
         self._open -= 1
         self._start_held()
         self._room.set()
+
+    def _retry_later(self, task: Task, wait: float) -> None:
+        if self.counts.stopped:  # while the try was written
+            self._forget(task)
+            return
+        timer = asyncio.get_running_loop().call_later(wait, self._repeat, task)
+        self._waiting[task.request.key] = task, timer
 
 
 _QueueEntry = tuple[int, int, Task | None]
@@ -362,6 +431,16 @@ class _Arrival(NamedTuple):
     task: Task
     outcome: Outcome
     seconds: float
+
+
+class _Settled(NamedTuple):
+    """A call with its try, and what becomes of it."""
+
+    task: Task
+    tried: Try
+    wait: float | None = None
+    """Seconds until the call is tried again."""
+    is_dropped: bool = False
 
 
 def _of_its_role(task: Task, outcome: Outcome) -> Outcome:

@@ -48,7 +48,7 @@ class DatasetKind(StepKind[DatasetStep]):
     def first_cells(self, step: DatasetStep, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
         """The first conversation of each k."""
         from skillmix.datasets.from_runs import plan_of, writers_of
-        from skillmix.datasets.waves import Waves
+        from skillmix.datasets.writing.waves import Waves
 
         if not step.writer:
             return []

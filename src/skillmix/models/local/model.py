@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -31,12 +32,34 @@ _QUICKLY_HASHED: Final = 2 << 30
 _Result = tuple[Request, Outcome]
 
 
+class _Results:
+    """Items on their way from the model's thread to the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ready: deque[_Result | BaseException | None] = deque()
+        self.waiting: asyncio.Queue[_Result | BaseException | None] = asyncio.Queue()
+
+    def put(self, item: "_Result | BaseException | None") -> None:
+        """Hand over an item; one wake-up of the loop serves all items until the loop takes them."""
+        self._ready.append(item)
+        if len(self._ready) == 1:
+            with suppress(RuntimeError):  # the loop is closed, and no one waits for the item
+                self._loop.call_soon_threadsafe(self._take)
+
+    def _take(self) -> None:
+        while self._ready:
+            self.waiting.put_nowait(self._ready.popleft())
+
+
 class LocalModel:
     """Loads the checkpoint at the first request, and batches all requests that wait."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         self._spec = spec
         self._concurrency = options.concurrency
+        self.slots = options.concurrency
+        """The number of conversations at once; None until the model is loaded, if the device decides it."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -49,12 +72,8 @@ class LocalModel:
         """Answer requests, and yield outcomes in the order in which rows end."""
         loop = asyncio.get_running_loop()
         incoming: SimpleQueue[Request] = SimpleQueue()
-        results: asyncio.Queue[_Result | BaseException | None] = asyncio.Queue()
+        results = _Results(loop)
         is_over = threading.Event()
-
-        def put(item: "_Result | BaseException | None") -> None:
-            with suppress(RuntimeError):  # the loop is closed, and no one waits for the item
-                loop.call_soon_threadsafe(results.put_nowait, item)
 
         async def feed() -> None:
             async for request in requests:
@@ -62,10 +81,10 @@ class LocalModel:
             is_over.set()
 
         feeding = asyncio.create_task(feed())
-        self._thread = threading.Thread(target=self._work, args=(incoming, is_over, put), daemon=True)
+        self._thread = threading.Thread(target=self._work, args=(incoming, is_over, results.put), daemon=True)
         self._thread.start()
         try:
-            while (item := await results.get()) is not None:
+            while (item := await results.waiting.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
@@ -96,7 +115,7 @@ class LocalModel:
         from skillmix.models.local.loading import load
 
         model, renderer = load(checkpoint_of(self._spec), device=os.environ.get("SKILLMIX_DEVICE"))
-        slots = self._concurrency or slots_for(model)
+        self.slots = slots = self._concurrency or slots_for(model)
         generator = Generator(model, renderer, slots=slots, done=lambda request, outcome: put((request, outcome)))
         generator.add([first])
         while not self._stop.is_set():

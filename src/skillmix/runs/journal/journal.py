@@ -4,32 +4,30 @@ The journal is the only state of a run. Rows are found by their keys, so that a 
 misaligns nothing: a resumed run makes the calls whose keys are missing.
 """
 
-import json
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from heapq import merge
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, Self
 
-from skillmix.calls import Call, CallKey, Decoding, GenerateKey, Message, Origin, Outcome, Reply, Request
+from skillmix.calls import Call, Message, Origin, Outcome, Request
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.runs.journal.locking import held_lock
+from skillmix.runs.journal.row_writer import KnownKeys, RowWriter, Try, json_text, now, where_key
 from skillmix.runs.journal.rows import (
     CALL_COLUMNS,
     call_of_row,
     combination_of_row,
-    json_of_row,
     key_order,
     union,
     verified_message,
 )
-from skillmix.runs.journal.schema import OlderJournal, connect, opening, telling_what_broke
+from skillmix.runs.journal.schema import OlderJournal, connect, open_for_writing, opening, telling_what_broke
 
 MAIN_FILE: Final = "calls.sqlite"
 _KEY_ORDER: Final = {
@@ -45,12 +43,10 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         self.path = folder / file
         with opening(self.path):
             self._lock = held_lock(self.path)
-        self._absent: set[CallKey] = set()
-        """Keys that are known to be missing; no other process can write them while the lock is held."""
-        self._sent: set[CallKey] = set()
+        self._keys = KnownKeys()
         try:
             self._connection = connect(self.path, write=True)
-            self._identity = _identity(self.path)
+            self._rows = RowWriter(self.path, self._connection, self._keys)
             self._count_lost()
         except BaseException:
             self._lock.release()
@@ -71,7 +67,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
     def add_combinations(self, combinations: Iterable[Combination]) -> None:
         """Store combinations under their ids."""
-        rows = [(c.id, _json(c.skills), c.topic) for c in combinations]
+        rows = [(c.id, json_text(c.skills), c.topic) for c in combinations]
         with self.transaction():
             self._connection.executemany("INSERT OR IGNORE INTO combinations VALUES (?, ?, ?)", rows)
 
@@ -82,48 +78,32 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """
         return self.record_all([(request, outcome)], origin=origin) == 1
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> AbstractContextManager[None]:
         """Record everything inside the block, or nothing; inner transactions become part of the outer one."""
-        if self._connection.in_transaction:
-            yield
-            return
-        if _identity(self.path) != self._identity:
-            raise UserError(
-                f"The journal {self.path} was deleted or replaced while this process was writing to it.",
-                hint="Nothing more was asked. Put the file back from a copy, or run again to begin anew.",
-            )
-        with telling_what_broke(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+        return self._rows.transaction()
 
     def record_all(self, outcomes: Iterable[tuple[Request, Outcome]], *, origin: Origin = "call") -> int:
         """Store outcomes in one transaction; return how many were new."""
-        new = 0
-        with self.transaction():
-            for request, outcome in outcomes:
-                stored = None if request.key in self._absent else self._stored(request)
-                if stored is None or stored.is_open:
-                    self._put(request, outcome, origin, replace=stored is not None)
-                    self._absent.discard(request.key)
-                    new += 1
-                elif origin != "call":
-                    _refuse_other_reply(request, outcome, stored.reply)
-        return new
+        return self._rows.put_outcomes(outcomes, origin=origin)
+
+    def record_tries(self, tries: Sequence[Try]) -> None:
+        """Store tries, and the outcomes of calls that are over, in one transaction."""
+        self._rows.put_tries(tries)
+
+    def in_thread(self) -> "JournalThread":
+        """A thread that writes tries to the same file while this writer reads; the caller closes it."""
+        return JournalThread(self._rows)
 
     def find(self, request: Request) -> Outcome | None:
         """The stored final outcome of a request; None if the call must be made (again)."""
-        stored = self._stored(request)
+        if self._keys.is_absent(request.key):
+            return None
+        stored = self._rows.stored(request)
         if stored is None:
-            self._absent.add(request.key)
+            self._keys.absent.add(request.key)
         if stored is None or stored.is_open:
             return None
-        where, values = _where(request.key)
+        where, values = where_key(request.key)
         row = self._one_row(
             f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply WHERE {where}", values
         )
@@ -149,14 +129,20 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         return calls
 
     def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
-        """How many calls of each conversation have a final outcome; a vote that was asked for again counts once."""
+        """How many calls of each conversation have a final outcome; a vote that was asked for again counts once.
+
+        Conversations without one are absent. Afterwards `find` need not look for keys of conversations without a row.
+        """
+        self._keys.begin(student)
         with telling_what_broke(self.path):
             rows = self._connection.execute(
-                "SELECT combination, generation, count(*) FROM calls WHERE student = ? AND coalesce(attempt, 0) = 0 "
-                "AND (status = 'done' OR problem_kind = 'final') GROUP BY combination, generation",
+                "SELECT combination, generation, sum(coalesce(attempt, 0) = 0 "
+                "AND (status = 'done' OR coalesce(problem_kind, '') = 'final')) "
+                "FROM calls WHERE student = ? GROUP BY combination, generation",
                 (student,),
             ).fetchall()
-        return {(combination, generation): count for combination, generation, count in rows}
+        self._keys.learn(student, [(combination, generation) for combination, generation, _ in rows])
+        return {(combination, generation): count for combination, generation, count in rows if count}
 
     def rows_by_student(self) -> dict[str, int]:
         """How many calls of each student the journal has, gradings included; the indexes alone are read."""
@@ -177,25 +163,16 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
     def record_sent(self, request: Request, cost_usd: float) -> None:
         """Note a call that is about to be sent, with its worst case, in case this process dies."""
-        self._sent.add(request.key)
+        self._keys.sent.add(request.key)
         with telling_what_broke(self.path):
             self._connection.execute(
                 "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?)",
-                (str(request.key), request.content_hash, cost_usd, _now()),
+                (str(request.key), request.content_hash, cost_usd, now()),
             )
 
     def record_try(self, request: Request, outcome: Outcome, seconds: float, *, cost_usd: float | None = None) -> None:
         """Add a try to the append-only record of calls sent; only a try without a reply has a cost here."""
-        what, reason = ("reply", outcome.finish or "") if isinstance(outcome, Reply) else (outcome.kind, outcome.reason)
-        with telling_what_broke(self.path):
-            self._connection.execute(
-                "INSERT INTO tries (key, request_hash, outcome, reason, seconds, at, cost_usd) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (str(request.key), request.content_hash, what, reason, seconds, _now(), cost_usd),
-            )
-            if request.key in self._sent:
-                self._sent.discard(request.key)
-                self._connection.execute("DELETE FROM sent WHERE key = ?", (str(request.key),))
+        self.record_tries([Try(request, outcome, seconds, cost_usd)])
 
     def _count_lost(self) -> None:
         """Count the calls that were in flight when an earlier process died: they may have been billed."""
@@ -206,49 +183,33 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             )
             self._connection.execute("DELETE FROM sent")
 
-    def _stored(self, request: Request) -> "_Stored | None":
-        where, values = _where(request.key)
-        row = self._one_row(
-            "SELECT request_hash, status, problem_kind, reply, model, messages, decoding, seed "
-            f"FROM calls WHERE {where}",
-            values,
-        )
-        if row is None:
-            return None
-        if row[0] != request.content_hash:
-            raise _changed_setting(request, row[4:])
-        is_open = row[1] == "submitted" or (row[1] == "problem" and row[2] != "final")
-        return _Stored(is_open, row[3])
 
-    def _put(self, request: Request, outcome: Outcome, origin: Origin, *, replace: bool) -> None:
-        if replace:
-            where, values = _where(request.key)
-            self._connection.execute(f"DELETE FROM calls WHERE {where}", values)
-        self._insert(request, outcome, origin)
+class JournalThread:
+    """Writes tries in a thread with a connection of its own, one transaction for each batch, in order."""
 
-    def _insert(self, request: Request, outcome: Outcome, origin: Origin) -> None:
-        messages = list(request.messages)
-        done: tuple[object, ...]
-        if isinstance(outcome, Reply):
-            reply = Message("assistant", outcome.text)
-            messages.append(reply)
-            counts = (outcome.finish, outcome.input_tokens, outcome.output_tokens, outcome.cost_usd)
-            done = ("done", reply.content_hash, *counts, None, None, None, _json(outcome.not_sent))
-        else:
-            problem = (outcome.kind, outcome.reason, outcome.detail)
-            done = ("problem", None, None, None, None, None, *problem, "[]")
-        self._connection.executemany(
-            "INSERT OR IGNORE INTO messages VALUES (?, ?, ?)",
-            [(m.content_hash, m.role, m.content) for m in messages],
-        )
-        asked = (
-            request.model,
-            _json([m.content_hash for m in request.messages]),
-            _decoding(request.decoding),
-            request.seed,
-            request.content_hash,
-        )
-        self._connection.execute(_INSERT_CALL, (*_key_values(request.key), *asked, *done, origin, _now()))
+    def __init__(self, main: RowWriter) -> None:
+        self._main = main
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._rows: RowWriter | None = None
+
+    def record_tries(self, tries: Sequence[Try]) -> "Future[None]":
+        """Store tries; they are durable when the future has its result."""
+        return self._thread.submit(self._write, tries)
+
+    def close(self) -> None:
+        """Wait until everything is written, and close the file."""
+        self._thread.submit(self._close)
+        self._thread.shutdown()
+
+    def _write(self, tries: Sequence[Try]) -> None:
+        if self._rows is None:
+            self._main.refuse_other_file()
+            self._rows = self._main.with_connection(open_for_writing(self._main.path))
+        self._rows.put_tries(tries)
+
+    def _close(self) -> None:
+        if self._rows is not None:
+            self._rows.connection.close()
 
 
 class JournalReader(AbstractContextManager["JournalReader"]):
@@ -268,6 +229,10 @@ class JournalReader(AbstractContextManager["JournalReader"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
         for _, connection in self._files:
             connection.close()
 
@@ -353,110 +318,3 @@ def _connected_for_reading(path: Path) -> sqlite3.Connection:
     except OlderJournal:
         JournalWriter(path.parent, file=path.name).close()  # opening it for writing, under the lock, migrates it
         return connect(path, write=False)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """The identity of the file at a path; None if there is no file."""
-    try:
-        file = path.stat()
-    except OSError:
-        return None
-    return file.st_dev, file.st_ino
-
-
-class _Stored(NamedTuple):
-    """The stored state of a key."""
-
-    is_open: bool
-    reply: str | None
-
-
-def _refuse_other_reply(request: Request, outcome: Outcome, stored: str | None) -> None:
-    """Refuse an import that has another reply under a stored key: its source has changed."""
-    reply = Message("assistant", outcome.text).content_hash if isinstance(outcome, Reply) else None
-    if reply != stored:
-        raise UserError(
-            f"{request.key} is in the journal with another reply.",
-            hint="Nothing of this import was stored. Use another run name for changed texts.",
-        )
-
-
-_INSERT_COLUMNS: Final = (
-    "stage, student, combination, generation, turn, text, grader, round, attempt, model, messages, decoding, seed, "
-    "request_hash, status, reply, finish, input_tokens, output_tokens, cost_usd, problem_kind, problem, detail, "
-    "not_sent, origin, at"
-)
-_INSERT_CALL: Final = f"INSERT INTO calls ({_INSERT_COLUMNS}) VALUES ({', '.join('?' * 26)})"
-
-
-def _key_values(key: CallKey) -> tuple[object, ...]:
-    if isinstance(key, GenerateKey):
-        votes: tuple[object, ...] = (key.turn, None, None, None, None)
-        return ("generate", key.student, key.combination, key.generation, *votes)
-    votes = (None, key.text, key.grader, key.round, key.attempt)
-    return ("grade", key.student, key.combination, key.generation, *votes)
-
-
-# A literal stage lets SQLite use the partial index of that stage.
-_WHERE_GENERATE: Final = "stage = 'generate' AND student = ? AND combination = ? AND generation = ? AND turn = ?"
-_WHERE_GRADE: Final = (
-    "stage = 'grade' AND student = ? AND combination = ? AND generation = ? AND text = ? AND grader = ? "
-    "AND round = ? AND attempt = ?"
-)
-
-
-def _where(key: CallKey) -> tuple[str, tuple[object, ...]]:
-    if isinstance(key, GenerateKey):
-        return _WHERE_GENERATE, (key.student, key.combination, key.generation, key.turn)
-    return _WHERE_GRADE, (
-        key.student,
-        key.combination,
-        key.generation,
-        key.text,
-        key.grader,
-        key.round,
-        key.attempt,
-    )
-
-
-def _changed_setting(request: Request, stored: tuple[str, ...]) -> UserError:
-    model, messages, decoding, seed = stored
-    before = {
-        "model": model,
-        "messages": json_of_row(messages, f"the messages of {request.key}"),
-        "decoding": json_of_row(decoding, f"the decoding of {request.key}"),
-        "seed": seed,
-    }
-    now = request.settings()
-    changed = [_setting_name(name, request, before[name]) for name in now if now[name] != before[name]]
-    return UserError(
-        f"{request.key} is in the journal with another {' and '.join(changed) or 'request'}.",
-        hint="Set it back, or use another name for the student, the grader or the run.",
-    )
-
-
-def _setting_name(name: str, request: Request, before: object) -> str:
-    """The name of a changed part of a request; the system text and the extra fields have names of their own."""
-    if name == "decoding" and isinstance(before, dict):
-        now = request.decoding.settings()
-        if {**now, "extra": None} == {**before, "extra": None}:
-            return "extra"
-    if name == "messages" and isinstance(before, list):
-        hashes = [message.content_hash for message in request.messages]
-        prompts = hashes[1:] if request.messages[0].role == "system" else hashes
-        if prompts in (before, before[1:]):
-            return "system text"
-    return name
-
-
-# `json.dumps` with options makes a new encoder for each call, which takes longer than encoding.
-_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-@lru_cache(maxsize=256)
-def _decoding(decoding: Decoding) -> str:
-    return _json(decoding.settings())
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -149,7 +149,7 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
             raise UserError(f"The journal {path} is empty.", hint="Run the experiment again to fill it.")
         if version is not None:
             _refuse_unsound(path, version, write=write)
-        return _writing(path) if write else _reading(path)
+        return open_for_writing(path) if write else _reading(path)
 
 
 def _refuse_unsound(path: Path, version: int, *, write: bool) -> None:
@@ -163,7 +163,8 @@ def _refuse_unsound(path: Path, version: int, *, write: bool) -> None:
     refuse_other_tables(path, SCHEMA)
 
 
-def _writing(path: Path) -> sqlite3.Connection:
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """A connection that writes to a file that is checked already."""
     connection = sqlite3.connect(path, isolation_level=None)
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     # In WAL mode NORMAL loses no row when the process dies; elsewhere FULL is what keeps the file whole.

@@ -1,7 +1,7 @@
 """Conversations as keys and hashes, so that a million can be scanned without loading their texts."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
@@ -9,6 +9,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any, Final, NamedTuple
 
+from skillmix.calls import CallProblem, GenerateKey, Outcome, Reply, Request, content_address
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.runs.journal.journal import JournalReader
@@ -91,9 +92,29 @@ def indexed_conversations(
 ) -> Iterator[ConversationIndex]:
     """Every conversation in key order; of these students and ids if any are named."""
     chosen = _Condition.of(students, ids)
-    votes = groupby(_rows(journal, _VOTES, chosen), key=_conversation)
+    yield from _joined(_rows(journal, _TURNS, chosen), _rows(journal, _VOTES, chosen))
+
+
+def conversations_with(
+    journal: JournalReader, student: str, keys: Iterable[tuple[str, int]]
+) -> Iterator[ConversationIndex]:
+    """The conversations of a student with these combinations and generations, looked up in the index of keys."""
+    wanted = set(keys)
+    ids = sorted({combination for combination, _ in wanted})
+    for start in range(0, len(ids), _AT_ONCE):
+        part = ids[start : start + _AT_ONCE]
+        chosen = _Condition(f"AND student = ? AND combination IN ({', '.join('?' * len(part))})", [student, *part])
+        turns, votes = (query._replace(sql=query.sql.replace("NOT INDEXED ", "")) for query in (_TURNS, _VOTES))
+        for index in _joined(_rows(journal, turns, chosen), _rows(journal, votes, chosen)):
+            if (index.combination, index.generation) in wanted:
+                yield index
+
+
+def _joined(turn_rows: Iterator[tuple[Any, ...]], vote_rows: Iterator[tuple[Any, ...]]) -> Iterator[ConversationIndex]:
+    """Conversations from the rows of turns and of votes, both in key order."""
+    votes = groupby(vote_rows, key=_conversation)
     group = next(votes, None)
-    for key, rows in groupby(_rows(journal, _TURNS, chosen), key=_conversation):
+    for key, rows in groupby(turn_rows, key=_conversation):
         turns = tuple([IndexedTurn._make(row[3:]) for row in rows])
         while group is not None and group[0] < key:
             group = next(votes, None)
@@ -151,11 +172,22 @@ def _rows_with(journal: JournalReader, query: str, wanted: list[str]) -> Iterato
             yield from _rows_of(path, connection, f"{query} IN ({', '.join('?' * len(part))})", part)
 
 
-def contents(journal: JournalReader, addresses: Iterable[str]) -> dict[str, str]:
+class KnownTexts(NamedTuple):
+    """Messages by hash and combinations by id that need not be read from a journal."""
+
+    contents: Mapping[str, str] = {}
+    combinations: Mapping[str, Combination] = {}
+
+
+NOTHING_KNOWN: Final = KnownTexts()
+
+
+def contents(journal: JournalReader, addresses: Iterable[str], known: KnownTexts = NOTHING_KNOWN) -> dict[str, str]:
     """The messages stored under these hashes, each checked against its hash."""
     wanted = sorted(set(addresses))
-    found: dict[str, str] = {}
-    for address, role, content in _rows_with(journal, "SELECT hash, role, content FROM messages WHERE hash", wanted):
+    found = {address: known.contents[address] for address in wanted if address in known.contents}
+    unread = [address for address in wanted if address not in found]
+    for address, role, content in _rows_with(journal, "SELECT hash, role, content FROM messages WHERE hash", unread):
         found[address] = verified_content(address, role, content)
     if len(found) < len(wanted):
         raise UserError(
@@ -165,11 +197,14 @@ def contents(journal: JournalReader, addresses: Iterable[str]) -> dict[str, str]
     return found
 
 
-def combinations_of(journal: JournalReader, ids: Iterable[str]) -> dict[str, Combination]:
+def combinations_of(
+    journal: JournalReader, ids: Iterable[str], known: KnownTexts = NOTHING_KNOWN
+) -> dict[str, Combination]:
     """The combinations with these ids; a name that repeats is in memory once."""
     wanted = sorted(set(ids))
-    found: dict[str, Combination] = {}
-    for row in _rows_with(journal, "SELECT id, skills, topic FROM combinations WHERE id", wanted):
+    found = {address: known.combinations[address] for address in wanted if address in known.combinations}
+    unread = [address for address in wanted if address not in found]
+    for row in _rows_with(journal, "SELECT id, skills, topic FROM combinations WHERE id", unread):
         whole = combination_of_row(row)
         skills = tuple([intern(skill) for skill in whole.skills])
         found[whole.id] = Combination(whole.id, skills, intern(whole.topic))
@@ -179,3 +214,33 @@ def combinations_of(journal: JournalReader, ids: Iterable[str]) -> dict[str, Com
             hint="It is damaged. Restore it from a copy.",
         )
     return found
+
+
+Made = tuple[Request, Outcome]
+"""A call of this process, journaled already."""
+
+
+def conversations_made(calls: Iterable[Sequence[Made]]) -> tuple[list[ConversationIndex], KnownTexts]:
+    """Conversations from the calls that this process made or found, in order of their keys, and their texts."""
+    indexes: list[ConversationIndex] = []
+    words: dict[str, str] = {}
+    combinations: dict[str, Combination] = {}
+    for own in calls:
+        turns, votes = [], []
+        for request, outcome in own:
+            key = request.key
+            reply = None
+            if isinstance(outcome, Reply):
+                reply = content_address("assistant", outcome.text)
+                words[reply] = outcome.text
+            if isinstance(key, GenerateKey):
+                problem = outcome.kind if isinstance(outcome, CallProblem) else None
+                turns.append(IndexedTurn(key.turn, reply, problem, request.model, "call", request.content_hash))
+            else:
+                votes.append(IndexedVote(key.grader, key.text, key.round, key.attempt, reply))
+            if request.subject is not None:
+                combinations[key.combination] = request.subject.combination
+        turns.sort()
+        votes.sort(key=lambda vote: (vote.grader, vote.round, vote.attempt, vote.text))
+        indexes.append(ConversationIndex(key.student, key.combination, key.generation, tuple(turns), tuple(votes)))
+    return indexes, KnownTexts(words, combinations)

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -26,6 +27,7 @@ CREATE TABLE IF NOT EXISTS checked_decisions (
 """
 _SELECT: Final = "SELECT key, earned, text, status, votes, digest FROM checked_decisions"
 _AT_ONCE: Final = 500
+_ROWS_AT_ONCE: Final = 150
 _PATIENCE_S: Final = 10.0
 """Seconds that a process waits for another one that writes to the same cache."""
 
@@ -59,6 +61,10 @@ class DecisionCache(AbstractContextManager["DecisionCache"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
         if self._connection is not None:
             self._connection.close()
 
@@ -86,7 +92,13 @@ class DecisionCache(AbstractContextManager["DecisionCache"]):
         rows = [(key, *decision, _digest(key, tuple(decision))) for key, decision in decisions]
         try:
             with self._connection:
-                self._connection.executemany("INSERT OR REPLACE INTO checked_decisions VALUES (?, ?, ?, ?, ?, ?)", rows)
+                for start in range(0, len(rows), _ROWS_AT_ONCE):
+                    part = rows[start : start + _ROWS_AT_ONCE]
+                    values = ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(part))
+                    # One statement: other threads of the interpreter run while SQLite works on it.
+                    self._connection.execute(
+                        f"INSERT OR REPLACE INTO checked_decisions VALUES {values}", list(chain.from_iterable(part))
+                    )
         except sqlite3.OperationalError:  # another process is writing, or the disk is full
             return
         except sqlite3.DatabaseError:

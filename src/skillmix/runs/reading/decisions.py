@@ -6,8 +6,8 @@ is stored under a hash of all it depends on: the replies, the combination, the c
 the code that reads and checks. `deciding` says what counts as a text, a vote and a ballot, as it does everywhere.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -16,23 +16,22 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 import skillmix
-from skillmix.catalog.combinations import Combination
 from skillmix.checkers.registry import ENTRY_POINTS
-from skillmix.grading.answers import Answer, Rules
-from skillmix.grading.ballots import StudentText
-from skillmix.grading.points import text_score
+from skillmix.grading.answers import Rules
 from skillmix.hashing import digest
-from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.conversation_index import (
+    NOTHING_KNOWN,
     ConversationIndex,
     IdRange,
-    IndexedVote,
+    KnownTexts,
     combinations_of,
     contents,
+    conversations_with,
     indexed_conversations,
 )
-from skillmix.runs.reading.deciding import answer_of, ballot_of, is_over, votes_of
+from skillmix.runs.reading.deciding import answer_of, is_over
 from skillmix.runs.reading.decision_cache import Decision, DecisionCache
+from skillmix.runs.reading.verdict_workers import Means, Question, VerdictWorkers
 from skillmix.runs.run import Run, RunGrader
 
 READER_VERSION: Final = 3
@@ -92,25 +91,10 @@ class DecisionRules:
             [grader.votes, grader.has_code, grader.asks_model, self.run.turns],
         )
 
-    def decide(
-        self, grader: RunGrader, combination: Combination, answer: Answer, votes: Sequence[tuple[IndexedVote, str]]
-    ) -> Decision:
-        """One text under one grader; votes on another text (of an older extraction) do not count."""
-        text = StudentText("", combination, 0, answer)
-        address = text.id
-        reader = self.run.reply_reader
-        attempts = [
-            (vote.round, reader.read(text, reply) if vote.reply else None)
-            for vote, reply in votes
-            if vote.text == address and grader.counts(vote.round)
-        ]
-        verdict = None
-        if grader.has_code and self.run.code is not None:
-            verdict = self.run.code.verdict(answer.text, skills=combination.skills, topic=combination.topic)
-        ballot = ballot_of(text, grader, votes_of(attempts), verdict)
-        earned = text_score(ballot.points(self.rules, self.run.phrases), "full_marks")
-        points = [reading.points if reading else None for reading in ballot.readings]
-        return Decision(None if earned is None else int(earned), address, answer.status, json.dumps(points))
+    @property
+    def means(self) -> Means:
+        """What turns replies and texts into decisions, in this process."""
+        return Means(self.run.reply_reader, self.run.code, self.rules, self.run.phrases)
 
 
 @cache
@@ -130,40 +114,73 @@ def decided_conversations(
     rules: DecisionRules, *, students: Iterable[str] | None = None, ids: IdRange | None = None
 ) -> Iterator[DecidedConversation]:
     """Every conversation of a run in key order, decided; of these students and ids if any are named."""
-    versions = {grader: rules.version(grader) for grader in rules.graders}
-    with rules.run.read() as journal, DecisionCache(rules.run.derived) as known:
-        source = indexed_conversations(journal, students=students, ids=ids)
+    with OpenDecisions(rules) as opened:
+        source = indexed_conversations(opened.journal, students=students, ids=ids)
         while chunk := list(islice(source, _AT_ONCE)):
-            yield from _decided(chunk, rules, versions, journal, known)
+            yield from opened.decide(chunk)
 
 
-def _decided(
-    chunk: Sequence[ConversationIndex],
-    rules: DecisionRules,
-    versions: Mapping[RunGrader, bytes],
-    journal: JournalReader,
-    cache: DecisionCache,
-) -> list[DecidedConversation]:
-    turns = rules.run.turns
-    over = [index if _is_over(index, turns) else None for index in chunk]
-    keys = [
-        [_key(version, grader.name, index) for grader, version in versions.items()] if index else [] for index in over
-    ]
-    known = cache.find([key for own in keys for key in own])
-    missing = [
-        (index, grader, key)
-        for index, own in zip(over, keys, strict=True)
-        if index
-        for grader, key in zip(versions, own, strict=True)
-        if key not in known
-    ]
-    if missing:
-        new = list(_worked_out(missing, rules, journal))
-        cache.keep(new)
-        known.update(new)
-    return [
-        DecidedConversation(index, tuple([known[key] for key in own])) for index, own in zip(chunk, keys, strict=True)
-    ]
+class OpenDecisions(AbstractContextManager["OpenDecisions"]):
+    """A run's journal and its cache of decisions, both open, so that a few more conversations cost only themselves."""
+
+    def __init__(self, rules: DecisionRules) -> None:
+        self._rules = rules
+        self._versions = {grader: rules.version(grader) for grader in rules.graders}
+        self.journal = rules.run.read()
+        self._cache = DecisionCache(rules.run.derived)
+        self._workers = VerdictWorkers(None if rules.run.code is None else rules.run.catalog)
+
+    def __exit__(self, *problem: object) -> None:
+        self._workers.close()
+        self.journal.close()
+        self._cache.close()
+
+    def of(self, student: str, keys: Iterable[tuple[str, int]]) -> list[DecidedConversation]:
+        """The conversations of a student with these combinations and generations, as far as they have begun."""
+        return self.decide(list(conversations_with(self.journal, student, keys)))
+
+    def decide(
+        self, conversations: Sequence[ConversationIndex], known: KnownTexts = NOTHING_KNOWN
+    ) -> list[DecidedConversation]:
+        """Decide conversations, in their order; texts that are not known are read from the journal."""
+        turns = self._rules.run.turns
+        over = [index if _is_over(index, turns) else None for index in conversations]
+        keys = [
+            [_key(version, grader.name, index) for grader, version in self._versions.items()] if index else []
+            for index in over
+        ]
+        decisions = self._cache.find([key for own in keys for key in own])
+        missing = [
+            (index, grader, key)
+            for index, own in zip(over, keys, strict=True)
+            if index
+            for grader, key in zip(self._versions, own, strict=True)
+            if key not in decisions
+        ]
+        if missing:
+            new = self._worked_out(missing, known)
+            self._cache.keep(new)
+            decisions.update(new)
+        return [
+            DecidedConversation(index, tuple([decisions[key] for key in own]))
+            for index, own in zip(conversations, keys, strict=True)
+        ]
+
+    def _worked_out(
+        self, missing: Sequence[tuple[ConversationIndex, RunGrader, bytes]], known: KnownTexts
+    ) -> list[tuple[bytes, Decision]]:
+        replies = [index.turns[-1].reply for index, _, _ in missing]
+        votes = [vote.reply for index, _, _ in missing for vote in index.votes]
+        words = contents(self.journal, [address for address in (*replies, *votes) if address is not None], known)
+        combinations = combinations_of(self.journal, [index.combination for index, _, _ in missing], known)
+        questions = []
+        for index, grader, _ in missing:
+            last = index.turns[-1]
+            answer = answer_of(None if last.reply is None else words[last.reply], last.origin)
+            own = [(v, words[v.reply] if v.reply else "") for v in index.votes if v.grader == grader.name]
+            questions.append(Question(grader, combinations[index.combination], answer, own))
+        decisions = self._workers.decide(questions, self._rules.means)
+        return [(key, decision) for (_, _, key), decision in zip(missing, decisions, strict=True)]
 
 
 def _is_over(index: ConversationIndex, turns: int | None) -> bool:
@@ -180,17 +197,3 @@ def _key(version: bytes, grader: str, index: ConversationIndex) -> bytes:
         if vote.grader == grader:
             content.update(f"{vote.round} {vote.attempt} {vote.text}{vote.reply}".encode())
     return content.digest()
-
-
-def _worked_out(
-    missing: Sequence[tuple[ConversationIndex, RunGrader, bytes]], rules: DecisionRules, journal: JournalReader
-) -> Iterator[tuple[bytes, Decision]]:
-    replies = [index.turns[-1].reply for index, _, _ in missing]
-    votes = [vote.reply for index, _, _ in missing for vote in index.votes]
-    words = contents(journal, [address for address in (*replies, *votes) if address is not None])
-    combinations = combinations_of(journal, [index.combination for index, _, _ in missing])
-    for index, grader, key in missing:
-        last = index.turns[-1]
-        answer = answer_of(None if last.reply is None else words[last.reply], last.origin)
-        own = [(v, words[v.reply] if v.reply else "") for v in index.votes if v.grader == grader.name]
-        yield key, rules.decide(grader, combinations[index.combination], answer, own)

@@ -7,7 +7,7 @@ arrived. A run that was killed therefore continues to the same set.
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -116,13 +116,20 @@ class Sampler:
         if missing <= 0 or room <= 0:
             self.is_exhausted = missing > 0
             return []
-        counts = _counts(self.tried[index] for index in taken)
-        wanted = self._wanted_skills(counts, missing)
         size = min(room, self._wave_size(missing))
-        wave = list(islice(self._useful(counts, wanted), size))
+        chosen = list(islice(self._useful(taken, self._next), size))
+        wave = [candidate for _, candidate in chosen]
+        self._next = chosen[-1][0] + 1 if chosen else self._next
         self.is_exhausted = not wave
         self.tried += wave
         return wave
+
+    def upcoming(self, taken: Sequence[int], start: int = 0) -> Iterator[tuple[int, Candidate]]:
+        """Candidates of later waves, with their indices in the draw, by what is known now.
+
+        Without floors and ceilings they are exactly the next candidates. `start` is the first index to look at.
+        """
+        return self._useful(taken, max(start, self._next))
 
     def learn(self, accepted: Iterable[bool]) -> None:
         """Record the outcome of every tried candidate, in order; a later wave may change earlier outcomes."""
@@ -140,21 +147,24 @@ class Sampler:
         k = self.tried[0].combination.k if self.tried else 1
         return frozenset(lacking) if lacking and missing <= ceil(sum(lacking.values()) / k) else None
 
-    def _useful(self, counts: "Counter[str]", wanted: frozenset[str] | None) -> Iterator[Candidate]:
-        """The next candidates, without those that have a skill at its ceiling or, given `wanted`, no wanted skill."""
+    def _useful(self, taken: Sequence[int], start: int) -> Iterator[tuple[int, Candidate]]:
+        """Candidates with their indices, without those that have a skill at its ceiling or no skill that is wanted."""
+        counts = _counts(self.tried[index] for index in taken)
+        wanted = self._wanted_skills(counts, self.target.kept - len(taken))
         ceiling = self.target.ceiling
         in_vain = 0
-        while in_vain < _SEARCH:
+        for index in count(start):
+            if in_vain == _SEARCH:
+                return
             try:
-                candidate = self.candidates[self._next]
+                candidate = self.candidates[index]
             except IndexError:
                 return
-            self._next += 1
             skills = candidate.combination.skills
             is_wanted = wanted is None or not wanted.isdisjoint(skills)
             if is_wanted and (ceiling is None or all(counts[s] < ceiling for s in skills)):
                 in_vain = 0
-                yield candidate
+                yield index, candidate
             else:
                 in_vain += 1
 

@@ -2,31 +2,45 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from math import ceil
+from typing import Final
 
+from skillmix.calls import Outcome, Request
 from skillmix.catalog.catalog import Side
 from skillmix.catalog.combinations import Draw, training_draw
-from skillmix.datasets.build import DatasetPlan, Writers, has_two_turns, kept_texts
+from skillmix.datasets.build import DatasetPlan, Writers
 from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.counts import LeftOut, SamplingYield
 from skillmix.datasets.kept_texts import KeptText
-from skillmix.datasets.sampling import Candidate, Candidates, Sampler, Target
+from skillmix.datasets.writing.decided_texts import ConversationKey, DecidedTexts
+from skillmix.datasets.writing.draw_ahead import DrawAhead, key_of
+from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target
 from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
+from skillmix.models.specs import provider_of
 from skillmix.render.numbers import duration
 from skillmix.runs.budget import Task
-from skillmix.runs.calling import Calls, StepContext, conversations_of, first_turns, make_calls, passes, serve
+from skillmix.runs.calling import Calls, FirstTurns, StepContext, conversations_of, make_calls, passes, serve
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress.progress import watched
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.progress.time_left import Bound
-from skillmix.runs.reading.decisions import DecidedConversation, decided_conversations, decision_rules
-from skillmix.runs.scheduler import CallCounts
+from skillmix.runs.reading.conversation_index import Made
+from skillmix.runs.reading.decisions import decision_rules
+from skillmix.runs.scheduler import CallCounts, Scheduler
+
+_FILLING: Final = 1.5
+"""Calls in flight for each slot of a local model: a slot that becomes free finds a call that waits."""
+_FEW: Final = 64
+"""Calls in flight up to which conversations of the next k are begun, if the models have no slots here."""
+_AT_ONCE: Final = 512
+"""Candidates drawn ahead at once."""
 
 
 @dataclass
@@ -48,6 +62,14 @@ class Waves:
     """The k in progress and its sampler."""
     _started: float = field(default_factory=time.monotonic)
     _waves: int = 0
+    _by_k: dict[int, DrawAhead] = field(default_factory=dict)
+    _calls_open: dict[ConversationKey, int] = field(default_factory=dict)
+    """By conversation, the number of calls that are not over."""
+    _calls_made: dict[ConversationKey, list[Made]] = field(default_factory=dict)
+    """By conversation that is not over, the calls that are."""
+    _scheduler: Scheduler | None = None
+    _is_done: bool = False
+    """Whether all waves are over, so that conversations drawn ahead need not go on."""
 
     @property
     def _writer(self) -> str:
@@ -55,13 +77,19 @@ class Waves:
 
     async def run(self) -> None:
         """Write until the targets are met, the limit is reached or the run must stop."""
-        await self._write()
-        if self.counts.stopped and self._open is not None:
-            # When the budget is spent, take the texts written so far, in draw order.
-            k, sampler = self._open
-            sampler.is_exhausted = True
-            self._close(k, sampler, self._learn(sampler))
-            self.is_broken = False
+        with self._decided:
+            await self._write()
+            if self.counts.stopped and self._open is not None:
+                # When the budget is spent, take the texts written so far, in draw order.
+                k, sampler = self._open
+                sampler.is_exhausted = True
+                self._close(k, sampler, self._learn(k, sampler))
+                self.is_broken = False
+
+    @cached_property
+    def _decided(self) -> DecidedTexts:
+        rules = decision_rules(self.context.run, graders=self.step.graders, rules=self.step.rules)
+        return DecidedTexts(rules, self._writer, self.writers)
 
     @property
     def calls(self) -> Calls:
@@ -82,34 +110,122 @@ class Waves:
             return
         # With at most one local model, the model stays in memory from wave to wave.
         conversations = conversations_of(calls, self.context)
+
+        def begin(scheduler: Scheduler) -> None:
+            self._scheduler = scheduler
+
         async with watched(self.context.progress, self.step.name, self.counts):
-            await serve(used, self._tasks(conversations), conversations, self.context, self.counts)
+            follow = partial(self._follow, conversations)
+            await serve(used, self._tasks(conversations), follow, self.context, self.counts, begin)
 
     def _tasks(self, conversations: Conversations) -> Iterator[Task | None]:
-        for cells in self._planned():
-            yield from first_turns(cells, conversations, self.context.journal, self.counts)
-            yield None
+        """The first turns of each wave and, while its texts are written, of conversations ahead of it."""
+        turns = FirstTurns(conversations, self.context.journal, self.counts)
+        for k, wave in self._planned():
+            yield from self._begin(k, wave, turns)
+            undecided = {key_of(candidate) for candidate in wave if key_of(candidate) not in self._decided}
+            while undecided:
+                undecided.difference_update(self._note(self._decided.poll()))
+                ahead = self._drawn_ahead(k)
+                if ahead is not None:
+                    yield from self._begin(*ahead, turns)
+                elif self._is_over:
+                    break  # calls have failed, and their conversations are not over
+                else:
+                    yield None
+        self._is_done = True
+        if self._scheduler is not None and self._scheduler.in_flight and self._scheduler.slots and self._is_free:
+            self._scheduler.abandon()  # calls in flight now were drawn ahead, in vain; nobody bills them
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether no call is in flight and no conversation waits for its decision."""
+        return not (self._scheduler and self._scheduler.in_flight) and self._decided.is_idle
+
+    def _begin(self, k: int, candidates: Sequence[Candidate], turns: FirstTurns) -> Iterator[Task]:
+        """The first turns of candidates that have not begun."""
+        new = self._of_k(k).begin(candidates)
+        cells = self._cells(k, new)
+        for cell in cells:
+            self.context.journal.add_combinations(cell.combinations)
+        settled = dict.fromkeys(map(key_of, new))
+        for task in turns.of(cells):
+            key = task.request.key.combination, task.request.key.generation
+            self._calls_open[key] = 1
+            settled.pop(key, None)
+            yield task
+        for key in settled:
+            self._decided.add(key)
+
+    def _follow(self, conversations: Conversations, request: Request, outcome: Outcome) -> list[Task]:
+        """The tasks that an outcome releases; a conversation without further tasks is decided."""
+        released = [] if self._is_done else list(conversations.follow(request, outcome))
+        key = request.key.combination, request.key.generation
+        self._calls_open[key] += len(released) - 1
+        calls = self._calls_made.setdefault(key, [])
+        calls.append((request, outcome))
+        if not self._calls_open[key]:
+            del self._calls_open[key], self._calls_made[key]
+            self._decided.add(key, calls)
+        return released
+
+    def _note(self, decided: Mapping[ConversationKey, bool]) -> Iterable[ConversationKey]:
+        for key, is_full in decided.items():
+            for of_k in self._by_k.values():
+                of_k.note(key, is_full=is_full)
+        return decided
+
+    @cached_property
+    def _is_free(self) -> bool:
+        """Whether no model of the step costs money."""
+        used = self.calls.models(self.context.experiment)
+        return all(provider_of(str(settings.asked)).is_free for settings in used.values())
+
+    def _of_k(self, k: int) -> DrawAhead:
+        if k not in self._by_k:
+            self._by_k[k] = DrawAhead(Sampler(self._candidates(k), self._target(k)))
+        return self._by_k[k]
+
+    def _drawn_ahead(self, k: int) -> tuple[int, list[Candidate]] | None:
+        """Candidates to begin now, ahead of the waves that will try them; None if there is no need or no room.
+
+        Conversations that are surely needed cost nothing more. Those that are probably needed are begun only for a
+        model in this process, as many as keep its slots filled, and only if no grader costs money. A limit of the
+        budget allows neither.
+        """
+        limits = self.context.experiment.budget
+        if self._scheduler is None or limits.max_calls is not None or limits.max_usd is not None:
+            return None
+        slots = self._scheduler.slots if self._is_free else 0
+        room = int(_FILLING * slots or _FEW) - self._scheduler.in_flight
+        ks = self.plan.recipe.ks
+        needs = [(k, max(self._of_k(k).surely_needed(), self._of_k(k).probably_needed() if slots else 0))]
+        needs += [(later, self._of_k(later).surely_needed()) for later in ks[ks.index(k) + 1 :]]
+        for one, need in needs:
+            number = min(need, room, _AT_ONCE)
+            drawn = self._of_k(one).draw(number) if number > 0 else []
+            if drawn:
+                return one, drawn
+        return None
 
     async def _wave_by_wave(self, calls: Calls) -> None:
-        for cells in self._planned():
-            await make_calls(calls, cells, self.context, self.counts)
+        for k, wave in self._planned():
+            self._of_k(k).begin(wave)
+            await make_calls(calls, self._cells(k, wave), self.context, self.counts)
             if self.counts.stopped:
                 return
 
-    def _planned(self) -> Iterator[list[PlannedCell]]:
-        """The cells of each wave; a wave is planned after all calls of the one before."""
+    def _planned(self) -> Iterator[tuple[int, list[Candidate]]]:
+        """The waves of each k; a wave is planned after all calls of the one before."""
         for k in self.plan.recipe.ks:
-            sampler = Sampler(self._candidates(k), self._target(k))
+            sampler = self._of_k(k).sampler
             self._open = k, sampler
             outcome = _Outcome()
             self._waves = 0
             while wave := sampler.next_wave():
                 self._waves += 1
-                cells = self._cells(k, wave)
-                for cell in cells:
-                    self.context.journal.add_combinations(cell.combinations)
-                yield cells
-                outcome = self._learn(sampler)
+                yield k, wave
+                outcome = self._learn(k, sampler)
                 self._expect(k, sampler)
                 self._tell(k, sampler)
                 if self.is_broken:
@@ -166,15 +282,12 @@ class Waves:
             for number, candidates in sorted(by_number.items())
         ]
 
-    def _learn(self, sampler: Sampler) -> "_Outcome":
+    def _learn(self, k: int, sampler: Sampler) -> "_Outcome":
         """Collect the outcome of every candidate so far, in draw order, never in order of arrival."""
-        rules = decision_rules(self.context.run, graders=self.step.graders, rules=self.step.rules)
-        wanted = {(c.combination.id, c.generation): index for index, c in enumerate(sampler.tried)}
-        conversations: list[DecidedConversation | None] = [None] * len(wanted)
-        for graded in decided_conversations(rules, students=[self._writer]):
-            index = wanted.get((graded.conversation.combination, graded.conversation.generation))
-            if index is not None:
-                conversations[index] = graded
+        keys = [key_of(candidate) for candidate in sampler.tried]
+        self._note(self._decided.finish(keys))
+        texts_of_all = [self._decided.get(key) for key in keys]
+        conversations = [text and text.conversation for text in texts_of_all]
         outcome = _Outcome(unfinished=sum(g is None or not g.is_over for g in conversations))
         # A conversation that a server refuses for good is lost; every other unfinished one is awaited.
         refused = sum(
@@ -182,12 +295,9 @@ class Waves:
         )
         is_waiting = any(problem.kind == "passing" for problem in self.counts.failed.values())
         self.is_broken = outcome.unfinished > refused or is_waiting
-        full = [
-            (p, g) for p, g in enumerate(conversations) if g is not None and g.is_kept and has_two_turns(g.conversation)
-        ]
-        with self.context.run.read() as journal:
-            outcome.full = kept_texts([g for _, g in full], journal, self.writers, self.step.graders)
+        full = [(index, text.kept) for index, text in enumerate(texts_of_all) if text is not None and text.kept]
         outcome.indices = [index for index, _ in full]
+        outcome.full = [kept for _, kept in full]
         outcome.undecided = sum(g is not None and g.is_ungraded for g in conversations)
         outcome.less = len(conversations) - len(full) - outcome.undecided - outcome.unfinished
         # Texts are also compared with those taken for smaller k, which come first.
@@ -206,6 +316,7 @@ class Waves:
                 accepted[index] = reason is None
                 outcome.shown |= {number: reason} if reason else {}
         sampler.learn(accepted)
+        self._of_k(k).learn(len(full))
         return outcome
 
     def _close(self, k: int, sampler: Sampler, outcome: "_Outcome") -> None:

@@ -1,0 +1,169 @@
+"""How busy a dataset step keeps a device, and what the step costs this process: no GPU is needed.
+
+    python bench/writing.py [--target 1500] [--slots 2048] [--seconds 1.0] [--rate 0.08] [--k 1 2] [--profile]
+
+A stand-in for a local model has a number of slots and takes about `--seconds` for a call; it answers from a thread, as
+a local model does. Its texts are labelled sentences with words of the topic, so that `rules:` gives full marks to a
+share of them near `--rate`. Printed are calls a second, the mean share of busy slots from the first call to the last,
+the CPU time of the thread with the event loop, and the CPU time of the whole process with its workers.
+"""
+
+import argparse
+import cProfile
+import heapq
+import os
+import pstats
+import tempfile
+import threading
+import time
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, cast
+
+import yaml
+
+from skillmix.calls import GenerateKey, Reply, Request
+from skillmix.catalog.files import load_catalog
+from skillmix.hashing import digest
+from skillmix.models import specs
+from skillmix.models.local.model import LocalModel, _all_of, _wait_for_one
+
+LABELLED = Path(__file__).parent.parent / "tests" / "checkers" / "texts"
+ROUND_S = 0.01
+RATE, SECONDS = "SKILLMIX_BENCH_RATE", "SKILLMIX_BENCH_SECONDS"
+
+
+class PacedModel(LocalModel):
+    """A local model whose device is a clock: each call holds a slot for a time that its seed decides."""
+
+    busy_s = 0.0
+    first_s = last_s = 0.0
+
+    async def probe(self) -> None:
+        """There is no checkpoint to check."""
+
+    def _generate(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
+        self.slots = slots = self._concurrency or 2048
+        texts, seconds = Texts(float(os.environ[RATE])), float(os.environ[SECONDS])
+        waiting, rows = [first], list[tuple[float, int, Request]]()
+        count = 0
+        PacedModel.first_s = now = time.monotonic()
+        while not self._stop.is_set():
+            waiting += _all_of(incoming)
+            starting, waiting = waiting[: slots - len(rows)], waiting[slots - len(rows) :]
+            for request in starting:
+                count += 1
+                heapq.heappush(rows, (now + seconds * (0.5 + (request.seed or 0) % 1000 / 1000), count, request))
+            if not rows:
+                more = _wait_for_one(incoming, is_over, self._stop)
+                if more is None:
+                    return
+                waiting, now = [more], time.monotonic()
+                continue
+            time.sleep(ROUND_S)
+            now, before = time.monotonic(), now
+            PacedModel.busy_s += len(rows) / slots * (now - before)
+            PacedModel.last_s = now
+            while rows and rows[0][0] <= now:
+                _, _, request = heapq.heappop(rows)
+                put((request, texts.reply(request)))
+
+
+class Texts:
+    """Replies that show the skills of their combination at a rate."""
+
+    def __init__(self, rate: float) -> None:
+        self._shown = {
+            skill: entry["shown"]
+            for file in LABELLED.glob("*.yaml")
+            for skill, entry in yaml.safe_load(file.read_text(encoding="utf-8")).items()
+        }
+        self._words = {topic: alone for topic, (alone, _) in load_catalog("verifiable").vocabulary.items()}
+        self._every = sorted({word for words in self._words.values() for word in words})
+        self._rate = rate
+
+    def reply(self, request: Request) -> Reply:
+        """A sentence for each skill, and a sentence about the topic, or other words."""
+        subject = request.subject
+        assert subject is not None and isinstance(request.key, GenerateKey)
+        drawn = digest("bench", request.seed, size=16)
+        is_good = drawn[0] < 256 * self._rate
+        sentences = [
+            self._shown.get(skill, ["It is late."])[drawn[2 + n] % len(self._shown.get(skill, [""]))]
+            for n, skill in enumerate(subject.combination.skills)
+        ]
+        others = [self._every[int.from_bytes(drawn[n : n + 2]) % len(self._every)] for n in (6, 8, 10)]
+        words = self._words[subject.combination.topic] or ("thing",)
+        topic = words[drawn[12] % len(words)] if is_good else "other"
+        whole = ", and ".join(sentence.rstrip(".") for sentence in sentences)
+        end = f"with the {topic} near the {others[0]}, {others[1]} and {others[2]}."
+        text = f"Answer: {whole} {end}\n\nExplanation: the sentence shows each of the skills."
+        return Reply(text, finish="stop", input_tokens=450, output_tokens=60)
+
+
+row = specs.Provider("paced", "a stand-in for a device: paced:NAME", PacedModel, is_in_process=True, is_free=True)
+cast(dict[str, specs.Provider], specs.PROVIDERS)["paced"] = row
+
+
+def document(options: argparse.Namespace) -> dict[str, Any]:
+    """An experiment with one dataset step."""
+    target = {k: options.target for k in options.k}
+    step = {"name": "d", "stage": "dataset", "writer": "w", "graders": ["rules"], "k": options.k, "target": target}
+    if options.ceiling:
+        step["per_skill"] = {"ceiling": options.ceiling}
+    return {
+        "name": "bench",
+        "catalog": "verifiable",
+        "students": {"w": {"model": "paced:w", "concurrency": options.slots, "prompts": "worked"}},
+        "graders": {"rules": {"model": "rules:"}},
+        "steps": [step | {"most": options.most, "least": 0}],
+    }
+
+
+def main() -> None:
+    """Write one data set and print what it cost."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--target", type=int, default=1500)
+    parser.add_argument("--k", type=int, nargs="+", default=[1])
+    parser.add_argument("--slots", type=int, default=2048)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--rate", type=float, default=0.08)
+    parser.add_argument("--ceiling", type=int)
+    parser.add_argument("--most", type=int, default=40_000)
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    os.environ |= {RATE: str(options.rate), SECONDS: str(options.seconds)}
+    from skillmix.experiment.experiment import experiment_of
+    from skillmix.steps.run import run_checked
+
+    experiment = experiment_of(document(options), source="bench")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        profile = cProfile.Profile() if options.profile else None
+        told = StringIO()
+        start, thread, whole = time.monotonic(), time.thread_time(), _cpu()
+        with redirect_stderr(told):
+            result = profile.runcall(run_checked, experiment) if profile else run_checked(experiment)
+        start, thread, whole = time.monotonic() - start, time.thread_time() - thread, _cpu() - whole
+        os.chdir("/")
+    if profile:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+    called, yields = result.called, result.datasets["d"].yields
+    writing = PacedModel.last_s - PacedModel.first_s
+    print(f"kept {[(y.k, y.taken, y.written, y.waves) for y in yields]} hash {result.datasets['d'].written.hash}")
+    print("| calls | s in all | s writing | calls/s | slots busy | loop CPU ms a call | all CPU ms a call |")
+    print("|---:|---:|---:|---:|---:|---:|---:|")
+    print(
+        f"| {called} | {start:.1f} | {writing:.1f} | {called / writing:.0f} | {PacedModel.busy_s / writing:.0%} "
+        f"| {1000 * thread / called:.3f} | {1000 * whole / called:.3f} |"
+    )
+
+
+def _cpu() -> float:
+    return sum(os.times()[:4])
+
+
+if __name__ == "__main__":
+    main()

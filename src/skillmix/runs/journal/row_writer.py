@@ -1,0 +1,351 @@
+"""Write calls and tries into a journal file, many rows in one statement and one transaction.
+
+The interpreter is free for other threads while SQLite works on a statement, so a few statements with many rows hold up
+an event loop far less than many statements with one row.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from skillmix.calls import CallKey, CallProblem, Decoding, GenerateKey, Message, Origin, Outcome, Reply, Request
+from skillmix.errors import UserError
+from skillmix.runs.journal.rows import json_of_row
+from skillmix.runs.journal.schema import telling_what_broke
+
+_SIZES: Final = (128, 16, 1)
+"""Rows in a statement: few sizes, so that SQLite's prepared statements are reused."""
+_MOST_KNOWN_MESSAGES: Final = 50_000
+
+
+class Try(NamedTuple):
+    """One call that was sent, with its outcome."""
+
+    request: Request
+    outcome: Outcome
+    seconds: float
+    cost_usd: float | None = None
+    """The possible cost of a try without a reply."""
+    stored: Outcome | None = None
+    """The outcome under the call's key; None if the call will be tried again."""
+
+
+class StoredCall(NamedTuple):
+    """The stored state of a key."""
+
+    is_open: bool
+    reply: str | None
+
+
+class KnownKeys:
+    """What a writer knows of its file without a look at it; no other process can write while the lock is held.
+
+    Two threads share this record. Each change is one operation on a set, which the interpreter does not interrupt.
+    """
+
+    def __init__(self) -> None:
+        self.absent: set[CallKey] = set()
+        """Keys that were looked up and are missing."""
+        self.sent: set[CallKey] = set()
+        """Keys of calls that are noted as sent."""
+        self._conversations: dict[str, set[tuple[str, int]]] = {}
+        """By student, the conversations of which the file had any row when it was asked."""
+        self._written: dict[str, set[CallKey]] = {}
+        """By student, the keys that were written since then."""
+
+    def begin(self, student: str) -> None:
+        """Collect the keys that are written from now on; `learn` follows with what the file had before."""
+        self._conversations.pop(student, None)
+        self._written[student] = set()
+
+    def learn(self, student: str, conversations: Iterable[tuple[str, int]]) -> None:
+        """Note all conversations of a student that have a row."""
+        self._conversations[student] = set(conversations)
+
+    def is_absent(self, key: CallKey) -> bool:
+        """Whether a key is certainly missing."""
+        if key in self.absent:
+            return True
+        known = self._conversations.get(key.student)
+        if known is None or (key.combination, key.generation) in known:
+            return False
+        return key not in self._written[key.student]
+
+    def note_written(self, keys: Iterable[CallKey]) -> None:
+        """Note keys that are about to be stored."""
+        for key in keys:
+            if key.student in self._written:
+                self._written[key.student].add(key)
+            self.absent.discard(key)
+
+
+class RowWriter:
+    """Writes rows through one connection; a connection belongs to one thread."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, keys: KnownKeys) -> None:
+        self.path = path
+        self.connection = connection
+        self._keys = keys
+        self._identity = _identity(path)
+        self._known_messages: set[str] = set()
+        """Hashes of messages that are stored for certain: worked examples are part of every request."""
+
+    def with_connection(self, connection: sqlite3.Connection) -> "RowWriter":
+        """A writer to the same file, with the same keys and another connection."""
+        other = RowWriter(self.path, connection, self._keys)
+        other._identity = self._identity
+        return other
+
+    def refuse_other_file(self) -> None:
+        """Refuse to write if the file is gone or another one."""
+        if _identity(self.path) != self._identity:
+            raise UserError(
+                f"The journal {self.path} was deleted or replaced while this process was writing to it.",
+                hint="Nothing more was asked. Put the file back from a copy, or run again to begin anew.",
+            )
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Record everything inside the block, or nothing; inner transactions become part of the outer one."""
+        if self.connection.in_transaction:
+            yield
+            return
+        self.refuse_other_file()
+        with telling_what_broke(self.path):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self.connection.execute("ROLLBACK")
+                self._known_messages.clear()
+                raise
+            self.connection.execute("COMMIT")
+
+    def put_tries(self, tries: Sequence[Try]) -> None:
+        """Store tries, and the outcomes of calls that are over, in one transaction."""
+        with self.transaction():
+            self._insert(_TRIES, [_try_row(one) for one in tries])
+            noted = [one.request.key for one in tries if one.request.key in self._keys.sent]
+            self._keys.sent.difference_update(noted)
+            self.connection.executemany("DELETE FROM sent WHERE key = ?", [(str(key),) for key in noted])
+            self.put_outcomes([(one.request, one.stored) for one in tries if one.stored is not None])
+
+    def put_outcomes(self, outcomes: Iterable[tuple[Request, Outcome]], *, origin: Origin = "call") -> int:
+        """Store outcomes in one transaction; return how many were new.
+
+        A problem that may pass is replaced by a later outcome; a reply never is.
+        """
+        new = 0
+        waiting: dict[CallKey, tuple[Request, Outcome]] = {}
+        with self.transaction():
+            for request, outcome in outcomes:
+                if request.key in waiting or len(waiting) == _SIZES[0]:
+                    self._insert_calls(waiting, origin)
+                if self._is_new(request, outcome, origin):
+                    waiting[request.key] = request, outcome
+                    new += 1
+            self._insert_calls(waiting, origin)
+        return new
+
+    def stored(self, request: Request) -> StoredCall | None:
+        """The stored state of a request's key; None if there is none. Another request under the key is an error."""
+        where, values = where_key(request.key)
+        with telling_what_broke(self.path):
+            row: tuple[str, ...] | None = self.connection.execute(
+                "SELECT request_hash, status, problem_kind, reply, model, messages, decoding, seed "
+                f"FROM calls WHERE {where}",
+                values,
+            ).fetchone()
+        if row is None:
+            return None
+        if row[0] != request.content_hash:
+            raise _changed_setting(request, row[4:])
+        is_open = row[1] == "submitted" or (row[1] == "problem" and row[2] != "final")
+        return StoredCall(is_open, row[3])
+
+    def _is_new(self, request: Request, outcome: Outcome, origin: Origin) -> bool:
+        """Whether an outcome is to be stored; a problem in its way is deleted."""
+        stored = None if self._keys.is_absent(request.key) else self.stored(request)
+        if stored is None:
+            return True
+        if stored.is_open:
+            where, values = where_key(request.key)
+            self.connection.execute(f"DELETE FROM calls WHERE {where}", values)
+        elif origin != "call":
+            _refuse_other_reply(request, outcome, stored.reply)
+        return stored.is_open
+
+    def _insert_calls(self, calls: dict[CallKey, tuple[Request, Outcome]], origin: Origin) -> None:
+        """Insert calls with their messages, and empty the dictionary."""
+        messages: dict[str, Message] = {}
+        rows = []
+        for request, outcome in calls.values():
+            own = request.messages
+            reply = None
+            if isinstance(outcome, Reply):
+                reply = Message("assistant", outcome.text)
+                own = (*own, reply)
+            messages |= {m.content_hash: m for m in own if m.content_hash not in self._known_messages}
+            rows.append(_call_row(request, outcome, reply, origin))
+        self._keys.note_written(calls)
+        self._insert(_MESSAGES, [(address, m.role, m.content) for address, m in messages.items()])
+        self._insert(_CALLS, rows)
+        if len(self._known_messages) > _MOST_KNOWN_MESSAGES:
+            self._known_messages.clear()
+        self._known_messages.update(messages)
+        calls.clear()
+
+    def _insert(self, table: "_Table", rows: Sequence[tuple[object, ...]]) -> None:
+        start = 0
+        most = self.connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // table.columns
+        for size in _SIZES:
+            while size <= min(len(rows) - start, most):
+                self.connection.execute(_statement(table, size), list(chain.from_iterable(rows[start : start + size])))
+                start += size
+
+
+class _Table(NamedTuple):
+    """An INSERT up to its values."""
+
+    insert: str
+    columns: int
+
+
+_MESSAGES: Final = _Table("INSERT OR IGNORE INTO messages", 3)
+_TRIES: Final = _Table("INSERT INTO tries (key, request_hash, outcome, reason, seconds, at, cost_usd)", 7)
+_CALLS: Final = _Table(
+    "INSERT INTO calls (stage, student, combination, generation, turn, text, grader, round, attempt, model, messages, "
+    "decoding, seed, request_hash, status, reply, finish, input_tokens, output_tokens, cost_usd, problem_kind, "
+    "problem, detail, not_sent, origin, at)",
+    26,
+)
+
+
+@lru_cache(maxsize=16)
+def _statement(table: _Table, rows: int) -> str:
+    row = f"({', '.join('?' * table.columns)})"
+    return f"{table.insert} VALUES {', '.join([row] * rows)}"
+
+
+def _try_row(one: Try) -> tuple[object, ...]:
+    request, outcome = one.request, one.outcome
+    what, reason = ("reply", outcome.finish or "") if isinstance(outcome, Reply) else (outcome.kind, outcome.reason)
+    return str(request.key), request.content_hash, what, reason, one.seconds, now(), one.cost_usd
+
+
+def _call_row(request: Request, outcome: Outcome, reply: Message | None, origin: Origin) -> tuple[object, ...]:
+    done: tuple[object, ...]
+    if isinstance(outcome, Reply) and reply is not None:
+        counts = (outcome.finish, outcome.input_tokens, outcome.output_tokens, outcome.cost_usd)
+        done = ("done", reply.content_hash, *counts, None, None, None, json_text(outcome.not_sent))
+    elif isinstance(outcome, CallProblem):
+        problem = (outcome.kind, outcome.reason, outcome.detail)
+        done = ("problem", None, None, None, None, None, *problem, "[]")
+    asked = (
+        request.model,
+        json_text([m.content_hash for m in request.messages]),
+        _decoding(request.decoding),
+        request.seed,
+        request.content_hash,
+    )
+    return (*_key_values(request.key), *asked, *done, origin, now())
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """The identity of the file at a path; None if there is no file."""
+    try:
+        file = path.stat()
+    except OSError:
+        return None
+    return file.st_dev, file.st_ino
+
+
+def _refuse_other_reply(request: Request, outcome: Outcome, stored: str | None) -> None:
+    """Refuse an import that has another reply under a stored key: its source has changed."""
+    reply = Message("assistant", outcome.text).content_hash if isinstance(outcome, Reply) else None
+    if reply != stored:
+        raise UserError(
+            f"{request.key} is in the journal with another reply.",
+            hint="Nothing of this import was stored. Use another run name for changed texts.",
+        )
+
+
+def _key_values(key: CallKey) -> tuple[object, ...]:
+    if isinstance(key, GenerateKey):
+        votes: tuple[object, ...] = (key.turn, None, None, None, None)
+        return ("generate", key.student, key.combination, key.generation, *votes)
+    votes = (None, key.text, key.grader, key.round, key.attempt)
+    return ("grade", key.student, key.combination, key.generation, *votes)
+
+
+# A literal stage lets SQLite use the partial index of that stage.
+_WHERE_GENERATE: Final = "stage = 'generate' AND student = ? AND combination = ? AND generation = ? AND turn = ?"
+_WHERE_GRADE: Final = (
+    "stage = 'grade' AND student = ? AND combination = ? AND generation = ? AND text = ? AND grader = ? "
+    "AND round = ? AND attempt = ?"
+)
+
+
+def where_key(key: CallKey) -> tuple[str, tuple[object, ...]]:
+    """The condition that finds a key, and its values."""
+    if isinstance(key, GenerateKey):
+        return _WHERE_GENERATE, (key.student, key.combination, key.generation, key.turn)
+    return _WHERE_GRADE, (
+        key.student,
+        key.combination,
+        key.generation,
+        key.text,
+        key.grader,
+        key.round,
+        key.attempt,
+    )
+
+
+def _changed_setting(request: Request, stored: tuple[str, ...]) -> UserError:
+    model, messages, decoding, seed = stored
+    before = {
+        "model": model,
+        "messages": json_of_row(messages, f"the messages of {request.key}"),
+        "decoding": json_of_row(decoding, f"the decoding of {request.key}"),
+        "seed": seed,
+    }
+    now = request.settings()
+    changed = [_setting_name(name, request, before[name]) for name in now if now[name] != before[name]]
+    return UserError(
+        f"{request.key} is in the journal with another {' and '.join(changed) or 'request'}.",
+        hint="Set it back, or use another name for the student, the grader or the run.",
+    )
+
+
+def _setting_name(name: str, request: Request, before: object) -> str:
+    """The name of a changed part of a request; the system text and the extra fields have names of their own."""
+    if name == "decoding" and isinstance(before, dict):
+        now = request.decoding.settings()
+        if {**now, "extra": None} == {**before, "extra": None}:
+            return "extra"
+    if name == "messages" and isinstance(before, list):
+        hashes = [message.content_hash for message in request.messages]
+        prompts = hashes[1:] if request.messages[0].role == "system" else hashes
+        if prompts in (before, before[1:]):
+            return "system text"
+    return name
+
+
+# `json.dumps` with options makes a new encoder for each call, which takes longer than encoding.
+json_text: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+@lru_cache(maxsize=256)
+def _decoding(decoding: Decoding) -> str:
+    return json_text(decoding.settings())
+
+
+def now() -> str:
+    """The time in UTC, as a journal stores it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

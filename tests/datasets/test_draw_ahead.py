@@ -1,0 +1,207 @@
+"""Drawing ahead: enough in flight, nothing written in vain where calls cost money, and no say in what is kept."""
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skillmix.calls import Outcome, Request
+from skillmix.catalog.combinations import combination_of
+from skillmix.datasets.writing.draw_ahead import DrawAhead, key_of
+from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target
+from skillmix.models import specs
+from skillmix.models.scripted import ScriptedModel
+from skillmix.steps.run import run_experiment
+from skillmix.steps.step_kind import RunResult
+
+FILES = ("train.jsonl", "validation.jsonl", "skillmix.json", "README.md")
+SLOTS = 48
+
+
+class SlottedModel(ScriptedModel):
+    """A scripted student in this process with slots; calls end in another order each time."""
+
+    slots = SLOTS
+    waits_for = 0
+    """Requests that must be there before the first one is answered."""
+
+    def __init__(self, spec: specs.ModelSpec, options: specs.ModelOptions) -> None:
+        super().__init__(spec)
+
+    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+        """Answer up to as many requests at once as there are slots."""
+        done: asyncio.Queue[Request | None] = asyncio.Queue()
+        room = asyncio.Semaphore(SLOTS)
+        enough = asyncio.Event()
+        in_flight = 0
+
+        async def feed() -> None:
+            async for request in requests:
+                await room.acquire()
+                loop.call_later(random.uniform(0.001, 0.01), done.put_nowait, request)
+                nonlocal in_flight
+                in_flight += 1
+                if in_flight >= self.waits_for:
+                    enough.set()
+            done.put_nowait(None)
+
+        loop = asyncio.get_running_loop()
+        feeding = asyncio.create_task(feed())
+        is_fed = False
+        await asyncio.wait_for(enough.wait(), timeout=20)
+        while not is_fed or in_flight:
+            request = await done.get()
+            if request is None:
+                is_fed = True
+                continue
+            in_flight -= 1
+            room.release()
+            yield request, self.answer(request)
+        await feeding
+
+
+@pytest.fixture
+def slotted(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = specs.Provider("slotted", "slotted:student", SlottedModel, is_in_process=True, is_free=True)
+    paid = specs.Provider("paid", "paid:grader", lambda spec, _: ScriptedModel(spec))
+    monkeypatch.setattr(specs, "PROVIDERS", {**specs.PROVIDERS, "slotted": row, "paid": paid})
+    specs._provider.cache_clear()
+
+
+def written(folder: Path, writer: str = "slotted:student?skill=0.7", **more: Any) -> Path:
+    step = {"name": "d", "stage": "dataset", "writer": "w", "graders": ["judge"], "k": [1, 2], "target": {1: 40, 2: 40}}
+    document = {
+        "name": "data",
+        "students": {"w": {"model": writer}},
+        "graders": {"judge": {"model": "scripted:grader", "rounds": 1}},
+        "steps": [step | {"near_duplicates": None} | more.pop("step", {})],
+        **more,
+    }
+    path = folder / "data.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+def bytes_of(result: RunResult) -> dict[str, bytes]:
+    folder = result.datasets["d"].folder
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def in_new_folder(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    os.chdir(folder / name)
+    return folder / name
+
+
+def conversations_in(folder: Path) -> int:
+    with sqlite3.connect(folder / "runs/data/journal/calls.sqlite") as connection:
+        query = "SELECT count(DISTINCT combination || '/' || generation) FROM calls"
+        return int(connection.execute(query).fetchone()[0])
+
+
+@pytest.mark.usefixtures("slotted")
+@pytest.mark.parametrize("more", [{}, {"step": {"per_skill": {"ceiling": 2}}}], ids=["plain", "ceiling"])
+def test_a_set_is_the_same_with_and_without_drawing_ahead(in_folder: Path, more: dict[str, Any]) -> None:
+    ahead = run_experiment(written(in_new_folder(in_folder, "ahead"), **more))
+    limited = {"budget": {"max_calls": 10**6}, **more}  # with a limit, nothing is drawn ahead
+    in_waves = run_experiment(written(in_new_folder(in_folder, "waves"), **limited))
+
+    assert bytes_of(ahead) == bytes_of(in_waves)
+    assert [y.written for y in ahead.datasets["d"].yields] == [y.written for y in in_waves.datasets["d"].yields]
+    assert ahead.called >= in_waves.called
+
+
+@pytest.mark.usefixtures("slotted")
+def test_slots_are_filled_before_the_first_text_is_there(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SlottedModel, "waits_for", SLOTS)
+
+    result = run_experiment(written(in_folder))
+
+    assert [y.target for y in result.datasets["d"].yields] == [40, 40]  # a first wave alone would leave slots empty
+
+
+@pytest.mark.usefixtures("slotted")
+def test_killed_while_drawing_ahead_it_makes_the_same_bytes(in_folder: Path) -> None:
+    alone = in_new_folder(in_folder, "alone")
+    started = time.monotonic()
+    expected = bytes_of(run_experiment(written(alone)))
+    seconds = time.monotonic() - started
+    path = written(in_new_folder(in_folder, "killed"))
+    chance = random.Random(7)
+
+    kills = sum(was_killed(path, after=chance.uniform(0.1, 0.7) * seconds) for _ in range(6))
+
+    assert kills > 0
+    assert bytes_of(run_experiment(path)) == expected
+
+
+def was_killed(path: Path, *, after: float) -> bool:
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, after)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        try:
+            run_experiment(path)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+@pytest.mark.usefixtures("slotted")
+def test_the_texts_in_vain_are_no_more_than_the_device_holds(in_folder: Path) -> None:
+    result = run_experiment(written(in_folder))
+
+    tried = sum(y.written for y in result.datasets["d"].yields)
+    assert tried <= conversations_in(in_folder) <= tried + 2 * SLOTS
+
+
+@pytest.mark.usefixtures("slotted")
+@pytest.mark.parametrize(
+    ("writer", "grader"),
+    [("scripted:student?skill=0.7", "scripted:grader"), ("slotted:student?skill=0.7", "paid:grader")],
+    ids=["served writer", "paid grader"],
+)
+def test_nothing_is_written_in_vain_where_calls_may_cost_money(in_folder: Path, writer: str, grader: str) -> None:
+    graders = {"judge": {"model": grader, "rounds": 1}}
+    result = run_experiment(written(in_folder, writer=writer, graders=graders))
+
+    assert conversations_in(in_folder) == sum(y.written for y in result.datasets["d"].yields)
+
+
+def candidates() -> Candidates:
+    return Candidates([combination_of([f"s{n % 9}"], f"topic {n}") for n in range(400)], generations=1)
+
+
+def is_good(candidate: Candidate, seed: int, rate: float) -> bool:
+    return random.Random(f"{seed} {key_of(candidate)}").random() < rate
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 40), st.floats(0.1, 1.0), st.integers(0, 10**6))
+def test_what_is_surely_needed_is_tried_in_the_end(kept: int, rate: float, seed: int) -> None:
+    sampler = Sampler(candidates(), Target(kept=kept, most=400))
+    ahead = DrawAhead(sampler)
+    order = random.Random(seed)
+    open_ones: list[Candidate] = []
+    while wave := sampler.next_wave():
+        open_ones += ahead.begin(wave)
+        while not ahead.undecided.isdisjoint(map(key_of, wave)):
+            open_ones += ahead.begin(ahead.draw(min(ahead.surely_needed(), order.randint(0, 9))))
+            ended = open_ones.pop(order.randrange(len(open_ones)))
+            ahead.note(key_of(ended), is_full=is_good(ended, seed, rate))
+        sampler.learn(is_good(c, seed, rate) for c in sampler.tried)
+        ahead.learn(sum(sampler.accepted))
+
+    assert ahead.begun == {key_of(c) for c in sampler.tried}

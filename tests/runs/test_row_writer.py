@@ -1,0 +1,139 @@
+"""Rows in large transactions: the same rows as one at a time, durable before they are used, and none lost."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
+from skillmix.errors import UserError
+from skillmix.runs.budget import LimitedBudget, Task
+from skillmix.runs.journal.journal import JournalWriter
+from skillmix.runs.journal.row_writer import Try
+from skillmix.runs.scheduler import CallCounts, Scheduler
+
+COUNT = 300
+"""More than fit into one statement."""
+
+
+def request(number: int, turn: int = 1) -> Request:
+    shared = tuple(Message("user", f"example {n}") for n in range(3))
+    key = GenerateKey("s", f"c{number}", 0, turn)
+    return Request(key, "fake", (*shared, Message("user", f"{number}/{turn}")), Decoding(max_tokens=10), 1)
+
+
+def outcome(number: int) -> Outcome:
+    return CallProblem("final", "refusal") if number % 7 == 3 else Reply(f"reply {number % 50}", "stop", 3, 4)
+
+
+def rows(folder: Path, table: str) -> list[Any]:
+    columns = {"calls": "combination, turn, messages, request_hash, status, reply, problem_kind, input_tokens"}
+    with sqlite3.connect(folder / "calls.sqlite") as connection:
+        return sorted(map(repr, connection.execute(f"SELECT {columns.get(table, '*')} FROM {table}")))
+
+
+def test_many_rows_in_one_transaction_are_those_of_one_at_a_time(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path / "one") as journal:
+        for number in range(COUNT):
+            journal.record_try(request(number), outcome(number), 0.5)
+            journal.record(request(number), outcome(number))
+    with JournalWriter(tmp_path / "many") as journal:
+        journal.record(request(1), CallProblem("passing", "busy"))  # gives way to the reply
+        writing = journal.in_thread()
+        tries = [Try(request(n), outcome(n), 0.5, stored=outcome(n)) for n in range(COUNT)]
+        writing.record_tries(tries).result()
+        writing.record_tries([Try(request(5), Reply("late"), 0.5, stored=Reply("late"))]).result()
+        writing.close()
+
+    assert rows(tmp_path / "one", "calls") == rows(tmp_path / "many", "calls")
+    assert rows(tmp_path / "one", "messages") == rows(tmp_path / "many", "messages")
+    assert len(rows(tmp_path / "many", "tries")) == COUNT + 1
+
+
+def test_a_key_is_found_whatever_was_known_of_its_student(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path) as journal:
+        journal.record(request(0), Reply("old"))
+        assert journal.calls_by_conversation("s") == {("c0", 0): 1}
+        assert journal.find(request(1)) is None
+        journal.record(request(1), Reply("new"))
+        writing = journal.in_thread()
+        writing.record_tries([Try(request(2), Reply("thread"), 0.1, stored=Reply("thread"))]).result()
+        writing.close()
+
+        found = [journal.find(request(n)) for n in range(4)]
+        assert [one.text if isinstance(one, Reply) else one for one in found] == ["old", "new", "thread", None]
+        assert journal.find(request(1, turn=2)) is None
+        journal.record(request(1, turn=2), Reply("second"))
+        assert journal.find(request(1, turn=2)) == Reply("second")
+
+
+class AtOnce:
+    """Answers all requests that wait, so that many outcomes arrive together."""
+
+    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+        async for one in requests:
+            yield one, Reply("fine")
+
+    async def probe(self) -> CallProblem | None:
+        return None
+
+    async def close(self) -> None:
+        pass
+
+
+def scheduled(folder: Path, follow: Any) -> CallCounts:
+    async def main() -> CallCounts:
+        budget = LimitedBudget({"m": None}, spent=(0, 0.0), max_calls=None, max_usd=None)
+        with JournalWriter(folder) as journal:
+            scheduler = Scheduler({"m": AtOnce()}, journal, budget=budget, max_open=200)
+            return await scheduler.run(iter([Task("m", request(n)) for n in range(COUNT)]), follow)
+
+    return asyncio.run(main())
+
+
+def test_an_outcome_is_durable_before_its_next_turn_is_made(tmp_path: Path) -> None:
+    missing = []
+
+    def follow(before: Request, _: Outcome) -> Iterator[Task]:
+        key = before.key
+        assert isinstance(key, GenerateKey)
+        with sqlite3.connect(f"file:{tmp_path / 'calls.sqlite'}?mode=ro", uri=True) as other:
+            query = "SELECT count(*) FROM calls WHERE combination = ? AND turn = ?"
+            missing.extend([key] if not other.execute(query, (key.combination, key.turn)).fetchone()[0] else [])
+        other.close()
+        if key.turn == 1:
+            yield Task("m", request(int(key.combination[1:]), turn=2))
+
+    assert scheduled(tmp_path, follow).called == 2 * COUNT
+    assert missing == []
+    assert len(rows(tmp_path, "calls")) == 2 * COUNT
+
+
+def test_a_journal_that_cannot_be_written_ends_the_run_with_its_error(tmp_path: Path) -> None:
+    def follow(*_: object) -> list[Task]:
+        (tmp_path / "calls.sqlite").unlink(missing_ok=True)
+        return []
+
+    with pytest.raises(UserError, match="deleted or replaced"):
+        scheduled(tmp_path, follow)
+    assert not (tmp_path / "calls.sqlite").exists()
+
+
+def test_outcomes_that_arrived_before_an_interruption_are_kept(tmp_path: Path) -> None:
+    used = 0
+
+    def follow(*_: object) -> list[Task]:
+        nonlocal used
+        used += 1
+        if used == 50:
+            raise KeyboardInterrupt
+        return []
+
+    with pytest.raises(KeyboardInterrupt):
+        scheduled(tmp_path, follow)
+    with sqlite3.connect(tmp_path / "calls.sqlite") as connection:
+        tries, calls = (connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in ("tries", "calls"))
+    assert tries == calls >= 50
