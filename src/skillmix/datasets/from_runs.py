@@ -174,7 +174,7 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
     experiments = [run.experiment for run in runs if not run.is_imported]
     partition = wanted.partition or next((e.partition for e in experiments), None)
     own = [run for run in runs if not run.is_imported]
-    ids = {i: step for run in own for i, step in evaluated(run.experiment, catalog, run.finished.around).items()}
+    ids = {i: step for run in own for i, step in evaluated(run.experiment, catalog, run.around.by_step).items()}
     files = [*wanted.evaluations, *(name for e in experiments for name in e.leakage.evaluations)]
     ids |= {i: name for name in files for i in combinations_in(Path(name))}
     reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments)])

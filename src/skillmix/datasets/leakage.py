@@ -108,7 +108,7 @@ def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: R
     draws around them.
     """
     leakage = step.leakage or experiment.leakage
-    evaluations = evaluated(experiment, catalog, run.finished.around)
+    evaluations = evaluated(experiment, catalog, run.around.by_step)
     file = read_dataset_file(run.step(step.name) / "dataset")
     for member in file.combinations if file else ():
         evaluations.pop(member, None)

@@ -30,6 +30,7 @@ from skillmix.grading.answers import RULES, Rules
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import Phrases
+from skillmix.runs.finished.draws_around import DrawsAround
 from skillmix.runs.finished.step_records import FinishedSteps
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.journal.journal import MAIN_FILE, JournalReader, JournalWriter
@@ -77,6 +78,7 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.finished = FinishedSteps(path / "finished.json")
+        self.around = DrawsAround(path / "around.json")
         self._writers = 0
         self._remembered: dict[str, Any] = {}
 
@@ -279,16 +281,19 @@ class Run:
     @cached_property
     def cells(self) -> list[PlannedCell]:
         """The planned cells of all steps; none in an imported run."""
-        return cells_of(self.experiment, self.catalog, self.finished.around) if self.experiment.steps else []
+        return cells_of(self.experiment, self.catalog, self.around.by_step) if self.experiment.steps else []
 
     @cached_property
     def earlier_cells(self) -> list[PlannedCell]:
         """The planned cells of earlier experiments."""
-        return [cell for e in self.earlier for cell in cells_of(e, self.catalog, self.finished.around)]
+        return [cell for e in self.earlier for cell in cells_of(e, self.catalog, self.around.by_step)]
 
     def draw_around(self, step: str, combinations: frozenset[str]) -> None:
         """Let the draws of a step skip these combinations from now on."""
-        self.finished.draw_around(step, combinations)
+        self.around.store(step, combinations)
+        self._drop_cells()
+
+    def _drop_cells(self) -> None:
         for name in ("cells", "earlier_cells"):
             self.__dict__.pop(name, None)
 

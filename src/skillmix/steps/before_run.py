@@ -35,7 +35,7 @@ def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], 
     """
     _check_prompts(experiment, catalog)
     check_declared_lineages(experiment)
-    cells_of(experiment, catalog, run.finished.around)
+    cells_of(experiment, catalog, run.around.by_step)
     for step in steps:
         kind_of(step).check(step, experiment, catalog, run)
 

@@ -95,20 +95,20 @@ class CallKind(StepKind[StepT]):
 
 def drawn_cells(step: StepT, context: StepContext) -> Iterator[PlannedCell]:
     """The cells of a step, drawn around what its students were trained on."""
-    return step_cells(step, context.experiment, context.catalog, context.run.finished.around)
+    return step_cells(step, context.experiment, context.catalog, context.run.around.by_step)
 
 
 def skipped_combinations(step: EvaluateStep | GenerateStep, context: StepContext) -> dict[str, str]:
     """The combinations that an evaluation must skip, each with a student that was trained on it."""
     if isinstance(step, EvaluateStep) and step.allow_trained:
         return {}
-    return trained_combinations(step, context.experiment, context.catalog, context.run.finished.around)
+    return trained_combinations(step, context.experiment, context.catalog, context.run.around.by_step)
 
 
 def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext) -> None:
     """Let the draws of an evaluation skip what its students were trained on; all of them get the same draw."""
     skipped = skipped_combinations(step, context)
-    before = context.run.finished.around.get(step.name, frozenset())
+    before = context.run.around.by_step.get(step.name, frozenset())
     if skipped.keys() == before:
         return
     context.run.draw_around(step.name, frozenset(skipped))

@@ -34,7 +34,7 @@ def _parts(run: Run) -> Iterable[Any]:
     prompts = {experiment.prompts, *(s.prompts for s in experiment.students.values() if s.prompts)}
     yield run.document
     yield [e.model_dump(mode="json") for e in run.earlier]
-    yield {step: sorted(ids) for step, ids in run.finished.around.items()}
+    yield {step: sorted(ids) for step, ids in run.around.by_step.items()}
     yield journal_state(run.journal)
     yield catalog.content_hash()
     yield {topic: list(map(list, words)) for topic, words in catalog.vocabulary.items()}

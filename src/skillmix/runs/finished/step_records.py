@@ -16,7 +16,7 @@ from typing import Any, Final
 from skillmix.hashing import short_id
 from skillmix.runs.folder_replacement import write_whole
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 FileState = list[list[Any]]
 """Name, size and modification time of files."""
 
@@ -43,17 +43,6 @@ class FinishedSteps:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._document: dict[str, Any] | None = None
-
-    @property
-    def around(self) -> Mapping[str, frozenset[str]]:
-        """By step, the combinations that its draws skip because one of its students was trained on them."""
-        return {step: frozenset(ids) for step, ids in self._content["around"].items()}
-
-    def draw_around(self, step: str, combinations: frozenset[str]) -> None:
-        """Store the combinations that the draws of a step skip."""
-        if combinations != self.around.get(step, frozenset()):
-            self._content["around"][step] = sorted(combinations)
-            self._save()
 
     @property
     def journal(self) -> FileState:
@@ -119,7 +108,7 @@ def journal_state(folder: Path) -> FileState:
 
 
 def _empty() -> dict[str, Any]:
-    return {"format": _FORMAT, "journal": [], "around": {}, "files": {}, "steps": {}}
+    return {"format": _FORMAT, "journal": [], "files": {}, "steps": {}}
 
 
 def _read(file: Path) -> dict[str, Any] | None:
@@ -134,11 +123,10 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 
 def _has_its_shape(document: Mapping[str, Any]) -> bool:
-    steps, around, files = (document[name] for name in ("steps", "around", "files"))
+    steps, files = document["steps"], document["files"]
     return (
         isinstance(document["journal"], list)
         and all(isinstance(record[name], dict) for record in steps.values() for name in ("depends_on", "made"))
-        and all(isinstance(c, str) for combinations in around.values() for c in combinations)
         and all(isinstance(known["hash"], str) and known["state"] is not None for known in files.values())
     )
 
