@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from skillmix.errors import UserError
+from skillmix.runs.finished.step_records import StepRecord
 from skillmix.runs.run import open_run
+from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_experiment
 from tests.runs.test_declared_lineages import data, drawn, experiment
 
@@ -47,3 +49,80 @@ def test_a_damaged_file_is_an_error(in_folder: Path, content: str) -> None:
 
     with pytest.raises(UserError, match=r"around\.json is damaged"):
         pairs()
+
+
+def test_a_stopped_run_with_allow_trained_does_not_leave_its_draws_to_a_finished_step(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_experiment(evaluation(in_folder))
+    calls = open_run("served").finished.record("eval")
+    assert calls is not None
+    stopped = run_experiment(evaluation(in_folder, allow_trained=True, budget={"max_calls": calls.made["calls"] + 1}))
+    assert stopped.stopped
+
+    back = run_experiment(evaluation(in_folder))
+
+    assert pairs() == ids(3, 8)
+    assert (back.called, back.taken, back.is_complete) == (0, set(), True)
+    assert "eval runs again: what its draws skip changed" in capsys.readouterr().err
+    assert run_experiment(evaluation(in_folder)).taken == {"eval"}
+
+
+def test_a_stopped_run_with_another_student_does_not_leave_a_finished_step_without_calls(in_folder: Path) -> None:
+    first = run_experiment(evaluation(in_folder, ("base",)))
+    assert run_experiment(evaluation(in_folder, budget={"max_calls": first.called + 1})).stopped
+
+    back = run_experiment(evaluation(in_folder, ("base",)))
+
+    assert back.is_complete
+    assert {(s.student, s.ungraded) for s in run_scores("served") if s.setting == "held-out"} == {("base", 0)}
+    assert pairs() == ids(3, 8)
+
+
+def test_a_grade_step_runs_again_if_the_draws_that_it_grades_changed(in_folder: Path) -> None:
+    texts: dict[str, Any] = {
+        "name": "texts",
+        "stage": "generate",
+        "students": ["base"],
+        "settings": ["held-out"],
+        "k": [2],
+    }
+    texts |= {"combinations": 5, "generations": 1}
+    grades = {"name": "grades", "stage": "grade", "of": ["texts"], "graders": ["judge"]}
+    path = experiment(in_folder, {}, top={"steps": [texts, grades]})
+    run_experiment(path)
+    run = open_run("served")
+    run.draw_around("texts", frozenset(c.id for c in drawn("held-out", 2, 2)))
+
+    again = run_experiment(path)
+
+    assert again.taken == set()
+    assert again.is_complete
+
+
+def test_a_refused_run_leaves_the_draws_as_they_were(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_experiment(evaluation(in_folder, ("base",)))
+    before = {file: file.read_bytes() for file in Path("runs/served").glob("*.yaml")}
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise UserError("The model cannot be opened.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("skillmix.steps.calls.make_calls", refused)
+        with pytest.raises(UserError, match="cannot be opened"):
+            run_experiment(evaluation(in_folder))
+
+    assert {file: file.read_bytes() for file in Path("runs/served").glob("*.yaml")} == before
+    assert pairs() == ids(0, 5)
+    assert run_experiment(evaluation(in_folder, ("base",))).taken == {"eval"}
+
+
+def test_a_step_whose_combinations_are_others_now_runs_again(in_folder: Path) -> None:
+    path = evaluation(in_folder)
+    run_experiment(path)
+    finished = open_run("served").finished
+    record = finished.record("eval")
+    assert record is not None
+    finished.keep("eval", StepRecord(record.depends_on, {**record.made, "combinations": "others"}))
+
+    assert run_experiment(path).taken == set()

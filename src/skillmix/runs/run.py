@@ -377,7 +377,7 @@ class Run:
     @contextmanager
     def continued(self, experiment: Experiment, catalog: Catalog, *, has_made: Callable[[], bool]) -> Iterator[None]:
         """Make an experiment the run's own; if it is refused before it has made anything, the former one comes back."""
-        former = self._texts_of_experiments()
+        former = self._texts_of_state()
         self.continue_with(experiment, catalog)
         try:
             yield
@@ -386,8 +386,8 @@ class Run:
                 self._restore(former)
             raise
 
-    def _texts_of_experiments(self) -> dict[Path, str | None]:
-        files = (self.experiment_file, self.earlier_file)
+    def _texts_of_state(self) -> dict[Path, str | None]:
+        files = (self.experiment_file, self.earlier_file, self.around.file)
         return {file: file.read_text(encoding="utf-8") if file.exists() else None for file in files}
 
     def _restore(self, texts: Mapping[Path, str | None]) -> None:
@@ -396,6 +396,7 @@ class Run:
                 file.unlink(missing_ok=True)
             else:
                 write_whole(file, text)
+        self.around.reload()
         self._forget()
 
     def _require_equal(self, document: Mapping[str, object], keys: "tuple[str, ...] | list[str]", what: str) -> None:

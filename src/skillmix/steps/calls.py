@@ -9,6 +9,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.datasets.leakage import trained_combinations
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, step_cells
+from skillmix.experiment.step_base import Step
 from skillmix.experiment.steps import EvaluateStep, GenerateStep
 from skillmix.hashing import short_id
 from skillmix.runs.calling import StepContext, calls_of, conversations_of, make_calls
@@ -64,10 +65,12 @@ class CallKind(StepKind[StepT]):
         return counts.stopped is None
 
     def dependencies(self, step: StepT, inputs: StepInputs) -> Dependencies | None:
-        """The step's settings, its models and, where it grades texts of other steps, those steps' settings."""
+        """The step's settings, its models, what its draws skip, and the settings of steps whose texts it grades."""
         steps = inputs.experiment.steps
-        students = [cell.student for cell in step.undrawn_cells(steps)]
+        cells = list(step.undrawn_cells(steps))
+        students = [cell.student for cell in cells]
         found = of_settings(step) | of_draws(inputs) | of_calls(students, step.grader_names, inputs)
+        found["what its draws skip"] = _skipped_hash({cell.source for cell in cells}, inputs.run)
         sources = {source.step for source in step.inputs}
         found |= {f"the step {s.name}": s.model_dump(mode="json") for s in steps if s.name in sources}
         if getattr(step, "sets", "all") == "reserved":
@@ -77,12 +80,12 @@ class CallKind(StepKind[StepT]):
     def made(self, step: StepT, run: Run, result: RunResult) -> dict[str, Any]:
         """The number of calls, and a hash of the combinations."""
         counts = result.counts[step.name]
-        cells = [cell for cell in run.cells if cell.step == step.name]
-        members = sorted({(cell.student, cell.label, c.id) for cell in cells for c in cell.combinations})
-        return {"calls": counts.called + counts.found, "combinations": short_id("members", members)}
+        return {"calls": counts.called + counts.found, "combinations": _combinations_hash(step, run)}
 
     def take(self, step: StepT, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Every call was found."""
+        """Every call was found, if the draws still give the recorded combinations."""
+        if made["combinations"] != _combinations_hash(step, run):
+            return None
         result.counts[step.name] = CallCounts(found=made["calls"])
         return f"{made['calls']} calls found"
 
@@ -91,6 +94,17 @@ class CallKind(StepKind[StepT]):
         cells = list(drawn_cells(step, context))
         expect_calls(step, cells, context)
         await make_calls(calls_of(step), cells, context, counts)
+
+
+def _combinations_hash(step: Step, run: Run) -> str:
+    cells = step_cells(step, run.experiment, run.catalog, run.around.by_step)
+    members = sorted({(cell.student, cell.label, c.id) for cell in cells for c in cell.combinations})
+    return short_id("members", members)
+
+
+def _skipped_hash(steps: Iterable[str], run: Run) -> str:
+    by_step = run.around.by_step
+    return short_id("skipped", [[name, sorted(by_step[name])] for name in sorted(steps) if by_step.get(name)])
 
 
 def drawn_cells(step: StepT, context: StepContext) -> Iterator[PlannedCell]:
