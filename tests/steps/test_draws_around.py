@@ -126,3 +126,33 @@ def test_a_step_whose_combinations_are_others_now_runs_again(in_folder: Path) ->
     finished.keep("eval", StepRecord(record.depends_on, {**record.made, "combinations": "others"}))
 
     assert run_experiment(path).taken == set()
+
+
+@pytest.mark.parametrize("lock", ["write", "locked"])
+def test_a_process_that_waited_for_the_lock_keeps_what_the_other_process_wrote(in_folder: Path, lock: str) -> None:
+    run_experiment(evaluation(in_folder, ("base",)))
+    waiting = open_run("served")
+    assert waiting.finished.record("other") is None
+    assert waiting.around.by_step == {}
+    assert {tuple(c.id for c in cell.combinations) for cell in waiting.cells} == ids(0, 5)
+
+    other = open_run("served")
+    other.finished.keep("other", StepRecord({}, {"by": "the other process"}))
+    other.draw_around("eval", frozenset(c.id for c in drawn("held-out", 2, 3)))
+    with getattr(waiting, lock)():
+        assert {tuple(c.id for c in cell.combinations) for cell in waiting.cells} == ids(3, 8)
+        waiting.finished.keep("own", StepRecord({}, {}))
+        waiting.draw_around("second", frozenset({"c"}))
+
+    assert open_run("served").finished.record("other") is not None
+    assert open_run("served").around.by_step.keys() == {"eval", "second"}
+
+
+def test_a_process_that_waited_for_the_lock_continues_the_experiment_of_the_other_process(in_folder: Path) -> None:
+    run_experiment(evaluation(in_folder, ("base",)))
+    waiting = open_run("served")
+    assert len(waiting.experiment.steps) == 1
+    run_experiment(evaluation(in_folder))
+
+    with waiting.write():
+        assert waiting.experiment.steps[0].student_names == ("base", "tuned")

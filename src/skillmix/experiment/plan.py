@@ -1,6 +1,6 @@
 """The cells of an experiment's score table, with the combinations drawn for each of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -154,6 +154,21 @@ def covers(experiment: Experiment, other: Experiment) -> bool:
         for wanted, *wanted_kind in draws
     )
     return has_rows and writers_and_graders(other) <= writers_and_graders(experiment)
+
+
+def uncovered(former: Iterable[Experiment], following: Experiment) -> list[Experiment]:
+    """Former experiments of a run that plan or name something which the following one does not, without repetitions."""
+    kept: list[Experiment] = []
+    for experiment in former:
+        larger = [e for e in kept if covers(e, experiment)]
+        if larger:  # the later file decides the settings
+            names = {
+                "students": larger[0].students | experiment.students,
+                "graders": larger[0].graders | experiment.graders,
+            }
+            experiment = larger[0].model_copy(update=names)
+        kept = [*(e for e in kept if not covers(experiment, e)), experiment]
+    return [e for e in kept if not covers(following, e)]
 
 
 Settings = StudentSettings | GraderSettings

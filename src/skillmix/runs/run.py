@@ -9,7 +9,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -25,7 +25,7 @@ from skillmix.catalog.files import load_catalog
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
-from skillmix.experiment.plan import PlannedCell, cells_of, covers
+from skillmix.experiment.plan import PlannedCell, cells_of, uncovered
 from skillmix.grading.answers import RULES, Rules
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
@@ -150,15 +150,25 @@ class Run:
         """Open the journal for writing; only one process can."""
         with JournalWriter(self.journal) as journal:
             self._writers += 1
-            self._remembered.clear()
+            self._forget()
+            self._reload()
             try:
                 yield journal
             finally:
                 self._writers -= 1
 
-    def locked(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def locked(self) -> Iterator[None]:
         """Keep other writers out without opening the journal."""
-        return locked(self.journal / MAIN_FILE)
+        with locked(self.journal / MAIN_FILE):
+            self._reload()
+            yield
+
+    def _reload(self) -> None:
+        """Read the records and the draws again, because another process may have written while this one waited."""
+        self.finished.reload()
+        self.around.reload()
+        self._drop_cells()
 
     def remember(self, name: str, make: Callable[[], _T]) -> _T:
         """A value worked out from the journal; it is made once, unless this process is writing to the journal."""
@@ -362,17 +372,7 @@ class Run:
             last = [self.experiment]
         except UserError:  # a file of an older version may have keys that are gone
             last = []
-        kept: list[Experiment] = []
-        for former in (*self.earlier, *last):
-            larger = [e for e in kept if covers(e, former)]
-            if larger:  # the later file decides the settings
-                names = {
-                    "students": larger[0].students | former.students,
-                    "graders": larger[0].graders | former.graders,
-                }
-                former = larger[0].model_copy(update=names)
-            kept = [*(e for e in kept if not covers(former, e)), former]
-        return [e for e in kept if not covers(experiment, e)]
+        return uncovered([*self.earlier, *last], experiment)
 
     @contextmanager
     def continued(self, experiment: Experiment, catalog: Catalog, *, has_made: Callable[[], bool]) -> Iterator[None]:

@@ -117,7 +117,6 @@ def note_closed_journal(run: Run) -> None:
 def _write_under_lock(run: Run, write: Callable[[FinishedSteps], None]) -> None:
     """Change the records of a run; if another process has the run's lock by now, nothing is written."""
     with suppress(UserError), run.locked():
-        run.finished.reload()
         write(run.finished)
 
 
