@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from skillmix.errors import UserError
+from skillmix.runs.calling import make_calls
 from skillmix.runs.finished.step_records import StepRecord
 from skillmix.runs.run import open_run
 from skillmix.scores.scoring import run_scores
@@ -156,3 +157,22 @@ def test_a_process_that_waited_for_the_lock_continues_the_experiment_of_the_othe
 
     with waiting.write():
         assert waiting.experiment.steps[0].student_names == ("base", "tuned")
+
+
+def test_a_step_whose_dependencies_change_while_it_runs_is_not_recorded(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = evaluation(in_folder)
+
+    async def meanwhile(*arguments: Any) -> None:
+        data(in_folder / "d12", drawn("held-out", 2, 8), hash="another")
+        await make_calls(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("skillmix.steps.calls.make_calls", meanwhile)
+        assert run_experiment(path).is_complete
+    assert open_run("served").finished.record("eval") is None
+
+    assert run_experiment(path).is_complete
+    assert pairs() == ids(8, 13)
+    assert run_experiment(path).taken == {"eval"}

@@ -6,7 +6,6 @@ from skillmix.runs.calling import StepContext, calls_of, make_calls
 from skillmix.runs.scheduler import CallCounts
 from skillmix.scores.scoring import run_scores, skipped_cells
 from skillmix.steps.calls import CallKind, draw_around_training, drawn_cells, expect_calls, skipped_combinations
-from skillmix.steps.step_kind import RunResult
 
 
 class EvaluateKind(CallKind[EvaluateStep]):
@@ -17,11 +16,10 @@ class EvaluateKind(CallKind[EvaluateStep]):
         skipped_combinations(step, context)
         refuse_other_partitions(step, context.experiment, context.catalog)
 
-    def run(self, step: EvaluateStep, context: StepContext, result: RunResult) -> bool:
-        """Check students that an earlier step may just have trained, draw around their data, and make the calls."""
+    def prepare(self, step: EvaluateStep, context: StepContext) -> None:
+        """Check students that an earlier step may just have trained, and draw around their data."""
         self.check_students(step, context)
         draw_around_training(step, context)
-        return super().run(step, context, result)
 
     async def make_calls(self, step: EvaluateStep, context: StepContext, counts: CallCounts) -> None:
         """With `stop_below`, make the calls k by k and skip the cells that an early stop cancels."""

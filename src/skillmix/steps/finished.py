@@ -12,7 +12,7 @@ from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
 from skillmix.runs.students import with_trained
-from skillmix.steps.dependencies import StepInputs
+from skillmix.steps.dependencies import Dependencies, StepInputs
 from skillmix.steps.kinds import kind_of
 from skillmix.steps.step_kind import RunResult
 
@@ -86,10 +86,17 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def record_step(step: Step, context: StepContext, result: RunResult) -> None:
-    """Record a step that just ended, unless something of it is missing; the caller holds the run's lock."""
-    depends_on = kind_of(step).dependencies(step, inputs_of(context))
-    if depends_on is None or not _is_whole(step, result):
+def dependencies_of(step: Step, context: StepContext) -> Dependencies | None:
+    """What a step depends on now; None for a step that is never taken from its record."""
+    return kind_of(step).dependencies(step, inputs_of(context))
+
+
+def record_step(step: Step, context: StepContext, result: RunResult, depends_on: Dependencies | None) -> None:
+    """Record a step that just ended, unless something of it is missing or its dependencies changed while it ran.
+
+    The caller holds the run's lock.
+    """
+    if depends_on is None or not _is_whole(step, result) or dependencies_of(step, context) != depends_on:
         return
     rows = context.journal.rows_by_student() if step.makes_calls else {}
     students = {cell.student for cell in step.undrawn_cells(context.experiment.steps)} | set(step.student_names)
@@ -101,9 +108,9 @@ def record_step(step: Step, context: StepContext, result: RunResult) -> None:
 @contextmanager
 def recorded_last_step(step: Step, context: StepContext, result: RunResult) -> Iterator[None]:
     """Record a step that runs without the run's lock, unless its run changed meanwhile."""
-    before = kind_of(step).dependencies(step, inputs_of(context))
+    before = dependencies_of(step, context)
     yield
-    depends_on = kind_of(step).dependencies(step, inputs_of(context))
+    depends_on = dependencies_of(step, context)
     if depends_on is not None and depends_on == before:
         record = StepRecord(depends_on, kind_of(step).made(step, context.run, result))
         _write_under_lock(context.run, lambda finished: finished.keep(step.name, record))

@@ -30,6 +30,7 @@ from skillmix.steps.before_run import check_code_graders, check_journal, check_p
 from skillmix.steps.dependencies import StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.finished import (
+    dependencies_of,
     note_closed_journal,
     record_step,
     recorded_last_step,
@@ -151,9 +152,11 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
         if kind.needs_closed_journal or take_finished(step, context, result, rows):
             continue
         now = replace(context, experiment=with_trained(context.experiment, context.run))
+        kind.prepare(step, now)
+        depends_on = dependencies_of(step, now)
         if not kind.run(step, now, result):
             break
-        record_step(step, context, result)
+        record_step(step, context, result, depends_on)
 
 
 def _run_last_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:

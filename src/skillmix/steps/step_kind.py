@@ -192,6 +192,9 @@ class StepKind(ABC, Generic[StepT]):
         """Add the recorded results to `result` and describe them in words; None if they are not there any more."""
         return None
 
+    def prepare(self, step: StepT, context: StepContext) -> None:
+        """Store what the step itself decides of its dependencies, such as the combinations that its draws skip."""
+
     @abstractmethod
     def run(self, step: StepT, context: StepContext, result: RunResult) -> bool:
         """Do the step and return whether later steps may begin.
