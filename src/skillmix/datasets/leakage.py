@@ -104,14 +104,15 @@ def _shown(combination: Combination, bars: Bars) -> str:
 def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> Bars:
     """The bars for a data set of an experiment.
 
-    A data set that exists keeps its members, also if an evaluation of the experiment has grown since: the evaluation
-    draws around them.
+    A data set that exists keeps its members, and so does a data set that joins it, also if an evaluation of the
+    experiment has grown since: the evaluation draws around them.
     """
     leakage = step.leakage or experiment.leakage
     evaluations = evaluated(experiment, catalog, run.around.by_step)
-    file = read_dataset_file(run.step(step.name) / "dataset")
-    for member in file.combinations if file else ():
-        evaluations.pop(member, None)
+    for name in (step.name, *step.of):
+        file = read_dataset_file(run.step(name) / "dataset")
+        for member in file.combinations if file else ():
+            evaluations.pop(member, None)
     for name in leakage.evaluations:
         for combination in combinations_in(Path(name)):
             evaluations.setdefault(combination, name)
