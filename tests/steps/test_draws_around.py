@@ -4,14 +4,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from skillmix.catalog.files import load_catalog
+from skillmix.datasets.leakage import bars_for
 from skillmix.errors import UserError
+from skillmix.experiment.experiment import load_experiment
+from skillmix.experiment.steps import DatasetStep
 from skillmix.runs.calling import make_calls
 from skillmix.runs.finished.step_records import StepRecord
-from skillmix.runs.run import open_run
+from skillmix.runs.run import new_run, open_run
 from skillmix.scores.scoring import run_scores
+from skillmix.steps.dependencies import StepInputs, of_calls
 from skillmix.steps.run import run_experiment
-from tests.runs.test_declared_lineages import data, drawn, experiment
+from tests.runs.test_declared_lineages import data, drawn, experiment, model
 
 TUNED = {"tuned_from": "base", "trained_on": "d12"}
 
@@ -176,3 +182,51 @@ def test_a_step_whose_dependencies_change_while_it_runs_is_not_recorded(
     assert run_experiment(path).is_complete
     assert pairs() == ids(8, 13)
     assert run_experiment(path).taken == {"eval"}
+
+
+def test_a_joined_data_set_keeps_the_members_of_its_data_sets(in_folder: Path) -> None:
+    texts = drawn("held-out", 2, 3)
+    data(in_folder / "runs/served/d/dataset", texts)
+    path = evaluation(in_folder)
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    document["steps"] += [
+        {"name": "d", "stage": "dataset", "writer": "base", "graders": ["judge"], "k": [2], "target": 3},
+        {"name": "all", "stage": "dataset", "of": ["d"]},
+    ]
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    loaded = load_experiment(path)
+    joined = next(step for step in loaded.steps if isinstance(step, DatasetStep) and step.name == "all")
+
+    bars = bars_for(joined, loaded, load_catalog("paper"), new_run("served"))
+
+    assert not bars.evaluations.keys() & {c.id for c in texts}
+    assert drawn("held-out", 2, 5)[4].id in bars.evaluations
+
+
+def test_a_grader_that_was_trained_again_in_the_same_folder_is_another_grader(in_folder: Path) -> None:
+    path = experiment(in_folder, {}, top={"graders": {"judge": {"model": "local:m", "rounds": 1}}})
+
+    def dependencies() -> dict[str, Any]:
+        inputs = StepInputs(load_experiment(path), load_catalog("paper"), new_run("served"))
+        return of_calls([], ["judge"], inputs)
+
+    model(in_folder / "m", identity="first")
+    first = dependencies()
+    model(in_folder / "m", identity="second")
+
+    changed = {name for name, value in dependencies().items() if value != first[name]}
+    assert changed == {"the model of the grader judge"}
+
+
+def test_a_full_disk_costs_the_record_and_not_the_step(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("skillmix.runs.finished.step_records.write_whole", full)
+        assert run_experiment(evaluation(in_folder)).is_complete
+    assert open_run("served").finished.record("eval") is None
+
+    monkeypatch.setattr("skillmix.runs.finished.draws_around.write_whole", full)
+    with pytest.raises(OSError, match="No space"):
+        open_run("served").draw_around("eval", frozenset())

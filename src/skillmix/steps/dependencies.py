@@ -96,7 +96,7 @@ def _of_student(name: str, settings: StudentSettings, inputs: StepInputs) -> Dep
 
 def _of_grader(name: str, settings: GraderSettings, inputs: StepInputs) -> Dependencies:
     found = {f"the {key} of the grader {name}": value for key, value in _settings(settings).items()}
-    found[f"the model of the grader {name}"] = settings.model
+    found[f"the model of the grader {name}"] = inputs.model(settings.asked) if settings.asked else settings.model
     found[f"the prompts of the grader {name}"] = settings.prompts
     found[f"the rounds of the grader {name}"] = settings.votes
     return found

@@ -87,8 +87,10 @@ class FinishedSteps:
         return self._document
 
     def _save(self) -> None:
+        """Write the file; a failed write is harmless, because the next run looks through the journal again."""
         content = json.dumps({**self._content, "digest": _digest(self._content)}, ensure_ascii=False, indent=1)
-        write_whole(self._file, content + "\n")
+        with suppress(OSError):
+            write_whole(self._file, content + "\n")
 
 
 def file_state(files: Iterable[Path]) -> FileState:
