@@ -6,7 +6,7 @@ import random
 import signal
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from skillmix.calls import Outcome, Request
 from skillmix.catalog.combinations import combination_of
+from skillmix.datasets.writing.decided_texts import DecidedTexts
 from skillmix.datasets.writing.draw_ahead import DrawAhead, key_of
 from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target
 from skillmix.models import specs
@@ -53,6 +54,7 @@ class SlottedModel(ScriptedModel):
                 in_flight += 1
                 if in_flight >= self.waits_for:
                     enough.set()
+            enough.set()
             done.put_nowait(None)
 
         loop = asyncio.get_running_loop()
@@ -103,9 +105,13 @@ def in_new_folder(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def conversations_in(folder: Path) -> int:
+def conversations_in(folder: Path, ks: Sequence[int] = (1, 2, 3)) -> int:
     with sqlite3.connect(folder / "runs/data/journal/calls.sqlite") as connection:
-        query = "SELECT count(DISTINCT combination || '/' || generation) FROM calls"
+        query = (
+            "SELECT count(DISTINCT combination || '/' || generation) FROM calls "
+            "JOIN combinations ON combinations.id = combination "
+            f"WHERE json_array_length(skills) IN ({', '.join(map(str, ks))})"
+        )
         return int(connection.execute(query).fetchone()[0])
 
 
@@ -178,6 +184,27 @@ def test_nothing_is_written_in_vain_where_calls_may_cost_money(in_folder: Path, 
     result = run_experiment(written(in_folder, writer=writer, graders=graders))
 
     assert conversations_in(in_folder) == sum(y.written for y in result.datasets["d"].yields)
+
+
+@pytest.mark.usefixtures("slotted")
+@pytest.mark.parametrize("more", [{}, {"step": {"k": [1, 2, 3], "target": {1: 40, 2: 40, 3: 40}}}], ids=["same", "a k"])
+def test_what_is_written_is_not_written_again_while_its_decisions_are_slow(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    run_experiment(written(in_folder))
+    before = conversations_in(in_folder, ks=(1, 2))
+    (in_folder / "runs/data/finished.json").unlink()
+    decide = DecidedTexts._decide
+
+    def slowly(self: DecidedTexts, conversations: Any) -> Any:
+        time.sleep(0.3)
+        return decide(self, conversations)
+
+    monkeypatch.setattr(DecidedTexts, "_decide", slowly)
+    again = run_experiment(written(in_folder, **more))
+
+    assert conversations_in(in_folder, ks=(1, 2)) == before
+    assert more or again.called == 0
 
 
 def candidates() -> Candidates:

@@ -144,7 +144,8 @@ class Waves:
 
     def _begin(self, k: int, candidates: Sequence[Candidate], turns: FirstTurns) -> Iterator[Task]:
         """The first turns of candidates that have not begun."""
-        new = self._of_k(k).begin(candidates)
+        of_k = self._of_k(k)
+        new = of_k.begin(candidates)
         cells = self._cells(k, new)
         for cell in cells:
             self.context.journal.add_combinations(cell.combinations)
@@ -153,6 +154,7 @@ class Waves:
             key = task.request.key.combination, task.request.key.generation
             self._calls_open[key] = 1
             settled.pop(key, None)
+            of_k.is_called = of_k.is_called or self.context.journal.find(task.request) is None
             yield task
         for key in settled:
             self._decided.add(key)
