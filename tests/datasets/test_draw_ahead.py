@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 
 from skillmix.calls import Outcome, Request
 from skillmix.catalog.combinations import combination_of
+from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.datasets.writing.decided_texts import DecidedTexts
 from skillmix.datasets.writing.draw_ahead import DrawAhead, key_of
 from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target
+from skillmix.experiment.recipes import DataRecipe
 from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
+from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
 
@@ -205,6 +208,51 @@ def test_what_is_written_is_not_written_again_while_its_decisions_are_slow(
 
     assert conversations_in(in_folder, ks=(1, 2)) == before
     assert more or again.called == 0
+
+
+def from_the_journal() -> tuple[dict[str, bytes], dict[str, Any]]:
+    recipe = DataRecipe("k = 1, 2", (1, 2), "all")
+    made = dataset_of_runs(FromRuns(runs=["data"], recipe=recipe, near_duplicates=None))
+    return {name: (made.folder / name).read_bytes() for name in FILES}, made.record()
+
+
+@pytest.mark.usefixtures("slotted")
+def test_texts_written_in_vain_are_in_no_data_set_of_the_journal(in_folder: Path) -> None:
+    run = run_experiment(written(in_new_folder(in_folder, "ahead"))).run
+    in_vain = ConversationsAhead(run.journal).untried
+    ahead = from_the_journal()
+    run_experiment(written(in_new_folder(in_folder, "waves"), budget={"max_calls": 10**6}))
+
+    assert in_vain
+    assert from_the_journal() == ahead
+    assert ahead[1]["left"]["undecided"] == ahead[1]["left"]["unfinished"] == 0
+
+
+@pytest.mark.usefixtures("slotted")
+def test_texts_written_in_vain_belong_to_a_step_that_tries_them(in_folder: Path) -> None:
+    run = run_experiment(written(in_folder)).run
+    in_vain = ConversationsAhead(run.journal).untried
+    texts = {"name": "t", "stage": "generate", "purpose": "training", "students": ["w"], "settings": ["train"]}
+    document = yaml.safe_load((in_folder / "data.yaml").read_text(encoding="utf-8"))
+    document["steps"].append(texts | {"k": [1, 2], "combinations": 200})
+    (in_folder / "data.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    run_experiment(in_folder / "data.yaml")
+
+    assert in_vain
+    assert not ConversationsAhead(run.journal).untried & in_vain
+
+
+def test_a_line_that_a_crash_cut_off_takes_no_other_with_it(tmp_path: Path) -> None:
+    ConversationsAhead(tmp_path).begin([("w", "a", 0), ("w", "b", 0)])
+    with (tmp_path / "ahead.jsonl").open("a", encoding="utf-8") as file:
+        file.write('["begun", "w", "c')
+    ahead = ConversationsAhead(tmp_path)
+
+    ahead.note_tried([("w", "a", 0), ("w", "z", 0)])
+    ahead.begin([("w", "a", 0), ("w", "d", 1)])
+
+    assert ConversationsAhead(tmp_path).untried == ahead.untried == {("w", "b", 0), ("w", "d", 1)}
 
 
 def candidates() -> Candidates:

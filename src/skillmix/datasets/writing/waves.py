@@ -25,8 +25,18 @@ from skillmix.experiment.steps import DatasetStep
 from skillmix.models.specs import provider_of
 from skillmix.render.numbers import duration
 from skillmix.runs.budget import Task
-from skillmix.runs.calling import Calls, FirstTurns, StepContext, conversations_of, make_calls, passes, serve
+from skillmix.runs.calling import (
+    Calls,
+    FirstTurns,
+    StepContext,
+    conversations_in,
+    conversations_of,
+    make_calls,
+    passes,
+    serve,
+)
 from skillmix.runs.conversations import Conversations
+from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress.progress import watched
 from skillmix.runs.progress.terminal import say
@@ -91,6 +101,10 @@ class Waves:
         rules = decision_rules(self.context.run, graders=self.step.graders, rules=self.step.rules)
         return DecidedTexts(rules, self._writer, self.writers)
 
+    @cached_property
+    def _ahead(self) -> ConversationsAhead:
+        return ConversationsAhead(self.context.run.journal)
+
     @property
     def calls(self) -> Calls:
         """The writer and the graders whose calls the step makes."""
@@ -122,12 +136,15 @@ class Waves:
         """The first turns of each wave and, while its texts are written, of conversations ahead of it."""
         turns = FirstTurns(conversations, self.context.journal, self.counts)
         for k, wave in self._planned():
+            self._ahead.note_tried(conversations_in(self._cells(k, wave)))
             yield from self._begin(k, wave, turns)
             undecided = {key_of(candidate) for candidate in wave if key_of(candidate) not in self._decided}
             while undecided:
                 undecided.difference_update(self._note(self._decided.poll()))
                 ahead = self._drawn_ahead(k)
                 if ahead is not None:
+                    new = [c for c in conversations_in(self._cells(*ahead)) if not turns.has_calls(*c)]
+                    self._ahead.begin(new)
                     yield from self._begin(*ahead, turns)
                 elif self._is_over:
                     break  # calls have failed, and their conversations are not over
