@@ -8,14 +8,14 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillmix.calls import Outcome, Request
+from skillmix.calls import CallProblem, Outcome, Request
 from skillmix.catalog.combinations import combination_of
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.datasets.writing.decided_texts import DecidedTexts
@@ -25,6 +25,7 @@ from skillmix.experiment.recipes import DataRecipe
 from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.journal.ahead import ConversationsAhead
+from skillmix.runs.retries import Retries
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
 
@@ -208,6 +209,35 @@ def test_what_is_written_is_not_written_again_while_its_decisions_are_slow(
 
     assert conversations_in(in_folder, ks=(1, 2)) == before
     assert more or again.called == 0
+
+
+@pytest.mark.usefixtures("slotted")
+@pytest.mark.parametrize("kind", ["failed", "passing"])
+def test_a_failed_call_in_vain_does_not_keep_a_step_from_being_finished(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, kind: Literal["failed", "passing"]
+) -> None:
+    folder = in_new_folder(in_folder, "waves")
+    in_waves = run_experiment(written(folder, budget={"max_calls": 10**6}))
+    with sqlite3.connect(folder / "runs/data/journal/calls.sqlite") as connection:
+        needed = set(connection.execute("SELECT combination, generation FROM calls"))
+    expected = bytes_of(in_waves)
+    failures: list[Request] = []
+    answer = SlottedModel.answer
+
+    def failing(self: SlottedModel, request: Request) -> Outcome:
+        if (request.key.combination, request.key.generation) in needed:
+            return answer(self, request)
+        failures.append(request)
+        return CallProblem(kind, "broken")
+
+    monkeypatch.setattr(SlottedModel, "answer", failing)
+    monkeypatch.setattr(Retries, "wait_after", lambda *_: None)
+    ahead = run_experiment(written(in_new_folder(in_folder, "ahead")))
+
+    assert failures
+    assert not ahead.counts["d"].failed
+    assert bytes_of(ahead) == expected
+    assert ahead.run.finished.record("d") is not None
 
 
 def from_the_journal() -> tuple[dict[str, bytes], dict[str, Any]]:

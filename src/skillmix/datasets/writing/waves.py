@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from math import ceil
 from typing import Final
 
-from skillmix.calls import Outcome, Request
+from skillmix.calls import CallKey, CallProblem, Outcome, Request
 from skillmix.catalog.catalog import Side
 from skillmix.catalog.combinations import Draw, training_draw
 from skillmix.datasets.build import DatasetPlan, Writers
@@ -89,12 +89,25 @@ class Waves:
         """Write until the targets are met, the limit is reached or the run must stop."""
         with self._decided:
             await self._write()
+            self._forget_failures_in_vain()
             if self.counts.stopped and self._open is not None:
                 # When the budget is spent, take the texts written so far, in draw order.
                 k, sampler = self._open
                 sampler.is_exhausted = True
                 self._close(k, sampler, self._learn(k, sampler))
                 self.is_broken = False
+
+    def _needed_failures(self) -> dict[CallKey, CallProblem]:
+        """The failed calls of conversations that a wave has tried."""
+        if not self.counts.failed:
+            return {}
+        tried = {key_of(candidate) for of_k in self._by_k.values() for candidate in of_k.sampler.tried}
+        failed = self.counts.failed.items()
+        return {key: problem for key, problem in failed if (key.combination, key.generation) in tried}
+
+    def _forget_failures_in_vain(self) -> None:
+        """Count no failed call of a conversation that no wave has tried: the step does not need it."""
+        self.counts.failed = self._needed_failures()
 
     @cached_property
     def _decided(self) -> DecidedTexts:
@@ -312,7 +325,7 @@ class Waves:
         refused = sum(
             g is not None and not g.is_over and g.conversation.turns[-1].problem == "failed" for g in conversations
         )
-        is_waiting = any(problem.kind == "passing" for problem in self.counts.failed.values())
+        is_waiting = any(problem.kind == "passing" for problem in self._needed_failures().values())
         self.is_broken = outcome.unfinished > refused or is_waiting
         full = [(index, text.kept) for index, text in enumerate(texts_of_all) if text is not None and text.kept]
         outcome.indices = [index for index, _ in full]
