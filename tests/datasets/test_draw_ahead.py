@@ -6,21 +6,26 @@ import random
 import signal
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillmix.calls import Outcome, Request
+from skillmix.calls import CallProblem, Outcome, Request
 from skillmix.catalog.combinations import combination_of
+from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
+from skillmix.datasets.writing.decided_texts import DecidedTexts
 from skillmix.datasets.writing.draw_ahead import DrawAhead, key_of
 from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target
+from skillmix.experiment.recipes import DataRecipe
 from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
+from skillmix.runs.journal.ahead import ConversationsAhead
+from skillmix.runs.retries import Retries
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
 
@@ -53,6 +58,7 @@ class SlottedModel(ScriptedModel):
                 in_flight += 1
                 if in_flight >= self.waits_for:
                     enough.set()
+            enough.set()
             done.put_nowait(None)
 
         loop = asyncio.get_running_loop()
@@ -103,9 +109,13 @@ def in_new_folder(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def conversations_in(folder: Path) -> int:
+def conversations_in(folder: Path, ks: Sequence[int] = (1, 2, 3)) -> int:
     with sqlite3.connect(folder / "runs/data/journal/calls.sqlite") as connection:
-        query = "SELECT count(DISTINCT combination || '/' || generation) FROM calls"
+        query = (
+            "SELECT count(DISTINCT combination || '/' || generation) FROM calls "
+            "JOIN combinations ON combinations.id = combination "
+            f"WHERE json_array_length(skills) IN ({', '.join(map(str, ks))})"
+        )
         return int(connection.execute(query).fetchone()[0])
 
 
@@ -178,6 +188,101 @@ def test_nothing_is_written_in_vain_where_calls_may_cost_money(in_folder: Path, 
     result = run_experiment(written(in_folder, writer=writer, graders=graders))
 
     assert conversations_in(in_folder) == sum(y.written for y in result.datasets["d"].yields)
+
+
+@pytest.mark.usefixtures("slotted")
+@pytest.mark.parametrize("more", [{}, {"step": {"k": [1, 2, 3], "target": {1: 40, 2: 40, 3: 40}}}], ids=["same", "a k"])
+def test_what_is_written_is_not_written_again_while_its_decisions_are_slow(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    run_experiment(written(in_folder))
+    before = conversations_in(in_folder, ks=(1, 2))
+    (in_folder / "runs/data/finished.json").unlink()
+    decide = DecidedTexts._decide
+
+    def slowly(self: DecidedTexts, conversations: Any) -> Any:
+        time.sleep(0.3)
+        return decide(self, conversations)
+
+    monkeypatch.setattr(DecidedTexts, "_decide", slowly)
+    again = run_experiment(written(in_folder, **more))
+
+    assert conversations_in(in_folder, ks=(1, 2)) == before
+    assert more or again.called == 0
+
+
+@pytest.mark.usefixtures("slotted")
+@pytest.mark.parametrize("kind", ["failed", "passing"])
+def test_a_failed_call_in_vain_does_not_keep_a_step_from_being_finished(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, kind: Literal["failed", "passing"]
+) -> None:
+    folder = in_new_folder(in_folder, "waves")
+    in_waves = run_experiment(written(folder, budget={"max_calls": 10**6}))
+    with sqlite3.connect(folder / "runs/data/journal/calls.sqlite") as connection:
+        needed = set(connection.execute("SELECT combination, generation FROM calls"))
+    expected = bytes_of(in_waves)
+    failures: list[Request] = []
+    answer = SlottedModel.answer
+
+    def failing(self: SlottedModel, request: Request) -> Outcome:
+        if (request.key.combination, request.key.generation) in needed:
+            return answer(self, request)
+        failures.append(request)
+        return CallProblem(kind, "broken")
+
+    monkeypatch.setattr(SlottedModel, "answer", failing)
+    monkeypatch.setattr(Retries, "wait_after", lambda *_: None)
+    ahead = run_experiment(written(in_new_folder(in_folder, "ahead")))
+
+    assert failures
+    assert not ahead.counts["d"].failed
+    assert bytes_of(ahead) == expected
+    assert ahead.run.finished.record("d") is not None
+
+
+def from_the_journal() -> tuple[dict[str, bytes], dict[str, Any]]:
+    recipe = DataRecipe("k = 1, 2", (1, 2), "all")
+    made = dataset_of_runs(FromRuns(runs=["data"], recipe=recipe, near_duplicates=None))
+    return {name: (made.folder / name).read_bytes() for name in FILES}, made.record()
+
+
+@pytest.mark.usefixtures("slotted")
+def test_texts_written_in_vain_are_in_no_data_set_of_the_journal(in_folder: Path) -> None:
+    run = run_experiment(written(in_new_folder(in_folder, "ahead"))).run
+    in_vain = ConversationsAhead(run.journal).untried
+    ahead = from_the_journal()
+    run_experiment(written(in_new_folder(in_folder, "waves"), budget={"max_calls": 10**6}))
+
+    assert in_vain
+    assert from_the_journal() == ahead
+    assert ahead[1]["left"]["undecided"] == ahead[1]["left"]["unfinished"] == 0
+
+
+@pytest.mark.usefixtures("slotted")
+def test_texts_written_in_vain_belong_to_a_step_that_tries_them(in_folder: Path) -> None:
+    run = run_experiment(written(in_folder)).run
+    in_vain = ConversationsAhead(run.journal).untried
+    texts = {"name": "t", "stage": "generate", "purpose": "training", "students": ["w"], "settings": ["train"]}
+    document = yaml.safe_load((in_folder / "data.yaml").read_text(encoding="utf-8"))
+    document["steps"].append(texts | {"k": [1, 2], "combinations": 200})
+    (in_folder / "data.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    run_experiment(in_folder / "data.yaml")
+
+    assert in_vain
+    assert not ConversationsAhead(run.journal).untried & in_vain
+
+
+def test_a_line_that_a_crash_cut_off_takes_no_other_with_it(tmp_path: Path) -> None:
+    ConversationsAhead(tmp_path).begin([("w", "a", 0), ("w", "b", 0)])
+    with (tmp_path / "ahead.jsonl").open("a", encoding="utf-8") as file:
+        file.write('["begun", "w", "c')
+    ahead = ConversationsAhead(tmp_path)
+
+    ahead.note_tried([("w", "a", 0), ("w", "z", 0)])
+    ahead.begin([("w", "a", 0), ("w", "d", 1)])
+
+    assert ConversationsAhead(tmp_path).untried == ahead.untried == {("w", "b", 0), ("w", "d", 1)}
 
 
 def candidates() -> Candidates:

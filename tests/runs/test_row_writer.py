@@ -13,6 +13,7 @@ from skillmix.errors import UserError
 from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.journal.row_writer import Try
+from skillmix.runs.journal.schema import open_for_writing
 from skillmix.runs.scheduler import CallCounts, Scheduler
 
 COUNT = 300
@@ -137,3 +138,12 @@ def test_outcomes_that_arrived_before_an_interruption_are_kept(tmp_path: Path) -
     with sqlite3.connect(tmp_path / "calls.sqlite") as connection:
         tries, calls = (connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in ("tries", "calls"))
     assert tries == calls >= 50
+
+
+def test_a_connection_waits_longer_than_a_large_transaction_of_the_other_takes(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path) as journal:
+        connection = open_for_writing(journal.path)
+        waits_ms = connection.execute("PRAGMA busy_timeout").fetchone()[0]
+        connection.close()
+
+    assert waits_ms == 60_000

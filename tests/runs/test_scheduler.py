@@ -1,7 +1,10 @@
 """The scheduler: only what is missing is called, every outcome is journaled first, failures have their own ways."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,8 @@ from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome,
 from skillmix.errors import UserError
 from skillmix.experiment.costs import Price
 from skillmix.runs.budget import Budget, LimitedBudget, Task
-from skillmix.runs.journal.journal import JournalReader, JournalWriter
+from skillmix.runs.journal.journal import JournalReader, JournalThread, JournalWriter
+from skillmix.runs.journal.row_writer import Try
 from skillmix.runs.retries import Retries
 from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
 
@@ -241,3 +245,54 @@ def test_calls_that_are_no_longer_needed_are_left_without_a_row(tmp_path: Path) 
     assert len(stored(tmp_path)) == 3
     with JournalReader(tmp_path) as reader:
         assert len(reader.tries()) == 3
+
+
+def cancelled_while_the_journal_is_busy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Try]:
+    """Cancel a run when its thread has a batch that it has not begun; return the batch."""
+    batches: list[Try] = []
+    handed_over = asyncio.Event()
+    record_tries = JournalThread.record_tries
+
+    def later(self: JournalThread, tries: Sequence[Try]) -> "Future[None]":
+        self._thread.submit(time.sleep, 0.2)
+        batches.extend(tries)
+        handed_over.set()
+        return record_tries(self, tries)
+
+    monkeypatch.setattr(JournalThread, "record_tries", later)
+
+    async def main() -> None:
+        with JournalWriter(folder) as journal:
+            scheduler = Scheduler({"m": Fake(lambda request: Reply("fine"))}, journal, budget=no_limit())
+            running = asyncio.create_task(scheduler.run(iter([task(n) for n in range(100)]), lambda *_: []))
+            await handed_over.wait()
+            await asyncio.sleep(0)
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+    asyncio.run(main())
+    return batches
+
+
+def test_a_batch_that_the_thread_has_not_begun_outlives_a_cancelled_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = cancelled_while_the_journal_is_busy(tmp_path, monkeypatch)
+
+    with JournalReader(tmp_path) as journal:
+        stored = {call.key for call in journal.calls("generate")}
+    assert len(batch) > 16
+    assert {one.request.key for one in batch} <= stored
+
+
+def test_a_batch_that_cannot_be_written_is_an_error_of_a_cancelled_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: JournalThread, tries: Sequence[Try]) -> None:
+        raise UserError("The disk is full.", hint="Make room.")
+
+    monkeypatch.setattr(JournalThread, "_write", full)
+
+    with pytest.raises(UserError, match="disk is full"):
+        cancelled_while_the_journal_is_busy(tmp_path, monkeypatch)

@@ -10,6 +10,7 @@ from typing import Final
 from skillmix.datasets.build import Writers, has_two_turns, kept_texts
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.runs.helper_process import LostHelper, in_helper, is_there_a_second_core
+from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.reading.conversation_index import HALVES, IdRange
 from skillmix.runs.reading.decisions import DecidedConversation, decided_conversations, decision_rules
 from skillmix.runs.run import Run
@@ -82,10 +83,15 @@ def _parts_there(source: RunSource, ids: IdRange) -> Iterator[KeptOfRun]:
 
 
 def _parts(source: RunSource, ids: IdRange | None) -> Iterator[KeptOfRun]:
-    """The conversations in blocks; the texts are loaded only for kept conversations, one block at a time."""
+    """The conversations in blocks, without those that no step has tried yet.
+
+    The texts are loaded only for kept conversations, one block at a time.
+    """
     rules = decision_rules(source.run, graders=source.graders)
     graders = rules.names
-    decided = decided_conversations(rules, students=source.students, ids=ids)
+    untried = ConversationsAhead(source.run.journal).untried
+    everything = decided_conversations(rules, students=source.students, ids=ids)
+    decided = (one for one in everything if one.conversation[:3] not in untried)
     with source.run.read() as journal:
         while part := list(islice(decided, _AT_ONCE)):
             kinds = [_kind(one) for one in part]

@@ -1,6 +1,6 @@
 """Make the calls of one step: generate, grade or both. Only calls that the journal does not have are made."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count, product
@@ -16,6 +16,7 @@ from skillmix.models.specs import Access, ModelOptions, open_model, parse_spec, 
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
+from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress, watched
 from skillmix.runs.progress.stopping import stopping_on_interrupt
@@ -96,6 +97,8 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
     conversations = conversations_of(calls, context)
     for cell in cells:
         context.journal.add_combinations(cell.combinations)
+    if calls.students:
+        ConversationsAhead(context.run.journal).note_tried(conversations_in(cells))
     used = calls.models(context.experiment)
     async with watched(context.progress, calls.step, counts):
         for group in passes(used):
@@ -109,6 +112,13 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
                 break
     if calls.students:
         counts.left_out = 0  # left out of one pass, made in another
+
+
+def conversations_in(cells: Iterable[PlannedCell]) -> Iterator[tuple[str, str, int]]:
+    """Student, combination and generation of each conversation of the cells."""
+    for cell in cells:
+        for combination, generation in product(cell.combinations, cell.numbers):
+            yield cell.student, combination.id, generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +241,10 @@ class FirstTurns:
                 self._counts.found += len(calls)
             else:
                 yield self._conversations.first(cell.student, combination, generation)
+
+    def has_calls(self, student: str, combination: str, generation: int) -> bool:
+        """Whether the journal had calls of a conversation when the step began."""
+        return (combination, generation) in self._calls_done(student)
 
     def _calls_done(self, student: str) -> dict[tuple[str, int], int]:
         if student not in self._done:

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -102,6 +103,7 @@ class Scheduler:
         self._first_refused: dict[str, int] = {}
         self._arrived: list[_Arrival] = []
         self._writing: JournalThread | None = None
+        self._batch: Future[None] | None = None
         self._notes_calls = False
         self._serving: list[asyncio.Task[None]] = []
         self._is_abandoned = False
@@ -325,7 +327,9 @@ class Scheduler:
             return
         if self._writing is None:
             self._writing = self._journal.in_thread()
-        await asyncio.wrap_future(self._writing.record_tries(tries))
+        self._batch = self._writing.record_tries(tries)
+        # Cancelling the future would drop a batch that the thread has not begun.
+        await asyncio.shield(asyncio.wrap_future(self._batch))
 
     def _end_writing(self) -> None:
         """Record outcomes that came before an interruption, and calls left in flight: providers may bill both."""
@@ -338,6 +342,8 @@ class Scheduler:
             if key in self._tasks:
                 tries.append(self._tried(self._tasks[key], CallProblem("passing", "left before its reply"), seconds))
         self._journal.record_tries(tries)
+        if self._batch is not None:
+            self._batch.result()  # a run that was cancelled has not seen whether the thread's last batch is stored
 
     def _is_fatal(self, task: Task, problem: CallProblem) -> bool:
         """Whether a problem means that its model cannot be used; the run then ends after the calls in flight."""

@@ -25,6 +25,8 @@ class DrawAhead:
     undecided: set[ConversationKey] = field(default_factory=set)
     full: int = 0
     """Decided conversations with full marks."""
+    is_called: bool = False
+    """Whether a conversation of this k was not in the journal, so that its text is being written."""
     _taken: list[int] = field(default_factory=list)
     """The texts taken by the waves that are over."""
     _share_taken: float = 1.0
@@ -62,7 +64,12 @@ class DrawAhead:
         return self._within_room(target.kept - self.full - len(self.undecided))
 
     def probably_needed(self) -> int:
-        """How many more conversations are needed if the undecided ones end like the others."""
+        """How many more conversations are needed if the undecided ones end like the others.
+
+        None while everything was written earlier: then decisions are all that is missing, and guesses would add calls.
+        """
+        if not self.is_called:
+            return 0
         decided = len(self.begun) - len(self.undecided)
         rate = (self.full + 1) / (decided + 2) * self._share_taken
         missing = self.sampler.target.kept - self.full * self._share_taken

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from math import ceil
 from typing import Final
 
-from skillmix.calls import Outcome, Request
+from skillmix.calls import CallKey, CallProblem, Outcome, Request
 from skillmix.catalog.catalog import Side
 from skillmix.catalog.combinations import Draw, training_draw
 from skillmix.datasets.build import DatasetPlan, Writers
@@ -25,8 +25,18 @@ from skillmix.experiment.steps import DatasetStep
 from skillmix.models.specs import provider_of
 from skillmix.render.numbers import duration
 from skillmix.runs.budget import Task
-from skillmix.runs.calling import Calls, FirstTurns, StepContext, conversations_of, make_calls, passes, serve
+from skillmix.runs.calling import (
+    Calls,
+    FirstTurns,
+    StepContext,
+    conversations_in,
+    conversations_of,
+    make_calls,
+    passes,
+    serve,
+)
 from skillmix.runs.conversations import Conversations
+from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress.progress import watched
 from skillmix.runs.progress.terminal import say
@@ -79,6 +89,7 @@ class Waves:
         """Write until the targets are met, the limit is reached or the run must stop."""
         with self._decided:
             await self._write()
+            self._forget_failures_in_vain()
             if self.counts.stopped and self._open is not None:
                 # When the budget is spent, take the texts written so far, in draw order.
                 k, sampler = self._open
@@ -86,10 +97,26 @@ class Waves:
                 self._close(k, sampler, self._learn(k, sampler))
                 self.is_broken = False
 
+    def _needed_failures(self) -> dict[CallKey, CallProblem]:
+        """The failed calls of conversations that a wave has tried."""
+        if not self.counts.failed:
+            return {}
+        tried = {key_of(candidate) for of_k in self._by_k.values() for candidate in of_k.sampler.tried}
+        failed = self.counts.failed.items()
+        return {key: problem for key, problem in failed if (key.combination, key.generation) in tried}
+
+    def _forget_failures_in_vain(self) -> None:
+        """Count no failed call of a conversation that no wave has tried: the step does not need it."""
+        self.counts.failed = self._needed_failures()
+
     @cached_property
     def _decided(self) -> DecidedTexts:
         rules = decision_rules(self.context.run, graders=self.step.graders, rules=self.step.rules)
         return DecidedTexts(rules, self._writer, self.writers)
+
+    @cached_property
+    def _ahead(self) -> ConversationsAhead:
+        return ConversationsAhead(self.context.run.journal)
 
     @property
     def calls(self) -> Calls:
@@ -122,12 +149,15 @@ class Waves:
         """The first turns of each wave and, while its texts are written, of conversations ahead of it."""
         turns = FirstTurns(conversations, self.context.journal, self.counts)
         for k, wave in self._planned():
+            self._ahead.note_tried(conversations_in(self._cells(k, wave)))
             yield from self._begin(k, wave, turns)
             undecided = {key_of(candidate) for candidate in wave if key_of(candidate) not in self._decided}
             while undecided:
                 undecided.difference_update(self._note(self._decided.poll()))
                 ahead = self._drawn_ahead(k)
                 if ahead is not None:
+                    new = [c for c in conversations_in(self._cells(*ahead)) if not turns.has_calls(*c)]
+                    self._ahead.begin(new)
                     yield from self._begin(*ahead, turns)
                 elif self._is_over:
                     break  # calls have failed, and their conversations are not over
@@ -144,7 +174,8 @@ class Waves:
 
     def _begin(self, k: int, candidates: Sequence[Candidate], turns: FirstTurns) -> Iterator[Task]:
         """The first turns of candidates that have not begun."""
-        new = self._of_k(k).begin(candidates)
+        of_k = self._of_k(k)
+        new = of_k.begin(candidates)
         cells = self._cells(k, new)
         for cell in cells:
             self.context.journal.add_combinations(cell.combinations)
@@ -153,6 +184,7 @@ class Waves:
             key = task.request.key.combination, task.request.key.generation
             self._calls_open[key] = 1
             settled.pop(key, None)
+            of_k.is_called = of_k.is_called or self.context.journal.find(task.request) is None
             yield task
         for key in settled:
             self._decided.add(key)
@@ -293,7 +325,7 @@ class Waves:
         refused = sum(
             g is not None and not g.is_over and g.conversation.turns[-1].problem == "failed" for g in conversations
         )
-        is_waiting = any(problem.kind == "passing" for problem in self.counts.failed.values())
+        is_waiting = any(problem.kind == "passing" for problem in self._needed_failures().values())
         self.is_broken = outcome.unfinished > refused or is_waiting
         full = [(index, text.kept) for index, text in enumerate(texts_of_all) if text is not None and text.kept]
         outcome.indices = [index for index, _ in full]
