@@ -230,3 +230,28 @@ def test_a_full_disk_costs_the_record_and_not_the_step(in_folder: Path, monkeypa
     monkeypatch.setattr("skillmix.runs.finished.draws_around.write_whole", full)
     with pytest.raises(OSError, match="No space"):
         open_run("served").draw_around("eval", frozenset())
+
+
+def small(folder: Path, students: list[str], **more: Any) -> Path:
+    """An evaluation of all but three of the single skills of a side; the students were trained on three each."""
+    pool = load_catalog("paper").pool("held-out", partition=None)
+    count = len(pool.skills) * len(pool.topics)
+    texts = drawn("held-out", 1, count)
+    data(folder / "first", texts[:3])
+    data(folder / "second", texts[3:6])
+    tuned = {"model": "scripted:student", "tuned_from": "base"}
+    names = {"first": tuned | {"trained_on": "first"}, "second": tuned | {"trained_on": "second"}}
+    top = {"students": {"base": {"model": "scripted:student"}, **names}}
+    return experiment(folder, {}, top=top, **{"students": students, "k": [1], "combinations": count - 3, **more})
+
+
+@pytest.mark.parametrize("more", [{"allow_trained": True}, {"students": ["second"]}])
+def test_stored_skips_refuse_no_draw_that_is_possible_without_them(in_folder: Path, more: dict[str, Any]) -> None:
+    path = small(in_folder, ["first"])
+    assert run_experiment(path).is_complete
+    size = load_experiment(path).steps[0].model_dump()["combinations"]
+    now = size + 3 if "allow_trained" in more else size
+
+    assert run_experiment(small(in_folder, **{"students": ["first"], "combinations": now, **more})).is_complete
+
+    assert {len(cell.combinations) for cell in open_run("served").cells} == {now}

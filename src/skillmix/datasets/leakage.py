@@ -108,7 +108,7 @@ def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: R
     experiment has grown since: the evaluation draws around them.
     """
     leakage = step.leakage or experiment.leakage
-    evaluations = evaluated(experiment, catalog, run.around.by_step)
+    evaluations = evaluated(experiment, catalog, usable_around(experiment, catalog, run.around.by_step))
     for name in (step.name, *step.of):
         file = read_dataset_file(run.step(name) / "dataset")
         for member in file.combinations if file else ():
@@ -175,17 +175,45 @@ def trained_combinations(
 ) -> dict[str, str]:
     """The combinations that the draws of a step must skip, each with a student that was trained on it.
 
-    Draws skip what they skipped before, so that a changed list of students moves as few combinations as possible.
+    Draws skip what they skipped before, so that a changed list of students moves as few combinations as possible. If
+    too few combinations are left then, the draws skip only what the present students were trained on.
     """
     trained = {c: name for name, lineage in _lineages(step, experiment).items() for c in lineage.combinations}
-    skipped = {c: trained.get(c, "another student") for c in around.get(step.name, frozenset())}
-    while trained:
-        drawn = _evaluated_by(step, experiment, catalog, {step.name: frozenset(skipped)})
-        more = {c: trained[c] for c in drawn if c in trained}
-        if not more:
-            break
-        skipped |= more
-    return skipped
+
+    def skipped_from(before: frozenset[str]) -> dict[str, str]:
+        skipped = {c: trained.get(c, "another student") for c in before}
+        while trained:
+            drawn = _evaluated_by(step, experiment, catalog, {step.name: frozenset(skipped)})
+            more = {c: trained[c] for c in drawn if c in trained}
+            if not more:
+                break
+            skipped |= more
+        return skipped
+
+    try:
+        return skipped_from(around.get(step.name, frozenset()))
+    except UserError:
+        return skipped_from(frozenset())
+
+
+def usable_around(experiment: Experiment, catalog: Catalog, around: Around) -> Around:
+    """The skips that still apply: not those of a step with allow_trained, nor those that leave its draw too few."""
+    dropped = {
+        step.name
+        for step in experiment.steps
+        if step.name in around and not _may_skip(step, experiment, catalog, around)
+    }
+    return {name: skipped for name, skipped in around.items() if name not in dropped}
+
+
+def _may_skip(step: Step, experiment: Experiment, catalog: Catalog, around: Around) -> bool:
+    if isinstance(step, EvaluateStep) and step.allow_trained:
+        return False
+    try:
+        _evaluated_by(step, experiment, catalog, around)
+    except UserError:
+        return False
+    return True
 
 
 def _lineages(step: EvaluateStep | GenerateStep, experiment: Experiment) -> dict[str, Lineage]:

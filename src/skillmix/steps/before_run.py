@@ -10,6 +10,7 @@ from typing import Final
 from skillmix.calls import CallProblem, Model
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import combination_of
+from skillmix.datasets.leakage import usable_around
 from skillmix.errors import UserError
 from skillmix.experiment.costs import Price, price_of
 from skillmix.experiment.experiment import Experiment
@@ -35,7 +36,7 @@ def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], 
     """
     _check_prompts(experiment, catalog)
     check_declared_lineages(experiment)
-    cells_of(experiment, catalog, run.around.by_step)
+    cells_of(experiment, catalog, usable_around(experiment, catalog, run.around.by_step))
     for step in steps:
         kind_of(step).check(step, experiment, catalog, run)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from skillmix.catalog.combinations import Combination
-from skillmix.datasets.leakage import trained_combinations
+from skillmix.datasets.leakage import trained_combinations, usable_around
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, step_cells
 from skillmix.experiment.step_base import Step
@@ -109,7 +109,8 @@ def _skipped_hash(steps: Iterable[str], run: Run) -> str:
 
 def drawn_cells(step: StepT, context: StepContext) -> Iterator[PlannedCell]:
     """The cells of a step, drawn around what its students were trained on."""
-    return step_cells(step, context.experiment, context.catalog, context.run.around.by_step)
+    experiment, catalog = context.experiment, context.catalog
+    return step_cells(step, experiment, catalog, usable_around(experiment, catalog, context.run.around.by_step))
 
 
 def skipped_combinations(step: EvaluateStep | GenerateStep, context: StepContext) -> dict[str, str]:
@@ -117,6 +118,13 @@ def skipped_combinations(step: EvaluateStep | GenerateStep, context: StepContext
     if isinstance(step, EvaluateStep) and step.allow_trained:
         return {}
     return trained_combinations(step, context.experiment, context.catalog, context.run.around.by_step)
+
+
+def drop_unusable_skips(context: StepContext) -> None:
+    """Drop stored skips that do not apply any more, so that every reader of the run can draw its cells."""
+    stored = context.run.around.by_step
+    for step in stored.keys() - usable_around(context.experiment, context.catalog, stored).keys():
+        context.run.draw_around(step, frozenset())
 
 
 def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext) -> None:

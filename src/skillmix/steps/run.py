@@ -27,6 +27,7 @@ from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import check_code_graders, check_journal, check_plan, prices_by_model, probe_models
+from skillmix.steps.calls import drop_unusable_skips
 from skillmix.steps.dependencies import StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.finished import (
@@ -146,6 +147,7 @@ def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
 
 def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:
     """Run steps in order until one makes later steps wait; a step may ask the models of earlier train steps."""
+    drop_unusable_skips(context)
     rows = context.journal.rows_by_student()
     for step in steps:
         kind = kind_of(step)
