@@ -120,11 +120,11 @@ def skipped_combinations(step: EvaluateStep | GenerateStep, context: StepContext
     return trained_combinations(step, context.experiment, context.catalog, context.run.around.by_step)
 
 
-def drop_unusable_skips(context: StepContext) -> None:
+def drop_unusable_skips(run: Run) -> None:
     """Drop stored skips that do not apply any more, so that every reader of the run can draw its cells."""
-    stored = context.run.around.by_step
-    for step in stored.keys() - usable_around(context.experiment, context.catalog, stored).keys():
-        context.run.draw_around(step, frozenset())
+    stored = run.around.by_step
+    for step in stored.keys() - usable_around(run.experiment, run.catalog, stored).keys():
+        run.draw_around(step, frozenset())
 
 
 def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext) -> None:

@@ -147,7 +147,7 @@ def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
 
 def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:
     """Run steps in order until one makes later steps wait; a step may ask the models of earlier train steps."""
-    drop_unusable_skips(context)
+    drop_unusable_skips(context.run)
     rows = context.journal.rows_by_student()
     for step in steps:
         kind = kind_of(step)
@@ -185,6 +185,7 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
         _locked(run, experiment, catalog, chosen),
         run.continued(experiment, catalog, has_made=lambda: bool(trained)),
     ):
+        drop_unusable_skips(run)
         for step in chosen:
             trained.append(train_step(experiment, step, run, progress))
     return trained
