@@ -21,6 +21,7 @@ from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.datasets.writing.decided_texts import DecidedTexts
 from skillmix.datasets.writing.draw_ahead import DrawAhead, key_of
 from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target
+from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe
 from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
@@ -283,6 +284,13 @@ def test_a_line_that_a_crash_cut_off_takes_no_other_with_it(tmp_path: Path) -> N
     ahead.begin([("w", "a", 0), ("w", "d", 1)])
 
     assert ConversationsAhead(tmp_path).untried == ahead.untried == {("w", "b", 0), ("w", "d", 1)}
+
+
+def test_a_note_of_conversations_ahead_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "ahead.jsonl").mkdir()
+
+    with pytest.raises(UserError, match=r"ahead\.jsonl cannot be read"):
+        ConversationsAhead(tmp_path)
 
 
 def candidates() -> Candidates:

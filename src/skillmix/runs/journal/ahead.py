@@ -64,10 +64,14 @@ def _events(file: Path) -> Iterator[tuple[str, StudentConversation]]:
         lines = file.read_bytes().splitlines()
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read: {error.strerror or error}.", hint="Nothing was changed. Check its permissions."
+        ) from None
     for line in lines:
         try:
             event, student, combination, generation = json.loads(line)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             continue
         if event in ("begun", "tried") and isinstance(generation, int):
             yield event, (str(student), str(combination), generation)
