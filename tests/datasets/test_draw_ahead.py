@@ -184,9 +184,15 @@ def test_the_texts_in_vain_are_no_more_than_the_device_holds(in_folder: Path) ->
     [("scripted:student?skill=0.7", "scripted:grader"), ("slotted:student?skill=0.7", "paid:grader")],
     ids=["served writer", "paid grader"],
 )
-def test_nothing_is_written_in_vain_where_calls_may_cost_money(in_folder: Path, writer: str, grader: str) -> None:
+@pytest.mark.parametrize(
+    "per_skill", [{}, {"ceiling": 2}, {"floor": 1, "ceiling": 4}], ids=["plain", "ceiling", "floor"]
+)
+def test_nothing_is_written_in_vain_where_calls_may_cost_money(
+    in_folder: Path, writer: str, grader: str, per_skill: dict[str, int]
+) -> None:
     graders = {"judge": {"model": grader, "rounds": 1}}
-    result = run_experiment(written(in_folder, writer=writer, graders=graders))
+    step = {"k": [1, 2, 3], "target": {1: 40, 2: 40, 3: 40}, "per_skill": per_skill} if per_skill else {}
+    result = run_experiment(written(in_folder, writer=writer, graders=graders, step=step))
 
     assert conversations_in(in_folder) == sum(y.written for y in result.datasets["d"].yields)
 

@@ -59,8 +59,8 @@ class DrawAhead:
         a ceiling may pass over the next candidates, and then only the first wave is sure.
         """
         target = self.sampler.target
-        if self.sampler.tried and (target.floor or target.ceiling is not None):
-            return 0
+        if target.floor or target.ceiling is not None:
+            return 0 if self.sampler.tried else self._within_room(target.kept - len(self.begun))
         return self._within_room(target.kept - self.full - len(self.undecided))
 
     def probably_needed(self) -> int:
