@@ -2,11 +2,12 @@
 
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog
+from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.grading.answers import plain_answer
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import Points
 from skillmix.report.archive import CodeEvidence
-from skillmix.report.cell_templates import cell_templates, distinct_runs, template_baselines
+from skillmix.report.cell_templates import cell_templates, template_baselines
 from skillmix.report.records import CellTemplates
 from skillmix.scores.cells import Cell, CellKey
 
@@ -61,7 +62,7 @@ def test_texts_without_full_marks_do_not_count() -> None:
 
 
 def test_short_texts_have_no_run_of_four_words() -> None:
-    assert distinct_runs(["We saw it."]) is None
+    assert distinct_share(corpus_of(["We saw it."]), 4) is None
 
 
 def test_the_baseline_is_that_of_the_combinations_of_the_run() -> None:

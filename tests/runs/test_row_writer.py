@@ -39,7 +39,7 @@ def rows(folder: Path, table: str) -> list[Any]:
 def test_many_rows_in_one_transaction_are_those_of_one_at_a_time(tmp_path: Path) -> None:
     with JournalWriter(tmp_path / "one") as journal:
         for number in range(COUNT):
-            journal.record_try(request(number), outcome(number), 0.5)
+            journal.record_tries([Try(request(number), outcome(number), 0.5, None)])
             journal.record(request(number), outcome(number))
     with JournalWriter(tmp_path / "many") as journal:
         journal.record(request(1), CallProblem("passing", "busy"))  # gives way to the reply

@@ -13,7 +13,8 @@ from skillmix.errors import UserError
 from skillmix.experiment.costs import load_prices
 from skillmix.runs.run import open_run
 from skillmix.steps.estimates import CallEstimate, estimate_table
-from skillmix.steps.run import dry_run, run_experiment
+from skillmix.steps.run import run_experiment
+from tests.steps.estimating import dry_run
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

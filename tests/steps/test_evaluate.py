@@ -24,8 +24,9 @@ from skillmix.runs.scheduler import StopReason
 from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import run_scores, scored_cells
 from skillmix.scores.status import run_status
-from skillmix.steps.run import StepFilter, dry_run, run_experiment
+from skillmix.steps.run import StepFilter, run_experiment
 from skillmix.steps.step_kind import RunResult
+from tests.steps.estimating import dry_run
 
 SMOKE = Path(__file__).parents[2] / "experiments/smoke.yaml"
 

@@ -1,6 +1,5 @@
 """Measure how far the texts with full marks are templates, and what a student that writes only templates would earn."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -8,6 +7,7 @@ from typing import Final
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.checkers.template_student import FORMS, Form, TemplateStudent
+from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import FULL_MARKS, Points, text_score
 from skillmix.report.archive import CodeEvidence
@@ -19,7 +19,6 @@ from skillmix.scores.cells import Cell
 MOST_BASELINE: Final = 200
 """The combinations of each setting and k that the template student writes about."""
 RUN: Final = 4
-_WORD = re.compile(r"\w+(?:'\w+)*")
 
 
 def cell_templates(
@@ -43,24 +42,8 @@ def cell_templates(
             for text in full[student, combination.id, grader]
             if all_generations or text.generation < len(planned)
         ]
-        distinct = distinct_runs(text.answer.text for text in texts)
+        distinct = distinct_share(corpus_of(text.answer.text for text in texts), RUN)
         yield CellTemplates(cell.key, len(texts), _repeated(texts, evidence), distinct)
-
-
-def distinct_runs(texts: Iterable[str]) -> float | None:
-    """The number of distinct four-word runs by that of all four-word runs; None if there is none.
-
-    >>> distinct_runs(["a b c d e", "A b c d."]), distinct_runs(["a b c"])
-    (0.6666666666666666, None)
-    """
-    seen: set[tuple[str, ...]] = set()
-    count = 0
-    for text in texts:
-        words = _WORD.findall(text.lower().replace("’", "'"))
-        runs = [tuple(words[start : start + RUN]) for start in range(len(words) - RUN + 1)]
-        seen.update(runs)
-        count += len(runs)
-    return len(seen) / count if count else None
 
 
 def _repeated(texts: Sequence[StudentText], evidence: Mapping[ConversationKey, CodeEvidence]) -> int | None:

@@ -202,13 +202,8 @@ def _locked(run: Run, experiment: Experiment, catalog: Catalog, steps: Sequence[
         yield
 
 
-def dry_run(path: Path, *, prices: Path | None, changes: Sequence[str] = ()) -> list[CallEstimate]:
-    """Estimate the calls, tokens, cost and GPU hours of every step, without a call."""
-    return estimate_experiment(load_experiment(path, changes=changes), prices=prices)
-
-
 def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[CallEstimate]:
-    """Estimate the steps of an experiment that is in memory."""
+    """Estimate the calls, tokens, cost and GPU hours of every step, without a call."""
     past = PastCalls(new_run(experiment.name))
     basis = EstimateBasis(experiment, load_catalog(experiment.catalog), load_prices(prices), past)
     return [estimate for step in experiment.steps for estimate in kind_of(step).estimates(step, basis)]

@@ -170,10 +170,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 (str(request.key), request.content_hash, cost_usd, now()),
             )
 
-    def record_try(self, request: Request, outcome: Outcome, seconds: float, *, cost_usd: float | None = None) -> None:
-        """Add a try to the append-only record of calls sent; only a try without a reply has a cost here."""
-        self.record_tries([Try(request, outcome, seconds, cost_usd)])
-
     def _count_lost(self) -> None:
         """Count the calls that were in flight when an earlier process died: they may have been billed."""
         with self.transaction():
