@@ -1,6 +1,7 @@
 """The README's commands run, its table is what they print, its tree is there, its links lead somewhere."""
 
 import io
+import json
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from skillmix.commands import main
+from skillmix.render.numbers import share_with_interval
 from tools import readme as readme_tool
 
 ROOT = Path(__file__).parents[1]
@@ -17,13 +19,21 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+COVERED = "skillmix run experiments/smoke.yaml"
+"""A command that takes half a minute; tests/steps run it."""
+
+
+def blocks(language: str, document: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", document, re.DOTALL)
+
+
+def read(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
 
 
 def commands() -> list[str]:
     lines = [line[2:].partition("   #")[0] for block in blocks("console") for line in block.splitlines()]
-    return [line.strip() for line in lines if line.startswith("skillmix")]
+    return [line.strip() for line in lines if line.startswith("skillmix") and line.strip() != COVERED]
 
 
 def test_the_commands_run(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,7 +51,26 @@ def test_the_table_is_that_of_the_example_run(in_folder: Path, capsys: pytest.Ca
 
     main(["scores", "demo"])
 
-    assert blocks("text")[0].strip() in capsys.readouterr().out
+    assert blocks("text", read("docs/commands.md"))[0].strip() in capsys.readouterr().out
+
+
+def test_the_graded_text_has_these_points_and_this_evidence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (text,) = re.findall(r"^> (.+)$", README, re.MULTILINE)
+    rows = re.findall(
+        r"^\| (?:(skill|topic): )?([^|(]+?)(?: \([^|]+\))? +\| +([01]) \| (.*?) +\|$", README, re.MULTILINE
+    )
+    skills = [name for kind, name, _, _ in rows if kind == "skill"]
+    (topic,) = (name for kind, name, _, _ in rows if kind == "topic")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{text}\n".encode())))
+
+    main(["grade-text", "--catalog", "verifiable", "--skills", ";".join(skills), "--topic", topic])
+
+    printed = dict(re.findall(r"^(.+?): ([01](?:  “[^”]*”)?)", capsys.readouterr().out, re.MULTILINE))
+    shown = {"topic" if kind == "topic" else name: f"{point}  {why}".strip() for kind, name, point, why in rows}
+    assert len(shown) == len(skills) + 3 == 5
+    assert printed == shown
 
 
 def test_the_graded_text_of_the_guide_is_what_the_command_prints(
@@ -61,9 +90,22 @@ def test_the_headline_is_that_of_the_result_it_names() -> None:
     result = readme_tool.named_result(README)
 
     assert readme_tool.headline(result) in README, "run `make readme`"
+    assert readme_tool.page(result) == (ROOT / readme_tool.PAGE).read_text(encoding="utf-8"), "run `make readme`"
     drawn = (ROOT / readme_tool.FIGURE).read_text(encoding="utf-8")
     assert f"drawn from {readme_tool.digest(result)}" in drawn, "run `make readme`"
     assert readme_tool.figure(result).count(b"<use") == drawn.count("<use")
+
+
+def test_each_number_of_the_finding_is_in_the_result() -> None:
+    document = json.loads(readme_tool.named_result(README).read_text(encoding="utf-8"))
+    finding = document.pop("finding")
+    shares = (share_with_interval(s["value"], s["low"], s["high"]) for s in document["scores"])
+    known = " ".join([*shares, *(f["sentence"] for f in document["findings"])])
+    quoted = re.findall(r"[+−]?\.\d\d(?: \[[^]]+\])?", finding)
+
+    assert len(quoted) >= 4
+    for number in quoted:
+        assert number in known, number
 
 
 def test_the_python_example_runs(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +125,7 @@ def test_make_targets_exist() -> None:
 
 
 def test_the_tree_is_there() -> None:
-    (tree,) = (block for block in blocks("text") if "├── render/" in block)
+    (tree,) = (block for block in blocks("text", read("docs/architecture.md")) if "├── render/" in block)
     names = re.findall(r"[├└]── ([\w.]+)/?", tree)
 
     for name in names:

@@ -1,7 +1,8 @@
-"""Write the README's headline figure and table from a committed result: `python tools/readme.py [RESULT.json]`.
+"""Write the finding in the README and the page of its tables from a result: `python tools/readme.py [RESULT.json]`.
 
-`tools/result.py` writes a result file and describes its form. The figure carries the hash of the result it was drawn
-from, so that a test can tell whether it is of this one.
+`tools/result.py` writes a result file and describes its form. The README gets the figure and the finding, and
+docs/results.md gets the tables. The figure carries the hash of the result it was drawn from, so that a test can tell
+whether it belongs to that result.
 """
 
 import json
@@ -19,22 +20,38 @@ from skillmix.scores.cells import CellScore
 
 ROOT = Path(__file__).parents[1]
 FIGURE = Path("docs/figures/headline.svg")
+PAGE = Path("docs/results.md")
+WRITTEN = "<!-- written by `make readme` from {0} -->"
 START, END = "<!-- headline: written by `make readme` from {0} -->", "<!-- end of headline -->"
 
 
 def headline(result: Path) -> str:
-    """The part of the README between its two marks."""
+    """The part of the README between its two marks: the figure and the finding."""
+    document = json.loads(result.read_text(encoding="utf-8"))
+    start = START.format(result.relative_to(ROOT).as_posix())
+    source = f"[All numbers, and how they were made]({PAGE.as_posix()})."
+    return "\n\n".join([start, f"{document['finding']} {source}", _picture(result, FIGURE), END])
+
+
+def page(result: Path) -> str:
+    """The document with the tables, the verdicts and what a reader must know to judge them."""
     document = json.loads(result.read_text(encoding="utf-8"))
     scores = [CellScore(**score) for score in document["scores"]]
-    picture = f"![Full marks against k, from {result.name}]({FIGURE.as_posix()})"
-    start = START.format(result.relative_to(ROOT).as_posix())
-    parts = [start, picture, headline_table(scores)]
+    parts = [f"# {document['title']}", WRITTEN.format(result.relative_to(ROOT).as_posix()), document["finding"]]
+    parts += [
+        f"{document['about']} The command: `{document['command']}`.",
+        _picture(result, FIGURE.relative_to("docs")),
+    ]
+    parts += ["Full marks, best of the generations, with 95 % intervals:", headline_table(scores)]
     valid = valid_table(scores)
     if valid is not None:
         about = "Full marks among texts with a valid format (hollow markers), one try, and the number of these texts:"
         parts += [about, valid]
-    note = f"{document['about']} Full marks, best of the generations, 95 % intervals: `{document['command']}`."
-    return "\n\n".join([*parts, note, "\n".join(f"- {fact}" for fact in facts(document, scores)), END])
+    return "\n\n".join([*parts, "\n".join(f"- {fact}" for fact in facts(document, scores))]) + "\n"
+
+
+def _picture(result: Path, path: Path) -> str:
+    return f"![Full marks against k, from {result.name}]({path.as_posix()})"
 
 
 def facts(document: Mapping[str, Any], scores: list[CellScore]) -> Iterator[str]:
@@ -90,12 +107,13 @@ def named_result(readme: str) -> Path:
 
 
 def main() -> None:
-    """Write both."""
+    """Write the figure, the page and the README's part."""
     file = ROOT / "README.md"
     readme = file.read_text(encoding="utf-8")
     result = (Path.cwd() / sys.argv[1]).resolve() if len(sys.argv) > 1 else named_result(readme)
     (ROOT / FIGURE).parent.mkdir(parents=True, exist_ok=True)
     (ROOT / FIGURE).write_bytes(figure(result))
+    (ROOT / PAGE).write_text(page(result), encoding="utf-8")
     file.write_text(with_headline(readme, headline(result)), encoding="utf-8")
 
 

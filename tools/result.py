@@ -1,7 +1,9 @@
-"""Write a result file from a finished run: `python -m tools.result RUN --about TEXT --command TEXT --output FILE`.
+"""Write a result file from a finished run: `python -m tools.result RUN --title TEXT … --output FILE`.
 
-A result file is a JSON object, and `tools/readme.py` makes the headline of the README from it:
+A result file is a JSON object, and `tools/readme.py` makes the headline of the README and docs/results.md from it:
 
+- `title` and `finding`: the title of the page, and the finding in two or three sentences (a test looks for each of its
+  numbers among the scores and the findings);
 - `about` and `command`: a paragraph about the experiment, and the command that ran it;
 - `graders`: for each grader its `model`, and whether it also chose the texts of a data set (`chose_texts`);
 - `scores`: what `skillmix scores --sets --json` prints;
@@ -12,7 +14,7 @@ A result file is a JSON object, and `tools/readme.py` makes the headline of the 
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,12 @@ from skillmix.scores.findings import findings
 from skillmix.scores.scoring import run_scores
 
 
-def result_of(name: str, *, about: str, command: str) -> dict[str, Any]:
-    """The result of a run, in the form that the module describes."""
+def result_of(name: str, *, words: Mapping[str, str]) -> dict[str, Any]:
+    """The result of a run, in the form that the module describes; `words` are the parts that a person writes."""
     run = open_run(name)
     reading = read_run(run, rules=None, archive=Archive(lambda file, content: None))
     return {
-        "about": about,
-        "command": command,
+        **words,
         "graders": graders_of(run),
         "scores": [score.json_row() for score in run_scores(run)],
         "findings": list(findings_of(reading)),
@@ -79,11 +80,14 @@ def main() -> None:
     """Write the result of the run that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--title", required=True, help="the title of the page")
+    parser.add_argument("--finding", required=True, help="the finding in two or three sentences")
     parser.add_argument("--about", required=True, help="a paragraph about the experiment")
     parser.add_argument("--command", required=True, help="the command that ran it")
     parser.add_argument("--output", required=True, type=Path, help="the result file, such as results/self-taught.json")
     options = parser.parse_args()
-    document = result_of(options.run, about=options.about, command=options.command)
+    words = {name: getattr(options, name) for name in ("title", "finding", "about", "command")}
+    document = result_of(options.run, words=words)
     options.output.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ RATES = {"base": "skill=0.2&marker=0.02", "m12": "skill=0.95"}
 def test_the_headline_says_what_its_numbers_are(in_folder: Path) -> None:
     make_world(in_folder, "world", RATES, settings=["held-out"], k=[2, 3], combinations=20, generations=2)
 
-    document = result_of("world", about="A world.", command="skillmix run world.yaml")
+    document = result_of("world", words={"about": "A world.", "command": "skillmix run world.yaml"})
 
     assert list(document) == ["about", "command", "graders", "scores", "findings", "data"]
     assert document["data"] == {"m12": {"1": 400, "2": 600}}
