@@ -13,8 +13,8 @@ from skillmix.training.data.micro_batches import pack
 from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.attention import packed_attention
 from skillmix.training.step.engine import Engine
+from skillmix.training.step.inputs import inputs_of
 from skillmix.training.step.optimizer import _functions
-from skillmix.training.step.packed_model import inputs_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 GPU = torch.device("cuda")

@@ -135,7 +135,7 @@ AttentionInterface.register(ATTENTION, attend)
 
 
 def _parts(bounds: torch.Tensor) -> list[slice]:
-    return [slice(start, end) for start, end in pairwise(bounds.tolist())]
+    return [slice(start, end) for start, end in pairwise(bounds.tolist()) if start < end]
 
 
 def _piece(tensor: torch.Tensor, part: slice, *, heads: int) -> torch.Tensor:
