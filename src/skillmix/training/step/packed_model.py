@@ -23,7 +23,7 @@ def compile_layers(layers: Any, *, is_lean: bool) -> None:
     """
     functorch_config.ban_recompute_materialized_backward = not is_lean
     for layer in layers:
-        layer.forward = _with_any_length(torch.compile(layer.forward))
+        layer.forward = _with_any_length(layer.forward, torch.compile(layer.forward))
 
 
 def set_recompute(layers: Any, *, is_on: bool) -> None:
@@ -33,15 +33,23 @@ def set_recompute(layers: Any, *, is_on: bool) -> None:
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
 
 
-def _with_any_length(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark the sizes that vary, so that the compiler does not specialise on the first ones."""
+def _with_any_length(forward: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark the sizes that vary, so that the compiler does not specialise on the first ones.
+
+    Without gradients the layer runs as it is: one validation would not pay for a second compilation.
+    """
 
     def call(hidden: torch.Tensor, **arguments: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(hidden, **arguments)
         cos, sin = arguments["position_embeddings"]
         for tensor in (hidden, cos, sin, arguments["position_ids"]):
             torch._dynamo.mark_dynamic(tensor, 1)
-        torch._dynamo.mark_dynamic(arguments["bounds"], 0)
-        return forward(hidden, **arguments)
+        # A number would be compiled in; the size of a tensor may vary.
+        arguments["longest"] = torch.empty((arguments["longest"], 0), device=hidden.device)
+        for tensor in (arguments["bounds"], arguments["longest"]):
+            torch._dynamo.mark_dynamic(tensor, 0)
+        return compiled(hidden, **arguments)
 
     return call
 
