@@ -172,6 +172,7 @@ class _Loop:
             return
         self._checkpoints.load(self._engine.optimizer, progress.steps)
         self._progress = progress
+        self._engine.first_step = progress.steps
         if self._recipe.token_budget is None and self._ranks.count == 1:
             self._engine.budget = progress.budget
 

@@ -13,10 +13,12 @@ from torch import nn
 from skillmix.errors import UserError
 from skillmix.experiment.precisions import AUTO, PRECISIONS, Precision
 from skillmix.hashing import digest
+from skillmix.runs.progress.terminal import say
 from skillmix.training.data.examples import Example
 from skillmix.training.data.micro_batches import MicroBatch, pack, split
 from skillmix.training.ranks import Ranks, shard
 from skillmix.training.recipe import TrainingRecipe
+from skillmix.training.step.compile_choice import compile_estimate, note_compiled
 from skillmix.training.step.inputs import (
     HostInputs,
     Inputs,
@@ -112,9 +114,12 @@ class Engine:
             shard(self.packed, ranks, reshard=recipe.reshard)
         self.optimizer = Optimizer(trained_parameters(model), recipe, precision=self.precision, low_halves=low_halves)
         self._has_dropout = has_dropout(model)
-        self._compile(model)
         set_recompute(self.packed.layers, is_on=recipe.recompute == "on")
         self.budget = recipe.token_budget
+        self.first_step = 0
+        """The first step that this process takes."""
+        self._is_compiled: bool | None = None
+        """Whether layers are compiled; None until the first step, whose size decides it."""
         self._longest = 0
         self._sums = torch.zeros(3, device=self.device)
         """Losses of answers, losses of replayed texts, and the norm of the gradient."""
@@ -126,6 +131,7 @@ class Engine:
 
     def prepare(self, examples: Sequence[Example]) -> PreparedStep:
         """Pack a step's examples; another thread may do so while the device works on the step before."""
+        self._choose_compile(examples)
         budget = self._find_budget(examples)
         answers, replay = (sum(_trained(e) for e in examples if e.is_replay == kind) for kind in (False, True))
         micro_batches = []
@@ -150,6 +156,8 @@ class Engine:
                 smaller = self._smaller(prepared.budget, examples, error)
             self._free()
             self.budget = smaller
+        if self._is_compiled and number == self.first_step:
+            note_compiled(self.packed.model)
         return OptimizerStep(
             answers=answers / max(1, prepared.answers),
             replay=replay / prepared.replay if prepared.replay else None,
@@ -161,6 +169,7 @@ class Engine:
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def validate(self, examples: Sequence[Example]) -> float:
         """Mean loss over the answers' tokens, without dropout."""
+        self._choose_compile(examples)
         trained = sum(_trained(e) for e in examples)
         total = torch.zeros((), device=self.device)
         self.packed.eval()
@@ -179,8 +188,25 @@ class Engine:
         self.optimizer.close()
         self.packed.release()
 
-    def _compile(self, model: Any) -> None:
-        if self.recipe.compile == "on" or (self.recipe.compile == "auto" and self.device.type == "cuda"):
+    def _choose_compile(self, examples: Sequence[Example]) -> None:
+        """Compile the layers if the recipe says so, or on a GPU if that pays for itself."""
+        if self._is_compiled is not None:
+            return
+        self._is_compiled = self.recipe.compile == "on"
+        model = self.packed.model
+        if self.recipe.compile == "auto" and self.device.type == "cuda":
+            steps = self.recipe.steps - self.first_step
+            estimate = compile_estimate(
+                model,
+                steps=steps,
+                tokens=sum(len(e.tokens) for e in examples),
+                is_recorded=self._recorder is not None,
+                ranks=self.ranks.count,
+            )
+            self._is_compiled = estimate.pays
+            if self.ranks.is_first:
+                say(estimate.sentence(steps=steps))
+        if self._is_compiled:
             size = sum(parameter.nbytes for parameter in model.parameters())
             compile_layers(self.packed.layers, is_lean=self.recipe.recompute != "off" and size > _LEAN_FROM)
 

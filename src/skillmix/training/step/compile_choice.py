@@ -1,0 +1,91 @@
+"""Whether compiling the layers pays for itself: the seconds that it saves in a training against those that it takes.
+
+Recorded passes launch nothing, so compiling saves only memory traffic there: small operations run together. Passes that
+are not recorded also save the launches of these operations.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from skillmix.hashing import digest
+
+_COLD: Final = 25.0
+"""Seconds of a compilation on an H200 machine, forward and backward."""
+_WARM: Final = 6.0
+"""The same if the kernels are on disk already."""
+_SAVED_BYTES: Final = (60, 30)
+"""Bytes that a compiled layer moves less per token: for each number of the hidden state, and of the inner layer."""
+_BANDWIDTH: Final = 3e12
+"""Bytes per second that small operations move on an H200."""
+_SAVED_LAUNCHES: Final = 3e-3
+"""Seconds of launches that a compiled layer saves in a micro-batch."""
+
+_compiled: set[str] = set()
+"""Architectures that this process has compiled."""
+
+
+class CompileEstimate(NamedTuple):
+    """The seconds that compiling saves and takes."""
+
+    saved: float
+    cost: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether a training is shorter with compiled layers."""
+        return self.saved > self.cost
+
+    def sentence(self, *, steps: int) -> str:
+        """The decision in words."""
+        verb = "compiles" if self.pays else "does not compile"
+        return (
+            f"compile: auto {verb} the layers: in {steps} steps it would save about {self.saved:.0f} s, and it takes "
+            f"about {self.cost:.0f} s"
+        )
+
+
+def compile_estimate(model: Any, *, steps: int, tokens: int, is_recorded: bool, ranks: int) -> CompileEstimate:
+    """Estimate a training of some steps, each of some tokens; all ranks come to the same estimate."""
+    config = model.config.get_text_config()
+    layers, hidden, inner = (
+        int(getattr(config, name, None) or 0) for name in ("num_hidden_layers", "hidden_size", "intermediate_size")
+    )
+    moved = layers * (_SAVED_BYTES[0] * hidden + _SAVED_BYTES[1] * inner)
+    saved = steps * (tokens / ranks * moved / _BANDWIDTH + (0.0 if is_recorded else _SAVED_LAUNCHES * layers))
+    return CompileEstimate(saved, _cost(architecture(model)) if ranks == 1 else _COLD)
+
+
+def architecture(model: Any) -> str:
+    """A name for all models that share their compiled layers."""
+    layers = [[name, type(module).__name__] for name, module in model.named_modules() if ".0." in name]
+    shapes = [list(parameter.shape) for name, parameter in model.named_parameters() if ".0." in name]
+    trained = [parameter.requires_grad for name, parameter in model.named_parameters() if ".0." in name]
+    return digest("compiled layers", torch.__version__, layers, shapes, trained).hex()[:16]
+
+
+def note_compiled(model: Any) -> None:
+    """Remember that the layers of a model were compiled, for this process and for later ones."""
+    name = architecture(model)
+    _compiled.add(name)
+    note = _note(name)
+    if note is not None:
+        try:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.touch()
+        except OSError:  # the next process estimates a cold compilation
+            pass
+
+
+def _cost(name: str) -> float:
+    if name in _compiled:
+        return 0.0
+    note = _note(name)
+    return _WARM if note is not None and note.is_file() else _COLD
+
+
+def _note(name: str) -> Path | None:
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return Path(folder) / f"skillmix-training-{name}" if folder else None
