@@ -182,8 +182,6 @@ class Engine:
 
     def close(self) -> None:
         """Release the model and the memory of its optimiser."""
-        if self.recordings is not None:
-            self.recordings.clear()
         self._free()
         self.optimizer.close()
         self.packed.release()
@@ -342,6 +340,8 @@ class Engine:
         return max(longest, budget * 3 // 4)
 
     def _free(self) -> None:
+        if self.recordings is not None:
+            self.recordings.clear()
         self.optimizer.drop_gradients()
         gc.collect()
         if self.device.type == "cuda":
