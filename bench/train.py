@@ -138,7 +138,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--precision", nargs="+", default=["auto"], help="ours")
     parser.add_argument("--budget", type=int, nargs="+", default=[0], help="ours: tokens of a micro-batch; 0 measures")
     parser.add_argument("--recompute", nargs="+", default=["auto"], help="ours: auto, on or off")
-    parser.add_argument("--compile", nargs="+", default=["auto"], choices=["auto", "on", "off"], help="ours")
+    parser.add_argument("--compile", nargs="+", choices=["auto", "on", "off"], help="ours; by default on, on a GPU")
     parser.add_argument(
         "--lora", type=int, nargs="+", default=[0], help="ours: rank of an adapter; 0 trains all weights"
     )
@@ -186,7 +186,8 @@ class Bench:
     def ours(self) -> None:
         """Every asked combination of settings."""
         given = self.arguments
-        settings = product(given.precision, given.recompute, given.budget, given.compile, given.lora)
+        compiled_or_not = given.compile or ["on" if self.device.type == "cuda" else "off"]
+        settings = product(given.precision, given.recompute, given.budget, compiled_or_not, given.lora)
         for precision, recompute, budget, compiled, rank in settings:
             label = f"ours, {precision}, recompute {recompute}, compile {compiled}{f', LoRA {rank}' if rank else ''}"
             recipe = TrainingRecipe(

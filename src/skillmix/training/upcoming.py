@@ -50,8 +50,8 @@ class UpcomingSteps:
 
     def _prepared(self, number: int) -> StepData:
         examples = self._data.step(number)
-        # The first step of a training finds the budget on the device, which is not for this thread.
-        prepared = None if self._engine.budget is None else self._engine.prepare(examples)
+        # The first step decides on the device how steps are packed, which is not for this thread.
+        prepared = self._engine.prepare(examples) if self._engine.is_ready else None
         return StepData(examples, prepared)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import LlamaConfig
 
 from skillmix.experiment.train_step import LoraSettings
 from skillmix.training.saving import with_adapter
@@ -27,9 +28,24 @@ def test_long_trainings_are_compiled_and_short_ones_are_not() -> None:
     short, long = estimate(model), estimate(model, steps=100_000_000)
 
     assert not short.pays and long.pays
-    assert short.sentence(steps=100).startswith("compile: auto does not compile the layers: in 100 steps")
-    assert long.sentence(steps=9).startswith("compile: auto compiles the layers")
+    assert short.sentence().startswith("compile: auto does not compile the layers: compiling takes about 10 s")
+    assert long.sentence().startswith("compile: auto compiles the layers")
+    assert short.sentence().endswith("saves about 0 s in 100 steps")
     assert estimate(model, is_recorded=False).saved > short.saved > estimate(model, ranks=2).saved
+
+
+def test_a_step_of_11_600_tokens_of_a_135m_model_saves_30_ms() -> None:
+    class Model:
+        """Only its sizes count."""
+
+        config = LlamaConfig(hidden_size=576, intermediate_size=1536, num_hidden_layers=30)
+
+        def named_modules(self) -> list[Any]:
+            return []
+
+        named_parameters = named_modules
+
+    assert estimate(Model(), steps=1, tokens=11_600).saved == pytest.approx(0.030, rel=0.02)
 
 
 def test_compiled_kernels_cost_less_in_another_process_and_nothing_in_this_one(

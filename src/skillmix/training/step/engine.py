@@ -118,21 +118,21 @@ class Engine:
         self.budget = recipe.token_budget
         self.first_step = 0
         """The first step that this process takes."""
-        self._is_compiled: bool | None = None
-        """Whether layers are compiled; None until the first step, whose size decides it."""
+        self.is_ready = False
+        """Whether the size of the first step has decided what is recorded and compiled, and the budget."""
+        self._is_compiled = recipe.compile == "on"
         self._longest = 0
         self._sums = torch.zeros(3, device=self.device)
         """Losses of answers, losses of replayed texts, and the norm of the gradient."""
-        self._recorder = recorder or self._own_recorder(model)
-        self.recordings = None if self._recorder is None else Recordings(self._recorder, self.optimizer)
+        self._recorder = recorder
+        self.recordings: Recordings | None = None
         self._blocks: dict[Shape, torch.Tensor] = {}
         """Device memory for the inputs of recorded passes."""
         self.before_micro_batch: Callable[[int], None] = lambda number: None
 
     def prepare(self, examples: Sequence[Example]) -> PreparedStep:
         """Pack a step's examples; another thread may do so while the device works on the step before."""
-        self._choose_compile(examples)
-        budget = self._find_budget(examples)
+        budget = self._begin(examples)
         answers, replay = (sum(_trained(e) for e in examples if e.is_replay == kind) for kind in (False, True))
         micro_batches = []
         for batch in self._batches(examples, budget):
@@ -149,13 +149,14 @@ class Engine:
             try:
                 with self._running():
                     self._gradients(number, prepared)
-                    self._update(number)
-                    answers, replay, norm = self._sums.tolist()
                 break
             except torch.OutOfMemoryError as error:
                 smaller = self._smaller(prepared.budget, examples, error)
             self._free()
             self.budget = smaller
+        with self._running():
+            self._update(number)
+            answers, replay, norm = self._sums.tolist()
         if self._is_compiled and number == self.first_step:
             note_compiled(self.packed.model)
         return OptimizerStep(
@@ -169,11 +170,11 @@ class Engine:
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def validate(self, examples: Sequence[Example]) -> float:
         """Mean loss over the answers' tokens, without dropout."""
-        self._choose_compile(examples)
+        budget = self._begin(examples)
         trained = sum(_trained(e) for e in examples)
         total = torch.zeros((), device=self.device)
         self.packed.eval()
-        for batch in self._batches(examples, self._find_budget(examples)):
+        for batch in self._batches(examples, budget):
             shares = np.full(len(batch.rows), 1 / trained)
             inputs = inputs_of(batch, shares=shares, longest=self._bound(batch.longest), device=self.device)
             total += self.packed(inputs)[0]
@@ -186,35 +187,45 @@ class Engine:
         self.optimizer.close()
         self.packed.release()
 
-    def _choose_compile(self, examples: Sequence[Example]) -> None:
+    def _begin(self, examples: Sequence[Example]) -> int:
+        """Decide at the first step what is recorded and compiled; return the token budget of a micro-batch."""
+        if not self.is_ready:
+            tokens = sum(len(e.tokens) for e in examples)
+            self._recorder = self._recorder or self._own_recorder(tokens)
+            if self._recorder is not None:
+                self.recordings = Recordings(self._recorder, self.optimizer)
+            self._compile(tokens)
+            if self.budget is None:
+                self.budget = self._found_budget(examples)
+            self.is_ready = True
+        return self.budget or 0
+
+    def _own_recorder(self, tokens: int) -> Recorder | None:
+        """A recorder for a small model on one GPU; None if recording gains nothing or cannot be done."""
+        is_recomputed = self.recipe.recompute == "on"
+        is_large = sum(parameter.numel() for parameter in self.packed.parameters()) >= _LARGE
+        if self.device.type != "cuda" or self.ranks.count > 1 or self._has_dropout or is_recomputed or is_large:
+            return None
+        # Recorded passes keep their memory, and passes of rare shapes run beside them.
+        return GraphRecorder(self.device) if self._sure_budget(min(tokens, self.budget or tokens)) else None
+
+    def _compile(self, tokens: int) -> None:
         """Compile the layers if the recipe says so, or on a GPU if that pays for itself."""
-        if self._is_compiled is not None:
-            return
-        self._is_compiled = self.recipe.compile == "on"
         model = self.packed.model
         if self.recipe.compile == "auto" and self.device.type == "cuda":
-            steps = self.recipe.steps - self.first_step
             estimate = compile_estimate(
                 model,
-                steps=steps,
-                tokens=sum(len(e.tokens) for e in examples),
+                steps=self.recipe.steps * self.recipe.trainings - self.first_step,
+                tokens=tokens,
                 is_recorded=self._recorder is not None,
                 ranks=self.ranks.count,
             )
             self._is_compiled = estimate.pays
             if self.ranks.is_first:
-                say(estimate.sentence(steps=steps))
+                say(estimate.sentence())
         if self._is_compiled:
             size = sum(parameter.nbytes for parameter in model.parameters())
             compile_layers(self.packed.layers, is_lean=self.recipe.recompute != "off" and size > _LEAN_FROM)
-
-    def _own_recorder(self, model: Any) -> Recorder | None:
-        """A recorder for a small model on one GPU; None if recording gains nothing or cannot be done."""
-        is_random = self._has_dropout or self.recipe.recompute == "on"
-        is_large = sum(parameter.numel() for parameter in model.parameters()) >= _LARGE
-        if self.device.type != "cuda" or self.ranks.count > 1 or is_random or is_large:
-            return None
-        return GraphRecorder(self.device)
 
     def _running(self) -> AbstractContextManager[None]:
         return nullcontext() if self._recorder is None else self._recorder.running()
@@ -283,19 +294,18 @@ class Engine:
         self._longest = max(self._longest, 1 << (max(128, longest) - 1).bit_length())
         return self._longest
 
-    def _find_budget(self, examples: Sequence[Example]) -> int:
-        if self.budget is None:
-            is_on_gpu = self.device.type == "cuda"
-            self.budget = self._sure_budget(examples) or self._measured_budget(examples) if is_on_gpu else _CPU_BUDGET
-        return self.budget
+    def _found_budget(self, examples: Sequence[Example]) -> int:
+        if self.device.type != "cuda":
+            return _CPU_BUDGET
+        return self._sure_budget(sum(len(e.tokens) for e in examples)) or self._measured_budget(examples)
 
-    def _sure_budget(self, examples: Sequence[Example]) -> int | None:
-        """Tokens that surely fit into memory, if a whole step does; None if that must be measured."""
+    def _sure_budget(self, tokens: int) -> int | None:
+        """Tokens that surely fit into memory; None if these are fewer than a whole step has."""
         bound = activation_bound(self.packed.causal.config)
         if bound is None or self.ranks.count > 1 or self.recipe.recompute == "on":
             return None
         budget = min(_LARGEST_BUDGET, bound.tokens(_SURE_SHARE * _free_memory()))
-        return budget if budget >= sum(len(e.tokens) for e in examples) else None
+        return budget if budget >= tokens else None
 
     def _measured_budget(self, examples: Sequence[Example]) -> int:
         """The tokens that fit into memory, extrapolated from two small micro-batches."""

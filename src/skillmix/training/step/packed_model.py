@@ -42,6 +42,8 @@ def _with_any_length(forward: Callable[..., Any], compiled: Callable[..., Any]) 
     def call(hidden: torch.Tensor, **arguments: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(hidden, **arguments)
+        if not hidden.requires_grad:  # the first layer below an adapter; it would be compiled apart
+            hidden = hidden.detach().requires_grad_()
         cos, sin = arguments["position_embeddings"]
         for tensor in (hidden, cos, sin, arguments["position_ids"]):
             torch._dynamo.mark_dynamic(tensor, 1)
