@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from skillmix.experiment.train_step import LoraSettings
 from skillmix.training.data.examples import Example
 from skillmix.training.data.micro_batches import pack
 from skillmix.training.recipe import TrainingRecipe
+from skillmix.training.saving import with_adapter
+from skillmix.training.step import engine as engine_module
 from skillmix.training.step import inputs as inputs_module
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.inputs import exact_shape, padded_shape, tokens_multiple
@@ -157,3 +160,60 @@ def test_a_batch_without_targets_has_one_row_of_no_weight() -> None:
 
 def _multiple(examples: list[Example]) -> int:
     return tokens_multiple(sum(len(e.tokens) for e in examples))
+
+
+def on_gpu(recipe: TrainingRecipe, monkeypatch: pytest.MonkeyPatch, *, model: Any = None, gib: float = 100) -> Engine:
+    """An engine that takes itself for one on a GPU, as far as its decisions go."""
+    monkeypatch.setattr(engine_module, "GraphRecorder", lambda device: Rerunner())
+    monkeypatch.setattr(engine_module, "_free_memory", lambda: int(gib * 2**30))
+    engine = Engine(model or tiny_model(), recipe)
+    engine.device = torch.device("cuda")
+    return engine
+
+
+def begun(engine: Engine) -> Engine:
+    engine._begin(random_step(0))
+    return engine
+
+
+def test_small_models_on_one_gpu_are_recorded_without_measuring_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = begun(on_gpu(TrainingRecipe(precision="fp32", compile="off"), monkeypatch))
+
+    assert engine.recordings is not None
+    assert engine.budget == 1 << 16
+
+
+@pytest.mark.parametrize("what", ["large", "dropout", "recompute", "little memory"])
+def test_other_trainings_are_not_recorded(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lora = LoraSettings(rank=4, alpha=8, dropout=0.1)
+    model = with_adapter(tiny_model(), lora, seed=0) if what == "dropout" else tiny_model()
+    recompute: Any = "on" if what == "recompute" else "auto"
+    recipe = TrainingRecipe(precision="fp32", compile="off", recompute=recompute, token_budget=500)
+    if what == "large":
+        monkeypatch.setattr(engine_module, "_LARGE", 1000)
+
+    engine = begun(on_gpu(recipe, monkeypatch, model=model, gib=1 if what == "little memory" else 100))
+
+    assert engine.recordings is None
+    assert engine.budget == 500
+
+
+def test_memory_is_measured_where_a_step_may_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = on_gpu(TrainingRecipe(precision="fp32", compile="off"), monkeypatch, gib=1)
+    monkeypatch.setattr(engine, "_measured_budget", lambda examples: 123)
+
+    assert begun(engine).budget == 123
+
+
+@pytest.mark.parametrize(("trainings", "is_compiled"), [(1, False), (1_000_000, True)])
+def test_auto_compiles_where_all_trainings_together_save_time(
+    trainings: int, is_compiled: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled: list[Any] = []
+    monkeypatch.setattr(engine_module, "compile_layers", lambda layers, is_lean: compiled.append(layers))
+    recipe = TrainingRecipe(precision="fp32", steps=1000, trainings=trainings)
+
+    begun(on_gpu(recipe, monkeypatch))
+
+    assert bool(compiled) == is_compiled
+    assert ("does not compile" in capsys.readouterr().err) != is_compiled
