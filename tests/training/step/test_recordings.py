@@ -16,7 +16,7 @@ from skillmix.training.saving import with_adapter
 from skillmix.training.step import engine as engine_module
 from skillmix.training.step import inputs as inputs_module
 from skillmix.training.step.engine import Engine
-from skillmix.training.step.inputs import exact_shape, padded_shape, tokens_multiple
+from skillmix.training.step.inputs import device_inputs, exact_shape, host_inputs, padded_shape, tokens_multiple
 from skillmix.training.step.recordings import Recordings
 from tests.training.tiny import distance, example, gradients_of, random_step, tiny_model, weights_of
 
@@ -143,6 +143,19 @@ def test_similar_micro_batches_have_the_same_shape() -> None:
         shapes.add(shape)
 
     assert len(shapes) <= 6
+
+
+def test_padding_adds_empty_examples_and_rows_of_no_weight_at_the_end() -> None:
+    batch = pack([example(50, seed=1), example(40, seed=2)], multiple=64)
+    shape = padded_shape(batch)
+
+    host = host_inputs(batch, shape, shares=np.full(len(batch.rows), 0.5), is_pinned=False)
+    inputs = device_inputs(host.block, shape, longest=64)
+
+    assert inputs.bounds.tolist() == [0, 50, 90, 128, 128]
+    assert inputs.shares.sum() == 0.5 * len(batch.rows) and inputs.is_target.sum() == len(batch.rows) < shape.rows
+    assert not inputs.is_target[len(batch.rows) :].any()
+    assert int(inputs.rows.min()) >= 0 and int(inputs.rows.max()) < shape.tokens == 128
 
 
 def test_a_ladder_wastes_little() -> None:
