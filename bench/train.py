@@ -3,8 +3,10 @@
     python bench/train.py --shape mistral-7b --what baseline ours trainer
     python bench/train.py --shape llama2-13b --what baseline ours
     python bench/train.py --shape smollm2-135m --what baseline ours trainer
+    python bench/train.py --shape smollm2-135m --what ours --batch 32 --length 370 --compile off on --lora 0 4
 
-Random weights of the real shapes; lengths normal(620, 150) clipped to 250 … 1,024, always the same. A useful token is
+Random weights of the real shapes; lengths normal(620, 150) clipped to 250 … 1,024, always the same; with `--length`, a
+normal distribution around it with a quarter of it as its spread, clipped to a third … 1,024. A useful token is
 one that is not padding; utilisation is 6 · N · useful tokens a second over 989 TFLOP/s, N all parameters. The baseline
 is tried at every setting for one step, and its best one is then measured. `--shape tiny --device cpu` is a rehearsal.
 """
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +30,12 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
+from skillmix.experiment.train_step import LoraSettings
 from skillmix.training.data.examples import Example
 from skillmix.training.recipe import TrainingRecipe
+from skillmix.training.saving import with_adapter
 from skillmix.training.step.engine import Engine
+from skillmix.training.upcoming import UpcomingSteps
 
 PEAK = 989e12
 BATCH = 64
@@ -55,7 +61,7 @@ class Result:
     utilisation: float
     gib: float
     step: float
-    """Seconds of one step of 64."""
+    """Seconds of one step."""
     first_loss: float
     first_norm: float | None
 
@@ -99,7 +105,7 @@ def main() -> None:
     model = build(shape, device)
     parameters = sum(p.numel() for p in model.parameters())
     del model
-    data = examples(shape, vocabulary=shape.config().vocab_size, trained=arguments.trained)
+    data = examples(shape, arguments)
     tokens = sum(len(e.tokens) for e in data)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
     note(f"{arguments.shape}: N = {parameters:,}; {len(data)} conversations, {tokens:,} tokens")
@@ -132,7 +138,12 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--precision", nargs="+", default=["auto"], help="ours")
     parser.add_argument("--budget", type=int, nargs="+", default=[0], help="ours: tokens of a micro-batch; 0 measures")
     parser.add_argument("--recompute", nargs="+", default=["auto"], help="ours: auto, on or off")
-    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--compile", nargs="+", choices=["auto", "on", "off"], help="ours; by default on, on a GPU")
+    parser.add_argument(
+        "--lora", type=int, nargs="+", default=[0], help="ours: rank of an adapter; 0 trains all weights"
+    )
+    parser.add_argument("--batch", type=int, default=BATCH, help="conversations of a step")
+    parser.add_argument("--length", type=float, help="mean length of a conversation in tokens")
     parser.add_argument("--profile", action="store_true", help="ours: where one step's time goes")
     parser.add_argument("--json", help="also write the table there")
     return parser.parse_args()
@@ -145,18 +156,19 @@ def build(shape: Shape, device: torch.device, dtype: torch.dtype = torch.bfloat1
         return AutoModelForCausalLM.from_config(shape.config(), dtype=dtype if device.type == "cuda" else torch.float32)
 
 
-def examples(shape: Shape, *, vocabulary: int, trained: float) -> list[Example]:
-    """A warm-up of 64 conversations and those that are measured: two answers each, behind two prompts."""
-    rng = np.random.default_rng(0)
+def examples(shape: Shape, arguments: argparse.Namespace) -> list[Example]:
+    """A warm-up and the conversations that are measured: two answers each, behind two prompts."""
+    rng, mean = np.random.default_rng(0), arguments.length
+    spread, shortest = (150, 250) if mean is None else (mean / 4, mean / 3)
     found = []
-    for number in range(BATCH + shape.conversations):
-        length = int(np.clip(rng.normal(620, 150), 250, 1024))
+    for number in range(arguments.batch + shape.conversations):
+        length = int(np.clip(rng.normal(mean or 620, spread), shortest, 1024))
         is_trained = np.zeros(length, dtype=bool)
-        answer, half = max(1, round(trained * length / 2)), length // 2
+        answer, half = max(1, round(arguments.trained * length / 2)), length // 2
         is_trained[half - answer : half] = True
         is_trained[length - answer :] = True
         is_trained[0] = False
-        tokens = rng.integers(0, vocabulary, length).astype(np.int32)
+        tokens = rng.integers(0, shape.config().vocab_size, length).astype(np.int32)
         found.append(Example(str(number), tokens, is_trained, is_replay=False))
     return found
 
@@ -168,16 +180,21 @@ class Bench:
         self, shape: Shape, device: torch.device, parameters: int, data: list[Example], arguments: argparse.Namespace
     ) -> None:
         self.shape, self.device, self.parameters, self.data = shape, device, parameters, data
-        self.arguments = arguments
+        self.arguments, self.batch = arguments, arguments.batch
         self.results: list[Result] = []
 
     def ours(self) -> None:
         """Every asked combination of settings."""
-        for precision in self.arguments.precision:
-            for recompute in self.arguments.recompute:
-                for budget in self.arguments.budget:
-                    label = f"ours, {precision}, recompute {recompute}"
-                    self._try(label, partial(self._ours, precision, recompute, budget or None))
+        given = self.arguments
+        compiled_or_not = given.compile or ["on" if self.device.type == "cuda" else "off"]
+        settings = product(given.precision, given.recompute, given.budget, compiled_or_not, given.lora)
+        for precision, recompute, budget, compiled, rank in settings:
+            label = f"ours, {precision}, recompute {recompute}, compile {compiled}{f', LoRA {rank}' if rank else ''}"
+            recipe = TrainingRecipe(
+                precision=precision, recompute=recompute, token_budget=budget or None, compile=compiled,
+                steps=len(self.data) // self.batch + 2, lora=LoraSettings(rank=rank) if rank else None,
+            )  # fmt: skip
+            self._try(label, partial(self._ours, recipe))
 
     def baseline(self) -> None:
         """Every setting for one short stretch, then the best for all."""
@@ -188,7 +205,7 @@ class Bench:
                 for micro in self.arguments.micro:
                     settings = {"micro": micro, "recompute": recompute, "precision": precision}
                     label = f"plain {precision}, micro-batch {micro}{', recompute' * recompute} (short)"
-                    few = BATCH + self.shape.screening
+                    few = self.batch + self.shape.screening
                     found = self._try(label, partial(self._baseline, few, **settings))
                     if found and (best is None or found.tokens_per_second > best[0].tokens_per_second):
                         best = found, settings
@@ -210,6 +227,11 @@ class Bench:
             for micro in self.arguments.micro:
                 label = f"TRL, padding-free, micro-batch {micro}{', recompute' * recompute}"
                 self._try(label, partial(self._trl, micro, recompute))
+
+    def batches(self, data: Sequence[Example]) -> Iterator[Sequence[Example]]:
+        """Steps, the last perhaps smaller."""
+        for start in range(0, len(data), self.batch):
+            yield data[start : start + self.batch]
 
     def _try(self, label: str, measure: Callable[[], Result]) -> Result | None:
         """A measurement, or why there is none; memory is free again after both."""
@@ -234,14 +256,13 @@ class Bench:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
 
-    def _ours(self, precision: Any, recompute: Any, budget: int | None) -> Result:
-        recipe = TrainingRecipe(
-            precision=precision, recompute=recompute, token_budget=budget,
-            compile="off" if self.arguments.no_compile else "auto",
-        )  # fmt: skip
-        engine = Engine(build(self.shape, self.device), recipe)
+    def _ours(self, recipe: TrainingRecipe) -> Result:
+        model = build(self.shape, self.device)
+        if recipe.lora is not None:
+            model = with_adapter(model, recipe.lora, seed=0)
+        engine = Engine(model, recipe)
         try:
-            steps = list(batches(self.data))
+            steps = list(self.batches(self.data))
             started = time.perf_counter()
             first = engine.step(0, steps[0])
             note(
@@ -250,8 +271,9 @@ class Bench:
             )
             engine.step(1, steps[0])
             timed = Stretch(self)
-            for number, step in enumerate(steps[1:], start=2):
-                done = engine.step(number, step)
+            with UpcomingSteps(Later(steps), engine, steps=len(steps) + 1) as upcoming:
+                for number in range(2, len(steps) + 1):
+                    done = engine.step(number, *upcoming.take(number))
             result = timed.result(steps[1:], loss=first.answers, norm=first.norm)
             note(f"  budget {engine.budget}, {done.micro_batches} micro-batches at the end")
             if self.arguments.profile:
@@ -283,7 +305,7 @@ class Bench:
             optimizer.zero_grad(set_to_none=True)
             return float(total), float(norm)
 
-        steps = list(batches(self.data[:count]))
+        steps = list(self.batches(self.data[:count]))
         loss, norm = step(steps[0])
         timed = Stretch(self)
         for conversations in steps[1:]:
@@ -327,14 +349,14 @@ class Bench:
 
     def _few(self) -> list[Example]:
         """A warm-up and what the baseline's settings are tried on, or twice as much where that is one step."""
-        return self.data[: BATCH + max(2 * BATCH, self.shape.screening)]
+        return self.data[: self.batch + max(2 * self.batch, self.shape.screening)]
 
     def _settings(self, micro: int, recompute: bool) -> dict[str, Any]:
         return {
             "output_dir": "/tmp/skillmix-bench",
             "per_device_train_batch_size": micro,
-            "gradient_accumulation_steps": BATCH // micro,
-            "max_steps": len(self._few()) // BATCH,
+            "gradient_accumulation_steps": self.batch // micro,
+            "max_steps": len(self._few()) // self.batch,
             "optim": "adamw_torch_fused",
             "learning_rate": 2e-5,
             "lr_scheduler_type": "constant",
@@ -353,7 +375,7 @@ class Bench:
 
     def _watched(self, watch: Any, trainer: Any) -> Result:
         losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-        steps = list(batches(self._few()))
+        steps = list(self.batches(self._few()))
         result: Result = watch.timed.result(steps[1:], loss=float(losses[0]), norm=None)
         return result
 
@@ -386,6 +408,18 @@ def watcher(bench: Bench) -> Any:
     return Watch()
 
 
+@dataclass(frozen=True)
+class Later:
+    """The data of the measured steps, whose numbers start at 2."""
+
+    given: Sequence[Sequence[Example]]
+    steps_per_epoch: int = 1
+
+    def step(self, number: int) -> Sequence[Example]:
+        """The examples of a step."""
+        return self.given[number - 1]
+
+
 class Stretch:
     """A stretch of time in which tokens are trained on."""
 
@@ -407,7 +441,7 @@ class Stretch:
             tokens_per_second=rate,
             utilisation=6 * self.bench.parameters * rate / PEAK,
             gib=torch.cuda.max_memory_reserved() / 2**30 if on_gpu else 0.0,
-            step=seconds / (sum(len(step) for step in steps) / BATCH),
+            step=seconds / (sum(len(step) for step in steps) / self.bench.batch),
             first_loss=loss,
             first_norm=norm,
         )
@@ -444,12 +478,6 @@ def padded(conversations: Sequence[Example], device: torch.device) -> dict[str, 
         labels[place, :length] = np.where(example.is_trained, example.tokens, -100)
     names = {"input_ids": tokens, "labels": labels, "attention_mask": mask}
     return {name: torch.from_numpy(array).to(device) for name, array in names.items()}
-
-
-def batches(data: Sequence[Example]) -> Iterator[Sequence[Example]]:
-    """Steps of 64, the last perhaps smaller."""
-    for start in range(0, len(data), BATCH):
-        yield data[start : start + BATCH]
 
 
 def profile(step: Callable[[], Any]) -> None:

@@ -13,8 +13,9 @@ from skillmix.training.data.micro_batches import pack
 from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.attention import packed_attention
 from skillmix.training.step.engine import Engine
+from skillmix.training.step.inputs import inputs_of
 from skillmix.training.step.optimizer import _functions
-from skillmix.training.step.packed_model import inputs_of
+from skillmix.training.step.recordings import GraphRecorder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 GPU = torch.device("cuda")
@@ -28,8 +29,7 @@ def test_replacing_one_conversation_leaves_the_others_bit_identical(is_compiled:
     others = conversations(8, seed=1)
     changed = [*examples[:3], replaced(examples[3], others[3]), *examples[4:]]
 
-    with torch.no_grad():
-        before, after = (engine.packed.hidden_states(on_gpu(chosen)) for chosen in (examples, changed))
+    before, after = (engine.packed.hidden_states(on_gpu(chosen)).detach() for chosen in (examples, changed))
 
     bounds = pack(examples).bounds
     same = torch.ones(bounds[-1], dtype=torch.bool)
@@ -88,6 +88,23 @@ def test_updates_on_the_gpu_draw_the_noise_of_the_cpu(precision: str) -> None:
     # Only a rounding of the last float32 bit may tell them apart, and it seldom crosses a border of bfloat16.
     equal = [float((a == b).float().mean()) for a, b in zip(*copies, strict=True)]
     assert equal[0] > 0.999, equal
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_recorded_steps_agree_with_steps_that_ran(is_compiled: bool) -> None:
+    class NeverRecords(GraphRecorder):
+        def record(self, work: Any) -> None:
+            return None
+
+    recipe = TrainingRecipe(precision="bf16-master", compile="on" if is_compiled else "off", learning_rate=1e-4)
+    recorded, plain = Engine(model(), recipe), Engine(model(), recipe, recorder=NeverRecords(GPU))
+    steps = [conversations(8, seed=number % 3) for number in range(12)]
+
+    found = [recorded.step(number, step) for number, step in enumerate(steps)]
+    expected = [plain.step(number, step) for number, step in enumerate(steps)]
+
+    assert recorded.recordings is not None and recorded.recordings.count > 1 and not recorded.recordings.failed
+    assert [step.answers for step in found] == pytest.approx([step.answers for step in expected], rel=1e-3)
 
 
 def model(dtype: torch.dtype = torch.bfloat16) -> Any:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from skillmix.errors import UserError
+from skillmix.experiment.experiment import load_experiment
 from skillmix.experiment.train_step import TrainStep
-from skillmix.training.job import check_data, sources_of
+from skillmix.models.checkpoints import Checkpoint
+from skillmix.training.job import Job, check_data, sources_of
 
 SHIPPED = Path(__file__).parents[2] / "data" / "self-taught"
 LINE = json.dumps({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]})
@@ -74,3 +76,14 @@ def test_odd_values_are_told_all_at_once_before_anything_is_trained(
         with pytest.raises(UserError) as error:
             refuse()
         assert all(place in error.value.message for place in places), error.value.message
+
+
+def test_later_trainings_of_the_same_kind_share_their_compiled_layers() -> None:
+    experiment = load_experiment(Path(__file__).parents[2] / "experiments" / "self-taught.yaml")
+    trainings = {}
+    for one in experiment.steps:
+        if isinstance(one, TrainStep):
+            job = Job(experiment, one, Path(), "", Checkpoint(Path()), [], Path())
+            trainings[one.name] = job.trainings
+
+    assert trainings == {"m1": 4, "m12": 3, "m123": 2, "m1-more": 1, "adapter": 1}

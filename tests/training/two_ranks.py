@@ -53,7 +53,7 @@ class Interrupted(Steps):
 
 def trace(name: str, ranks: Ranks) -> dict[str, Any]:
     """Losses, norms and whole updates of every step."""
-    setattr(loss, "_LOGITS", 97 * 5)  # noqa: B010, five rows are a chunk
+    setattr(loss, "LOGITS", 97 * 5)  # noqa: B010, five rows are a chunk
     model = with_adapter(tiny_model(), LoraSettings(rank=4, alpha=40), seed=0) if name == "adapter" else tiny_model()
     engine = Engine(model, RECIPES[name], ranks)
     rows, updates = [], []

@@ -94,7 +94,7 @@ def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[Trai
         replay=_replay(job, encoder),
         replay_ratio=step.replay.ratio if step.replay else 0.0,
     )
-    return data, TrainingRecipe.of(step, steps=steps, seed=job.seed)
+    return data, TrainingRecipe.of(step, steps=steps, seed=job.seed, trainings=job.trainings)
 
 
 def _replay(job: Job, encoder: Encoder) -> Replay | None:

@@ -20,6 +20,7 @@ from skillmix.training.log import TRAINING_LOG, Row, append_row, cut_log
 from skillmix.training.ranks import Ranks, gather, joined_ranks
 from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.engine import Engine, OptimizerStep
+from skillmix.training.upcoming import UpcomingSteps
 
 _PEAKS: Final = {"H100": 989e12, "H200": 989e12, "H800": 989e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12}
 """Dense bfloat16 operations per second as the makers state them, by a part of the device's name."""
@@ -143,6 +144,7 @@ class _Loop:
         self._stopwatch = Stopwatch(model, steps=recipe.steps, ranks=self._ranks.count)
         self._engine = Engine(model, recipe, self._ranks)
         self._checkpoints = Checkpoints(folder / "checkpoints", self._ranks)
+        self._upcoming = UpcomingSteps(data, self._engine, steps=recipe.steps)
         self._log = folder / TRAINING_LOG
         self._progress = Progress(steps=0, seed=recipe.seed)
         self._saved_at = time.monotonic()
@@ -152,7 +154,7 @@ class _Loop:
             self._resume()
         if self._ranks.is_first:
             cut_log(self._log, before=self._progress.steps)
-        with finishing_steps(self._ranks) as interruption:
+        with finishing_steps(self._ranks) as interruption, self._upcoming:
             while self._progress.steps < self._recipe.steps and not self._has_lost_patience():
                 row = self._step(self._progress.steps)
                 self._write(row)
@@ -170,13 +172,14 @@ class _Loop:
             return
         self._checkpoints.load(self._engine.optimizer, progress.steps)
         self._progress = progress
+        self._engine.first_step = progress.steps
         if self._recipe.token_budget is None and self._ranks.count == 1:
             self._engine.budget = progress.budget
 
     def _step(self, number: int) -> dict[str, Any]:
         started = time.perf_counter()
-        examples = self._data.step(number)
-        step = self._engine.step(number, examples)
+        examples, prepared = self._upcoming.take(number)
+        step = self._engine.step(number, examples, prepared)
         self._stop_if_not_finite(number, step, examples)
         seconds = time.perf_counter() - started
         pace = self._stopwatch.after(number, tokens=step.tokens, seconds=seconds)

@@ -14,13 +14,15 @@ class TrainingRecipe(RecipeSettings):
     gamma: float = DEFAULT_GAMMA
     """Weight of the mean loss over replayed tokens; the mean over answer tokens has weight 1."""
     seed: int = 0
+    trainings: int = 1
+    """Trainings of this architecture that the process is to run, this one included; they share compiled layers."""
 
     @classmethod
-    def of(cls, settings: RecipeSettings, *, steps: int, seed: int) -> "TrainingRecipe":
+    def of(cls, settings: RecipeSettings, *, steps: int, seed: int, trainings: int = 1) -> "TrainingRecipe":
         """The recipe of a train step, once its data are counted."""
         fields = {name: getattr(settings, name) for name in RecipeSettings.model_fields}
         gamma = settings.replay.gamma if settings.replay else 0.0
-        return cls(**{**fields, "steps": steps, "gamma": gamma, "seed": seed})
+        return cls(**{**fields, "steps": steps, "gamma": gamma, "seed": seed, "trainings": trainings})
 
     def rate_at(self, step: int) -> float:
         """Learning rate of a step, counted from 0: a linear warm-up that starts above zero, then the schedule.

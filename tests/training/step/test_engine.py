@@ -37,7 +37,7 @@ def padded_gradients(model: Any, examples: list[Example], gamma: float) -> tuple
 
 
 def test_unpadded_equals_padded_on_twenty_random_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_module, "_LOGITS", 97 * 11)  # so that eleven rows are one chunk
+    monkeypatch.setattr(loss_module, "LOGITS", 97 * 11)  # so that eleven rows are one chunk
     engine = Engine(tiny_model(), STILL)
     for number in range(20):
         examples = random_step(number, longest=120)
@@ -107,7 +107,8 @@ def test_what_does_not_fit_alone_is_said() -> None:
 
 def test_replaced_tokens_of_one_example_leave_the_others_alone() -> None:
     from skillmix.training.data.micro_batches import pack
-    from skillmix.training.step.packed_model import PackedModel, inputs_of
+    from skillmix.training.step.inputs import inputs_of
+    from skillmix.training.step.packed_model import PackedModel
 
     packed = PackedModel(tiny_model())
     examples = [example(length, seed=length) for length in (30, 41, 17)]

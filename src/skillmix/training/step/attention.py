@@ -111,14 +111,17 @@ def attend(
     attention_mask: torch.Tensor | None,
     *,
     bounds: torch.Tensor,
-    longest: int,
+    longest: int | torch.Tensor,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The function that transformers calls: (1, heads, tokens, size) in, (1, tokens, heads, size) out."""
+    """The function that transformers calls: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
+
+    In compiled layers `longest` is a tensor of that length.
+    """
     if dropout or softcap:
         # Models with such settings are refused earlier; a model that asks for it without a setting is refused here.
         raise UserError(
@@ -126,6 +129,7 @@ def attend(
             hint="Packed conversations are trained without either.",
         )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    longest = longest.shape[0] if isinstance(longest, torch.Tensor) else longest
     window = _WHOLE if sliding_window is None or sliding_window >= longest else sliding_window - 1
     outputs, _sums = packed_attention(query, key, value, bounds, longest, scaling or query.shape[-1] ** -0.5, window)
     return outputs[None], None
@@ -135,7 +139,7 @@ AttentionInterface.register(ATTENTION, attend)
 
 
 def _parts(bounds: torch.Tensor) -> list[slice]:
-    return [slice(start, end) for start, end in pairwise(bounds.tolist())]
+    return [slice(start, end) for start, end in pairwise(bounds.tolist()) if start < end]
 
 
 def _piece(tensor: torch.Tensor, part: slice, *, heads: int) -> torch.Tensor:

@@ -4,7 +4,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -13,13 +13,28 @@ from torch import nn
 from skillmix.errors import UserError
 from skillmix.experiment.precisions import AUTO, PRECISIONS, Precision
 from skillmix.hashing import digest
+from skillmix.runs.progress.terminal import say
 from skillmix.training.data.examples import Example
 from skillmix.training.data.micro_batches import MicroBatch, pack, split
 from skillmix.training.ranks import Ranks, shard
 from skillmix.training.recipe import TrainingRecipe
+from skillmix.training.step.compile_choice import compile_estimate, note_compiled
+from skillmix.training.step.inputs import (
+    HostInputs,
+    Inputs,
+    Shape,
+    device_inputs,
+    exact_shape,
+    host_inputs,
+    inputs_of,
+    padded_shape,
+    tokens_multiple,
+)
+from skillmix.training.step.memory import activation_bound
 from skillmix.training.step.optimizer import Optimizer
-from skillmix.training.step.packed_model import PackedModel, compile_layers, inputs_of, set_recompute
+from skillmix.training.step.packed_model import PackedModel, compile_layers, set_recompute
 from skillmix.training.step.precision import DTYPES, split_weights
+from skillmix.training.step.recordings import GraphRecorder, Recorder, Recordings
 
 
 def has_dropout(model: Any) -> bool:
@@ -44,8 +59,12 @@ _CPU_BUDGET: Final = 4096
 _LARGEST_BUDGET: Final = 1 << 16
 _ACTIVATION_SHARE: Final = 0.9
 """Share of the free memory that activations may take."""
+_SURE_SHARE: Final = 0.4
+"""Share of the free memory that activations may take by their upper bound, so that nothing need be measured."""
 _STATE_SHARE: Final = 0.8
 """Share of a GPU's memory that weights and state may take in a precision that `auto` chooses."""
+_LARGE: Final = 1e9
+"""Weights from which on a model's kernels take longer than their launches, so that recording gains nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +81,29 @@ class OptimizerStep:
     micro_batches: int
 
 
+class PreparedStep(NamedTuple):
+    """The micro-batches of a step in host memory."""
+
+    budget: int
+    micro_batches: list[HostInputs]
+    answers: int
+    """Targets in answers."""
+    replay: int
+    """Targets in replayed texts."""
+    tokens: int
+
+
 class Engine:
     """A model with its optimiser, which takes optimiser steps."""
 
-    def __init__(self, model: Any, recipe: TrainingRecipe, ranks: Ranks = Ranks()) -> None:  # noqa: B008, it is frozen
+    def __init__(
+        self,
+        model: Any,
+        recipe: TrainingRecipe,
+        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        *,
+        recorder: Recorder | None = None,
+    ) -> None:
         self.recipe, self.ranks = recipe, ranks
         self.device: torch.device = next(model.parameters()).device
         self.packed = PackedModel(model)
@@ -76,35 +114,67 @@ class Engine:
             shard(self.packed, ranks, reshard=recipe.reshard)
         self.optimizer = Optimizer(trained_parameters(model), recipe, precision=self.precision, low_halves=low_halves)
         self._has_dropout = has_dropout(model)
-        if recipe.compile == "on" or (recipe.compile == "auto" and self.device.type == "cuda"):
-            size = sum(parameter.nbytes for parameter in model.parameters())
-            compile_layers(self.packed.layers, is_lean=recipe.recompute != "off" and size > _LEAN_FROM)
         set_recompute(self.packed.layers, is_on=recipe.recompute == "on")
         self.budget = recipe.token_budget
+        self.first_step = 0
+        """The first step that this process takes."""
+        self.is_ready = False
+        """Whether the size of the first step has decided what is recorded and compiled, and the budget."""
+        self._is_compiled = recipe.compile == "on"
         self._longest = 0
+        self._sums = torch.zeros(3, device=self.device)
+        """Losses of answers, losses of replayed texts, and the norm of the gradient."""
+        self._recorder = recorder
+        self.recordings: Recordings | None = None
+        self._blocks: dict[Shape, torch.Tensor] = {}
+        """Device memory for the inputs of recorded passes."""
         self.before_micro_batch: Callable[[int], None] = lambda number: None
 
-    def step(self, number: int, examples: Sequence[Example]) -> OptimizerStep:
+    def prepare(self, examples: Sequence[Example]) -> PreparedStep:
+        """Pack a step's examples; another thread may do so while the device works on the step before."""
+        budget = self._begin(examples)
+        answers, replay = (sum(_trained(e) for e in examples if e.is_replay == kind) for kind in (False, True))
+        micro_batches = []
+        for batch in self._batches(examples, budget):
+            shares = np.where(batch.is_replay, self.recipe.gamma / max(1, replay), 1 / max(1, answers))
+            shape = exact_shape(batch) if self._recorder is None else padded_shape(batch)
+            micro_batches.append(host_inputs(batch, shape, shares=shares, is_pinned=self.device.type == "cuda"))
+        return PreparedStep(budget, micro_batches, answers, replay, sum(len(e.tokens) for e in examples))
+
+    def step(self, number: int, examples: Sequence[Example], prepared: PreparedStep | None = None) -> OptimizerStep:
         """Take one step; if memory runs out, compute its gradients again from smaller micro-batches."""
-        budget = self._find_budget(examples)
         while True:
+            if prepared is None or prepared.budget != self.budget:
+                prepared = self.prepare(examples)
             try:
-                step, norm = self._gradients(number, examples, budget)
+                with self._running():
+                    self._gradients(number, prepared)
                 break
             except torch.OutOfMemoryError as error:
-                budget = self._smaller(budget, examples, error)
+                smaller = self._smaller(prepared.budget, examples, error)
             self._free()
-            self.budget = budget
-        self.optimizer.apply(number, norm=norm)
-        return step
+            self.budget = smaller
+        with self._running():
+            self._update(number)
+            answers, replay, norm = self._sums.tolist()
+        if self._is_compiled and number == self.first_step:
+            note_compiled(self.packed.model)
+        return OptimizerStep(
+            answers=answers / max(1, prepared.answers),
+            replay=replay / prepared.replay if prepared.replay else None,
+            norm=norm,
+            tokens=prepared.tokens,
+            micro_batches=len(prepared.micro_batches),
+        )
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def validate(self, examples: Sequence[Example]) -> float:
         """Mean loss over the answers' tokens, without dropout."""
+        budget = self._begin(examples)
         trained = sum(_trained(e) for e in examples)
         total = torch.zeros((), device=self.device)
         self.packed.eval()
-        for batch in self._batches(examples, self._find_budget(examples)):
+        for batch in self._batches(examples, budget):
             shares = np.full(len(batch.rows), 1 / trained)
             inputs = inputs_of(batch, shares=shares, longest=self._bound(batch.longest), device=self.device)
             total += self.packed(inputs)[0]
@@ -117,44 +187,100 @@ class Engine:
         self.optimizer.close()
         self.packed.release()
 
-    def _gradients(self, number: int, examples: Sequence[Example], budget: int) -> tuple[OptimizerStep, torch.Tensor]:
-        """Compute a step's gradients; return its losses, and the norm as a tensor."""
-        batches = self._batches(examples, budget)
-        answers, replay = (sum(_trained(e) for e in examples if e.is_replay == kind) for kind in (False, True))
-        sums = torch.zeros(3, device=self.device)
-        for index, batch in enumerate(batches):
+    def _begin(self, examples: Sequence[Example]) -> int:
+        """Decide at the first step what is recorded and compiled; return the token budget of a micro-batch."""
+        if not self.is_ready:
+            tokens = sum(len(e.tokens) for e in examples)
+            self._recorder = self._recorder or self._own_recorder(tokens)
+            if self._recorder is not None:
+                self.recordings = Recordings(self._recorder, self.optimizer)
+            self._compile(tokens)
+            if self.budget is None:
+                self.budget = self._found_budget(examples)
+            self.is_ready = True
+        return self.budget or 0
+
+    def _own_recorder(self, tokens: int) -> Recorder | None:
+        """A recorder for a small model on one GPU; None if recording gains nothing or cannot be done."""
+        is_recomputed = self.recipe.recompute == "on"
+        is_large = sum(parameter.numel() for parameter in self.packed.parameters()) >= _LARGE
+        if self.device.type != "cuda" or self.ranks.count > 1 or self._has_dropout or is_recomputed or is_large:
+            return None
+        # Recorded passes keep their memory, and passes of rare shapes run beside them.
+        return GraphRecorder(self.device) if self._sure_budget(min(tokens, self.budget or tokens)) else None
+
+    def _compile(self, tokens: int) -> None:
+        """Compile the layers if the recipe says so, or on a GPU if that pays for itself."""
+        model = self.packed.model
+        if self.recipe.compile == "auto" and self.device.type == "cuda":
+            estimate = compile_estimate(
+                model,
+                steps=self.recipe.steps * self.recipe.trainings - self.first_step,
+                tokens=tokens,
+                is_recorded=self._recorder is not None,
+                ranks=self.ranks.count,
+            )
+            self._is_compiled = estimate.pays
+            if self.ranks.is_first:
+                say(estimate.sentence())
+        if self._is_compiled:
+            size = sum(parameter.nbytes for parameter in model.parameters())
+            compile_layers(self.packed.layers, is_lean=self.recipe.recompute != "off" and size > _LEAN_FROM)
+
+    def _running(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._recorder is None else self._recorder.running()
+
+    def _gradients(self, number: int, prepared: PreparedStep) -> None:
+        """Sum up a step's gradients and its losses."""
+        self._sums.zero_()
+        for index, host in enumerate(prepared.micro_batches):
             self.before_micro_batch(index)
             self.optimizer.begin(number, index)
             with self._dropout_seed(number, index):
-                sums[:2] += self._backward(batch, answers=answers, replay=replay)
-        sums[2] = self.optimizer.squares()
-        sums = self.ranks.summed(sums)
-        norm = sums[2].sqrt()
-        answers_loss, replay_loss, norm_value = torch.cat([sums[:2], norm[None]]).tolist()
-        step = OptimizerStep(
-            answers=answers_loss / max(1, answers),
-            replay=replay_loss / replay if replay else None,
-            norm=norm_value,
-            tokens=sum(len(e.tokens) for e in examples),
-            micro_batches=len(batches),
-        )
-        return step, norm
+                self._micro_batch(host, is_first=index == 0)
+
+    def _micro_batch(self, host: HostInputs, *, is_first: bool) -> None:
+        longest = self._bound(host.longest)
+        if self.recordings is None:
+            block = host.block.to(self.device, non_blocking=True)
+            self._backward(device_inputs(block, host.shape, longest=longest))
+            return
+        block = self._blocks.setdefault(host.shape, torch.empty_like(host.block, device=self.device))
+        block.copy_(host.block, non_blocking=True)
+        inputs = device_inputs(block, host.shape, longest=longest)
+        self.recordings.run((host.shape, longest, is_first), lambda: self._backward(inputs))
+
+    def _update(self, number: int) -> None:
+        """Update the weights, unless a loss or the gradient is not finite."""
+        self.optimizer.begin_update(number)
+        if self.recordings is None:
+            self._finish()
+        else:
+            self.recordings.run(("update", frozenset(self.optimizer.untouched)), self._finish)
+
+    def _finish(self) -> None:
+        self._sums[2] = self.optimizer.squares()
+        self.ranks.summed(self._sums)
+        self._sums[2].sqrt_()
+        self.optimizer.update(self._sums[2], is_finite=self._sums.isfinite().all())
 
     def _batches(self, examples: Sequence[Example], budget: int) -> list[MicroBatch]:
-        multiple = _FILL if self.device.type == "cuda" else 1
         groups = split([len(e.tokens) for e in examples], budget=budget, ranks=self.ranks.count)[self.ranks.own]
-        return [pack([examples[i] for i in group], multiple=multiple) for group in groups]
+        chosen = [[examples[index] for index in group] for group in groups]
+        return [pack(group, multiple=self._multiple(group)) for group in chosen]
 
-    def _backward(self, batch: MicroBatch, *, answers: int, replay: int) -> torch.Tensor:
-        """Run a micro-batch forward and backward; return the summed losses of answers and of replay."""
-        shares = np.where(batch.is_replay, self.recipe.gamma / max(1, replay), 1 / max(1, answers))
-        inputs = inputs_of(batch, shares=shares, longest=self._bound(batch.longest), device=self.device)
+    def _multiple(self, examples: Sequence[Example]) -> int:
+        if self._recorder is not None:
+            return tokens_multiple(sum(len(e.tokens) for e in examples))
+        return _FILL if self.device.type == "cuda" else 1
+
+    def _backward(self, inputs: Inputs) -> None:
+        """Run a micro-batch forward and backward; add up the losses of answers and of replay."""
         loss, losses = self.packed(inputs)
         loss.backward()
-        if not len(batch.rows):  # `inputs_of` adds a dummy target, whose loss does not count
-            return torch.zeros(2, device=self.device)
+        losses = losses.detach() * inputs.is_target
         replay_loss = (losses * inputs.is_replay).sum()
-        return torch.stack([losses.sum() - replay_loss, replay_loss]).detach()
+        self._sums[:2] += torch.stack([losses.sum() - replay_loss, replay_loss])
 
     def _dropout_seed(self, number: int, micro_batch: int) -> AbstractContextManager[None]:
         if not self._has_dropout:
@@ -168,10 +294,18 @@ class Engine:
         self._longest = max(self._longest, 1 << (max(128, longest) - 1).bit_length())
         return self._longest
 
-    def _find_budget(self, examples: Sequence[Example]) -> int:
-        if self.budget is None:
-            self.budget = self._measured_budget(examples) if self.device.type == "cuda" else _CPU_BUDGET
-        return self.budget
+    def _found_budget(self, examples: Sequence[Example]) -> int:
+        if self.device.type != "cuda":
+            return _CPU_BUDGET
+        return self._sure_budget(sum(len(e.tokens) for e in examples)) or self._measured_budget(examples)
+
+    def _sure_budget(self, tokens: int) -> int | None:
+        """Tokens that surely fit into memory; None if these are fewer than a whole step has."""
+        bound = activation_bound(self.packed.causal.config)
+        if bound is None or self.ranks.count > 1 or self.recipe.recompute == "on":
+            return None
+        budget = min(_LARGEST_BUDGET, bound.tokens(_SURE_SHARE * _free_memory()))
+        return budget if budget >= tokens else None
 
     def _measured_budget(self, examples: Sequence[Example]) -> int:
         """The tokens that fit into memory, extrapolated from two small micro-batches."""
@@ -192,13 +326,13 @@ class Engine:
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
             self.optimizer.begin(0, 0)
-            self._backward(probe, answers=len(probe.rows), replay=len(probe.rows))
+            shares = np.full(len(probe.rows), 1 / max(1, len(probe.rows)))
+            self._backward(inputs_of(probe, shares=shares, longest=self._longest, device=self.device))
             peaks[len(probe.tokens)] = torch.cuda.max_memory_allocated() - before
         self._free()
         (few, low), (many, high) = min(peaks.items()), max(peaks.items())
         per_token = (high - low) / (many - few) if many > few else low / few
-        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        fitting = int((_ACTIVATION_SHARE * free - max(0, low - few * per_token)) / per_token)
+        fitting = int((_ACTIVATION_SHARE * _free_memory() - max(0, low - few * per_token)) / per_token)
         return int(self.ranks.minimum(fitting, self.device))
 
     def _smaller(self, budget: int, examples: Sequence[Example], error: BaseException) -> int:
@@ -216,8 +350,9 @@ class Engine:
         return max(longest, budget * 3 // 4)
 
     def _free(self) -> None:
-        for trained in self.optimizer.parameters:
-            trained.parameter.grad = None
+        if self.recordings is not None:
+            self.recordings.clear()
+        self.optimizer.drop_gradients()
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -261,6 +396,12 @@ def _convert_weights(model: Any, precision: Precision) -> dict[str, torch.Tensor
         if not (is_split and parameter.requires_grad):
             parameter.data = parameter.data.to(DTYPES[precision.weights])
     return split_weights(trained_parameters(model)) if is_split else {}
+
+
+def _free_memory() -> int:
+    """Bytes of the GPU that this process could allocate."""
+    free: int = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return free
 
 
 def _trained(example: Example) -> int:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-_LOGITS: Final = 1 << 28
+LOGITS: Final = 1 << 28
 """Largest number of logits in a chunk."""
 _LOGITS_ON_CPU: Final = 1 << 22
 """The same on a CPU, where a larger block would be allocated from the system each time."""
@@ -27,7 +27,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         hidden_gradient = torch.empty_like(hidden) if for_hidden else None
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if for_weight else None
-        chunk_logits = _LOGITS if hidden.is_cuda else min(_LOGITS, _LOGITS_ON_CPU)
+        chunk_logits = LOGITS if hidden.is_cuda else min(LOGITS, _LOGITS_ON_CPU)
         rows = max(1, chunk_logits // len(weight))
         chunk_losses = _chunk_function(hidden.is_cuda)
         for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):

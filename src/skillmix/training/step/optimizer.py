@@ -56,7 +56,9 @@ class Optimizer:
         self.parameters = [self._trained_parameter(name, parameter, low_halves or {}) for name, parameter in named]
         device = self.parameters[0].weight.device
         self._tick = torch.zeros((), dtype=torch.int32, device=device)
-        self._untouched: set[str] = set()
+        self._rates = torch.zeros(2, 3, device=device)
+        """Numbers of the step's update: rate, correction of the second moment, decay; without decay and with it."""
+        self.untouched: set[str] = set()
         """Names of the parameters that have no gradient yet in this step."""
         self._functions = _functions(device.type == "cuda", recipe.optimizer, precision, recipe.betas, recipe.eps)
         self._hooks = [
@@ -68,7 +70,12 @@ class Optimizer:
         """Start a micro-batch: gradients belong to it from now on. The first micro-batch of a step resets the sums."""
         self._tick.fill_(step * _TICKS + micro_batch)
         if micro_batch == 0:
-            self._untouched = {trained.name for trained in self.parameters}
+            self.untouched = {trained.name for trained in self.parameters}
+
+    def drop_gradients(self) -> None:
+        """Forget gradients that were computed but not gathered."""
+        for trained in self.parameters:
+            trained.parameter.grad = None
 
     def close(self) -> None:
         """Stop gathering gradients, and release the state."""
@@ -79,35 +86,36 @@ class Optimizer:
     def squares(self) -> torch.Tensor:
         """Sum of squares of all gradients on this rank."""
         for trained in self.parameters:
-            if trained.name in self._untouched:  # such as an expert that no token was routed to
+            if trained.name in self.untouched:  # such as an expert that no token was routed to
                 trained.total.zero_()
-        norms = [torch.linalg.vector_norm(trained.total, dtype=torch.float32) for trained in self.parameters]
+        norms = torch._foreach_norm([trained.total for trained in self.parameters], 2, torch.float32)
         return torch.stack(norms).square().sum()
 
-    def apply(self, step: int, *, norm: torch.Tensor) -> None:
-        """Update all parameters; a gradient that is not finite changes nothing."""
+    def begin_update(self, step: int) -> None:
+        """Set the numbers of a step's update."""
         recipe = self.recipe
         rate, (beta1, beta2) = recipe.rate_at(step), recipe.betas
-        scale = torch.ones_like(norm) if recipe.clip is None else (recipe.clip / (norm + 1e-6)).clamp(max=1.0)
         is_adam = recipe.optimizer == "adam"
         first, second = (1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1)) if is_adam else (1.0, 1.0)
-        finite_and_scale = torch.stack([torch.isfinite(norm).float(), scale])
-        numbers = {
-            decay: torch.cat(
-                [finite_and_scale, to_device(torch.tensor([rate / first, second**-0.5, decay]), norm.device)]
-            )
-            for decay in {1.0, 1 - rate * recipe.weight_decay}
-        }
+        rows = [[rate / first, second**-0.5, decay] for decay in (1.0, 1 - rate * recipe.weight_decay)]
+        self._rates.copy_(pinned(torch.tensor(rows), self._rates.device), non_blocking=True)
         self._tick.fill_((step + 1) * _TICKS - 1)
+
+    def update(self, norm: torch.Tensor, *, is_finite: torch.Tensor) -> None:
+        """Update all parameters by the numbers of the step; if a loss or the norm is not finite, change nothing."""
+        clip = self.recipe.clip
+        scale = torch.ones_like(norm) if clip is None else (clip / (norm + 1e-6)).clamp(max=1.0)
+        finite_and_scale = torch.stack([is_finite.float(), scale])
+        plain, decayed = (torch.cat([finite_and_scale, rates]) for rates in self._rates)
         for trained in self.parameters:
-            decay = 1 - rate * recipe.weight_decay if trained.is_decayed else 1.0
             tensors = (trained.weight, trained.low, trained.first, trained.second, trained.total)
-            self._functions.update(*tensors, numbers[decay], trained.key, self._tick, trained.start)
+            numbers = decayed if trained.is_decayed else plain
+            self._functions.update(*tensors, numbers, trained.key, self._tick, trained.start)
 
     def _gather(self, trained: TrainedParameter, parameter: Any) -> None:
         gradient, parameter.grad = local_part(parameter.grad).reshape(-1), None
-        if trained.name in self._untouched:
-            self._untouched.discard(trained.name)
+        if trained.name in self.untouched:
+            self.untouched.discard(trained.name)
             trained.total.copy_(gradient)
         elif trained.total.dtype == torch.bfloat16:
             self._functions.add(trained.total, gradient, trained.key, self._tick, trained.start)
@@ -177,6 +185,6 @@ def _key(seed: int, name: str) -> int:
     return int.from_bytes(digest, "big", signed=True) >> 3 << 3
 
 
-def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a small tensor to the device without waiting for the device's pending work."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+def pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A small tensor in memory from which a copy to the device need not wait for the device's pending work."""
+    return tensor.pin_memory() if device.type == "cuda" else tensor

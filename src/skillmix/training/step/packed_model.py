@@ -2,19 +2,17 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 import torch._functorch.config as functorch_config
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from skillmix.errors import UserError
-from skillmix.training.data.micro_batches import MicroBatch
 from skillmix.training.step.attention import ATTENTION
+from skillmix.training.step.inputs import Inputs
 from skillmix.training.step.loss import linear_cross_entropy
-from skillmix.training.step.optimizer import to_device
 
 
 def compile_layers(layers: Any, *, is_lean: bool) -> None:
@@ -25,7 +23,7 @@ def compile_layers(layers: Any, *, is_lean: bool) -> None:
     """
     functorch_config.ban_recompute_materialized_backward = not is_lean
     for layer in layers:
-        layer.forward = _with_any_length(torch.compile(layer.forward))
+        layer.forward = _with_any_length(layer.forward, torch.compile(layer.forward))
 
 
 def set_recompute(layers: Any, *, is_on: bool) -> None:
@@ -35,30 +33,27 @@ def set_recompute(layers: Any, *, is_on: bool) -> None:
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
 
 
-def _with_any_length(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark the sizes that vary, so that the compiler does not specialise on the first ones."""
+def _with_any_length(forward: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark the sizes that vary, so that the compiler does not specialise on the first ones.
+
+    Without gradients the layer runs as it is: one validation would not pay for a second compilation.
+    """
 
     def call(hidden: torch.Tensor, **arguments: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(hidden, **arguments)
+        if not hidden.requires_grad:  # the first layer below an adapter; it would be compiled apart
+            hidden = hidden.detach().requires_grad_()
         cos, sin = arguments["position_embeddings"]
         for tensor in (hidden, cos, sin, arguments["position_ids"]):
             torch._dynamo.mark_dynamic(tensor, 1)
-        torch._dynamo.mark_dynamic(arguments["bounds"], 0)
-        return forward(hidden, **arguments)
+        # A number would be compiled in; the size of a tensor may vary.
+        arguments["longest"] = torch.empty((arguments["longest"], 0), device=hidden.device)
+        for tensor in (arguments["bounds"], arguments["longest"]):
+            torch._dynamo.mark_dynamic(tensor, 0)
+        return compiled(hidden, **arguments)
 
     return call
-
-
-class Inputs(NamedTuple):
-    """A micro-batch on the device."""
-
-    tokens: torch.Tensor
-    positions: torch.Tensor
-    bounds: torch.Tensor
-    longest: int
-    rows: torch.Tensor
-    targets: torch.Tensor
-    shares: torch.Tensor
-    is_replay: torch.Tensor
 
 
 class PackedModel(nn.Module):  # type: ignore[misc]
@@ -106,28 +101,6 @@ class PackedModel(nn.Module):  # type: ignore[misc]
         hidden = self.hidden_states(inputs).index_select(0, inputs.rows)
         head = self.causal.get_output_embeddings()
         return linear_cross_entropy(hidden, head.weight, inputs.targets, inputs.shares)
-
-
-def inputs_of(batch: MicroBatch, *, shares: np.ndarray, longest: int | None, device: torch.device) -> Inputs:
-    """Copy a micro-batch to the device; a batch without targets gets a dummy target of weight 0."""
-    rows, targets, is_replay = batch.rows, batch.targets, batch.is_replay
-    if not len(rows):
-        rows, targets = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-        is_replay, shares = np.zeros(1, dtype=bool), np.zeros(1)
-    return Inputs(
-        tokens=_to_device(batch.tokens, device),
-        positions=_to_device(batch.positions, device),
-        bounds=_to_device(batch.bounds, device),
-        longest=longest or batch.longest,
-        rows=_to_device(rows, device),
-        targets=_to_device(targets, device),
-        shares=_to_device(shares.astype(np.float32), device),
-        is_replay=_to_device(is_replay, device),
-    )
-
-
-def _to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    return to_device(torch.from_numpy(np.ascontiguousarray(array)), device)
 
 
 def _check_architecture(causal: Any) -> None:

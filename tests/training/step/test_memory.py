@@ -1,0 +1,45 @@
+"""The bound on activations holds for what training keeps, and is given only for models whose layers it knows."""
+
+import pytest
+import torch
+from transformers import GPT2Config, LlamaConfig, MixtralConfig
+
+from skillmix.training.data.micro_batches import pack
+from skillmix.training.step.inputs import inputs_of
+from skillmix.training.step.memory import activation_bound
+from skillmix.training.step.packed_model import PackedModel
+from tests.training.tiny import example, tiny_model
+
+
+def test_the_bound_is_above_what_the_forward_pass_keeps() -> None:
+    model = PackedModel(tiny_model(layers=4).bfloat16())
+    batch = pack([example(200, seed=number) for number in range(4)])
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    inputs = inputs_of(batch, shares=batch.rows * 0.0, longest=None, device=torch.device("cpu"))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(inputs)
+
+    bound = activation_bound(model.causal.config)
+    activations = sum(size for pointer, size in kept.items() if pointer not in weights)
+    assert bound is not None
+    assert activations < bound.bytes(800) < 10 * activations
+
+
+def test_tokens_are_those_whose_bound_fits() -> None:
+    bound = activation_bound(LlamaConfig())
+    assert bound is not None
+    free = 100 << 30
+
+    assert bound.bytes(bound.tokens(free)) <= free < bound.bytes(bound.tokens(free) + 5)
+    assert bound.tokens(0) == 0
+
+
+@pytest.mark.parametrize("config", [MixtralConfig(), GPT2Config()])
+def test_layers_that_it_does_not_know_have_no_bound(config: object) -> None:
+    assert activation_bound(config) is None
