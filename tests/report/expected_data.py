@@ -35,7 +35,7 @@ def where_the_time_went(case: Case) -> list[Row]:
         devices = [entry["device"] for entry in found if entry["device"]]
         share = sum(d["worked"] for d in devices) / sum(d["measured"] for d in devices) if devices else float("nan")
         device = devices[0]["name"] if devices else "–"
-        rows.append({"step": name, **seconds, "sum": sum(seconds.values()), "device": device, "share": min(1.0, share)})
+        rows.append({"step": name, **seconds, "sum": sum(seconds.values()), "device": device, "share": min(share, 1.0)})
     return rows
 
 
