@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,51 @@ def test_without_nvml_the_share_of_a_gpu_is_unknown(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(device_meter, "_torch", lambda: SimpleNamespace(cuda=cuda))
 
     assert device_meter.gpu_reader()() is None
+
+
+class FakeNvml:
+    """A library that knows one GPU, by its UUID or only by its number."""
+
+    def __init__(self, *, knows_uuid: bool, devices: int = 1) -> None:
+        self._knows_uuid, self._devices = knows_uuid, devices
+
+    def nvmlInit_v2(self) -> int:
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:
+        handle._obj.value = 7
+        return 0 if self._knows_uuid and uuid == b"GPU-12-34" else 6
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
+        count._obj.value = self._devices
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: int, handle: Any) -> int:
+        handle._obj.value = 7
+        return index
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any, rates: Any) -> int:
+        rates._obj.gpu = 64
+        return 0 if handle.value == 7 else 2
+
+
+@pytest.mark.parametrize(
+    ("nvml", "share"),
+    [
+        (FakeNvml(knows_uuid=True, devices=8), 0.64),
+        (FakeNvml(knows_uuid=False), 0.64),
+        (FakeNvml(knows_uuid=False, devices=8), None),
+        (SimpleNamespace(nvmlInit_v2=lambda: 0), None),
+    ],
+    ids=["by UUID", "the only one", "which of eight", "another library"],
+)
+def test_the_driver_says_how_busy_a_gpu_is(nvml: object, share: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda name: nvml)
+    properties = SimpleNamespace(uuid="12-34")
+    cuda = SimpleNamespace(current_device=lambda: 0, get_device_properties=lambda _: properties)
+    monkeypatch.setattr(device_meter, "_torch", lambda: SimpleNamespace(cuda=cuda))
+
+    assert device_meter.gpu_reader()() == share
 
 
 def test_the_share_of_a_cpu_is_cpu_time_by_wall_time_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -61,12 +62,12 @@ class DeviceMeter:
 
 def gpu_reader() -> GpuReader:
     """A function that reads the utilisation of the GPU that torch uses."""
-    handle: list[tuple[Any, Any] | None] = []
+    device: list[_NvmlDevice | None] = []
 
     def read() -> float | None:
-        if not handle:
-            handle.append(_nvml_handle())
-        return None if handle[0] is None else _utilisation(*handle[0])
+        if not device:
+            device.append(_nvml_device())
+        return None if device[0] is None else device[0].utilisation()
 
     return read
 
@@ -75,25 +76,37 @@ class _Rates(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
-def _nvml_handle() -> tuple[Any, Any] | None:
-    """NVML and its handle of torch's GPU; None if there is no NVML."""
-    uuid = str(_torch().cuda.get_device_properties(_torch().cuda.current_device()).uuid)
-    device = ctypes.c_void_p()
+class _NvmlDevice:
+    """A GPU as NVML knows it; functions of NVML return 0 if all is well."""
+
+    def __init__(self, nvml: Any, uuid: str) -> None:
+        self._nvml = nvml
+        self._handle = ctypes.c_void_p()
+        handle = ctypes.byref(self._handle)
+        is_there = nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), handle) == 0
+        if not is_there and not (self._is_only_one() and nvml.nvmlDeviceGetHandleByIndex_v2(0, handle) == 0):
+            raise LookupError(uuid)
+
+    def _is_only_one(self) -> bool:
+        count = ctypes.c_uint()
+        return self._nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 and count.value == 1
+
+    def utilisation(self) -> float | None:
+        """The share of the last sampling period in which a kernel ran; None if NVML does not say."""
+        rates = _Rates()
+        status = self._nvml.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(rates))
+        return None if status else float(rates.gpu) / 100
+
+
+def _nvml_device() -> _NvmlDevice | None:
+    """The GPU that torch uses; None without NVML, or if NVML does not know this GPU."""
+    cuda = _torch().cuda
+    uuid = str(getattr(cuda.get_device_properties(cuda.current_device()), "uuid", ""))
+    name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     for library in _LIBRARIES:
-        try:
-            nvml = ctypes.CDLL(library)
-        except OSError:
-            continue
-        name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-        if nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(device)) == 0:
-            return nvml, device
+        with suppress(OSError, AttributeError, LookupError):  # an old library may lack a function
+            return _NvmlDevice(ctypes.CDLL(library), name)
     return None
-
-
-def _utilisation(nvml: Any, device: Any) -> float | None:
-    rates = _Rates()
-    status = nvml.nvmlDeviceGetUtilizationRates(device, ctypes.byref(rates))
-    return None if status else float(rates.gpu) / 100
 
 
 def _uses_gpu() -> bool:
