@@ -89,7 +89,7 @@ def experiment_of(size: Size, model: str, prompt_set: str) -> dict[str, object]:
         "warmup_steps": 4,
         "validate_every": max(1, size.steps // 2),
     }
-    first, second = (max(3, count // 3) for count in (size.conversations, size.conversations // 4))
+    first, second = (max(1, count // 3) for count in (size.conversations, size.conversations // 4))
     evaluation = {"settings": ["train"], "k": [1, 2], "combinations": max(1, size.evaluated // 6), "generations": 3}
     steps: list[dict[str, object]] = [
         {"name": "d1", **writing, "writer": "writer", "target": first, "most": first},
