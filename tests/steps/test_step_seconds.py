@@ -15,6 +15,7 @@ from aiohttp import web
 
 from skillmix.calls import Outcome, Request
 from skillmix.commands import main
+from skillmix.datasets.writing.decided_texts import DecidedTexts
 from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.run import open_run
@@ -177,6 +178,18 @@ def test_seconds_change_nothing_but_the_table_of_seconds(
     run(Path.cwd(), DATASET, JOINED)
 
     assert {file.name: file.read_bytes() for file in Path("runs/timed/d/dataset").iterdir()} == first
+
+
+def test_grading_ends_even_if_conversations_are_left_undecided() -> None:
+    now = [0.0]
+    clock = StepClock(lambda: now[0])
+    nothing: Any = None
+    with DecidedTexts(nothing, "writer", nothing, clock=clock) as decided:
+        decided.add(("combination", 0))
+        now[0] += 2
+    now[0] += 5
+
+    assert clock.seconds() == {"grading": 2.0, "reading": 5.0}
 
 
 def test_a_report_over_a_run_without_figures_has_no_table_of_seconds(in_folder: Path) -> None:

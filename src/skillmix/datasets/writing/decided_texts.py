@@ -29,7 +29,7 @@ class DecidedText(NamedTuple):
 class DecidedTexts(AbstractContextManager["DecidedTexts"]):
     """What is decided about the conversations of one writer; a thread reads the journal and decides."""
 
-    def __init__(self, rules: DecisionRules, writer: str, writers: Writers, clock: StepClock | None = None) -> None:
+    def __init__(self, rules: DecisionRules, writer: str, writers: Writers, *, clock: StepClock | None = None) -> None:
         self._rules = rules
         self._clock = clock or StepClock()
         self._writer = writer
@@ -48,6 +48,8 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
     def __exit__(self, *problem: object) -> None:
         self._thread.submit(self._close)
         self._thread.shutdown()
+        if self._is_grading:  # conversations that no wave needs are left undecided
+            self._clock.end("grading")
 
     def __contains__(self, key: ConversationKey) -> bool:
         return key in self._known

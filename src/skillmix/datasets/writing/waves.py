@@ -112,7 +112,7 @@ class Waves:
     @cached_property
     def _decided(self) -> DecidedTexts:
         rules = decision_rules(self.context.run, graders=self.step.graders, rules=self.step.rules)
-        return DecidedTexts(rules, self._writer, self.writers, self.context.clock)
+        return DecidedTexts(rules, self._writer, self.writers, clock=self.context.clock)
 
     @cached_property
     def _ahead(self) -> ConversationsAhead:
