@@ -27,6 +27,7 @@ TABLES: dict[str, Callable[[Case], list[Row]]] = {
     "graders-agreement": expected_graders.graders_agreement,
     "graders-disagree-on": expected_graders.graders_disagree_on,
     "unreadable": expected_graders.unreadable,
+    "where-the-time-went": expected_data.where_the_time_went,
     "yield": expected_data.data_yield,
     "lineage": expected_data.lineage,
     "findings": expected_data.findings,

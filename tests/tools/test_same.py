@@ -144,6 +144,8 @@ def test_a_journal_is_compared_by_its_rows_and_not_by_their_order_or_times(folde
         ('"transformers_version": "4.57.1"', '"transformers_version": "5.0"'),
         ("a\neval: begins, 1,200 calls\nb", "a\nb"),
         ("a\neval: 300 of at most 1,200 calls, 12/s; the run: 20 %\nb", "a\nb"),
+        ("a\nd1: 61 s: 50 s writing, 11 s grading; the GPU worked in 78 % of the time\nb", "a\nd1: less than 0.1 s\nb"),
+        ('<section id="time">1 s</table><p>a', '<section id="time">\n2 s</table><p>a'),
     ],
 )
 def test_what_may_differ_is_the_same(one: str, other: str) -> None:

@@ -32,6 +32,10 @@ SUBSTITUTIONS: Final = tuple(
         (r", about \d+ (s|min|h \d+ min) left", ", about TIME left"),
         # The time that a run took.
         (r" found, .* of CPU time", " found, TIME of CPU time"),
+        # Where the time of a step went, on standard error and in `status`.
+        (r"^\S+: (less than )?[\d.]+ s(: [^\n]*)?(; the [CG]PU worked in \d+ % of the time)?\n", ""),
+        # The same in a report: it has seconds, and columns for the parts that took any.
+        (r"<section id=\"time\">[\s\S]*?</table>", "SECONDS"),
         # The pace of training on standard error.
         (r"\b[\d,]+ tokens/s", "PACE tokens/s"),
         # Measured seconds and paces in training.jsonl and in the records of a training.
@@ -48,6 +52,8 @@ LEFT_OUT: Final = (
     "derived.sqlite",  # a cache: its keys are hashes of the code itself
     "derived-scores.json",  # a cache: its key is a hash of the times of files
     "finished.json",  # holds the times of files
+    "seconds.json",  # where the time of each step went
+    "where-the-time-went.*",  # the same in a report
 )
 UNSTEADY_COLUMNS: Final = {  # of journals: numbers by order of arrival, and times
     "calls": {"id", "at"},

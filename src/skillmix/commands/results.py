@@ -53,7 +53,9 @@ def add_parsers(commands: Commands) -> None:
 
 
 def status(options: argparse.Namespace) -> int:
-    """Count the calls of a run that are done, missing, failed or unreadable."""
+    """Count the calls of a run that are done, missing, failed or unreadable, and show what its steps took."""
+    from skillmix.runs.run import open_run
+    from skillmix.runs.seconds.step_meter import seconds_line, shown_seconds
     from skillmix.scores.status import run_status
 
     status = run_status(options.run)
@@ -62,6 +64,8 @@ def status(options: argparse.Namespace) -> int:
     print(f"calls: {status.done} done, {status.missing} missing, {status.failed} failed")
     print(f"unreadable gradings: {status.unreadable}")
     print(f"cost: {status.cost_usd:.2f} US dollars" if status.cost_usd else "cost: unknown or none")
+    for step, seconds in shown_seconds(open_run(options.run)).items():
+        print(seconds_line(step, seconds))
     return 0
 
 

@@ -44,12 +44,14 @@ async def work_on_dataset(step: DatasetStep, context: StepContext, counts: CallC
     folder = dataset_folder(context.run, step.name)
     require_replaceable(folder, DATASET)
     if step.writer is None:
-        return _joined(step, plan, context.run, folder)
+        with context.clock.measuring("saving"):
+            return _joined(step, plan, context.run, folder)
     waves = Waves(step, context, plan, writers_of(context.run.name, context.experiment), counts)
     await waves.run()
     if signal_of(counts.stopped) is not None or waves.is_broken:
         return None
-    return make_dataset(waves.texts, plan, folder, left=waves.left, yields=waves.yields)
+    with context.clock.measuring("saving"):
+        return make_dataset(waves.texts, plan, folder, left=waves.left, yields=waves.yields)
 
 
 def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:

@@ -12,11 +12,11 @@ from skillmix.report.figures.style import as_png, as_svg, house_style, laid_out
 from skillmix.report.records import Report
 from skillmix.report.registry import Drawing, FigureSpec, Position, TableSpec, specs_in
 from skillmix.report.sections import SECTIONS, SectionId
-from skillmix.report.tables import comparisons, data, graders, templates
+from skillmix.report.tables import comparisons, data, graders, templates, times
 from skillmix.report.tables import scores as score_tables
 from skillmix.report.tables.table import ReportTable
 
-TABLES: Final = specs_in(TableSpec, score_tables, comparisons, graders, data, templates)
+TABLES: Final = specs_in(TableSpec, score_tables, comparisons, graders, data, templates, times)
 FIGURES: Final = specs_in(FigureSpec, score_figures, skill_figures)
 
 

@@ -14,7 +14,7 @@ from skillmix.report.contents import Contents, ReportFigure
 from skillmix.report.finding_sentences import finding_sentence
 from skillmix.report.records import Report, by_key
 from skillmix.report.sections import SECTIONS
-from skillmix.report.tables.table import Count, Estimate, PValue, ReportTable, ScoreEntry
+from skillmix.report.tables.table import Count, Estimate, PValue, ReportTable, ScoreEntry, Seconds
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.claims import Claim
 from skillmix.scores.findings import Finding
@@ -78,6 +78,7 @@ def _entry_kind(entry: object) -> str:
         ScoreEntry: "score",
         Estimate: "estimate",
         Count: "count",
+        Seconds: "count",
         PValue: "p",
         ReportTable: "table",
         ReportFigure: "figure",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from skillmix.checkers.template_student import Form
 from skillmix.models.lineage import DatasetFacts, Lineage
+from skillmix.runs.seconds.kept_seconds import StepSeconds
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change
 from skillmix.scores.findings import Finding
@@ -120,6 +121,8 @@ class Report:
     readability: tuple[Readability, ...] = ()
     datasets: tuple[tuple[str, DatasetFacts], ...] = ()
     curves: tuple[tuple[str, TrainingCurve], ...] = ()
+    step_seconds: tuple[tuple[str, str, StepSeconds], ...] = ()
+    """Run, step and figures of each step whose time is known; reports are left out."""
     shown: tuple[Shown, ...] = ()
     followed: tuple[FollowedExamples, ...] = ()
     """By cell, for runs whose catalogue is known."""

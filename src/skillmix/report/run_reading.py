@@ -21,6 +21,8 @@ from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
 from skillmix.runs.rules_grader import applicable_reasons
 from skillmix.runs.run import Run
+from skillmix.runs.seconds.kept_seconds import StepSeconds
+from skillmix.runs.seconds.step_meter import shown_seconds
 from skillmix.runs.students import has_settings, student_lineages
 from skillmix.scores.cells import Cell, largest_cells
 from skillmix.scores.compare import ComparableStudent, comparable_students, student_specs
@@ -55,6 +57,7 @@ class RunReading:
     """The share of skill sets kept out of training; None for a run that makes no data."""
     datasets: list[DatasetFacts]
     curves: list[TrainingCurve]
+    step_seconds: dict[str, StepSeconds]
     catalog: Catalog | None
 
 
@@ -144,6 +147,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         reserved=(experiment.reserved or None) if run.makes_data else None,
         datasets=datasets,
         curves=run_curves(run),
+        step_seconds=shown_seconds(run),
         catalog=run.unchanged_catalog,
     )
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-SectionId = Literal["findings", "scores", "compare", "skills", "graders", "data", "published"]
+SectionId = Literal["findings", "scores", "compare", "skills", "graders", "data", "time", "published"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ SECTIONS: Final[dict[SectionId, SectionHeading]] = {
     "skills": SectionHeading("Skills", "Which skills succeed, alone and together, and how many can be combined."),
     "graders": SectionHeading("Graders", "How far the grades can be trusted, and why full marks were missed."),
     "data": SectionHeading("Data and training", "Where tuned students come from, and what their data cost."),
+    "time": SectionHeading("Time", "What the steps took on the machines that ran them."),
     "published": SectionHeading(
         "Published figures",
         "What the paper prints for its own models and graders: other models, and other words for the skills.",

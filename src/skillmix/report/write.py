@@ -198,6 +198,7 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
         readability=tuple(x for r in readings for x in r.readability),
         datasets=tuple((r.facts.name, facts) for r in readings for facts in r.datasets),
         curves=tuple((r.facts.name, curve) for r in readings for curve in r.curves),
+        step_seconds=tuple((r.facts.name, step, s) for r in readings for step, s in r.step_seconds.items()),
         shown=tuple(s for r in readings for s in r.shown),
         followed=tuple(f for r in readings for f in r.followed),
         templates=tuple(t for r in readings for t in r.templates),

@@ -23,6 +23,7 @@ from skillmix.runs.progress.stopping import stopping_on_interrupt
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import TURNS, Run
 from skillmix.runs.scheduler import CallCounts, Follow, Scheduler
+from skillmix.runs.seconds.step_clock import Part, StepClock
 from skillmix.runs.students import require_trained
 
 _MAX_OPEN: Final = 512
@@ -61,6 +62,8 @@ class StepContext:
     budget: Budget
     progress: RunProgress = NO_PROGRESS
     draws: SharedDraws = field(default_factory=SharedDraws)
+    clock: StepClock = field(default_factory=StepClock)
+    """Measures where the time of the step goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +177,24 @@ async def serve(
         models = await opened_models(used, opened)
         is_local = any(provider_of(str(settings.asked)).is_in_process for settings in used.values())
         max_open = _MAX_OPEN_LOCALLY if is_local else _MAX_OPEN
-        scheduler = Scheduler(models, context.journal, budget=context.budget, max_open=max_open)
+        scheduler = Scheduler(models, context.journal, budget=context.budget, max_open=max_open, clock=context.clock)
         scheduler.say = say
         begin(scheduler)
-        with stopping_on_interrupt(scheduler):
-            await scheduler.run(source, follow, counts)
+        try:
+            with stopping_on_interrupt(scheduler):
+                await scheduler.run(source, follow, counts)
+        finally:
+            _count_startup(models, context.clock)
+
+
+def _count_startup(models: Mapping[str, Model], clock: StepClock) -> None:
+    """Count the seconds in which a local model started, while its first calls waited, as loading and compiling."""
+    for name, model in {id(model): (name, model) for name, model in models.items()}.values():
+        startup = getattr(model, "startup", None)
+        if startup is not None:
+            waiting: Part = "writing" if name.startswith("student:") else "grading"
+            clock.move(startup.importing + startup.loading, waiting, "loading")
+            clock.move(startup.compiling, waiting, "compiling")
 
 
 async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) -> dict[str, Model]:

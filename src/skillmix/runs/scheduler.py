@@ -21,6 +21,7 @@ from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.journal import JournalThread, JournalWriter
 from skillmix.runs.journal.row_writer import Try
 from skillmix.runs.retries import Retries
+from skillmix.runs.seconds.step_clock import Part, StepClock
 
 _FIRST_CALLS: Final = 10
 """If a model refuses all of these, the fault is the model's and not the requests'."""
@@ -83,12 +84,14 @@ class Scheduler:
         budget: Budget,
         max_open: int = 512,
         retries: Retries | None = None,
+        clock: StepClock | None = None,
     ) -> None:
         self._models = models
         self._journal = journal
         self._budget = budget
         self._max_open = max_open
         self._retries = retries or Retries()
+        self._clock = clock or StepClock()
         self._queues: dict[str, asyncio.PriorityQueue[_QueueEntry]] = {}
         self._order = count()
         self._open = 0
@@ -277,7 +280,9 @@ class Scheduler:
 
     async def _serve(self, model: Model, queue: "asyncio.PriorityQueue[_QueueEntry]") -> None:
         async for request, outcome in model.serve(self._requests(queue)):
-            seconds = time.monotonic() - self._started.pop(request.key)
+            now = time.monotonic()
+            seconds = now - self._started.pop(request.key)
+            self._clock.end(_part_of(request.key), now)
             if not self._is_abandoned:
                 self._arrived.append(_Arrival(self._tasks[request.key], outcome, seconds))
                 self._arrival.set()
@@ -339,8 +344,11 @@ class Scheduler:
         tries = [one.tried for one in self._settle_arrived()]
         for key in list(self._started):
             seconds = time.monotonic() - self._started.pop(key)
+            self._clock.end(_part_of(key))
             if key in self._tasks:
                 tries.append(self._tried(self._tasks[key], CallProblem("passing", "left before its reply"), seconds))
+        if self._first_calls:
+            self._clock.end("waiting")
         self._journal.record_tries(tries)
         if self._batch is not None:
             self._batch.result()  # a run that was cancelled has not seen whether the thread's last batch is stored
@@ -372,7 +380,11 @@ class Scheduler:
 
     async def _requests(self, queue: "asyncio.PriorityQueue[_QueueEntry]") -> AsyncIterator[Request]:
         while (task := (await queue.get())[-1]) is not None:
-            self._started[task.request.key] = time.monotonic()
+            now = time.monotonic()
+            if not self._first_calls:  # until now the journal was read
+                self._clock.begin("waiting", now)
+            self._started[task.request.key] = now
+            self._clock.begin(_part_of(task.request.key), now)
             first = self._first_calls.setdefault(task.model, set())
             if len(first) < _FIRST_CALLS:
                 first.add(task.request.key)
@@ -447,6 +459,11 @@ class _Settled(NamedTuple):
     wait: float | None = None
     """Seconds until the call is tried again."""
     is_dropped: bool = False
+
+
+def _part_of(key: CallKey) -> Part:
+    """The part of a step's time that a call in flight counts as."""
+    return "writing" if isinstance(key, GenerateKey) else "grading"
 
 
 def _of_its_role(task: Task, outcome: Outcome) -> Outcome:

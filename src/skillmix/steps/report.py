@@ -56,7 +56,8 @@ class ReportKind(StepKind[ReportStep]):
         from skillmix.report.write import report_step
 
         context.progress.go_on(step.name)
-        result.reports.append(report_step(context.experiment, step, context.run).page)
+        with context.clock.measuring("saving"):
+            result.reports.append(report_step(context.experiment, step, context.run).page)
         context.progress.end(step.name)
         return True
 

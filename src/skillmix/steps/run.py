@@ -17,14 +17,16 @@ from skillmix.catalog.files import load_catalog
 from skillmix.errors import Interrupted, UserError
 from skillmix.experiment.costs import load_prices
 from skillmix.experiment.experiment import Experiment, load_experiment
-from skillmix.experiment.plan import graded_cells
+from skillmix.experiment.plan import graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
+from skillmix.models.specs import provider_of
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, new_run
+from skillmix.runs.seconds.step_meter import metered_last_step, metered_step
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import check_code_graders, check_journal, check_plan, prices_by_model, probe_models
 from skillmix.steps.calls import drop_unusable_skips
@@ -154,19 +156,23 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
         if kind.needs_closed_journal or take_finished(step, context, result, rows):
             continue
         now = replace(context, experiment=with_trained(context.experiment, context.run))
-        kind.prepare(step, now)
-        depends_on = dependencies_of(step, now)
-        if not kind.run(step, now, result):
+        with metered_step(context.run, step.name, is_here=_is_here(step, now.experiment)) as clock:
+            now = replace(now, clock=clock)
+            kind.prepare(step, now)
+            depends_on = dependencies_of(step, now)
+            may_go_on = kind.run(step, now, result)
+            if may_go_on:
+                record_step(step, context, result, depends_on)
+        if not may_go_on:
             break
-        record_step(step, context, result, depends_on)
 
 
 def _run_last_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:
     """Run the steps that need a closed journal, even if an earlier step stopped."""
     for step in steps:
         if kind_of(step).needs_closed_journal and not take_finished(step, context, result, {}):
-            with recorded_last_step(step, context, result):
-                kind_of(step).run(step, context, result)
+            with recorded_last_step(step, context, result), metered_last_step(context.run, step.name) as clock:
+                kind_of(step).run(step, replace(context, clock=clock), result)
 
 
 def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = None) -> list[Trained]:
@@ -187,7 +193,8 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
     ):
         drop_unusable_skips(run)
         for step in chosen:
-            trained.append(train_step(experiment, step, run, progress))
+            with metered_step(run, step.name, is_here=True) as clock:
+                trained.append(train_step(experiment, step, run, progress, clock))
     return trained
 
 
@@ -211,6 +218,13 @@ def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[
 
 def _cpu_seconds() -> float:
     return sum(os.times()[:4])
+
+
+def _is_here(step: Step, experiment: Experiment) -> bool:
+    """Whether a model of the step works in this process, so that its device can be measured."""
+    names = [name for name in step.student_names if name in experiment.students]
+    asked = settings_by_model(experiment, names, step.grader_names).values()
+    return step.trains_model or any(provider_of(str(settings.asked)).is_in_process for settings in asked)
 
 
 def _models_asked(step: Step, experiment: Experiment) -> list[str]:

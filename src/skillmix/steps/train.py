@@ -21,6 +21,7 @@ from skillmix.runs.folder_replacement import MODEL, require_replaceable, write_w
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
 from skillmix.runs.progress.time_left import Bound, Work
 from skillmix.runs.run import Run
+from skillmix.runs.seconds.step_clock import StepClock
 from skillmix.runs.students import model_folder, settings_for
 from skillmix.steps.dependencies import Dependencies, StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
@@ -95,7 +96,7 @@ class TrainKind(StepKind[TrainStep]):
 
     def run(self, step: TrainStep, context: StepContext, result: RunResult) -> bool:
         """Train the model from the start or from its last checkpoint."""
-        result.trained[step.name] = train_step(context.experiment, step, context.run, context.progress)
+        result.trained[step.name] = train_step(context.experiment, step, context.run, context.progress, context.clock)
         context.progress.end(step.name)
         return True
 
@@ -135,7 +136,13 @@ def _was_other(folder: Path) -> UserError:
     )
 
 
-def train_step(experiment: Experiment, step: TrainStep, run: Run, progress: RunProgress = NO_PROGRESS) -> Trained:
+def train_step(
+    experiment: Experiment,
+    step: TrainStep,
+    run: Run,
+    progress: RunProgress = NO_PROGRESS,
+    clock: StepClock | None = None,
+) -> Trained:
     """Train a step unless its model exists; after a kill, continue from the last checkpoint."""
     job = job_of(experiment, step, run)
     identity = job.identity()
@@ -149,10 +156,12 @@ def train_step(experiment: Experiment, step: TrainStep, run: Run, progress: RunP
     _require_packages(step)
     if is_first_rank():
         _begin(job, identity)
+    clock = clock or StepClock()
     calm_threads()
-    from skillmix.training.job_run import run_training
+    with clock.measuring("loading"):
+        from skillmix.training.job_run import run_training
 
-    run_training(job, read_lessons(job.sources, validation_share=step.validation_share), progress)
+    run_training(job, read_lessons(job.sources, validation_share=step.validation_share), progress, clock)
     return Trained(step.name, job.model_folder, was_there=False)
 
 

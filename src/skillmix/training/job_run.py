@@ -12,6 +12,7 @@ from skillmix.models.local.loading import load_for_training, read_tokenizer, tra
 from skillmix.runs.folder_replacement import MODEL, remove_checkpoints, replacing
 from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.progress.terminal import say
+from skillmix.runs.seconds.step_clock import StepClock
 from skillmix.training.data.examples import Encoder, Example
 from skillmix.training.data.order import TrainingOrder, steps_of
 from skillmix.training.data.replay import Replay
@@ -49,7 +50,7 @@ class TrainingProgress:
             self._progress.end(self._step, self._last_line or None)
 
 
-def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
+def run_training(job: Job, lessons: Lessons, progress: RunProgress, clock: StepClock) -> None:
     """Train from the start or from the last checkpoint, and write the trained model."""
     step = job.step
     device = training_device()
@@ -60,18 +61,27 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
     encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
     data, recipe = _data_and_recipe(job, encoder, lessons)
     validation = _validation(encoder, lessons, step)
-    model = load_for_training(job.checkpoint, device=device, is_fp32=weights == "float32")
-    if step.lora is not None:
-        model = with_adapter(model, step.lora, seed=job.seed)
+    with clock.measuring("loading"):
+        model = load_for_training(job.checkpoint, device=device, is_fp32=weights == "float32")
+        if step.lora is not None:
+            model = with_adapter(model, step.lora, seed=job.seed)
     _check_disk(model, recipe, job)
     shown = TrainingProgress(step.name, recipe.steps, progress)
     result = train(
-        model, data, recipe, job.folder, validation=validation or None, on_progress=shown.report, resume=True
+        model,
+        data,
+        recipe,
+        job.folder,
+        validation=validation or None,
+        on_progress=shown.report,
+        resume=True,
+        clock=clock,
     )
     shown.close()
     if is_first_rank():
-        _write(job, result.model, tokenizer, steps=result.steps)
-        remove_checkpoints(job.folder / "checkpoints")
+        with clock.measuring("saving"):
+            _write(job, result.model, tokenizer, steps=result.steps)
+            remove_checkpoints(job.folder / "checkpoints")
     joined_ranks().wait()  # the next step may train on from this model
 
 

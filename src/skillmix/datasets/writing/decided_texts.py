@@ -10,6 +10,7 @@ from skillmix.datasets.build import Writers, has_two_turns, kept_texts
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.runs.reading.conversation_index import Made, conversations_made
 from skillmix.runs.reading.decisions import DecidedConversation, DecisionRules, OpenDecisions
+from skillmix.runs.seconds.step_clock import StepClock
 
 _EVERY_S: Final = 0.1
 """Seconds between two batches: a batch has a cost of its own."""
@@ -28,8 +29,9 @@ class DecidedText(NamedTuple):
 class DecidedTexts(AbstractContextManager["DecidedTexts"]):
     """What is decided about the conversations of one writer; a thread reads the journal and decides."""
 
-    def __init__(self, rules: DecisionRules, writer: str, writers: Writers) -> None:
+    def __init__(self, rules: DecisionRules, writer: str, writers: Writers, *, clock: StepClock | None = None) -> None:
         self._rules = rules
+        self._clock = clock or StepClock()
         self._writer = writer
         self._writers = writers
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decisions")
@@ -41,10 +43,13 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         """The conversations of the batch."""
         self._last = 0.0
         self._known: dict[ConversationKey, DecidedText | None] = {}
+        self._is_grading = False
 
     def __exit__(self, *problem: object) -> None:
         self._thread.submit(self._close)
         self._thread.shutdown()
+        if self._is_grading:  # conversations that no wave needs are left undecided
+            self._clock.end("grading")
 
     def __contains__(self, key: ConversationKey) -> bool:
         return key in self._known
@@ -56,6 +61,7 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
     def add(self, key: ConversationKey, calls: Sequence[Made] = ()) -> None:
         """Have a conversation decided, now that it has ended; without its calls, they are read from the journal."""
         self._waiting[key] = calls
+        self._note_grading()
 
     @property
     def is_idle(self) -> bool:
@@ -78,12 +84,19 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         """Wait until all conversations that have ended are decided, and look up these, ended or not."""
         decided: dict[ConversationKey, bool] = {}
         self._waiting = {**dict.fromkeys([key for key in keys if key not in self._known], ()), **self._waiting}
+        self._note_grading()
         while self._batch is not None or self._waiting:
             if self._batch is None:
                 self._start()
             else:
                 decided |= self._take(self._batch)
         return decided
+
+    def _note_grading(self) -> None:
+        """Tell the clock whether conversations wait for their decisions."""
+        if self._is_grading == self.is_idle:
+            (self._clock.end if self.is_idle else self._clock.begin)("grading")
+            self._is_grading = not self.is_idle
 
     def _start(self) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -100,6 +113,7 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
             decided[index.combination, index.generation] = one.kept is not None
         for key in decided:
             self._known.setdefault(key, None)
+        self._note_grading()
         return decided
 
     def _decide(self, conversations: Mapping[ConversationKey, Sequence[Made]]) -> list[DecidedText]:

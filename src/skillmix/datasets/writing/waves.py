@@ -112,7 +112,7 @@ class Waves:
     @cached_property
     def _decided(self) -> DecidedTexts:
         rules = decision_rules(self.context.run, graders=self.step.graders, rules=self.step.rules)
-        return DecidedTexts(rules, self._writer, self.writers)
+        return DecidedTexts(rules, self._writer, self.writers, clock=self.context.clock)
 
     @cached_property
     def _ahead(self) -> ConversationsAhead:
@@ -257,7 +257,8 @@ class Waves:
             while wave := sampler.next_wave():
                 self._waves += 1
                 yield k, wave
-                outcome = self._learn(k, sampler)
+                with self.context.clock.measuring("grading"):
+                    outcome = self._learn(k, sampler)
                 self._expect(k, sampler)
                 self._tell(k, sampler)
                 if self.is_broken:

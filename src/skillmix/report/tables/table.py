@@ -81,6 +81,18 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class Seconds:
+    """A duration in seconds."""
+
+    value: float
+
+    @property
+    def text(self) -> str:
+        """The printed form."""
+        return f"{self.value:,.1f}"
+
+
+@dataclass(frozen=True, slots=True)
 class PValue:
     """A p-value."""
 
@@ -102,7 +114,7 @@ def estimate(
 
 LONG: Final = 16
 """The page folds longer tables away."""
-Entry = str | ScoreEntry | Estimate | Count | PValue
+Entry = str | ScoreEntry | Estimate | Count | Seconds | PValue
 
 
 @dataclass(frozen=True, slots=True)

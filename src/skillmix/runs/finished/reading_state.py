@@ -14,6 +14,7 @@ from skillmix.runs.conversations import model_name
 from skillmix.runs.finished.step_records import FileState, file_state, journal_state
 from skillmix.runs.reading.decisions import code_version
 from skillmix.runs.run import Run
+from skillmix.runs.seconds.step_meter import shown_seconds
 from skillmix.runs.students import with_trained
 
 
@@ -40,6 +41,7 @@ def _parts(run: Run) -> Iterable[Any]:
     yield {topic: list(map(list, words)) for topic, words in catalog.vocabulary.items()}
     yield {name: load_prompts(name).content_hash() for name in sorted(prompts)}
     yield code_version()
+    yield {step: dict(s.parts) for step, s in shown_seconds(run).items()}
     yield _package_state()
     yield {name: model_name(settings.asked) for name, settings in experiment.students.items()}
     for settings in experiment.students.values():

@@ -1,0 +1,129 @@
+"""Measure the share of time in which the device of a step worked.
+
+For a GPU it is the mean of the driver's own figure, the share of its last sampling period in which at least one kernel
+ran, read twice a second through NVML. The figure covers all programs on the GPU. Without NVML the share is unknown.
+For a CPU it is the CPU time of this process and of its finished children, divided by wall time and by the number of
+cores that the process may use.
+"""
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+Device = Literal["GPU", "CPU"]
+GpuReader = Callable[[], float | None]
+"""The share of time in which the GPU works at present; None if nobody knows."""
+_FEWEST_SAMPLES: Final = 2
+_LIBRARIES: Final = ("libnvidia-ml.so.1", "nvml.dll")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSeconds:
+    """Wall seconds in which a device was measured, and those in which it worked."""
+
+    device: Device
+    worked: float
+    measured: float
+
+    @property
+    def share(self) -> float:
+        """The share of time in which the device worked."""
+        return min(1.0, self.worked / self.measured) if self.measured else 0.0
+
+
+class DeviceMeter:
+    """Measures the device of one step."""
+
+    def __init__(self, gpu: GpuReader | None = None, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._gpu = gpu or gpu_reader()
+        self._now = now
+        self._started, self._cpu_started = now(), _cpu_seconds()
+        self._samples: list[float | None] = []
+
+    def sample(self) -> None:
+        """Read what the GPU does now; before this process uses the GPU, it does nothing for this process."""
+        self._samples.append(self._gpu() if _uses_gpu() else 0.0)
+
+    def seconds(self) -> DeviceSeconds | None:
+        """What was measured until now; None if it is unknown or if there were too few samples."""
+        measured = self._now() - self._started
+        if not _uses_gpu():
+            return DeviceSeconds("CPU", (_cpu_seconds() - self._cpu_started) / _cores(), measured) if measured else None
+        known = [sample for sample in list(self._samples) if sample is not None]
+        if len(known) < max(_FEWEST_SAMPLES, len(self._samples)):
+            return None
+        return DeviceSeconds("GPU", measured * sum(known) / len(known), measured)
+
+
+def gpu_reader() -> GpuReader:
+    """A function that reads the utilisation of the GPU that torch uses."""
+    device: list[_NvmlDevice | None] = []
+
+    def read() -> float | None:
+        if not device:
+            device.append(_nvml_device())
+        return None if device[0] is None else device[0].utilisation()
+
+    return read
+
+
+class _Rates(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _NvmlDevice:
+    """A GPU as NVML knows it; functions of NVML return 0 if all is well."""
+
+    def __init__(self, nvml: Any, uuid: str) -> None:
+        self._nvml = nvml
+        self._handle = ctypes.c_void_p()
+        handle = ctypes.byref(self._handle)
+        is_there = nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), handle) == 0
+        if not is_there and not (self._is_only_one() and nvml.nvmlDeviceGetHandleByIndex_v2(0, handle) == 0):
+            raise LookupError(uuid)
+
+    def _is_only_one(self) -> bool:
+        count = ctypes.c_uint()
+        return self._nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 and count.value == 1
+
+    def utilisation(self) -> float | None:
+        """The share of the last sampling period in which a kernel ran; None if NVML does not say."""
+        rates = _Rates()
+        status = self._nvml.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(rates))
+        return None if status else float(rates.gpu) / 100
+
+
+def _nvml_device() -> _NvmlDevice | None:
+    """The GPU that torch uses; None without NVML, or if NVML does not know this GPU."""
+    cuda = _torch().cuda
+    uuid = str(getattr(cuda.get_device_properties(cuda.current_device()), "uuid", ""))
+    name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    for library in _LIBRARIES:
+        with suppress(OSError, AttributeError, LookupError):  # an old library may lack a function
+            return _NvmlDevice(ctypes.CDLL(library), name)
+    return None
+
+
+def _uses_gpu() -> bool:
+    torch = _torch()
+    cuda = getattr(torch, "cuda", None)  # another thread may be importing torch
+    is_initialized = getattr(cuda, "is_initialized", None)
+    return is_initialized is not None and bool(is_initialized())
+
+
+def _torch() -> Any:
+    return sys.modules.get("torch")
+
+
+def _cpu_seconds() -> float:
+    return sum(os.times()[:4])
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
