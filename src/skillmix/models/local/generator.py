@@ -15,8 +15,9 @@ import torch
 
 from skillmix.calls import CallProblem, GenerateKey, Outcome, Reply, Request
 from skillmix.models.local.chat import Renderer
-from skillmix.models.local.decoder import Decoder, Start, independent_width, uniforms
+from skillmix.models.local.decoder import Decoder, independent_width, uniforms
 from skillmix.models.local.kv_cache import BLOCK, Chain, Match, SlotTable, chain_of
+from skillmix.models.local.starts import Start
 
 Done = Callable[[Request, Outcome], None]
 
@@ -160,7 +161,7 @@ class Generator:
             return
         if starting.copies:
             sources, targets, lengths = zip(*starting.copies, strict=True)
-            decoder.copy(sources, targets, length=max(lengths))
+            decoder.copy(sources, targets, lengths=lengths)
         decoder.start(starting.starts)
         for start in starting.starts:
             row = self._active[start.slot]

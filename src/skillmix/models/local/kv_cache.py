@@ -12,7 +12,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from skillmix.models.local.block_attention import BlockedKeys, BlockPlan, block_attention, padded_length, plan_blocks
-from skillmix.models.local.kernels import can_step, step_attention
+from skillmix.models.local.gpu.prompt_kernel import PackedStore, copy_slots, packed_attention, store_packed
+from skillmix.models.local.gpu.step_kernel import can_step, step_attention
 
 ATTENTION = "skillmix_slots"
 """The name under which transformers knows `slot_attention`."""
@@ -63,8 +64,12 @@ class SlotCache:
         # On a CPU steps attend to whole blocks of positions.
         capacity = length + 1 if shape.device.type == "cuda" else padded_length(length + 1)
         size = (slots, shape.heads, capacity, shape.head_size)
-        self.keys = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
-        self.values = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
+        if shape.has_kernel:
+            self._whole = torch.zeros((2 * shape.layers, *size), dtype=shape.dtype, device=shape.device)
+            self.keys, self.values = list(self._whole[: shape.layers]), list(self._whole[shape.layers :])
+        else:
+            self.keys = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
+            self.values = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
         self._has_kernel = shape.has_kernel
         self._all_rows = torch.arange(slots, device=shape.device)
         self._rows: torch.Tensor | None = None
@@ -74,10 +79,16 @@ class SlotCache:
         self._key_heads = shape.heads
         self._first = 0
         self._plan: BlockPlan | None = None
+        self._blocks: torch.Tensor | None = None
 
     def one_token_each(self, positions: torch.Tensor, is_active: torch.Tensor, *, seen: int) -> None:
         """The next update brings one token for each of the first slots, to be written at these positions."""
         self._rows, self._positions, self._is_active, self._seen = None, positions, is_active, seen
+        self._blocks = None
+
+    def packed_tokens(self, blocks: torch.Tensor) -> None:
+        """The next update brings a flat row of tokens, and a table says which tokens belong to which slot."""
+        self._blocks = blocks
 
     def one_token_each_by_blocks(self, first: int, positions: torch.Tensor) -> None:
         """The next update brings one token for each slot from `first` on; for a CPU.
@@ -95,6 +106,10 @@ class SlotCache:
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Store the new keys and values of a layer; return everything that the layer attends to."""
         stored = self.keys[layer_idx], self.values[layer_idx]
+        if self._blocks is not None:
+            store = PackedStore(*stored, self._blocks)
+            store_packed(keys, values, store)
+            return keys, store
         if self._plan is not None:
             return keys, self._blocked(stored, (keys, values), self._plan)
         if self._rows is None:
@@ -125,6 +140,10 @@ class SlotCache:
         for store in (*self.keys, *self.values):
             store[targets, :, :length] = store[sources, :, :length]
 
+    def copy_exactly(self, copies: torch.Tensor, *, longest: int) -> None:
+        """Copy the beginnings of slots; each row of `copies` has a source, a target and a number of positions."""
+        copy_slots(self._whole, copies, longest=longest)
+
     def get_seq_length(self, *_: Any, **__: Any) -> int:
         """For models that number positions themselves; the decoder always gives positions."""
         return self._seen or 0
@@ -139,13 +158,15 @@ def slot_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention over slots: by a kernel for steps, causal for whole prompts, and by the mask otherwise.
+    """Attention over slots: by kernels for steps and packed prompts, causal for whole prompts, by the mask otherwise.
 
     With a mask, the queries that share a key head are in one row, so that keys are never repeated.
     """
     rows, heads, length, size = query.shape
     if isinstance(value, Store):
         return step_attention(query, key, value, scaling=scaling or size**-0.5), None
+    if isinstance(value, PackedStore):
+        return packed_attention(query, value, scaling=scaling or size**-0.5), None
     if isinstance(value, BlockedKeys):
         return block_attention(query, value, scaling=scaling or size**-0.5), None
     if attention_mask is None:
