@@ -224,7 +224,7 @@ def check_chances(loaded: Any, prompts: Prompts, tokens: int) -> None:
     requests = requests_of(prompts, 400, tokens)
     ours = Ours(loaded, prompts, 400, [])
     ours.generator.add(requests)
-    ours.generator._tokenise_new()
+    ours.generator._queue_new()
     decoder = ours.generator._fitting_decoder()
     assert decoder is not None
     decoder.note_chances()

@@ -109,6 +109,19 @@ def copy_slots(store: Any, copies: Any, *, longest: int) -> None:
         store[:, target, :, :length] = store[:, source, :, :length]
 
 
+def accept_tokens(slots: Any, logits: Any, state: Any, settings: Any) -> None:
+    for slot, row in zip(slots.tolist(), logits, strict=True):
+        if not state.is_active[slot]:
+            continue
+        count = state.count[slot].item()
+        drawing = settings.numbers[slot, count], settings.temperature[slot]
+        token = decoding.choose(row[None], drawing[0][None], drawing[1][None], None)[0]
+        state.written[slot, count] = state.token[slot] = token
+        state.count[slot] += 1
+        state.position[slot] += 1
+        state.is_active[slot] = token not in settings.ends and count + 1 < settings.limit[slot]
+
+
 def capture(self: Any, work: Callable[[], None]) -> Graph:
     before = [tensor.clone() for tensor in self._state()]
     work()
@@ -129,10 +142,11 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kv_cache, name, replacement)
     monkeypatch.setattr(decoding, "can_capture", lambda _: True)
     monkeypatch.setattr(decoding, "fuse", lambda _: None)
+    monkeypatch.setattr(decoding, "accept_tokens", accept_tokens)
     monkeypatch.setattr(decoding.Decoder, "_captured", capture)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    shapes = BatchShape(128, 4), BatchShape(256, 8)
+    shapes = BatchShape(0, 4), BatchShape(128, 4), BatchShape(256, 8)
     real = captured_prompts.packed_batches
     monkeypatch.setattr(captured_prompts, "packed_batches", lambda starts: real(starts, shapes))
 

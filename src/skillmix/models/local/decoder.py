@@ -14,6 +14,7 @@ import torch
 from skillmix.models.local.gpu.captured_prompts import PromptInputs, PromptReader
 from skillmix.models.local.gpu.fusing import fuse
 from skillmix.models.local.gpu.host_memory import Snapshots, Staging
+from skillmix.models.local.gpu.sample_kernel import RowSettings, RowState, accept_tokens
 from skillmix.models.local.kv_cache import BLOCK, CacheShape, SlotCache, mask_of
 from skillmix.models.local.starts import Start
 
@@ -216,11 +217,14 @@ class Decoder:
         self._temperature[slots] = inputs.temperature
         self._top_p[slots] = inputs.top_p
         self._position[slots] = inputs.last_position
+        self._token[slots] = inputs.last_token
         self._count.index_fill_(0, slots, 0)
-        self._is_active[slots] = slots < self.slots
-        self.cache.packed_tokens(inputs.blocks)
-        hidden = self._forward(inputs.tokens[None], inputs.positions[None], None)
-        self._accept(slots, self._logits(hidden[0, inputs.last]), with_top_p)
+        self._is_active[slots] = inputs.is_read
+        if len(inputs.tokens):
+            self.cache.packed_tokens(inputs.blocks)
+            hidden = self._forward(inputs.tokens[None], inputs.positions[None], None)
+            self._accept(slots, self._logits(hidden[0, inputs.last]), with_top_p)
+        self._is_active[slots] = self._is_active[slots] | inputs.is_ready
 
     def _read_by_blocks(self, start: Start) -> torch.Tensor:
         """Read a prompt block by block; the logits after its last token.
@@ -275,6 +279,10 @@ class Decoder:
 
     def _accept(self, rows: torch.Tensor, logits: torch.Tensor, with_top_p: bool) -> None:
         """Choose each row's next token; an end token, or the last token within the limit, ends the row."""
+        if self.shape.has_kernel and not with_top_p and self.chances is None:
+            settings = RowSettings(self._numbers, self._temperature, self._limit, self._ends)
+            accept_tokens(rows, logits, RowState(*self._state()), settings)
+            return
         active, count = self._is_active[rows], self._count[rows]
         index = count.clamp(max=self.longest - 1)
         top_p = self._top_p[rows] if with_top_p else None

@@ -18,6 +18,7 @@ from skillmix.models.local.chat import Renderer
 from skillmix.models.local.decoder import Decoder, independent_width, uniforms
 from skillmix.models.local.kv_cache import BLOCK, Chain, Match, SlotTable, chain_of
 from skillmix.models.local.starts import Start
+from skillmix.models.local.tokenising import DirectTokeniser, ThreadedTokeniser, Tokeniser
 
 Done = Callable[[Request, Outcome], None]
 
@@ -70,7 +71,7 @@ class Generator:
         self._device: str = model.device.type
         self._ends = renderer.ends(model) if ends is None else list(ends)
         self._longest: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._new: list[Request] = []
+        self._tokeniser: Tokeniser = (ThreadedTokeniser if self._device == "cuda" else DirectTokeniser)(renderer)
         self._ended: list[tuple[int, _Row, list[int]]] = []
         self._going_on: deque[_Row] = deque()
         self._fresh: deque[_Row] = deque()
@@ -91,18 +92,18 @@ class Generator:
     @property
     def is_idle(self) -> bool:
         """Whether no request waits or runs."""
-        return not (self._new or self._going_on or self._fresh or self._active or self._ended)
+        return self._tokeniser.is_empty and not (self._going_on or self._fresh or self._active or self._ended)
 
     def add(self, requests: Sequence[Request]) -> None:
         """Add requests; they are tokenised while the device works."""
-        self._new.extend(requests)
+        self._tokeniser.add(requests)
 
     def work(self) -> None:
         """Do one round: start waiting rows, write some tokens, deliver ended rows."""
         try:
             if not self._active:
                 self._deliver()
-                self._tokenise_new()
+            self._queue_new()
             self._start_waiting()
             if self._active:
                 self._write()
@@ -113,13 +114,10 @@ class Generator:
                 raise
             self._shrink()
 
-    def _tokenise_new(self) -> None:
-        """Tokenise new requests; a prompt that is too long is answered at once."""
-        requests, self._new = self._new, []
-        if not requests:
-            return
-        prompts = self._renderer.tokens([r.messages for r in requests], [r.decoding.extra for r in requests])
-        for request, tokens in zip(requests, prompts, strict=True):
+    def _queue_new(self) -> None:
+        """Queue the requests that are tokenised by now; a prompt that is too long is answered at once."""
+        has_nothing_else = not (self._active or self._going_on or self._fresh)
+        for request, tokens in self._tokeniser.take(wait=has_nothing_else):
             limit = request.decoding.max_tokens or _DEFAULT_LIMIT
             if self._longest is not None and len(tokens) + limit > self._longest:
                 detail = f"{len(tokens)} tokens, {limit} more to write, and the model allows {self._longest}"
@@ -248,7 +246,7 @@ class Generator:
         decoder.run(_STEPS[self._device], rows=max(self._active) + 1, longest_row=longest_row, with_top_p=with_top_p)
         # While the device works on these steps, deliver the rows that ended before them.
         self._deliver()
-        self._tokenise_new()
+        self._queue_new()
         self._counts, is_active = decoder.progress()
         ended = [slot for slot in self._active if not is_active[slot]]
         if ended:

@@ -224,15 +224,22 @@ class SlotTable:
     def find(self, prompt: Sequence[int], chain: Chain) -> Match | None:
         """The slot that holds most of a prompt."""
         holders: set[int] | None = None
+        held = 0
         for block in chain:
             deeper = self._holders.get(block)
             if not deeper:
                 break
             holders = deeper
+            held += BLOCK
         if not holders:
             return None
-        # Several slots may hold the same blocks and differ after them; the best of a few is good enough.
-        return max((self.match(slot, prompt) for slot in islice(holders, _CANDIDATES)), key=lambda match: match.length)
+        # These slots hold the same blocks and differ in the next one; the best of a few is good enough.
+        following = prompt[held : held + BLOCK]
+        best = max(
+            islice(holders, _CANDIDATES),
+            key=lambda slot: common_length(self._tokens[slot][held : held + BLOCK], following),
+        )
+        return self.match(best, prompt)
 
     def is_resting(self, slot: int) -> bool:
         """Whether no row uses a slot that still holds tokens."""

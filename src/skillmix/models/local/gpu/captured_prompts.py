@@ -7,6 +7,7 @@ prompt that does not fit into the rest of a row goes on in the next one, since i
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -33,13 +34,15 @@ class BatchShape(NamedTuple):
         return self.tokens // QUERIES + self.pieces
 
 
-SHAPES: Final = tuple(
-    BatchShape(tokens, min(_MAX_ROWS, tokens // 4)) for tokens in (1024, 2048, 4096, 8192, 16384, 32768)
+SHAPES: Final = (
+    BatchShape(0, _MAX_ROWS),
+    *(BatchShape(tokens, min(_MAX_ROWS, tokens // 4)) for tokens in (1024, 2048, 4096, 8192, 16384, 32768)),
 )
+"""Shapes from the smallest to the largest; one without tokens only sets up rows."""
 
 
 class PromptPiece(NamedTuple):
-    """Consecutive tokens of one prompt."""
+    """Consecutive tokens of one prompt; none if only the last token is unread, since the next step reads that one."""
 
     start: Start
     first: int
@@ -60,7 +63,7 @@ class PromptBatch(NamedTuple):
 
 def packed_batches(starts: Sequence[Start], shapes: Sequence[BatchShape] = SHAPES) -> Iterator[PromptBatch]:
     """Pack the unread tokens of prompts into as few batches as possible, in the smallest shapes that hold them."""
-    waiting = [PromptPiece(s, s.known, len(s.tokens)) for s in reversed(starts)]
+    waiting = [PromptPiece(s, _first_to_read(s), len(s.tokens)) for s in reversed(starts)]
     tokens = sum(piece.end - piece.first for piece in waiting)
     while waiting:
         fitting = (shape for shape in shapes if shape.tokens >= tokens and shape.pieces >= len(waiting))
@@ -70,12 +73,19 @@ def packed_batches(starts: Sequence[Start], shapes: Sequence[BatchShape] = SHAPE
         yield batch
 
 
+def _first_to_read(start: Start) -> int:
+    return start.known if start.known < len(start.tokens) - 1 else len(start.tokens)
+
+
 def _take(waiting: list[PromptPiece], shape: BatchShape) -> list[PromptPiece]:
     """Take pieces from the end of a list until a shape is full; a prompt is cut where the shape ends."""
     pieces: list[PromptPiece] = []
     room = shape.tokens
-    while waiting and room and len(pieces) < shape.pieces:
+    while waiting and len(pieces) < shape.pieces:
         piece = waiting.pop()
+        if not room and piece.first < piece.end:
+            waiting.append(piece)
+            break
         cut = min(piece.end, piece.first + room)
         if cut < piece.end:
             waiting.append(piece._replace(first=cut))
@@ -95,8 +105,13 @@ class PromptInputs(NamedTuple):
     """The table of query blocks."""
     slots: Any
     """The slot of each prompt that ends in the batch; unused rows have a spare slot."""
+    is_read: Any
+    """Whether the batch holds the prompt's last token."""
+    is_ready: Any
+    """Whether the next step reads the prompt's last token."""
     last: Any
     """The index of each prompt's last token."""
+    last_token: Any
     last_position: Any
     limit: Any
     temperature: Any
@@ -112,7 +127,10 @@ def input_sizes(shape: BatchShape, *, longest: int) -> PromptInputs:
         positions=(torch.int64, (shape.tokens,)),
         blocks=(torch.int32, (shape.blocks, FIELDS)),
         slots=(torch.int64, rows),
+        is_read=(torch.bool, rows),
+        is_ready=(torch.bool, rows),
         last=(torch.int64, rows),
+        last_token=(torch.int64, rows),
         last_position=(torch.int64, rows),
         limit=(torch.int64, rows),
         temperature=(torch.float32, rows),
@@ -146,7 +164,8 @@ def fill(inputs: PromptInputs, pieces: Sequence[PromptPiece], *, spare: int) -> 
     counts = np.array([piece.end - piece.first for piece in pieces])
     ends = counts.cumsum()
     used = int(ends[-1])
-    inputs.tokens[:used] = np.concatenate([piece.start.tokens[piece.first : piece.end] for piece in pieces])
+    parts = (piece.start.tokens[piece.first : piece.end] for piece in pieces)
+    inputs.tokens[:used] = np.fromiter(chain.from_iterable(parts), dtype=np.int64, count=used)
     inputs.tokens[used:] = 0
     inputs.positions[:used] = np.arange(used) + np.repeat(firsts - ends + counts, counts)
     inputs.positions[used:] = 0
@@ -171,8 +190,15 @@ def _fill_rows(inputs: PromptInputs, pieces: Sequence[PromptPiece], last: np.nda
     used = len(starts)
     inputs.slots[:used] = [s.slot for s in starts]
     inputs.slots[used:] = spare
-    inputs.last[:used] = last[ending]
+    is_read = [pieces[index].first < pieces[index].end for index in ending]
+    inputs.is_read[:used] = is_read
+    inputs.is_read[used:] = False
+    inputs.is_ready[:used] = ~inputs.is_read[:used]
+    inputs.is_ready[used:] = False
+    inputs.last[:used] = np.where(is_read, last[ending], 0)
     inputs.last[used:] = 0
+    inputs.last_token[:used] = [s.tokens[-1] for s in starts]
+    inputs.last_token[used:] = 0
     inputs.last_position[:used] = [len(s.tokens) - 1 for s in starts]
     inputs.last_position[used:] = 0
     inputs.limit[:used] = [s.limit for s in starts]
