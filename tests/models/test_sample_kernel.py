@@ -1,51 +1,50 @@
 """The kernel that chooses tokens chooses those of the plain function, in Triton's interpreter where there is no GPU."""
 
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
-HAS_GPU = torch.cuda.is_available()
-if not HAS_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
 pytest.importorskip("triton", reason="CPU builds of torch come without triton")
 
 from skillmix.models.local.decoder import choose, uniforms  # noqa: E402
 from skillmix.models.local.gpu.sample_kernel import RowSettings, RowState, accept_tokens  # noqa: E402
 
-DEVICE = "cuda" if HAS_GPU else "cpu"
 SLOTS = 30
 
 
-def state(*, longest: int = 4) -> RowState:
+def state(device: str, *, longest: int = 4) -> RowState:
     def zeros(*size: int) -> Any:
-        return torch.zeros(size, dtype=torch.long, device=DEVICE)
+        return torch.zeros(size, dtype=torch.long, device=device)
 
-    is_active = torch.ones(SLOTS, dtype=torch.bool, device=DEVICE)
+    is_active = torch.ones(SLOTS, dtype=torch.bool, device=device)
     return RowState(zeros(SLOTS), zeros(SLOTS) + 10, zeros(SLOTS), zeros(SLOTS, longest), is_active)
 
 
-def settings(*, temperature: float = 0.7, limit: int = 4, ends: tuple[int, ...] = ()) -> RowSettings:
-    numbers = torch.from_numpy(np.stack([uniforms(slot, 4) for slot in range(SLOTS)])).to(DEVICE)
+def settings(device: str, *, temperature: float = 0.7, limit: int = 4, ends: tuple[int, ...] = ()) -> RowSettings:
+    numbers = torch.from_numpy(np.stack([uniforms(slot, 4) for slot in range(SLOTS)])).to(device)
     return RowSettings(
         numbers,
-        torch.full((SLOTS,), temperature, device=DEVICE),
-        torch.full((SLOTS,), limit, device=DEVICE),
-        torch.tensor(ends, dtype=torch.long, device=DEVICE),
+        torch.full((SLOTS,), temperature, device=device),
+        torch.full((SLOTS,), limit, device=device),
+        torch.tensor(ends, dtype=torch.long, device=device),
     )
 
 
-def logits(rows: int, vocabulary: int) -> Any:
-    return 4 * torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(vocabulary)).to(DEVICE)
+def logits(rows: int, vocabulary: int, device: str) -> Any:
+    return 4 * torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(vocabulary)).to(device)
 
 
 @pytest.mark.parametrize("vocabulary", [11, 4096, 4097, 20_000])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 2.0])
-def test_tokens_are_those_of_the_plain_function(vocabulary: int, temperature: float) -> None:
-    rows, now, given = logits(SLOTS, vocabulary), state(), settings(temperature=temperature)
-    slots = torch.arange(SLOTS - 1, -1, -1, device=DEVICE)
+def test_tokens_are_those_of_the_plain_function(vocabulary: int, temperature: float, kernel_device: str) -> None:
+    rows, now, given = (
+        logits(SLOTS, vocabulary, kernel_device),
+        state(kernel_device),
+        settings(kernel_device, temperature=temperature),
+    )
+    slots = torch.arange(SLOTS - 1, -1, -1, device=kernel_device)
 
     accept_tokens(slots, rows, now, given)
 
@@ -56,22 +55,22 @@ def test_tokens_are_those_of_the_plain_function(vocabulary: int, temperature: fl
     assert now.count.tolist() == [1] * SLOTS
 
 
-def test_impossible_tokens_are_never_chosen() -> None:
-    rows = torch.full((SLOTS, 9000), float("-inf"), device=DEVICE)
+def test_impossible_tokens_are_never_chosen(kernel_device: str) -> None:
+    rows = torch.full((SLOTS, 9000), float("-inf"), device=kernel_device)
     rows[:, 5000] = 1.0
-    now = state()
+    now = state(kernel_device)
 
-    accept_tokens(torch.arange(SLOTS, device=DEVICE), rows, now, settings())
+    accept_tokens(torch.arange(SLOTS, device=kernel_device), rows, now, settings(kernel_device))
 
     assert now.token.tolist() == [5000] * SLOTS
 
 
-def test_a_row_ends_at_an_end_token_or_at_its_limit_and_ended_rows_stay() -> None:
-    rows = torch.full((SLOTS, 50), -100.0, device=DEVICE)
+def test_a_row_ends_at_an_end_token_or_at_its_limit_and_ended_rows_stay(kernel_device: str) -> None:
+    rows = torch.full((SLOTS, 50), -100.0, device=kernel_device)
     rows[:, 7] = 100.0
     rows[::2, 8] = 200.0
-    now, given = state(), settings(temperature=0.0, limit=2, ends=(3, 8))
-    slots = torch.arange(SLOTS, device=DEVICE)
+    now, given = state(kernel_device), settings(kernel_device, temperature=0.0, limit=2, ends=(3, 8))
+    slots = torch.arange(SLOTS, device=kernel_device)
 
     accept_tokens(slots, rows, now, given)
     assert now.is_active.tolist() == [False, True] * (SLOTS // 2)

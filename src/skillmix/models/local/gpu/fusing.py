@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from skillmix.models.local.gpu.small_kernels import rms_norm, rotate, silu_and_multiply
+from skillmix.models.local.gpu.small_kernels import HAS_TRITON, rms_norm, rotate, silu_and_multiply
+from skillmix.models.local.kv_cache import CacheShape
 
 _MARK: Final = "is_fused_by_skillmix"
 _TOLERANCE: Final = 0.02
@@ -28,7 +29,7 @@ def fuse(model: Any) -> None:
     of the model's module, so the kernel goes behind that name. Calls with gradients, on a CPU or with other arguments
     go to the original function.
     """
-    if getattr(model, _MARK, False):
+    if not HAS_TRITON or getattr(model, _MARK, False):
         return
     setattr(model, _MARK, True)
     _fuse_rotary(model)
@@ -120,8 +121,13 @@ def _fuse_rotary(model: Any) -> None:
         return rotate(query, key, cos, sin) if is_known else plain(query, key, cos, sin, **options)
 
     generator = torch.Generator().manual_seed(0)
-    query, key = (torch.randn(2, heads, 3, 64, generator=generator).to(model.device, model.dtype) for heads in (3, 2))
-    angles = torch.rand(2, 3, 32, generator=generator).repeat(1, 1, 2).to(model.device)
+    # These are the sizes of the model, so the kernel is compiled once.
+    shape = CacheShape(model)
+    heads = shape.heads * shape.groups, shape.heads
+    query, key = (
+        torch.randn(2, n, 3, shape.head_size, generator=generator).to(shape.device, shape.dtype) for n in heads
+    )
+    angles = torch.rand(2, 3, shape.head_size // 2, generator=generator).repeat(1, 1, 2).to(shape.device)
     inputs = query, key, angles.cos().to(model.dtype), angles.sin().to(model.dtype)
     if all(_is_close(found, wanted) for found, wanted in zip(rotate(*inputs), plain(*inputs), strict=True)):
         setattr(rotated, _MARK, True)

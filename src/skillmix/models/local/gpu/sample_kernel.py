@@ -45,7 +45,7 @@ def accept_tokens(slots: torch.Tensor, logits: torch.Tensor, state: RowState, se
 
 if triton is not None:
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["written_row", "numbers_row"])
     def _accept(
         slots, logits, tokens, positions, counts, written, is_active, numbers, temperatures, limits, ends,
         logits_row, written_row, numbers_row,

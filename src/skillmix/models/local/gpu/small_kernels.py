@@ -3,7 +3,7 @@
 Each computes in float32 and rounds where the modules of transformers round.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -13,7 +13,8 @@ try:
 except ImportError:  # CPU builds of torch come without triton
     triton = None
 
-_GATED = 1024
+HAS_TRITON: Final = triton is not None
+_GATED: Final = 1024
 
 
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -92,7 +93,7 @@ if triton is not None:
         tl.store(target + head * 2 * half + at, new_low.to(target.dtype.element_ty), mask=is_head)
         tl.store(target + head * 2 * half + half + at, new_high.to(target.dtype.element_ty), mask=is_head)
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["tokens"])
     def _rotate(
         query, key, cos, sin, new_query, new_key, tokens,
         query_row, query_head, query_token, key_row, key_head, key_token, angle_row, angle_token,
