@@ -1,5 +1,7 @@
 """Generation as on a GPU, rehearsed on a CPU: plain functions take the place of kernels and of CUDA graphs."""
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from random import Random
@@ -146,6 +148,7 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding.Decoder, "_captured", capture)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 1))
     shapes = BatchShape(0, 4), BatchShape(128, 4), BatchShape(256, 8)
     real = captured_prompts.packed_batches
     monkeypatch.setattr(captured_prompts, "packed_batches", lambda starts: real(starts, shapes))
@@ -202,6 +205,26 @@ def test_texts_are_those_of_a_cpu(like_a_gpu: None, monkeypatch: pytest.MonkeyPa
 
     assert len(wanted) == 32
     assert texts(asked, slots=6, is_gpu=True) == wanted
+
+
+def test_a_dropped_decoder_gives_its_memory_back_at_once(like_a_gpu: None) -> None:
+    gc.disable()
+    try:
+        decoder = decoding.Decoder(model(), slots=2, length=128, longest=4, ends=[])
+        cache = weakref.ref(decoder.cache)
+        del decoder
+        assert cache() is None
+    finally:
+        gc.enable()
+
+
+def test_a_longer_prompt_gets_longer_slots(like_a_gpu: None) -> None:
+    asked = [
+        Request(GenerateKey("s", str(length), 0, 1), "m", (Message("user", "x" * length),), Decoding(0.0, 3), length)
+        for length in (20, 300, 40)
+    ]
+
+    assert len(texts(asked, slots=2, is_gpu=True)) == 6
 
 
 def test_copies_that_overwrite_a_source_come_later() -> None:

@@ -69,9 +69,7 @@ class Decoder:
         self._staging = Staging(self.shape.device)
         self._snapshots = Snapshots(torch.cuda.Event, (self._count, self._is_active, self._written))
         if self.shape.has_kernel:
-            self._reader = PromptReader(
-                self._read_packed, staging=self._staging, spare=self.slots, longest=self.longest
-            )
+            self._reader = PromptReader(self._staging, spare=self.slots, longest=self.longest)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def start(self, starts: Sequence[Start]) -> None:
@@ -83,7 +81,8 @@ class Decoder:
             return
         self._snapshots.note_started([s.slot for s in starts])
         if self._reader is not None:
-            self._reader.start(starts, self._captured)
+            # The reader must not keep a method of this decoder: a cycle would hold the cache until a collection.
+            self._reader.start(starts, lambda *inputs: self._captured(lambda: self._read_packed(*inputs)))
             return
         for batch in _batches(starts, limit=_PREFILL_TOKENS):
             batch = self._with_useful_prefixes(batch)

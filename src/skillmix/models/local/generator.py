@@ -16,7 +16,8 @@ import torch
 from skillmix.calls import CallProblem, GenerateKey, Outcome, Reply, Request
 from skillmix.models.local.chat import Renderer
 from skillmix.models.local.decoder import Decoder, independent_width, uniforms
-from skillmix.models.local.kv_cache import BLOCK, Chain, Match, SlotTable, chain_of
+from skillmix.models.local.gpu.slot_length import roomy_length
+from skillmix.models.local.kv_cache import BLOCK, CacheShape, Chain, Match, SlotTable, chain_of
 from skillmix.models.local.starts import Start
 from skillmix.models.local.tokenising import DirectTokeniser, ThreadedTokeniser, Tokeniser
 
@@ -179,6 +180,8 @@ class Generator:
         longest = max([row.limit for row in waiting] + ([before.longest] if before else []))
         length = max([len(row.tokens) + row.limit for row in waiting] + ([before.length] if before else []))
         self._decoder = before = None
+        if self._device == "cuda":
+            length = self._with_room(length)
         length = -(-length // _LENGTH_STEP) * _LENGTH_STEP
         if self._device != "cuda" and self._width is None:
             self._width = independent_width(self._model, limit=self._slots)
@@ -189,6 +192,10 @@ class Generator:
         self._resting.clear()
         self._counts = np.zeros(self._slots, dtype=np.int64)
         return self._decoder
+
+    def _with_room(self, length: int) -> int:
+        _, memory = torch.cuda.mem_get_info()
+        return roomy_length(length, CacheShape(self._model), slots=self._slots, memory=memory, limit=self._longest)
 
     def _too_long(self) -> list[_Row]:
         decoder = self._decoder

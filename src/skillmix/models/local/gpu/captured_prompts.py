@@ -6,7 +6,6 @@ prompt that does not fit into the rest of a row goes on in the next one, since i
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 from math import prod
 from typing import Any, Final, NamedTuple
@@ -214,16 +213,8 @@ def _fill_rows(inputs: PromptInputs, pieces: Sequence[PromptPiece], last: np.nda
 class PromptReader:
     """Captures the reading of a batch of each shape when it is first needed, and replays it."""
 
-    def __init__(
-        self,
-        read: Callable[[PromptInputs, bool], None],
-        *,
-        staging: Staging,
-        spare: int,
-        longest: int,
-    ) -> None:
-        """Read with `read`, which gets the inputs on the device and whether any row has a top_p."""
-        self._read = read
+    def __init__(self, staging: Staging, *, spare: int, longest: int) -> None:
+        """Read for rows that write at most `longest` tokens; unused rows of a batch write to the slot `spare`."""
         self._staging = staging
         self._spare, self._longest = spare, longest
         self._memory: dict[BatchShape, torch.Tensor] = {}
@@ -233,19 +224,22 @@ class PromptReader:
         """Drop the captured graphs."""
         self._graphs.clear()
 
-    def start(self, starts: Sequence[Start], capture: Callable[[Callable[[], None]], Any]) -> None:
-        """Read the rest of each prompt, and choose each row's first token."""
+    def start(self, starts: Sequence[Start], capture: Callable[[PromptInputs, bool], Any]) -> None:
+        """Read the rest of each prompt, and choose each row's first token.
+
+        `capture` makes the graph that reads inputs on the device; its second argument is whether any row has a top_p.
+        """
         for shape, pieces in packed_batches(starts):
             sizes = input_sizes(shape, longest=self._longest)
             memory = self._memory.get(shape)
             if memory is None:
-                memory = self._memory[shape] = self._empty_inputs(sizes)
+                memory = torch.empty(bytes_of(sizes), dtype=torch.uint8, device=self._staging.device)
+                self._memory[shape] = memory
             key = shape, any(piece.start.top_p is not None for piece in pieces)
             if key not in self._graphs:
                 # A batch without pieces changes nothing but the spare slot, so it can be tried first.
                 memory.copy_(self._empty_inputs(sizes))
-                inputs = inputs_in(memory, sizes)
-                self._graphs[key] = capture(partial(self._read, inputs, key[1]))
+                self._graphs[key] = capture(inputs_in(memory, sizes), key[1])
             staged = self._staging.take(len(memory))
             fill(PromptInputs(*(view.numpy() for view in inputs_in(staged, sizes))), pieces, spare=self._spare)
             memory.copy_(staged, non_blocking=True)
@@ -255,4 +249,4 @@ class PromptReader:
         memory = torch.zeros(bytes_of(sizes), dtype=torch.uint8)
         inputs_in(memory, sizes).slots.fill_(self._spare)
         inputs_in(memory, sizes).temperature.fill_(1.0)
-        return memory.to(self._staging.device)
+        return memory
