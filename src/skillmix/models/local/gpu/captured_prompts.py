@@ -40,7 +40,7 @@ SHAPES: Final = (
 """Shapes from the smallest to the largest; one without tokens only sets up rows."""
 
 
-class PromptPiece(NamedTuple):
+class PackedPiece(NamedTuple):
     """Consecutive tokens of one prompt; none if only the last token is unread, since the next step reads that one."""
 
     start: Start
@@ -57,12 +57,12 @@ class PromptBatch(NamedTuple):
     """The pieces that are read together."""
 
     shape: BatchShape
-    pieces: list[PromptPiece]
+    pieces: list[PackedPiece]
 
 
 def packed_batches(starts: Sequence[Start], shapes: Sequence[BatchShape] = SHAPES) -> Iterator[PromptBatch]:
     """Pack the unread tokens of prompts into as few batches as possible, in the smallest shapes that hold them."""
-    waiting = [PromptPiece(s, _first_to_read(s), len(s.tokens)) for s in reversed(starts)]
+    waiting = [PackedPiece(s, _first_to_read(s), len(s.tokens)) for s in reversed(starts)]
     tokens = sum(piece.end - piece.first for piece in waiting)
     while waiting:
         fitting = (shape for shape in shapes if shape.tokens >= tokens and shape.pieces >= len(waiting))
@@ -76,9 +76,9 @@ def _first_to_read(start: Start) -> int:
     return start.known if start.known < len(start.tokens) - 1 else len(start.tokens)
 
 
-def _take(waiting: list[PromptPiece], shape: BatchShape) -> list[PromptPiece]:
+def _take(waiting: list[PackedPiece], shape: BatchShape) -> list[PackedPiece]:
     """Take pieces from the end of a list until a shape is full; a prompt is cut where the shape ends."""
-    pieces: list[PromptPiece] = []
+    pieces: list[PackedPiece] = []
     room = shape.tokens
     while waiting and len(pieces) < shape.pieces:
         piece = waiting.pop()
@@ -156,7 +156,7 @@ def _aligned(size: int) -> int:
     return -(-size // 16) * 16
 
 
-def fill(inputs: PromptInputs, pieces: Sequence[PromptPiece], *, spare: int) -> None:
+def fill(inputs: PromptInputs, pieces: Sequence[PackedPiece], *, spare: int) -> None:
     """Write the inputs of a batch into arrays; tokens after the last piece are padding, which no block covers."""
     slots = np.array([piece.start.slot for piece in pieces])
     firsts = np.array([piece.first for piece in pieces])
@@ -183,7 +183,7 @@ def _fill_blocks(blocks: np.ndarray, slots: np.ndarray, firsts: np.ndarray, coun
     blocks[used:] = 0
 
 
-def _fill_rows(inputs: PromptInputs, pieces: Sequence[PromptPiece], last: np.ndarray, *, spare: int) -> None:
+def _fill_rows(inputs: PromptInputs, pieces: Sequence[PackedPiece], last: np.ndarray, *, spare: int) -> None:
     ending = [index for index, piece in enumerate(pieces) if piece.is_last]
     starts = [pieces[index].start for index in ending]
     used = len(starts)
