@@ -1,4 +1,4 @@
-"""Generation on the device: rows read their prompts, then write one token per step, each at its own position.
+"""Generation on a GPU: rows read their prompts, then write one token per step, each at its own position.
 
 `Decoder` runs the steps; `uniforms` and `choose` pick the tokens.
 """
@@ -12,15 +12,13 @@ import numpy as np
 import torch
 
 from skillmix.models.local.kernels import fuse
-from skillmix.models.local.kv_cache import BLOCK, CacheShape, SlotCache, mask_of
+from skillmix.models.local.kv_cache import CacheShape, SlotCache, mask_of
 
 _LENGTH_STEP: Final = 128
 """Captured steps attend to a multiple of this many positions."""
 _STAGING_BYTES: Final = 64 << 20
 """Pinned memory for everything that is sent to the device between two calls of `progress`."""
 _DTYPES: Final = {"int64": torch.int64, "float32": torch.float32}
-_TRIED_LENGTH: Final = 160
-"""Positions of a row in the trial of a matrix product: a whole block and a part of another."""
 _PREFILL_TOKENS: Final = 1 << 18
 """Tokens, padding included, that a GPU reads in one batch."""
 
@@ -44,21 +42,15 @@ class Start:
 class Decoder:
     """The slots of one model, and the steps that fill them."""
 
-    def __init__(
-        self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int], width: int | None = None
-    ) -> None:
-        """Make slots of `length` positions for rows that write at most `longest` tokens.
-
-        On a CPU, `width` is the number of rows in a matrix product; the slots are filled up to a multiple of it.
-        """
+    def __init__(self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int]) -> None:
+        """Make slots of `length` positions for rows that write at most `longest` tokens."""
         self.shape = CacheShape(model)
         self.slots, self.length, self.longest = slots, length, longest
-        self.width = width or slots
         self.cache = SlotCache(self.shape, slots=slots, length=length)
         self.is_captured = self.shape.device.type == "cuda"
         self._model = model
         device = self.shape.device
-        rows = -(-slots // self.width) * self.width
+        rows = slots
         self._ends = torch.tensor(list(ends), device=device)
         self._rows = torch.arange(rows, device=device)
         self._token = torch.zeros(rows, dtype=torch.long, device=device)
@@ -81,11 +73,6 @@ class Decoder:
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def start(self, starts: Sequence[Start]) -> None:
         """Read the rest of each prompt, and choose each row's first token."""
-        if not self.is_captured:
-            for start in starts:
-                self._set_up([start])
-                self._accept(self._slots_of([start]), self._read_by_blocks(start), start.top_p is not None)
-            return
         for batch in _batches(starts, limit=_PREFILL_TOKENS):
             batch = self._with_useful_prefixes(batch)
             self._set_up(batch)
@@ -95,11 +82,6 @@ class Decoder:
     def run(self, steps: int, *, rows: int, longest_row: int, with_top_p: bool) -> None:
         """Write up to `steps` tokens in each active row of the first slots; a row that ends writes no more."""
         seen = min(self.length, longest_row + steps)
-        if not self.is_captured:
-            for _ in range(steps):
-                for first in range(0, len(self._rows), self.width):
-                    self._step_of_width(first, with_top_p)
-            return
         quarter = -(-self.slots // 4)
         rows = min(self.slots, -(-rows // quarter) * quarter)
         # The kernel uses each row's own length, so one captured step serves all lengths.
@@ -130,20 +112,6 @@ class Decoder:
     def copy(self, sources: Sequence[int], targets: Sequence[int], *, length: int) -> None:
         """Copy the beginning of some slots to others."""
         self.cache.copy(self._to_device(sources), self._to_device(targets), length=length)
-
-    @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def rows_agree(self) -> bool:
-        """Whether equal rows of a step get equal logits on this processor, to the last bit.
-
-        This overwrites the cache; the decoder cannot be used afterwards.
-        """
-        generator = torch.Generator().manual_seed(0)
-        for store in (*self.cache.keys, *self.cache.values):
-            store.copy_(torch.randn(store.shape[1:], generator=generator))
-        self._position.fill_(self.length - 1)
-        self._token.fill_(self._model.get_input_embeddings().weight.shape[0] // 2)
-        logits = self._logits_of_width(0)
-        return bool((logits == logits[0]).all())
 
     def _with_useful_prefixes(self, starts: list[Start]) -> list[Start]:
         """Ignore short cached prefixes: a GPU reads whole prompts faster than the rest of prompts by a mask."""
@@ -199,35 +167,6 @@ class Decoder:
         hidden = self._forward(self._to_device(tokens), device_positions, mask)
         last = self._to_device([len(s.tokens) - s.known - 1 for s in starts])
         return self._logits(hidden[self._rows[: len(starts)], last])
-
-    def _read_by_blocks(self, start: Start) -> torch.Tensor:
-        """Read a prompt block by block; the logits after its last token.
-
-        A matrix product rounds differently with another number of rows. On a CPU each block is therefore read alone:
-        its shape depends on its position only, and a whole block in a slot is the same to the last bit, whichever
-        request read it.
-        """
-        hidden = torch.empty(0)
-        for first in range(start.known, len(start.tokens), BLOCK):
-            part = list(start.tokens[first : first + BLOCK])
-            positions = self._to_device([list(range(first, first + len(part)))])
-            seen = first + len(part)
-            self.cache.tokens_of(self._slots_of([start]), positions, seen=seen)
-            hidden = self._forward(self._to_device([part]), positions, mask_of(positions, seen=seen, shape=self.shape))
-        return self._logits(hidden[:, -1])
-
-    def _step_of_width(self, first: int, with_top_p: bool) -> None:
-        """Make a step on a CPU for the rows of one matrix product, whose number never changes, used or not."""
-        rows = slice(first, first + self.width)
-        if bool(self._is_active[rows].any()):
-            self._accept(self._rows[rows], self._logits_of_width(first), with_top_p)
-
-    def _logits_of_width(self, first: int) -> torch.Tensor:
-        rows = slice(first, first + self.width)
-        positions = self._position[rows]
-        self.cache.one_token_each_by_blocks(first, positions)
-        hidden = self._forward(self._token[rows, None], positions[:, None], None)
-        return self._logits(hidden[:, 0])
 
     def _step(self, rows: int, seen: int, with_top_p: bool) -> None:
         positions = self._position[:rows]
@@ -288,20 +227,6 @@ class Decoder:
 
     def _state(self) -> list[torch.Tensor]:
         return [self._token, self._position, self._count, self._written, self._is_active]
-
-
-def independent_width(model: Any, *, limit: int) -> int:
-    """The largest number of rows up to a limit for which a matrix product treats every row alike on this processor.
-
-    Some processors compute the last rows of a product in another way than the first rows. A text must not depend on
-    its slot, so this function tries smaller products until all rows agree.
-    """
-    width = limit
-    while width > 1:
-        if Decoder(model, slots=width, length=_TRIED_LENGTH, longest=1, ends=[]).rows_agree():
-            return width
-        width = -(-width // 2)
-    return width
 
 
 def _batches(starts: Sequence[Start], *, limit: int) -> list[list[Start]]:
