@@ -142,7 +142,6 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ("copy_slots", copy_slots),
     ):
         monkeypatch.setattr(kv_cache, name, replacement)
-    monkeypatch.setattr(decoding, "can_capture", lambda _: True)
     monkeypatch.setattr(decoding, "fuse", lambda _: None)
     monkeypatch.setattr(decoding, "accept_tokens", accept_tokens)
     monkeypatch.setattr(decoding.Decoder, "_captured", capture)
@@ -185,7 +184,7 @@ def texts(asked: Sequence[Request], *, slots: int, is_gpu: bool) -> dict[str, st
     renderer: Any = Letters()
     generator = Generator(model(), renderer, slots=slots, done=done)
     if is_gpu:
-        generator._device = "cuda"
+        generator._device, generator._grain = "cuda", 1
     generator.add(asked)
     while not generator.is_idle or released:
         generator.add(list(released))
@@ -197,10 +196,7 @@ def texts(asked: Sequence[Request], *, slots: int, is_gpu: bool) -> dict[str, st
 @pytest.mark.parametrize("is_ahead", [False, True])
 def test_texts_are_those_of_a_cpu(like_a_gpu: None, monkeypatch: pytest.MonkeyPatch, is_ahead: bool) -> None:
     asked = requests(8)
-    with pytest.MonkeyPatch.context() as cpu:
-        cpu.setattr(kv_cache, "can_step", lambda **_: False)
-        cpu.setattr(decoding, "can_capture", lambda _: False)
-        wanted = texts(asked, slots=4, is_gpu=False)
+    wanted = texts(asked, slots=4, is_gpu=False)
     monkeypatch.setattr(Event, "is_done", is_ahead)
 
     assert len(wanted) == 32

@@ -1,4 +1,4 @@
-"""Generation on the device: rows read their prompts, then write one token per step, each at its own position.
+"""Generation on a GPU: rows read their prompts, then write one token per step, each at its own position.
 
 `Decoder` runs the steps; `uniforms` and `choose` pick the tokens.
 """
@@ -15,13 +15,11 @@ from skillmix.models.local.gpu.captured_prompts import PromptInputs, PromptReade
 from skillmix.models.local.gpu.fusing import fuse
 from skillmix.models.local.gpu.host_memory import Snapshots, Staging
 from skillmix.models.local.gpu.sample_kernel import RowSettings, RowState, accept_tokens
-from skillmix.models.local.kv_cache import BLOCK, CacheShape, SlotCache, mask_of
+from skillmix.models.local.kv_cache import CacheShape, SlotCache, mask_of
 from skillmix.models.local.starts import Start
 
 _LENGTH_STEP: Final = 128
 """Captured steps attend to a multiple of this many positions."""
-_TRIED_LENGTH: Final = 160
-"""Positions of a row in the trial of a matrix product: a whole block and a part of another."""
 _PREFILL_TOKENS: Final = 1 << 18
 """Tokens, padding included, that a GPU reads in one batch."""
 
@@ -29,22 +27,15 @@ _PREFILL_TOKENS: Final = 1 << 18
 class Decoder:
     """The slots of one model, and the steps that fill them."""
 
-    def __init__(
-        self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int], width: int | None = None
-    ) -> None:
-        """Make slots of `length` positions for rows that write at most `longest` tokens.
-
-        On a CPU, `width` is the number of rows in a matrix product; the slots are filled up to a multiple of it.
-        """
+    def __init__(self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int]) -> None:
+        """Make slots of `length` positions for rows that write at most `longest` tokens."""
         self.shape = CacheShape(model)
         self.slots, self.length, self.longest = slots, length, longest
-        self.width = width or slots
         self.cache = SlotCache(self.shape, slots=slots, length=length)
-        self.is_captured = can_capture(self.shape.device)
         self._model = model
         device = self.shape.device
-        # On a GPU one more row takes what the unused rows of a batch of prompts write.
-        rows = slots + 1 if self.is_captured else -(-slots // self.width) * self.width
+        # One more row takes what the unused rows of a batch of prompts write.
+        rows = slots + 1
         self._ends = torch.tensor(list(ends), device=device)
         self._rows = torch.arange(rows, device=device)
         self._token = torch.zeros(rows, dtype=torch.long, device=device)
@@ -60,11 +51,7 @@ class Decoder:
         self.chances: torch.Tensor | None = None
         """The log-probability of every written token; None unless `note_chances` was called."""
         self._reader: PromptReader | None = None
-        if self.is_captured:
-            self._set_up_captures()
-
-    def _set_up_captures(self) -> None:
-        fuse(self._model)
+        fuse(model)
         self._pool = torch.cuda.graph_pool_handle()
         self._staging = Staging(self.shape.device)
         self._snapshots = Snapshots(torch.cuda.Event, (self._count, self._is_active, self._written))
@@ -74,11 +61,6 @@ class Decoder:
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def start(self, starts: Sequence[Start]) -> None:
         """Read the rest of each prompt, and choose each row's first token."""
-        if not self.is_captured:
-            for start in starts:
-                self._set_up([start])
-                self._accept(self._slots_of([start]), self._read_by_blocks(start), start.top_p is not None)
-            return
         self._snapshots.note_started([s.slot for s in starts])
         if self._reader is not None:
             # The reader must not keep a method of this decoder: a cycle would hold the cache until a collection.
@@ -93,11 +75,6 @@ class Decoder:
     def run(self, steps: int, *, rows: int, longest_row: int, with_top_p: bool) -> None:
         """Write up to `steps` tokens in each active row of the first slots; a row that ends writes no more."""
         seen = min(self.length, longest_row + steps)
-        if not self.is_captured:
-            for _ in range(steps):
-                for first in range(0, len(self._rows), self.width):
-                    self._step_of_width(first, with_top_p)
-            return
         quarter = -(-self.slots // 4)
         rows = min(self.slots, -(-rows // quarter) * quarter)
         # The kernel uses each row's own length, so one captured step serves all lengths.
@@ -112,10 +89,8 @@ class Decoder:
     def progress(self) -> tuple[np.ndarray, np.ndarray]:
         """The number of tokens that each slot has written, and whether it is still writing.
 
-        On a GPU this may be the state before the last `run`, so that the device never waits for the processor.
+        This may be the state before the last `run`, so that the device never waits for the processor.
         """
-        if not self.is_captured:
-            return self._count.numpy().copy(), self._is_active.numpy().copy()
         (count, is_active, _), is_shown = self._snapshots.newest()
         self._staging.next_round()
         return np.where(is_shown, count, 1), is_active | ~is_shown
@@ -129,11 +104,7 @@ class Decoder:
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
         """The tokens that some slots had written at the last `progress`."""
-        rows: np.ndarray
-        if self.is_captured:
-            rows = self._snapshots.newest_shown[2][list(slots)]
-        else:
-            rows = self._written[self._to_device(slots)].cpu().numpy()
+        rows: np.ndarray = self._snapshots.newest_shown[2][list(slots)]
         return rows
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
@@ -144,20 +115,6 @@ class Decoder:
             return
         for copies in independent_copies(list(zip(sources, targets, lengths, strict=True))):
             self.cache.copy_exactly(self._to_device(copies), longest=max(length for _, _, length in copies))
-
-    @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def rows_agree(self) -> bool:
-        """Whether equal rows of a step get equal logits on this processor, to the last bit.
-
-        This overwrites the cache; the decoder cannot be used afterwards.
-        """
-        generator = torch.Generator().manual_seed(0)
-        for store in (*self.cache.keys, *self.cache.values):
-            store.copy_(torch.randn(store.shape[1:], generator=generator))
-        self._position.fill_(self.length - 1)
-        self._token.fill_(self._model.get_input_embeddings().weight.shape[0] // 2)
-        logits = self._logits_of_width(0)
-        return bool((logits == logits[0]).all())
 
     def _with_useful_prefixes(self, starts: list[Start]) -> list[Start]:
         """Ignore short cached prefixes: a GPU reads whole prompts faster than the rest of prompts by a mask."""
@@ -186,7 +143,7 @@ class Decoder:
     def _to_device(self, values: Sequence[int] | Sequence[Sequence[int]] | np.ndarray) -> torch.Tensor:
         """Copy numbers to the device through pinned memory, without waiting for work in progress there."""
         array = np.ascontiguousarray(values)
-        return self._staging.to_device(array) if self.is_captured else torch.from_numpy(array).to(self.shape.device)
+        return self._staging.to_device(array)
 
     def _read(self, starts: Sequence[Start]) -> torch.Tensor:
         """Read prompts together; the logits after the last token of each."""
@@ -224,35 +181,6 @@ class Decoder:
             hidden = self._forward(inputs.tokens[None], inputs.positions[None], None)
             self._accept(slots, self._logits(hidden[0, inputs.last]), with_top_p)
         self._is_active[slots] = self._is_active[slots] | inputs.is_ready
-
-    def _read_by_blocks(self, start: Start) -> torch.Tensor:
-        """Read a prompt block by block; the logits after its last token.
-
-        A matrix product rounds differently with another number of rows. On a CPU each block is therefore read alone:
-        its shape depends on its position only, and a whole block in a slot is the same to the last bit, whichever
-        request read it.
-        """
-        hidden = torch.empty(0)
-        for first in range(start.known, len(start.tokens), BLOCK):
-            part = list(start.tokens[first : first + BLOCK])
-            positions = self._to_device([list(range(first, first + len(part)))])
-            seen = first + len(part)
-            self.cache.tokens_of(self._slots_of([start]), positions, seen=seen)
-            hidden = self._forward(self._to_device([part]), positions, mask_of(positions, seen=seen, shape=self.shape))
-        return self._logits(hidden[:, -1])
-
-    def _step_of_width(self, first: int, with_top_p: bool) -> None:
-        """Make a step on a CPU for the rows of one matrix product, whose number never changes, used or not."""
-        rows = slice(first, first + self.width)
-        if bool(self._is_active[rows].any()):
-            self._accept(self._rows[rows], self._logits_of_width(first), with_top_p)
-
-    def _logits_of_width(self, first: int) -> torch.Tensor:
-        rows = slice(first, first + self.width)
-        positions = self._position[rows]
-        self.cache.one_token_each_by_blocks(first, positions)
-        hidden = self._forward(self._token[rows, None], positions[:, None], None)
-        return self._logits(hidden[:, 0])
 
     def _step(self, rows: int, seen: int, with_top_p: bool) -> None:
         positions = self._position[:rows]
@@ -318,25 +246,6 @@ class Decoder:
 
     def _state(self) -> list[torch.Tensor]:
         return [self._token, self._position, self._count, self._written, self._is_active]
-
-
-def can_capture(device: torch.device) -> bool:
-    """Whether work on a device can be captured as a CUDA graph."""
-    return str(device.type) == "cuda"
-
-
-def independent_width(model: Any, *, limit: int) -> int:
-    """The largest number of rows up to a limit for which a matrix product treats every row alike on this processor.
-
-    Some processors compute the last rows of a product in another way than the first rows. A text must not depend on
-    its slot, so this function tries smaller products until all rows agree.
-    """
-    width = limit
-    while width > 1:
-        if Decoder(model, slots=width, length=_TRIED_LENGTH, longest=1, ends=[]).rows_agree():
-            return width
-        width = -(-width // 2)
-    return width
 
 
 def independent_copies(copies: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:

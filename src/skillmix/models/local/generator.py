@@ -15,7 +15,10 @@ import torch
 
 from skillmix.calls import CallProblem, GenerateKey, Outcome, Reply, Request
 from skillmix.models.local.chat import Renderer
-from skillmix.models.local.decoder import Decoder, independent_width, uniforms
+from skillmix.models.local.cpu.cpu_decoder import CpuDecoder
+from skillmix.models.local.cpu.flat_cache import GRAIN
+from skillmix.models.local.cpu.products import MOST_SLOTS
+from skillmix.models.local.decoder import Decoder, uniforms
 from skillmix.models.local.gpu.slot_length import roomy_length
 from skillmix.models.local.kv_cache import BLOCK, CacheShape, Chain, Match, SlotTable, chain_of
 from skillmix.models.local.starts import Start
@@ -30,6 +33,8 @@ _SHORT_PATIENCE: Final = 0.03
 """Seconds for which the slot of an ended row is kept for the next turn, while other rows run and while none does."""
 _LENGTH_STEP: Final = 128
 """The length of a slot is a multiple of this many positions."""
+_CPU_LENGTH: Final = 1024
+"""Positions of a slot on a CPU at least."""
 _MAX_STARTS: Final = {"cuda": 768, "cpu": 64}
 """Rows that start in one round; the device reads their prompts while the next round is prepared."""
 _MAX_ENDS: Final = {"cuda": 768, "cpu": 64}
@@ -65,11 +70,11 @@ class Generator:
     ) -> None:
         self._model = model
         self._renderer = renderer
-        self._slots = slots
-        self._width: int | None = None
-        """Rows of a matrix product on a CPU; halving the slots keeps it, since another shape rounds differently."""
-        self._done = done
         self._device: str = model.device.type
+        self._slots = slots if self._device == "cuda" else min(slots, MOST_SLOTS)
+        self._grain = 1 if self._device == "cuda" else GRAIN
+        """Prompts are known by whole pieces of this many tokens."""
+        self._done = done
         self._ends = renderer.ends(model) if ends is None else list(ends)
         self._longest: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._tokeniser: Tokeniser = (ThreadedTokeniser if self._device == "cuda" else DirectTokeniser)(renderer)
@@ -79,8 +84,8 @@ class Generator:
         self._active: dict[int, _Row] = {}
         self._resting: dict[tuple[object, ...], int] = {}
         """The slots of conversations that may go on."""
-        self._counts = np.zeros(slots, dtype=np.int64)
-        self._decoder: Decoder | None = None
+        self._counts = np.zeros(self._slots, dtype=np.int64)
+        self._decoder: Decoder | CpuDecoder | None = None
         self._table = SlotTable(0)
         self.read_tokens = 0
         """Prompt tokens that no slot held and that were therefore read."""
@@ -102,7 +107,7 @@ class Generator:
     def work(self) -> None:
         """Do one round: start waiting rows, write some tokens, deliver ended rows."""
         try:
-            if not self._active:
+            if not self._active or self._device != "cuda":
                 self._deliver()
             self._queue_new()
             self._start_waiting()
@@ -168,7 +173,7 @@ class Generator:
             self._counts[start.slot] = 1
         self.read_tokens += sum(len(start.tokens) - start.known for start in starting.starts)
 
-    def _fitting_decoder(self) -> Decoder | None:
+    def _fitting_decoder(self) -> Decoder | CpuDecoder | None:
         """The decoder; None while rows run and a waiting row needs longer slots, for which a new decoder is made."""
         waiting = [*self._going_on, *self._fresh] if self._decoder is None else self._too_long()
         if not waiting:
@@ -183,11 +188,11 @@ class Generator:
         if self._device == "cuda":
             length = self._with_room(length)
         length = -(-length // _LENGTH_STEP) * _LENGTH_STEP
-        if self._device != "cuda" and self._width is None:
-            self._width = independent_width(self._model, limit=self._slots)
-        self._decoder = Decoder(
-            self._model, slots=self._slots, length=length, longest=longest, ends=self._ends, width=self._width
-        )
+        if self._device != "cuda":
+            # Unused positions cost nothing there, and longer slots would have to be made when no row runs.
+            length = longest = max(2 * length, _CPU_LENGTH)
+        kind = Decoder if self._device == "cuda" else CpuDecoder
+        self._decoder = kind(self._model, slots=self._slots, length=length, longest=longest, ends=self._ends)
         self._table = SlotTable(self._slots)
         self._resting.clear()
         self._counts = np.zeros(self._slots, dtype=np.int64)
@@ -213,10 +218,9 @@ class Generator:
             return False
         match = self._own_slot(row) or self._table.find(row.tokens, row.chain)
         known = match.length if match else 0
-        if self._device != "cuda":
-            known = known // BLOCK * BLOCK
+        known -= known % self._grain
         opening = row.opening(known // BLOCK)
-        if opening in starting.openings:
+        if opening in starting.openings and self._device == "cuda":
             later.append(row)
             return True
         slot = self._slot_for(match)
@@ -227,6 +231,9 @@ class Generator:
         if match and match.slot != slot:
             starting.copies.append((match.slot, slot, known))
         self._active[slot] = row
+        if self._device != "cuda":
+            # Prompts are read in order there, so a row of this round can share the beginning of another.
+            self._table.set(slot, self._exact(row.tokens), row.chain)
         starting.starts.append(_start_of(row, slot, known))
         return True
 
@@ -238,8 +245,8 @@ class Generator:
         return self._table.free(now=time.monotonic(), patience=patience)
 
     def _exact(self, tokens: list[int]) -> list[int]:
-        """The tokens that other rows may reuse: on a CPU only whole blocks, which are the same to the last bit."""
-        return tokens if self._device == "cuda" else tokens[: len(tokens) // BLOCK * BLOCK]
+        """The tokens that other rows may reuse: on a CPU only whole pieces, which are the same to the last bit."""
+        return tokens[: len(tokens) - len(tokens) % self._grain]
 
     def _can_be_taken(self, match: Match) -> bool:
         """Whether a row takes over a matching slot; a row that shares only a small part of it copies that part."""
@@ -259,6 +266,9 @@ class Generator:
         if ended:
             for slot, written in zip(ended, decoder.written(ended), strict=True):
                 self._ended.append((slot, self._active.pop(slot), written[: self._counts[slot]].tolist()))
+        if self._device != "cuda":
+            # A step has ended here, so a reply that waits for the next step gains nothing and delays its next turn.
+            self._deliver()
 
     def _deliver_all(self) -> None:
         while self._ended:

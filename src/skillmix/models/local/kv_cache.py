@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from skillmix.models.local.block_attention import BlockedKeys, BlockPlan, block_attention, padded_length, plan_blocks
+from skillmix.models.local.cpu.flat_cache import FlatKeys, flat_attention
 from skillmix.models.local.gpu.prompt_kernel import PackedStore, copy_slots, packed_attention, store_packed
 from skillmix.models.local.gpu.step_kernel import can_step, step_attention
 
@@ -39,9 +39,6 @@ class CacheShape:
         return 2 * self.layers * self.heads * self.head_size * int(self.dtype.itemsize)
 
 
-_Pair = tuple[torch.Tensor, torch.Tensor]
-
-
 class Store(NamedTuple):
     """The stored keys and values, and where the kernel of a step adds the new ones."""
 
@@ -61,9 +58,7 @@ class SlotCache:
 
     def __init__(self, shape: CacheShape, *, slots: int, length: int) -> None:
         self.slots, self.length = slots, length
-        # On a CPU steps attend to whole blocks of positions.
-        capacity = length + 1 if shape.device.type == "cuda" else padded_length(length + 1)
-        size = (slots, shape.heads, capacity, shape.head_size)
+        size = (slots, shape.heads, length + 1, shape.head_size)
         if shape.has_kernel:
             self._whole = torch.zeros((2 * shape.layers, *size), dtype=shape.dtype, device=shape.device)
             self.keys, self.values = list(self._whole[: shape.layers]), list(self._whole[shape.layers :])
@@ -76,9 +71,6 @@ class SlotCache:
         self._positions = self._all_rows
         self._is_active: torch.Tensor | None = None
         self._seen: int | None = 0
-        self._key_heads = shape.heads
-        self._first = 0
-        self._plan: BlockPlan | None = None
         self._blocks: torch.Tensor | None = None
 
     def one_token_each(self, positions: torch.Tensor, is_active: torch.Tensor, *, seen: int) -> None:
@@ -90,18 +82,9 @@ class SlotCache:
         """The next update brings a flat row of tokens, and a table says which tokens belong to which slot."""
         self._blocks = blocks
 
-    def one_token_each_by_blocks(self, first: int, positions: torch.Tensor) -> None:
-        """The next update brings one token for each slot from `first` on; for a CPU.
-
-        Tokens after the last slot only fill up the shape of the products and are dropped.
-        """
-        self._rows, self._first = None, first
-        self._positions = positions[: self.slots - first]
-        self._plan = plan_blocks(self._positions, key_heads=self._key_heads)
-
     def tokens_of(self, rows: torch.Tensor, positions: torch.Tensor, *, seen: int | None) -> None:
         """The next update brings several tokens for each of these slots; if `seen` is None, whole prompts."""
-        self._rows, self._positions, self._seen, self._plan = rows, positions, seen, None
+        self._rows, self._positions, self._seen = rows, positions, seen
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Store the new keys and values of a layer; return everything that the layer attends to."""
@@ -110,8 +93,6 @@ class SlotCache:
             store = PackedStore(*stored, self._blocks)
             store_packed(keys, values, store)
             return keys, store
-        if self._plan is not None:
-            return keys, self._blocked(stored, (keys, values), self._plan)
         if self._rows is None:
             count = keys.shape[0]
             if self._has_kernel and self._is_active is not None:
@@ -126,14 +107,6 @@ class SlotCache:
         if self._seen is None:
             return keys, values
         return stored[0][rows, :, : self._seen], stored[1][rows, :, : self._seen]
-
-    def _blocked(self, stored: _Pair, new: _Pair, plan: BlockPlan) -> BlockedKeys:
-        """Store one token for each slot of a step, and return the keys and values of these slots."""
-        last = self._first + len(self._positions)
-        rows = self._all_rows[self._first : last]
-        for store, added in zip(stored, new, strict=True):
-            store[rows, :, self._positions] = added[: len(rows), :, 0]
-        return BlockedKeys(stored[0][self._first : last], stored[1][self._first : last], plan)
 
     def copy(self, sources: torch.Tensor, targets: torch.Tensor, *, length: int) -> None:
         """Copy the first positions of some slots to others; no row attends to what is copied after its own end."""
@@ -167,8 +140,8 @@ def slot_attention(
         return step_attention(query, key, value, scaling=scaling or size**-0.5), None
     if isinstance(value, PackedStore):
         return packed_attention(query, value, scaling=scaling or size**-0.5), None
-    if isinstance(value, BlockedKeys):
-        return block_attention(query, value, scaling=scaling or size**-0.5), None
+    if isinstance(value, FlatKeys):
+        return flat_attention(query, value, scaling=scaling or size**-0.5), None
     if attention_mask is None:
         output = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
         return output.transpose(1, 2), None
