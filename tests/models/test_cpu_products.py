@@ -79,7 +79,7 @@ def test_a_processor_on_which_sizes_differ_gets_pieces(monkeypatch: pytest.Monke
     sizes.clear()
     check_rows(model)
 
-    assert max(sizes) == largest_equal
+    assert max(sizes) <= largest_equal
 
 
 def test_rows_that_depend_on_the_size_or_on_their_index_are_noticed() -> None:

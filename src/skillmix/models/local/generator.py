@@ -33,8 +33,6 @@ _SHORT_PATIENCE: Final = 0.03
 """Seconds for which the slot of an ended row is kept for the next turn, while other rows run and while none does."""
 _LENGTH_STEP: Final = 128
 """The length of a slot is a multiple of this many positions."""
-_CPU_LENGTH: Final = 1024
-"""Positions of a slot on a CPU at least."""
 _MAX_STARTS: Final = {"cuda": 768, "cpu": 64}
 """Rows that start in one round; the device reads their prompts while the next round is prepared."""
 _MAX_ENDS: Final = {"cuda": 768, "cpu": 64}
@@ -189,8 +187,8 @@ class Generator:
             length = self._with_room(length)
         length = -(-length // _LENGTH_STEP) * _LENGTH_STEP
         if self._device != "cuda":
-            # Unused positions cost nothing there, and longer slots would have to be made when no row runs.
-            length = longest = max(2 * length, _CPU_LENGTH)
+            # Room for the next turn: longer slots could only be made when no row runs, and would hold nothing.
+            length = longest = 2 * length
         kind = Decoder if self._device == "cuda" else CpuDecoder
         self._decoder = kind(self._model, slots=self._slots, length=length, longest=longest, ends=self._ends)
         self._table = SlotTable(self._slots)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from skillmix.models.local.cpu.flat_cache import GRAIN, FlatCache, PromptPiece
+from skillmix.models.local.cpu.fused_layers import fuse_layers
 from skillmix.models.local.cpu.products import LARGEST, make_rows_independent, size_for
 from skillmix.models.local.decoder import choose
 from skillmix.models.local.kv_cache import CacheShape
@@ -57,7 +58,8 @@ class CpuDecoder:
 
     def __init__(self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int]) -> None:
         """Make slots of `length` positions for rows that write at most `longest` tokens."""
-        make_rows_independent(model)
+        if make_rows_independent(model):
+            fuse_layers(model)
         self.slots, self.length, self.longest = slots, length, longest
         self.cache = FlatCache(CacheShape(model), slots=slots, length=length)
         self._model = model

@@ -31,10 +31,13 @@ def size_for(rows: int) -> int:
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def make_rows_independent(model: Any) -> None:
-    """Replace the products of a model by ones that treat every row alike; the model can then only run on this CPU."""
+def make_rows_independent(model: Any) -> bool:
+    """Replace the products of a model by ones that treat every row alike; False if that was done before.
+
+    The model can then only run on this CPU.
+    """
     if getattr(model, _MARK, False):
-        return
+        return False
     setattr(model, _MARK, True)
     layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
     head = model.get_output_embeddings()
@@ -49,13 +52,14 @@ def make_rows_independent(model: Any) -> None:
         if can_pack and layer.weight is not embeddings:
             # The packed weights take the place of the plain ones, which would double the memory.
             layer.weight = torch.nn.Parameter(product.weight, requires_grad=False)
+    return True
 
 
 def _one_of_each_shape(layers: list[Any]) -> Iterator[Any]:
     return iter({tuple(layer.weight.shape): layer for layer in layers}.values())
 
 
-class _Packed:
+class Packed:
     """A product with weights in the layout of oneDNN; it accepts any number of rows."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -63,12 +67,25 @@ class _Packed:
         self._bias = bias
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, self._bias, "none", [], "")
+        """The product with some rows."""
+        return self._with("none", rows)
+
+    def swish(self, rows: torch.Tensor) -> torch.Tensor:
+        """The product through the activation SiLU."""
+        return self._with("swish", rows)
+
+    def times(self, rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+        """The product, multiplied number by number."""
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(rows, factors, self.weight, self._bias, "mul")
+        return product
+
+    def _with(self, activation: str, rows: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, self._bias, activation, [], "")
         return product
 
 
-def _packed(layer: Any) -> _Packed:
-    return _Packed(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
+def _packed(layer: Any) -> Packed:
+    return Packed(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
 
 
 def _packed_rows_agree(layer: Any, most_rows: int) -> bool:
