@@ -11,6 +11,7 @@ the model, its ids folded into the vocabulary.
 """
 
 import argparse
+import copy
 import json
 import subprocess
 import sys
@@ -221,10 +222,13 @@ def check_chances(loaded: Any, prompts: Prompts, tokens: int) -> None:
     """Compare the log-probabilities of 20,000 and more sampled tokens with those of plain, padded transformers."""
     import torch
 
+    # The generator changes the modules of its model, so the comparison is made with a copy from before.
+    reference = copy.deepcopy(loaded.model)
+    reference.set_attn_implementation("sdpa")
     requests = requests_of(prompts, 400, tokens)
     ours = Ours(loaded, prompts, 400, [])
     ours.generator.add(requests)
-    ours.generator._tokenise_new()
+    ours.generator._queue_new()
     decoder = ours.generator._fitting_decoder()
     assert decoder is not None
     decoder.note_chances()
@@ -235,13 +239,12 @@ def check_chances(loaded: Any, prompts: Prompts, tokens: int) -> None:
     said = torch.from_numpy(decoder.written(slots)).to(loaded.model.device)
     noted = decoder.chances[torch.tensor(slots, device=loaded.model.device)]
     before = loaded.renderer.tokens([r.messages for r in requests])
-    loaded.model.set_attn_implementation("sdpa")
     for name, dtype, is_full_head in (
         ("as loaded", loaded.model.dtype, False),
         ("as loaded, logits in float32", loaded.model.dtype, True),
         ("float32", torch.float32, False),
     ):
-        model = loaded.model.to(dtype)
+        model = reference.to(dtype)
         differences = []
         for start in range(0, len(requests), 20):
             rows = before[start : start + 20]
@@ -252,7 +255,8 @@ def check_chances(loaded: Any, prompts: Prompts, tokens: int) -> None:
                 ids[place, longest - len(row) : longest] = torch.tensor(row, device=said.device)
                 mask[place, longest - len(row) :] = 1
             ids[:, longest:] = said[start : start + 20]
-            with torch.inference_mode():
+            # With gradients enabled, and none required, rotary embeddings are those of transformers.
+            with torch.enable_grad():
                 hidden = model.get_decoder()(input_ids=ids, attention_mask=mask).last_hidden_state[:, -tokens - 1 : -1]
                 head = model.get_output_embeddings()
                 logits = hidden.float() @ head.weight.float().t() if is_full_head else head(hidden).float()
@@ -326,8 +330,9 @@ def ours_at(slots: int, loaded: Any, prompts: Prompts, requests: list[Request], 
         seconds, tokens = min(runs)
     least = floor(loaded, ours, slots, measured_bandwidth(options.device))
     print(
-        f"slots {slots}: {seconds:.2f} s, {tokens} new tokens, {tokens / seconds:.0f}/s; "
-        f"read {ours.generator.read_tokens} prompt tokens; {least}",
+        f"slots {slots}: {seconds:.2f} s, {len(ours.replies) / seconds:.0f} calls/s, {tokens} new tokens, "
+        f"{tokens / seconds:.0f}/s; read {ours.generator.read_tokens} prompt tokens, "
+        f"{ours.generator.read_tokens / seconds:.0f}/s; {least}",
         flush=True,
     )
     return seconds

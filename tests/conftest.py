@@ -12,6 +12,9 @@ from skillmix.catalog.catalog import Catalog, Partition, Side, Skill
 from skillmix.models.bf16_trial import this_machine
 from skillmix.models.bundled import bundled_models
 
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # without a GPU; Triton reads it when it is imported
+
 SHARED = Path(__file__).parents[2] / "shared"
 
 

@@ -1,64 +1,41 @@
-"""Generation on the device: rows read their prompts, then write one token per step, each at its own position.
+"""Generation on a GPU: rows read their prompts, then write one token per step, each at its own position.
 
 `Decoder` runs the steps; `uniforms` and `choose` pick the tokens.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from hashlib import shake_128
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from skillmix.models.local.kernels import fuse
-from skillmix.models.local.kv_cache import BLOCK, CacheShape, SlotCache, mask_of
+from skillmix.models.local.gpu.captured_prompts import PromptInputs, PromptReader
+from skillmix.models.local.gpu.fusing import fuse
+from skillmix.models.local.gpu.host_memory import Snapshots, Staging
+from skillmix.models.local.gpu.sample_kernel import RowSettings, RowState, accept_tokens
+from skillmix.models.local.kv_cache import CacheShape, SlotCache, mask_of
+from skillmix.models.local.starts import Start
 
 _LENGTH_STEP: Final = 128
 """Captured steps attend to a multiple of this many positions."""
-_STAGING_BYTES: Final = 64 << 20
-"""Pinned memory for everything that is sent to the device between two calls of `progress`."""
-_DTYPES: Final = {"int64": torch.int64, "float32": torch.float32}
-_TRIED_LENGTH: Final = 160
-"""Positions of a row in the trial of a matrix product: a whole block and a part of another."""
 _PREFILL_TOKENS: Final = 1 << 18
 """Tokens, padding included, that a GPU reads in one batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A row to start: its prompt and its decoding settings."""
-
-    slot: int
-    tokens: Sequence[int]
-    """The whole prompt."""
-    known: int
-    """The number of its first tokens that the slot already holds."""
-    numbers: np.ndarray
-    """One uniform number for each token that the row may write."""
-    temperature: float
-    top_p: float | None
-    limit: int
 
 
 class Decoder:
     """The slots of one model, and the steps that fill them."""
 
-    def __init__(
-        self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int], width: int | None = None
-    ) -> None:
-        """Make slots of `length` positions for rows that write at most `longest` tokens.
-
-        On a CPU, `width` is the number of rows in a matrix product; the slots are filled up to a multiple of it.
-        """
+    def __init__(self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int]) -> None:
+        """Make slots of `length` positions for rows that write at most `longest` tokens."""
         self.shape = CacheShape(model)
         self.slots, self.length, self.longest = slots, length, longest
-        self.width = width or slots
         self.cache = SlotCache(self.shape, slots=slots, length=length)
-        self.is_captured = self.shape.device.type == "cuda"
         self._model = model
         device = self.shape.device
-        rows = -(-slots // self.width) * self.width
+        # One more row takes what the unused rows of a batch of prompts write.
+        rows = slots + 1
         self._ends = torch.tensor(list(ends), device=device)
         self._rows = torch.arange(rows, device=device)
         self._token = torch.zeros(rows, dtype=torch.long, device=device)
@@ -70,21 +47,24 @@ class Decoder:
         self._numbers = torch.zeros(rows, longest, device=device)
         self._written = torch.zeros(rows, longest, dtype=torch.long, device=device)
         self._is_active = torch.zeros(rows, dtype=torch.bool, device=device)
-        if self.is_captured:
-            fuse(model)
-        self._stage = torch.empty(_STAGING_BYTES, dtype=torch.uint8, pin_memory=True) if self.is_captured else None
-        self._staged = 0
         self._graphs: dict[tuple[int, int, bool], Any] = {}
         self.chances: torch.Tensor | None = None
         """The log-probability of every written token; None unless `note_chances` was called."""
+        self._reader: PromptReader | None = None
+        fuse(model)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._staging = Staging(self.shape.device)
+        self._snapshots = Snapshots(torch.cuda.Event, (self._count, self._is_active, self._written))
+        if self.shape.has_kernel:
+            self._reader = PromptReader(self._staging, spare=self.slots, longest=self.longest)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def start(self, starts: Sequence[Start]) -> None:
         """Read the rest of each prompt, and choose each row's first token."""
-        if not self.is_captured:
-            for start in starts:
-                self._set_up([start])
-                self._accept(self._slots_of([start]), self._read_by_blocks(start), start.top_p is not None)
+        self._snapshots.note_started([s.slot for s in starts])
+        if self._reader is not None:
+            # The reader must not keep a method of this decoder: a cycle would hold the cache until a collection.
+            self._reader.start(starts, lambda *inputs: self._captured(lambda: self._read_packed(*inputs)))
             return
         for batch in _batches(starts, limit=_PREFILL_TOKENS):
             batch = self._with_useful_prefixes(batch)
@@ -95,55 +75,46 @@ class Decoder:
     def run(self, steps: int, *, rows: int, longest_row: int, with_top_p: bool) -> None:
         """Write up to `steps` tokens in each active row of the first slots; a row that ends writes no more."""
         seen = min(self.length, longest_row + steps)
-        if not self.is_captured:
-            for _ in range(steps):
-                for first in range(0, len(self._rows), self.width):
-                    self._step_of_width(first, with_top_p)
-            return
         quarter = -(-self.slots // 4)
         rows = min(self.slots, -(-rows // quarter) * quarter)
         # The kernel uses each row's own length, so one captured step serves all lengths.
         seen = self.length if self.shape.has_kernel else min(self.length, -(-seen // _LENGTH_STEP) * _LENGTH_STEP)
         key = (rows, seen, with_top_p)
         if key not in self._graphs:
-            self._graphs[key] = self._capture(*key)
+            self._graphs[key] = self._captured(lambda: self._step(*key))
         for _ in range(steps):
             self._graphs[key].replay()
+        self._snapshots.take()
 
     def progress(self) -> tuple[np.ndarray, np.ndarray]:
-        """The number of tokens that each slot has written, and whether it is still writing."""
-        both = torch.stack((self._count, self._is_active.long())).cpu().numpy()
-        self._staged = 0  # the device has caught up, so the staged data can be overwritten
-        return both[0], both[1].astype(bool)
+        """The number of tokens that each slot has written, and whether it is still writing.
+
+        This may be the state before the last `run`, so that the device never waits for the processor.
+        """
+        (count, is_active, _), is_shown = self._snapshots.newest()
+        self._staging.next_round()
+        return np.where(is_shown, count, 1), is_active | ~is_shown
 
     def note_chances(self) -> None:
         """Note log-probabilities from now on; slow, for tests."""
         self.chances = torch.zeros(len(self._rows), self.longest, device=self.shape.device)
         self._graphs.clear()
+        if self._reader is not None:
+            self._reader.forget()
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
-        """The tokens that some slots have written."""
-        rows: np.ndarray = self._written[self._to_device(slots)].cpu().numpy()
+        """The tokens that some slots had written at the last `progress`."""
+        rows: np.ndarray = self._snapshots.newest_shown[2][list(slots)]
         return rows
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def copy(self, sources: Sequence[int], targets: Sequence[int], *, length: int) -> None:
+    def copy(self, sources: Sequence[int], targets: Sequence[int], *, lengths: Sequence[int]) -> None:
         """Copy the beginning of some slots to others."""
-        self.cache.copy(self._to_device(sources), self._to_device(targets), length=length)
-
-    @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def rows_agree(self) -> bool:
-        """Whether equal rows of a step get equal logits on this processor, to the last bit.
-
-        This overwrites the cache; the decoder cannot be used afterwards.
-        """
-        generator = torch.Generator().manual_seed(0)
-        for store in (*self.cache.keys, *self.cache.values):
-            store.copy_(torch.randn(store.shape[1:], generator=generator))
-        self._position.fill_(self.length - 1)
-        self._token.fill_(self._model.get_input_embeddings().weight.shape[0] // 2)
-        logits = self._logits_of_width(0)
-        return bool((logits == logits[0]).all())
+        if self._reader is None:
+            self.cache.copy(self._to_device(sources), self._to_device(targets), length=max(lengths))
+            return
+        for copies in independent_copies(list(zip(sources, targets, lengths, strict=True))):
+            self.cache.copy_exactly(self._to_device(copies), longest=max(length for _, _, length in copies))
 
     def _with_useful_prefixes(self, starts: list[Start]) -> list[Start]:
         """Ignore short cached prefixes: a GPU reads whole prompts faster than the rest of prompts by a mask."""
@@ -172,13 +143,7 @@ class Decoder:
     def _to_device(self, values: Sequence[int] | Sequence[Sequence[int]] | np.ndarray) -> torch.Tensor:
         """Copy numbers to the device through pinned memory, without waiting for work in progress there."""
         array = np.ascontiguousarray(values)
-        if self._stage is not None and self._staged + array.nbytes <= len(self._stage):
-            staged = self._stage[self._staged : self._staged + array.nbytes]
-            self._staged += -(-array.nbytes // 16) * 16
-            staged.copy_(torch.from_numpy(array.reshape(-1).view(np.uint8)))
-            copy = staged.to(self.shape.device, non_blocking=True)
-            return copy.view(_DTYPES[array.dtype.name]).view(array.shape)
-        return torch.from_numpy(array).to(self.shape.device)
+        return self._staging.to_device(array)
 
     def _read(self, starts: Sequence[Start]) -> torch.Tensor:
         """Read prompts together; the logits after the last token of each."""
@@ -200,34 +165,22 @@ class Decoder:
         last = self._to_device([len(s.tokens) - s.known - 1 for s in starts])
         return self._logits(hidden[self._rows[: len(starts)], last])
 
-    def _read_by_blocks(self, start: Start) -> torch.Tensor:
-        """Read a prompt block by block; the logits after its last token.
-
-        A matrix product rounds differently with another number of rows. On a CPU each block is therefore read alone:
-        its shape depends on its position only, and a whole block in a slot is the same to the last bit, whichever
-        request read it.
-        """
-        hidden = torch.empty(0)
-        for first in range(start.known, len(start.tokens), BLOCK):
-            part = list(start.tokens[first : first + BLOCK])
-            positions = self._to_device([list(range(first, first + len(part)))])
-            seen = first + len(part)
-            self.cache.tokens_of(self._slots_of([start]), positions, seen=seen)
-            hidden = self._forward(self._to_device([part]), positions, mask_of(positions, seen=seen, shape=self.shape))
-        return self._logits(hidden[:, -1])
-
-    def _step_of_width(self, first: int, with_top_p: bool) -> None:
-        """Make a step on a CPU for the rows of one matrix product, whose number never changes, used or not."""
-        rows = slice(first, first + self.width)
-        if bool(self._is_active[rows].any()):
-            self._accept(self._rows[rows], self._logits_of_width(first), with_top_p)
-
-    def _logits_of_width(self, first: int) -> torch.Tensor:
-        rows = slice(first, first + self.width)
-        positions = self._position[rows]
-        self.cache.one_token_each_by_blocks(first, positions)
-        hidden = self._forward(self._token[rows, None], positions[:, None], None)
-        return self._logits(hidden[:, 0])
+    def _read_packed(self, inputs: PromptInputs, with_top_p: bool) -> None:
+        """Set up the rows that a batch starts, read its tokens, and choose each row's first token."""
+        slots = inputs.slots
+        self._numbers[slots] = inputs.numbers
+        self._limit[slots] = inputs.limit
+        self._temperature[slots] = inputs.temperature
+        self._top_p[slots] = inputs.top_p
+        self._position[slots] = inputs.last_position
+        self._token[slots] = inputs.last_token
+        self._count.index_fill_(0, slots, 0)
+        self._is_active[slots] = inputs.is_read
+        if len(inputs.tokens):
+            self.cache.packed_tokens(inputs.blocks)
+            hidden = self._forward(inputs.tokens[None], inputs.positions[None], None)
+            self._accept(slots, self._logits(hidden[0, inputs.last]), with_top_p)
+        self._is_active[slots] = self._is_active[slots] | inputs.is_ready
 
     def _step(self, rows: int, seen: int, with_top_p: bool) -> None:
         positions = self._position[:rows]
@@ -253,6 +206,10 @@ class Decoder:
 
     def _accept(self, rows: torch.Tensor, logits: torch.Tensor, with_top_p: bool) -> None:
         """Choose each row's next token; an end token, or the last token within the limit, ends the row."""
+        if self.shape.has_kernel and not with_top_p and self.chances is None:
+            settings = RowSettings(self._numbers, self._temperature, self._limit, self._ends)
+            accept_tokens(rows, logits, RowState(*self._state()), settings)
+            return
         active, count = self._is_active[rows], self._count[rows]
         index = count.clamp(max=self.longest - 1)
         top_p = self._top_p[rows] if with_top_p else None
@@ -270,18 +227,19 @@ class Decoder:
         is_end = (token[:, None] == self._ends).any(-1)
         self._is_active[rows] = active & ~is_end & (count < self._limit[rows])
 
-    def _capture(self, rows: int, seen: int, with_top_p: bool) -> Any:
-        """Capture a step as a CUDA graph, which is replayed without any work for the processor."""
+    def _captured(self, work: Callable[[], None]) -> Any:
+        """Capture some work as a CUDA graph, which is replayed without any work for the processor."""
         before = [tensor.clone() for tensor in self._state()]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):
             for _ in range(2):
-                self._step(rows, seen, with_top_p)
+                work()
         torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(graph):
-            self._step(rows, seen, with_top_p)
+        # Graphs are replayed one after the other, so they can share the memory of their intermediate results.
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
         for tensor, saved in zip(self._state(), before, strict=True):
             tensor.copy_(saved)
         return graph
@@ -290,18 +248,19 @@ class Decoder:
         return [self._token, self._position, self._count, self._written, self._is_active]
 
 
-def independent_width(model: Any, *, limit: int) -> int:
-    """The largest number of rows up to a limit for which a matrix product treats every row alike on this processor.
-
-    Some processors compute the last rows of a product in another way than the first rows. A text must not depend on
-    its slot, so this function tries smaller products until all rows agree.
-    """
-    width = limit
-    while width > 1:
-        if Decoder(model, slots=width, length=_TRIED_LENGTH, longest=1, ends=[]).rows_agree():
-            return width
-        width = -(-width // 2)
-    return width
+def independent_copies(copies: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
+    """Group copies in their order, such that no slot is both a source and a target of a group."""
+    groups: list[list[tuple[int, int, int]]] = []
+    sources: set[int] = set()
+    targets: set[int] = set()
+    for source, target, length in copies:
+        if not groups or target in sources or source in targets:
+            groups.append([])
+            sources, targets = set(), set()
+        groups[-1].append((source, target, length))
+        sources.add(source)
+        targets.add(target)
+    return groups
 
 
 def _batches(starts: Sequence[Start], *, limit: int) -> list[list[Start]]:

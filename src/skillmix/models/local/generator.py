@@ -15,8 +15,14 @@ import torch
 
 from skillmix.calls import CallProblem, GenerateKey, Outcome, Reply, Request
 from skillmix.models.local.chat import Renderer
-from skillmix.models.local.decoder import Decoder, Start, independent_width, uniforms
-from skillmix.models.local.kv_cache import BLOCK, Chain, Match, SlotTable, chain_of
+from skillmix.models.local.cpu.cpu_decoder import CpuDecoder
+from skillmix.models.local.cpu.flat_cache import GRAIN
+from skillmix.models.local.cpu.products import MOST_SLOTS
+from skillmix.models.local.decoder import Decoder, uniforms
+from skillmix.models.local.gpu.slot_length import roomy_length
+from skillmix.models.local.kv_cache import BLOCK, CacheShape, Chain, Match, SlotTable, chain_of
+from skillmix.models.local.starts import Start
+from skillmix.models.local.tokenising import DirectTokeniser, ThreadedTokeniser, Tokeniser
 
 Done = Callable[[Request, Outcome], None]
 
@@ -62,22 +68,22 @@ class Generator:
     ) -> None:
         self._model = model
         self._renderer = renderer
-        self._slots = slots
-        self._width: int | None = None
-        """Rows of a matrix product on a CPU; halving the slots keeps it, since another shape rounds differently."""
-        self._done = done
         self._device: str = model.device.type
+        self._slots = slots if self._device == "cuda" else min(slots, MOST_SLOTS)
+        self._grain = 1 if self._device == "cuda" else GRAIN
+        """Prompts are known by whole pieces of this many tokens."""
+        self._done = done
         self._ends = renderer.ends(model) if ends is None else list(ends)
         self._longest: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._new: list[Request] = []
+        self._tokeniser: Tokeniser = (ThreadedTokeniser if self._device == "cuda" else DirectTokeniser)(renderer)
         self._ended: list[tuple[int, _Row, list[int]]] = []
         self._going_on: deque[_Row] = deque()
         self._fresh: deque[_Row] = deque()
         self._active: dict[int, _Row] = {}
         self._resting: dict[tuple[object, ...], int] = {}
         """The slots of conversations that may go on."""
-        self._counts = np.zeros(slots, dtype=np.int64)
-        self._decoder: Decoder | None = None
+        self._counts = np.zeros(self._slots, dtype=np.int64)
+        self._decoder: Decoder | CpuDecoder | None = None
         self._table = SlotTable(0)
         self.read_tokens = 0
         """Prompt tokens that no slot held and that were therefore read."""
@@ -90,18 +96,18 @@ class Generator:
     @property
     def is_idle(self) -> bool:
         """Whether no request waits or runs."""
-        return not (self._new or self._going_on or self._fresh or self._active or self._ended)
+        return self._tokeniser.is_empty and not (self._going_on or self._fresh or self._active or self._ended)
 
     def add(self, requests: Sequence[Request]) -> None:
         """Add requests; they are tokenised while the device works."""
-        self._new.extend(requests)
+        self._tokeniser.add(requests)
 
     def work(self) -> None:
         """Do one round: start waiting rows, write some tokens, deliver ended rows."""
         try:
-            if not self._active:
+            if not self._active or self._device != "cuda":
                 self._deliver()
-                self._tokenise_new()
+            self._queue_new()
             self._start_waiting()
             if self._active:
                 self._write()
@@ -112,13 +118,10 @@ class Generator:
                 raise
             self._shrink()
 
-    def _tokenise_new(self) -> None:
-        """Tokenise new requests; a prompt that is too long is answered at once."""
-        requests, self._new = self._new, []
-        if not requests:
-            return
-        prompts = self._renderer.tokens([r.messages for r in requests], [r.decoding.extra for r in requests])
-        for request, tokens in zip(requests, prompts, strict=True):
+    def _queue_new(self) -> None:
+        """Queue the requests that are tokenised by now; a prompt that is too long is answered at once."""
+        has_nothing_else = not (self._active or self._going_on or self._fresh)
+        for request, tokens in self._tokeniser.take(wait=has_nothing_else):
             limit = request.decoding.max_tokens or _DEFAULT_LIMIT
             if self._longest is not None and len(tokens) + limit > self._longest:
                 detail = f"{len(tokens)} tokens, {limit} more to write, and the model allows {self._longest}"
@@ -160,7 +163,7 @@ class Generator:
             return
         if starting.copies:
             sources, targets, lengths = zip(*starting.copies, strict=True)
-            decoder.copy(sources, targets, length=max(lengths))
+            decoder.copy(sources, targets, lengths=lengths)
         decoder.start(starting.starts)
         for start in starting.starts:
             row = self._active[start.slot]
@@ -168,7 +171,7 @@ class Generator:
             self._counts[start.slot] = 1
         self.read_tokens += sum(len(start.tokens) - start.known for start in starting.starts)
 
-    def _fitting_decoder(self) -> Decoder | None:
+    def _fitting_decoder(self) -> Decoder | CpuDecoder | None:
         """The decoder; None while rows run and a waiting row needs longer slots, for which a new decoder is made."""
         waiting = [*self._going_on, *self._fresh] if self._decoder is None else self._too_long()
         if not waiting:
@@ -180,16 +183,22 @@ class Generator:
         longest = max([row.limit for row in waiting] + ([before.longest] if before else []))
         length = max([len(row.tokens) + row.limit for row in waiting] + ([before.length] if before else []))
         self._decoder = before = None
+        if self._device == "cuda":
+            length = self._with_room(length)
         length = -(-length // _LENGTH_STEP) * _LENGTH_STEP
-        if self._device != "cuda" and self._width is None:
-            self._width = independent_width(self._model, limit=self._slots)
-        self._decoder = Decoder(
-            self._model, slots=self._slots, length=length, longest=longest, ends=self._ends, width=self._width
-        )
+        if self._device != "cuda":
+            # Room for the next turn: longer slots could only be made when no row runs, and would hold nothing.
+            length = longest = 2 * length
+        kind = Decoder if self._device == "cuda" else CpuDecoder
+        self._decoder = kind(self._model, slots=self._slots, length=length, longest=longest, ends=self._ends)
         self._table = SlotTable(self._slots)
         self._resting.clear()
         self._counts = np.zeros(self._slots, dtype=np.int64)
         return self._decoder
+
+    def _with_room(self, length: int) -> int:
+        _, memory = torch.cuda.mem_get_info()
+        return roomy_length(length, CacheShape(self._model), slots=self._slots, memory=memory, limit=self._longest)
 
     def _too_long(self) -> list[_Row]:
         decoder = self._decoder
@@ -207,10 +216,9 @@ class Generator:
             return False
         match = self._own_slot(row) or self._table.find(row.tokens, row.chain)
         known = match.length if match else 0
-        if self._device != "cuda":
-            known = known // BLOCK * BLOCK
+        known -= known % self._grain
         opening = row.opening(known // BLOCK)
-        if opening in starting.openings:
+        if opening in starting.openings and self._device == "cuda":
             later.append(row)
             return True
         slot = self._slot_for(match)
@@ -221,6 +229,9 @@ class Generator:
         if match and match.slot != slot:
             starting.copies.append((match.slot, slot, known))
         self._active[slot] = row
+        if self._device != "cuda":
+            # Prompts are read in order there, so a row of this round can share the beginning of another.
+            self._table.set(slot, self._exact(row.tokens), row.chain)
         starting.starts.append(_start_of(row, slot, known))
         return True
 
@@ -232,8 +243,8 @@ class Generator:
         return self._table.free(now=time.monotonic(), patience=patience)
 
     def _exact(self, tokens: list[int]) -> list[int]:
-        """The tokens that other rows may reuse: on a CPU only whole blocks, which are the same to the last bit."""
-        return tokens if self._device == "cuda" else tokens[: len(tokens) // BLOCK * BLOCK]
+        """The tokens that other rows may reuse: on a CPU only whole pieces, which are the same to the last bit."""
+        return tokens[: len(tokens) - len(tokens) % self._grain]
 
     def _can_be_taken(self, match: Match) -> bool:
         """Whether a row takes over a matching slot; a row that shares only a small part of it copies that part."""
@@ -247,12 +258,15 @@ class Generator:
         decoder.run(_STEPS[self._device], rows=max(self._active) + 1, longest_row=longest_row, with_top_p=with_top_p)
         # While the device works on these steps, deliver the rows that ended before them.
         self._deliver()
-        self._tokenise_new()
+        self._queue_new()
         self._counts, is_active = decoder.progress()
         ended = [slot for slot in self._active if not is_active[slot]]
         if ended:
             for slot, written in zip(ended, decoder.written(ended), strict=True):
                 self._ended.append((slot, self._active.pop(slot), written[: self._counts[slot]].tolist()))
+        if self._device != "cuda":
+            # A step has ended here, so a reply that waits for the next step gains nothing and delays its next turn.
+            self._deliver()
 
     def _deliver_all(self) -> None:
         while self._ended:

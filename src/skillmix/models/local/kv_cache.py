@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from skillmix.models.local.block_attention import BlockedKeys, BlockPlan, block_attention, padded_length, plan_blocks
-from skillmix.models.local.kernels import can_step, step_attention
+from skillmix.models.local.cpu.flat_cache import FlatKeys, flat_attention
+from skillmix.models.local.gpu.prompt_kernel import PackedStore, copy_slots, packed_attention, store_packed
+from skillmix.models.local.gpu.step_kernel import can_step, step_attention
 
 ATTENTION = "skillmix_slots"
 """The name under which transformers knows `slot_attention`."""
@@ -38,9 +39,6 @@ class CacheShape:
         return 2 * self.layers * self.heads * self.head_size * int(self.dtype.itemsize)
 
 
-_Pair = tuple[torch.Tensor, torch.Tensor]
-
-
 class Store(NamedTuple):
     """The stored keys and values, and where the kernel of a step adds the new ones."""
 
@@ -60,43 +58,41 @@ class SlotCache:
 
     def __init__(self, shape: CacheShape, *, slots: int, length: int) -> None:
         self.slots, self.length = slots, length
-        # On a CPU steps attend to whole blocks of positions.
-        capacity = length + 1 if shape.device.type == "cuda" else padded_length(length + 1)
-        size = (slots, shape.heads, capacity, shape.head_size)
-        self.keys = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
-        self.values = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
+        size = (slots, shape.heads, length + 1, shape.head_size)
+        if shape.has_kernel:
+            self._whole = torch.zeros((2 * shape.layers, *size), dtype=shape.dtype, device=shape.device)
+            self.keys, self.values = list(self._whole[: shape.layers]), list(self._whole[shape.layers :])
+        else:
+            self.keys = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
+            self.values = [torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
         self._has_kernel = shape.has_kernel
         self._all_rows = torch.arange(slots, device=shape.device)
         self._rows: torch.Tensor | None = None
         self._positions = self._all_rows
         self._is_active: torch.Tensor | None = None
         self._seen: int | None = 0
-        self._key_heads = shape.heads
-        self._first = 0
-        self._plan: BlockPlan | None = None
+        self._blocks: torch.Tensor | None = None
 
     def one_token_each(self, positions: torch.Tensor, is_active: torch.Tensor, *, seen: int) -> None:
         """The next update brings one token for each of the first slots, to be written at these positions."""
         self._rows, self._positions, self._is_active, self._seen = None, positions, is_active, seen
+        self._blocks = None
 
-    def one_token_each_by_blocks(self, first: int, positions: torch.Tensor) -> None:
-        """The next update brings one token for each slot from `first` on; for a CPU.
-
-        Tokens after the last slot only fill up the shape of the products and are dropped.
-        """
-        self._rows, self._first = None, first
-        self._positions = positions[: self.slots - first]
-        self._plan = plan_blocks(self._positions, key_heads=self._key_heads)
+    def packed_tokens(self, blocks: torch.Tensor) -> None:
+        """The next update brings a flat row of tokens, and a table says which tokens belong to which slot."""
+        self._blocks = blocks
 
     def tokens_of(self, rows: torch.Tensor, positions: torch.Tensor, *, seen: int | None) -> None:
         """The next update brings several tokens for each of these slots; if `seen` is None, whole prompts."""
-        self._rows, self._positions, self._seen, self._plan = rows, positions, seen, None
+        self._rows, self._positions, self._seen = rows, positions, seen
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Store the new keys and values of a layer; return everything that the layer attends to."""
         stored = self.keys[layer_idx], self.values[layer_idx]
-        if self._plan is not None:
-            return keys, self._blocked(stored, (keys, values), self._plan)
+        if self._blocks is not None:
+            store = PackedStore(*stored, self._blocks)
+            store_packed(keys, values, store)
+            return keys, store
         if self._rows is None:
             count = keys.shape[0]
             if self._has_kernel and self._is_active is not None:
@@ -112,18 +108,14 @@ class SlotCache:
             return keys, values
         return stored[0][rows, :, : self._seen], stored[1][rows, :, : self._seen]
 
-    def _blocked(self, stored: _Pair, new: _Pair, plan: BlockPlan) -> BlockedKeys:
-        """Store one token for each slot of a step, and return the keys and values of these slots."""
-        last = self._first + len(self._positions)
-        rows = self._all_rows[self._first : last]
-        for store, added in zip(stored, new, strict=True):
-            store[rows, :, self._positions] = added[: len(rows), :, 0]
-        return BlockedKeys(stored[0][self._first : last], stored[1][self._first : last], plan)
-
     def copy(self, sources: torch.Tensor, targets: torch.Tensor, *, length: int) -> None:
         """Copy the first positions of some slots to others; no row attends to what is copied after its own end."""
         for store in (*self.keys, *self.values):
             store[targets, :, :length] = store[sources, :, :length]
+
+    def copy_exactly(self, copies: torch.Tensor, *, longest: int) -> None:
+        """Copy the beginnings of slots; each row of `copies` has a source, a target and a number of positions."""
+        copy_slots(self._whole, copies, longest=longest)
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
         """For models that number positions themselves; the decoder always gives positions."""
@@ -139,15 +131,17 @@ def slot_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention over slots: by a kernel for steps, causal for whole prompts, and by the mask otherwise.
+    """Attention over slots: by kernels for steps and packed prompts, causal for whole prompts, by the mask otherwise.
 
     With a mask, the queries that share a key head are in one row, so that keys are never repeated.
     """
     rows, heads, length, size = query.shape
     if isinstance(value, Store):
         return step_attention(query, key, value, scaling=scaling or size**-0.5), None
-    if isinstance(value, BlockedKeys):
-        return block_attention(query, value, scaling=scaling or size**-0.5), None
+    if isinstance(value, PackedStore):
+        return packed_attention(query, value, scaling=scaling or size**-0.5), None
+    if isinstance(value, FlatKeys):
+        return flat_attention(query, value, scaling=scaling or size**-0.5), None
     if attention_mask is None:
         output = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
         return output.transpose(1, 2), None
@@ -203,15 +197,22 @@ class SlotTable:
     def find(self, prompt: Sequence[int], chain: Chain) -> Match | None:
         """The slot that holds most of a prompt."""
         holders: set[int] | None = None
+        held = 0
         for block in chain:
             deeper = self._holders.get(block)
             if not deeper:
                 break
             holders = deeper
+            held += BLOCK
         if not holders:
             return None
-        # Several slots may hold the same blocks and differ after them; the best of a few is good enough.
-        return max((self.match(slot, prompt) for slot in islice(holders, _CANDIDATES)), key=lambda match: match.length)
+        # These slots hold the same blocks and differ in the next one; the best of a few is good enough.
+        following = prompt[held : held + BLOCK]
+        best = max(
+            islice(holders, _CANDIDATES),
+            key=lambda slot: common_length(self._tokens[slot][held : held + BLOCK], following),
+        )
+        return self.match(best, prompt)
 
     def is_resting(self, slot: int) -> bool:
         """Whether no row uses a slot that still holds tokens."""

@@ -22,7 +22,9 @@ def calm_threads() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
-_CPU_SLOTS: Final = 8
+_CPU_SLOTS: Final = (8, 32)
+"""Conversations at once on a CPU, at least and at most; more make better use of it, and take more memory."""
+_CPU_CACHE_BYTES: Final = 2 << 30
 _SHARE_OF_MEMORY: Final = 0.6
 _MAX_SLOTS: Final = 2048
 _TYPICAL_LENGTH: Final = 1024
@@ -147,16 +149,17 @@ def _render_once(spec: ModelSpec, system: str | None, extra: str | None) -> None
 
 
 def slots_for(model: Any) -> int:
-    """The number of conversations at once: on a GPU as many as fit into its memory, on a CPU a fixed number."""
+    """The number of conversations at once: on a GPU as many as fit into its memory, on a CPU a few."""
     import torch
 
     from skillmix.models.local.kv_cache import CacheShape
 
+    bytes_per_slot = CacheShape(model).bytes_per_token * _TYPICAL_LENGTH
     if model.device.type != "cuda":
-        return _CPU_SLOTS
+        least, most = _CPU_SLOTS
+        return max(least, min(most, _CPU_CACHE_BYTES // bytes_per_slot))
     free, _ = torch.cuda.mem_get_info()
-    slots = int(_SHARE_OF_MEMORY * free / (CacheShape(model).bytes_per_token * _TYPICAL_LENGTH))
-    return max(1, min(_MAX_SLOTS, slots))
+    return max(1, min(_MAX_SLOTS, int(_SHARE_OF_MEMORY * free / bytes_per_slot)))
 
 
 def _wait_for_one(incoming: "SimpleQueue[Request]", is_over: threading.Event, stop: threading.Event) -> Request | None:

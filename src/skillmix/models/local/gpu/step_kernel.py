@@ -1,7 +1,6 @@
-"""What makes a step on a GPU fast: an attention kernel for rows of different lengths, and compiled small operations."""
+"""The attention of a step on a GPU: a kernel for rows of different lengths."""
 
-import sys
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -83,29 +82,3 @@ if triton is not None:
         result = sums / total[:, None]
         target = output + row * output_row + (head * groups + member)[:, None] * output_head + across[None, :]
         tl.store(target, result.to(output.dtype.element_ty), mask=(member < groups)[:, None])
-
-
-_FUSED: Final = ("RMSNorm", "MLP")
-"""Ends of the names of modules whose time goes into small operations; a small model's step is mostly that."""
-_MARK: Final = "is_fused_by_skillmix"
-
-
-def fuse(model: Any) -> None:
-    """Compile the norms, the MLPs and the rotary embedding of a model, once, for inputs of any shape.
-
-    THIS PATCHES TRANSFORMERS FOR THE WHOLE PROCESS. Attention layers call `apply_rotary_pos_emb` as a global function
-    of the model's module, so the compiled function repositions the module's own. Every other model of the same
-    architecture in this process then uses the compiled function too. It computes the same, and it compiles again for
-    another device or dtype.
-    """
-    if getattr(model, _MARK, False):
-        return
-    setattr(model, _MARK, True)
-    modeling: Any = sys.modules[type(model).__module__]
-    rotate = getattr(modeling, "apply_rotary_pos_emb", None)
-    if rotate is not None and not getattr(rotate, _MARK, False):
-        modeling.apply_rotary_pos_emb = torch.compile(rotate, dynamic=True)
-        setattr(modeling.apply_rotary_pos_emb, _MARK, True)
-    for module in model.modules():
-        if type(module).__name__.endswith(_FUSED):
-            module.forward = torch.compile(module.forward, dynamic=True)

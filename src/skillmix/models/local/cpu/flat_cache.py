@@ -1,0 +1,144 @@
+"""The key-value cache of a CPU, for batches that mix tokens to read with rows that write.
+
+A batch is one flat sequence: first one token for each row that writes, then pieces of prompts. Products treat the
+tokens alike. Attention treats them apart: rows that write by `block_attention`, and each piece alone, in a shape that
+depends only on the position of the piece and its length.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from skillmix.models.local.cpu.block_attention import (
+    BlockedKeys,
+    BlockPlan,
+    block_attention,
+    padded_length,
+    plan_blocks,
+)
+
+GRAIN: Final = 16
+"""Tokens of a piece. Pieces start at multiples of it, so a whole piece has the same bits whichever request reads it."""
+
+
+class PromptPiece(NamedTuple):
+    """Up to `GRAIN` tokens of a prompt."""
+
+    slot: int
+    first: int
+    """The position of the first token."""
+    length: int
+
+
+class _Run(NamedTuple):
+    """Rows that write in slots next to each other."""
+
+    first_row: int
+    first_slot: int
+    length: int
+    plan: BlockPlan
+
+
+class Layout(NamedTuple):
+    """What the tokens of a batch are; made once per batch and used by every layer."""
+
+    slots: torch.Tensor
+    positions: torch.Tensor
+    runs: list[_Run]
+    rows: int
+    pieces: Sequence[PromptPiece]
+
+
+class FlatKeys(NamedTuple):
+    """The stored keys and values of a layer, with the layout of the batch."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    layout: Layout
+
+
+class FlatCache:
+    """A cache in the sense of transformers; every slot holds the tokens of one conversation."""
+
+    is_compileable = False
+
+    def __init__(self, shape: Any, *, slots: int, length: int) -> None:
+        size = (slots, shape.heads, padded_length(length), shape.head_size)
+        # Memory from numpy is not used up before it is written to.
+        self.keys = [torch.from_numpy(np.zeros(size, dtype=np.float32)) for _ in range(shape.layers)]
+        self.values = [torch.from_numpy(np.zeros(size, dtype=np.float32)) for _ in range(shape.layers)]
+        self._heads = shape.heads
+        self._layout: Layout | None = None
+
+    def lay_out(self, slots: Sequence[int], positions: Sequence[int], pieces: Sequence[PromptPiece]) -> None:
+        """The next batch has one token for each of these slots, in ascending order, and then these pieces."""
+        of_pieces = [(piece.slot, piece.first + n) for piece in pieces for n in range(piece.length)]
+        self._layout = Layout(
+            torch.tensor([*slots, *(slot for slot, _ in of_pieces)]),
+            torch.tensor([*positions, *(position for _, position in of_pieces)]),
+            list(self._runs(slots, positions)),
+            len(slots),
+            pieces,
+        )
+
+    def _runs(self, slots: Sequence[int], positions: Sequence[int]) -> "list[_Run]":
+        runs = []
+        for _, group in groupby(enumerate(slots), key=lambda row: row[1] - row[0]):
+            members = list(group)
+            first_row, first_slot = members[0]
+            own = torch.tensor(positions[first_row : first_row + len(members)])
+            runs.append(_Run(first_row, first_slot, len(members), plan_blocks(own, key_heads=self._heads)))
+        return runs
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
+        """Store the new keys and values of a layer; tokens that only fill up the batch are dropped."""
+        layout = self._layout
+        assert layout is not None
+        stored = self.keys[layer_idx], self.values[layer_idx]
+        for store, new in zip(stored, (keys, values), strict=True):
+            store[layout.slots, :, layout.positions] = new[0, :, : len(layout.slots)].transpose(0, 1)
+        return keys, FlatKeys(*stored, layout)
+
+    def copy(self, source: int, target: int, *, length: int) -> None:
+        """Copy the first positions of a slot to another."""
+        for store in (*self.keys, *self.values):
+            store[target, :, :length] = store[source, :, :length]
+
+    def get_seq_length(self, *_: Any, **__: Any) -> int:
+        """For models that number positions themselves; the decoder always gives positions."""
+        return 0
+
+
+def flat_attention(query: torch.Tensor, flat: FlatKeys, *, scaling: float) -> torch.Tensor:
+    """Attend with every token of a batch to the tokens before it in its own slot."""
+    keys, values, layout = flat
+    heads, tokens, size = query.shape[1:]
+    output = query.new_zeros(1, tokens, heads, size)
+    for run in layout.runs:
+        slots, rows = (slice(first, first + run.length) for first in (run.first_slot, run.first_row))
+        own = query[0, :, rows].transpose(0, 1)[:, :, None]
+        output[0, rows] = block_attention(own, BlockedKeys(keys[slots], values[slots], run.plan), scaling=scaling)[:, 0]
+    first = layout.rows
+    for piece in layout.pieces:
+        last, seen = first + piece.length, piece.first + piece.length
+        grouped = query[:, :, first:last].reshape(1, keys.shape[1], -1, size)
+        own_keys, own_values = (stored[piece.slot, None, :, :seen] for stored in (keys, values))
+        mask = _mask(piece.first, piece.length, heads // keys.shape[1])
+        attended = scaled_dot_product_attention(grouped, own_keys, own_values, attn_mask=mask, scale=scaling)
+        output[0, first:last] = attended.view(heads, piece.length, size).transpose(0, 1)
+        first = last
+    return output
+
+
+@lru_cache(maxsize=256)
+def _mask(first: int, count: int, groups: int) -> torch.Tensor:
+    """The mask that lets each token of a piece attend to everything up to its own position."""
+    positions = torch.arange(first, first + count)
+    is_later = torch.arange(first + count) > positions[:, None]
+    mask = torch.zeros(is_later.shape).masked_fill_(is_later, float("-inf"))
+    return mask.repeat(groups, 1)[None, None]

@@ -1,0 +1,252 @@
+"""Reading prompts on a GPU by captured CUDA graphs of a few fixed shapes.
+
+The tokens to read are cut into pieces, and the pieces are packed one after the other into a flat row of tokens. A
+prompt that does not fit into the rest of a row goes on in the next one, since its first piece is in its slot by then.
+`packed_batches` packs, `fill` writes the tables of one row, and `PromptReader` captures and replays.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from math import prod
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+
+from skillmix.models.local.gpu.host_memory import Staging
+from skillmix.models.local.gpu.prompt_kernel import FIELDS, QUERIES
+from skillmix.models.local.starts import Start
+
+_MAX_ROWS: Final = 768
+"""Prompts that end in one batch."""
+
+
+class BatchShape(NamedTuple):
+    """The fixed size of a batch."""
+
+    tokens: int
+    pieces: int
+
+    @property
+    def blocks(self) -> int:
+        """The largest number of query blocks."""
+        return self.tokens // QUERIES + self.pieces
+
+
+SHAPES: Final = (
+    BatchShape(0, _MAX_ROWS),
+    *(BatchShape(tokens, min(_MAX_ROWS, tokens // 4)) for tokens in (1024, 2048, 4096, 8192, 16384, 32768)),
+)
+"""Shapes from the smallest to the largest; one without tokens only sets up rows."""
+
+
+class PackedPiece(NamedTuple):
+    """Consecutive tokens of one prompt; none if only the last token is unread, since the next step reads that one."""
+
+    start: Start
+    first: int
+    end: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the prompt ends with this piece."""
+        return self.end == len(self.start.tokens)
+
+
+class PromptBatch(NamedTuple):
+    """The pieces that are read together."""
+
+    shape: BatchShape
+    pieces: list[PackedPiece]
+
+
+def packed_batches(starts: Sequence[Start], shapes: Sequence[BatchShape] = SHAPES) -> Iterator[PromptBatch]:
+    """Pack the unread tokens of prompts into as few batches as possible, in the smallest shapes that hold them."""
+    waiting = [PackedPiece(s, _first_to_read(s), len(s.tokens)) for s in reversed(starts)]
+    tokens = sum(piece.end - piece.first for piece in waiting)
+    while waiting:
+        fitting = (shape for shape in shapes if shape.tokens >= tokens and shape.pieces >= len(waiting))
+        shape = next(fitting, shapes[-1])
+        batch = PromptBatch(shape, _take(waiting, shape))
+        tokens -= sum(piece.end - piece.first for piece in batch.pieces)
+        yield batch
+
+
+def _first_to_read(start: Start) -> int:
+    return start.known if start.known < len(start.tokens) - 1 else len(start.tokens)
+
+
+def _take(waiting: list[PackedPiece], shape: BatchShape) -> list[PackedPiece]:
+    """Take pieces from the end of a list until a shape is full; a prompt is cut where the shape ends."""
+    pieces: list[PackedPiece] = []
+    room = shape.tokens
+    while waiting and len(pieces) < shape.pieces:
+        piece = waiting.pop()
+        if not room and piece.first < piece.end:
+            waiting.append(piece)
+            break
+        cut = min(piece.end, piece.first + room)
+        if cut < piece.end:
+            waiting.append(piece._replace(first=cut))
+        pieces.append(piece._replace(end=cut))
+        room -= cut - piece.first
+    return pieces
+
+
+class PromptInputs(NamedTuple):
+    """The inputs of a batch, as tensors on the device or as arrays on the host."""
+
+    numbers: Any
+    """For each row, one uniform number for each token that it may write."""
+    tokens: Any
+    positions: Any
+    blocks: Any
+    """The table of query blocks."""
+    slots: Any
+    """The slot of each prompt that ends in the batch; unused rows have a spare slot."""
+    is_read: Any
+    """Whether the batch holds the prompt's last token."""
+    is_ready: Any
+    """Whether the next step reads the prompt's last token."""
+    last: Any
+    """The index of each prompt's last token."""
+    last_token: Any
+    last_position: Any
+    limit: Any
+    temperature: Any
+    top_p: Any
+
+
+def input_sizes(shape: BatchShape, *, longest: int) -> PromptInputs:
+    """The type and the dimensions of every input; `longest` is the number of tokens that a row may write."""
+    rows = (shape.pieces,)
+    return PromptInputs(
+        numbers=(torch.float32, (shape.pieces, longest)),
+        tokens=(torch.int64, (shape.tokens,)),
+        positions=(torch.int64, (shape.tokens,)),
+        blocks=(torch.int32, (shape.blocks, FIELDS)),
+        slots=(torch.int64, rows),
+        is_read=(torch.bool, rows),
+        is_ready=(torch.bool, rows),
+        last=(torch.int64, rows),
+        last_token=(torch.int64, rows),
+        last_position=(torch.int64, rows),
+        limit=(torch.int64, rows),
+        temperature=(torch.float32, rows),
+        top_p=(torch.float32, rows),
+    )
+
+
+def inputs_in(memory: torch.Tensor, sizes: PromptInputs) -> PromptInputs:
+    """Views of every input in one piece of memory."""
+    views, used = [], 0
+    for dtype, size in sizes:
+        end = used + prod(size) * dtype.itemsize
+        views.append(memory[used:end].view(dtype).view(size))
+        used = _aligned(end)
+    return PromptInputs(*views)
+
+
+def bytes_of(sizes: PromptInputs) -> int:
+    """The bytes of all inputs together."""
+    return sum(_aligned(prod(size) * dtype.itemsize) for dtype, size in sizes)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 16) * 16
+
+
+def fill(inputs: PromptInputs, pieces: Sequence[PackedPiece], *, spare: int) -> None:
+    """Write the inputs of a batch into arrays; tokens after the last piece are padding, which no block covers."""
+    slots = np.array([piece.start.slot for piece in pieces])
+    firsts = np.array([piece.first for piece in pieces])
+    counts = np.array([piece.end - piece.first for piece in pieces])
+    ends = counts.cumsum()
+    used = int(ends[-1])
+    parts = (piece.start.tokens[piece.first : piece.end] for piece in pieces)
+    inputs.tokens[:used] = np.fromiter(chain.from_iterable(parts), dtype=np.int64, count=used)
+    inputs.tokens[used:] = 0
+    inputs.positions[:used] = np.arange(used) + np.repeat(firsts - ends + counts, counts)
+    inputs.positions[used:] = 0
+    _fill_blocks(inputs.blocks, slots, firsts, counts)
+    _fill_rows(inputs, pieces, ends - 1, spare=spare)
+
+
+def _fill_blocks(blocks: np.ndarray, slots: np.ndarray, firsts: np.ndarray, counts: np.ndarray) -> None:
+    each = -(-counts // QUERIES)
+    used = int(each.sum())
+    offset = QUERIES * (np.arange(used) - np.repeat(each.cumsum() - each, each))
+    blocks[:used, 0] = offset + np.repeat(counts.cumsum() - counts, each)
+    blocks[:used, 1] = np.minimum(QUERIES, np.repeat(counts, each) - offset)
+    blocks[:used, 2] = np.repeat(slots, each)
+    blocks[:used, 3] = offset + np.repeat(firsts, each)
+    blocks[used:] = 0
+
+
+def _fill_rows(inputs: PromptInputs, pieces: Sequence[PackedPiece], last: np.ndarray, *, spare: int) -> None:
+    ending = [index for index, piece in enumerate(pieces) if piece.is_last]
+    starts = [pieces[index].start for index in ending]
+    used = len(starts)
+    inputs.slots[:used] = [s.slot for s in starts]
+    inputs.slots[used:] = spare
+    is_read = [pieces[index].first < pieces[index].end for index in ending]
+    inputs.is_read[:used] = is_read
+    inputs.is_read[used:] = False
+    inputs.is_ready[:used] = ~inputs.is_read[:used]
+    inputs.is_ready[used:] = False
+    inputs.last[:used] = np.where(is_read, last[ending], 0)
+    inputs.last[used:] = 0
+    inputs.last_token[:used] = [s.tokens[-1] for s in starts]
+    inputs.last_token[used:] = 0
+    inputs.last_position[:used] = [len(s.tokens) - 1 for s in starts]
+    inputs.last_position[used:] = 0
+    inputs.limit[:used] = [s.limit for s in starts]
+    inputs.limit[used:] = 1
+    inputs.temperature[:used] = [s.temperature for s in starts]
+    inputs.temperature[used:] = 1.0
+    inputs.top_p[:used] = [1.0 if s.top_p is None else s.top_p for s in starts]
+    inputs.top_p[used:] = 1.0
+    for row, start in zip(inputs.numbers, starts, strict=False):
+        row[: start.limit] = start.numbers[: start.limit]
+
+
+class PromptReader:
+    """Captures the reading of a batch of each shape when it is first needed, and replays it."""
+
+    def __init__(self, staging: Staging, *, spare: int, longest: int) -> None:
+        """Read for rows that write at most `longest` tokens; unused rows of a batch write to the slot `spare`."""
+        self._staging = staging
+        self._spare, self._longest = spare, longest
+        self._memory: dict[BatchShape, torch.Tensor] = {}
+        self._graphs: dict[tuple[BatchShape, bool], Any] = {}
+
+    def forget(self) -> None:
+        """Drop the captured graphs."""
+        self._graphs.clear()
+
+    def start(self, starts: Sequence[Start], capture: Callable[[PromptInputs, bool], Any]) -> None:
+        """Read the rest of each prompt, and choose each row's first token.
+
+        `capture` makes the graph that reads inputs on the device; its second argument is whether any row has a top_p.
+        """
+        for shape, pieces in packed_batches(starts):
+            sizes = input_sizes(shape, longest=self._longest)
+            memory = self._memory.get(shape)
+            if memory is None:
+                memory = torch.empty(bytes_of(sizes), dtype=torch.uint8, device=self._staging.device)
+                self._memory[shape] = memory
+            key = shape, any(piece.start.top_p is not None for piece in pieces)
+            if key not in self._graphs:
+                # A batch without pieces changes nothing but the spare slot, so it can be tried first.
+                memory.copy_(self._empty_inputs(sizes))
+                self._graphs[key] = capture(inputs_in(memory, sizes), key[1])
+            staged = self._staging.take(len(memory))
+            fill(PromptInputs(*(view.numpy() for view in inputs_in(staged, sizes))), pieces, spare=self._spare)
+            memory.copy_(staged, non_blocking=True)
+            self._graphs[key].replay()
+
+    def _empty_inputs(self, sizes: PromptInputs) -> torch.Tensor:
+        memory = torch.zeros(bytes_of(sizes), dtype=torch.uint8)
+        inputs_in(memory, sizes).slots.fill_(self._spare)
+        inputs_in(memory, sizes).temperature.fill_(1.0)
+        return memory
