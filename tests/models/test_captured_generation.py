@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import cache
 from random import Random
 from typing import Any
@@ -221,6 +222,45 @@ def test_a_longer_prompt_gets_longer_slots(like_a_gpu: None) -> None:
     ]
 
     assert len(texts(asked, slots=2, is_gpu=True)) == 6
+
+
+def test_the_next_model_replays_the_graphs_of_the_one_before_and_writes_its_own_texts(
+    like_a_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    asked = requests(6)
+    found: dict[str, str] = {}
+
+    def done(request: Request, outcome: Outcome) -> None:
+        assert isinstance(outcome, Reply)
+        found[str(request.key)] = outcome.text
+
+    def answer(generator: Generator) -> dict[str, str]:
+        found.clear()
+        generator.add(asked)
+        while not generator.is_idle:
+            generator.work()
+        return dict(found)
+
+    renderer: Any = Letters()
+    both = deepcopy(model())
+    kept = Generator(both, renderer, slots=6, done=done)
+    kept._device = "cuda"
+    first = answer(kept)
+    kept.add(requests(8))
+    kept.work()  # and is stopped in the middle of it
+    decoder = kept._decoder
+    with torch.no_grad():
+        for parameter in both.parameters():
+            parameter.mul_(-1.5)
+    kept.serve_next(renderer, done=done)
+    second = answer(kept)
+    fresh = Generator(both, renderer, slots=6, done=done)
+    fresh._device = "cuda"
+
+    assert kept._decoder is decoder
+    assert second == answer(fresh)
+    assert second != first
 
 
 def test_copies_that_overwrite_a_source_come_later() -> None:

@@ -12,6 +12,7 @@ from unittest import mock
 import yaml
 
 from skillmix.models import specs
+from skillmix.models.local.resident import MODELS
 from skillmix.models.scripted import ScriptedModel
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
@@ -79,7 +80,8 @@ def _opened(spec: Any, options: Any) -> Any:
 
 def run_loop(path: Path) -> RunResult:
     """Run the experiment in this process; every local model is opened as a scripted student."""
-    with mock.patch("skillmix.runs.calling.open_model", _opened):
+    # A thread that imports torch would not survive the forks below.
+    with mock.patch("skillmix.runs.calling.open_model", _opened), mock.patch.object(MODELS, "read_ahead"):
         return run_experiment(path)
 
 

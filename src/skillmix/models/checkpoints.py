@@ -20,6 +20,10 @@ ADAPTER: Final = "adapter_config.json"
 _BLOCK: Final = 1 << 22
 
 
+FileStates = tuple[tuple[str, int, int, int], ...]
+"""Path, size, time of the last change, and inode of files; a file with the same state has the same content."""
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The folder of a model's weights, and the folders of its adapters in the order of their application."""
@@ -53,6 +57,12 @@ class Checkpoint:
                     hint=f"It belongs to {base.spec} with hash {base.hash}; these weights have {hash_}.",
                 )
             hash_ = _with_adapter(hash_, adapter)
+
+    def file_states(self) -> FileStates:
+        """The state of every file in the folders."""
+        folders = (self.base, *self.adapters)
+        states = ((file, file.stat()) for folder in folders for file in sorted(folder.iterdir()) if file.is_file())
+        return tuple((str(file), state.st_size, state.st_mtime_ns, state.st_ino) for file, state in states)
 
     def bytes(self) -> int:
         """The size of all weights."""

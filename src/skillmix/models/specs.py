@@ -76,6 +76,8 @@ class Provider:
     """The provider's own server; a spec may name a compatible server instead, as in `openai:NAME@URL`."""
     key: str | None = None
     """Environment variable with the key for that server."""
+    announce: Callable[[ModelSpec], None] | None = None
+    """Is told which model will be opened after the present one, to load it ahead."""
 
 
 # The openers import their modules when they are called: most commands open no model, and torch takes seconds to load.
@@ -97,6 +99,12 @@ def _open_local(spec: ModelSpec, options: ModelOptions) -> Model:
     from skillmix.models.local.model import LocalModel
 
     return LocalModel(spec, options)
+
+
+def _announce_local(spec: ModelSpec) -> None:
+    from skillmix.models.local.resident import MODELS
+
+    MODELS.announce(spec)
 
 
 def _open_scripted(spec: ModelSpec, options: ModelOptions) -> Model:
@@ -127,6 +135,7 @@ _ROWS: Final = (
         is_in_process=True,
         has_checkpoint=True,
         is_free=True,
+        announce=_announce_local,
     ),
     Provider(
         "bundled",
@@ -135,6 +144,7 @@ _ROWS: Final = (
         is_in_process=True,
         has_checkpoint=True,
         is_free=True,
+        announce=_announce_local,
     ),
     Provider(
         "scripted",
@@ -215,6 +225,13 @@ def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
             f"{spec} is not a model that can be called.", hint=f"{provider.name}: is code; it grades by itself."
         )
     return provider.open(spec, options or ModelOptions())
+
+
+def announce_model(spec: ModelSpec) -> None:
+    """Tell a provider which model will be opened after the present one, so that it can load the model ahead."""
+    provider = provider_of(spec)
+    if provider.announce is not None:
+        provider.announce(spec)
 
 
 def parse_spec(text: str) -> ModelSpec:

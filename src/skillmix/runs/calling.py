@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from itertools import count, product
+from itertools import count, product, zip_longest
 from typing import Final
 
 from skillmix.calls import Model
@@ -12,7 +12,7 @@ from skillmix.catalog.combinations import Combination, Draw, all_combinations
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
 from skillmix.experiment.step_base import Step
-from skillmix.models.specs import Access, ModelOptions, open_model, parse_spec, provider_of
+from skillmix.models.specs import Access, ModelOptions, announce_model, open_model, parse_spec, provider_of
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
@@ -104,10 +104,13 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
         ConversationsAhead(context.run.journal).note_tried(conversations_in(cells))
     used = calls.models(context.experiment)
     async with watched(context.progress, calls.step, counts):
-        for group in passes(used):
+        groups = passes(used)
+        for group, following in zip_longest(groups, groups[1:]):
             found_before = counts.found
             wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
             source = first_turns(wanted, conversations, context.journal, counts)
+            for name in following.models if following else ():
+                announce_model(parse_spec(str(used[name].asked)))
             await serve({name: used[name] for name in group.models}, source, conversations.follow, context, counts)
             if group.is_repeated:  # an earlier pass has counted them
                 counts.found = found_before

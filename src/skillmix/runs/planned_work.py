@@ -1,10 +1,10 @@
-"""The calls that a step plans, for the progress bar."""
+"""The calls that a step plans, for the progress bar and for models in this process."""
 
 from collections.abc import Sequence
 
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.step_base import Step
-from skillmix.models.specs import provider_of
+from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.run import TURNS
 from skillmix.runs.students import settings_for
@@ -28,3 +28,13 @@ def _kind(step: Step, experiment: Experiment) -> str:
     models += [model for name in step.grader_names if (model := experiment.graders[name].asked)]
     names = {"here" if provider_of(model).is_in_process else model for model in models}
     return f"calls: {', '.join(sorted(names))}"
+
+
+def first_model_here(step: Step, experiment: Experiment) -> ModelSpec | None:
+    """The first model that a step loads into this process; None if the model is not trained yet."""
+    for name in dict.fromkeys(step.student_names):
+        if name in experiment.students:
+            spec = parse_spec(experiment.students[name].model)
+            if provider_of(spec).is_in_process:
+                return spec
+    return None

@@ -19,9 +19,11 @@ from skillmix.experiment.costs import load_prices
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
-from skillmix.models.specs import provider_of
+from skillmix.models.local.resident import MODELS
+from skillmix.models.specs import announce_model, provider_of
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
+from skillmix.runs.planned_work import first_model_here
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.reading.past_calls import PastCalls
@@ -73,6 +75,7 @@ def run_experiment(
     return run_checked(load_experiment(path, changes=changes), prices=prices, wanted=wanted)
 
 
+@MODELS.keeping()
 def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: StepFilter | None = None) -> RunResult:
     """Run the steps of an experiment that is in memory."""
     started, cpu_started = time.monotonic(), _cpu_seconds()
@@ -85,6 +88,7 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: S
         return replace(at_once, seconds=time.monotonic() - started, cpu_seconds=_cpu_seconds() - cpu_started)
     price_by_model = prices_by_model(experiment, load_prices(prices))
     check_plan(experiment, catalog, steps, run)
+    _begin_to_load(experiment, steps, run)
     asyncio.run(probe_models(experiment, steps))
     result = RunResult(run, graded_cells=graded_cells(steps, experiment))
     with RunProgress(planned_work(experiment, steps, run)) as progress:
@@ -114,6 +118,26 @@ def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: S
         has_unpriced=result.called > 0
         and any(price_by_model[name] is None for step in steps for name in _models_asked(step, experiment)),
     )
+
+
+def _begin_to_load(experiment: Experiment, steps: Sequence[Step], run: Run) -> None:
+    """Begin to load what the first step that is not finished needs in this process, while the run is prepared."""
+    first = next((step for step in steps if run.finished.record(step.name) is None), None)
+    if first is None:
+        return
+    spec = first_model_here(first, with_trained(experiment, run))
+    if spec is not None or first.trains_model:
+        MODELS.read_ahead(spec)
+
+
+def _announce_next(steps: Sequence[Step], step: Step, context: StepContext) -> None:
+    """Let the model of the next step be read while this step ends; training needs the memory and trains that model."""
+    following = steps[steps.index(step) + 1 :]
+    spec = first_model_here(following[0], context.experiment) if following and not step.trains_model else None
+    if spec is not None:
+        announce_model(spec)
+        if not step.makes_calls:
+            MODELS.read_announced()
 
 
 def planned_work(experiment: Experiment, steps: Sequence[Step], run: Run) -> list[Work]:
@@ -160,6 +184,7 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
             now = replace(now, clock=clock)
             kind.prepare(step, now)
             depends_on = dependencies_of(step, now)
+            _announce_next(steps, step, now)
             may_go_on = kind.run(step, now, result)
             if may_go_on:
                 record_step(step, context, result, depends_on)

@@ -15,7 +15,8 @@ from skillmix.experiment.gpu_hours import training_hours, training_tokens
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
-from skillmix.models.local.model import calm_threads
+from skillmix.models.local.importing import before_torch
+from skillmix.models.local.resident import MODELS
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import MODEL, require_replaceable, write_whole
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
@@ -157,10 +158,11 @@ def train_step(
     if is_first_rank():
         _begin(job, identity)
     clock = clock or StepClock()
-    calm_threads()
+    before_torch()
     with clock.measuring("loading"):
         from skillmix.training.job_run import run_training
 
+        MODELS.make_room()
     run_training(job, read_lessons(job.sources, validation_share=step.validation_share), progress, clock)
     return Trained(step.name, job.model_folder, was_there=False)
 

@@ -17,6 +17,7 @@ from skillmix.models.local.gpu.host_memory import Snapshots, Staging
 from skillmix.models.local.gpu.sample_kernel import RowSettings, RowState, accept_tokens
 from skillmix.models.local.kv_cache import CacheShape, SlotCache, mask_of
 from skillmix.models.local.starts import Start
+from skillmix.models.local.startup import StartupClock
 
 _LENGTH_STEP: Final = 128
 """Captured steps attend to a multiple of this many positions."""
@@ -50,6 +51,8 @@ class Decoder:
         self._graphs: dict[tuple[int, int, bool], Any] = {}
         self.chances: torch.Tensor | None = None
         """The log-probability of every written token; None unless `note_chances` was called."""
+        self.clock = StartupClock()
+        """Measures the capture of steps."""
         self._reader: PromptReader | None = None
         fuse(model)
         self._pool = torch.cuda.graph_pool_handle()
@@ -57,6 +60,14 @@ class Decoder:
         self._snapshots = Snapshots(torch.cuda.Event, (self._count, self._is_active, self._written))
         if self.shape.has_kernel:
             self._reader = PromptReader(self._staging, spare=self.slots, longest=self.longest)
+
+    def clear(self) -> None:
+        """Return to the state of a new decoder, after the model got other weights; captured graphs stay valid."""
+        torch.cuda.synchronize()
+        self._staging.next_round()
+        # Old keys and values must go: attention multiplies those after the end of a row by zero, and 0 * NaN is NaN.
+        for tensor in (*self._state(), self._numbers, *self.cache.keys, *self.cache.values):
+            tensor.zero_()
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def start(self, starts: Sequence[Start]) -> None:
@@ -229,6 +240,10 @@ class Decoder:
 
     def _captured(self, work: Callable[[], None]) -> Any:
         """Capture some work as a CUDA graph, which is replayed without any work for the processor."""
+        with self.clock.measuring("compiling"):
+            return self._capture(work)
+
+    def _capture(self, work: Callable[[], None]) -> Any:
         before = [tensor.clone() for tensor in self._state()]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

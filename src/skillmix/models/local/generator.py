@@ -22,6 +22,7 @@ from skillmix.models.local.decoder import Decoder, uniforms
 from skillmix.models.local.gpu.slot_length import roomy_length
 from skillmix.models.local.kv_cache import BLOCK, CacheShape, Chain, Match, SlotTable, chain_of
 from skillmix.models.local.starts import Start
+from skillmix.models.local.startup import StartupClock
 from skillmix.models.local.tokenising import DirectTokeniser, ThreadedTokeniser, Tokeniser
 
 Done = Callable[[Request, Outcome], None]
@@ -33,6 +34,8 @@ _SHORT_PATIENCE: Final = 0.03
 """Seconds for which the slot of an ended row is kept for the next turn, while other rows run and while none does."""
 _LENGTH_STEP: Final = 128
 """The length of a slot is a multiple of this many positions."""
+_LIMIT_STEP: Final = 64
+"""The longest text of a decoder is a multiple of this many tokens."""
 _MAX_STARTS: Final = {"cuda": 768, "cpu": 64}
 """Rows that start in one round; the device reads their prompts while the next round is prepared."""
 _MAX_ENDS: Final = {"cuda": 768, "cpu": 64}
@@ -75,7 +78,7 @@ class Generator:
         self._done = done
         self._ends = renderer.ends(model) if ends is None else list(ends)
         self._longest: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._tokeniser: Tokeniser = (ThreadedTokeniser if self._device == "cuda" else DirectTokeniser)(renderer)
+        self._tokeniser = self._new_tokeniser()
         self._ended: list[tuple[int, _Row, list[int]]] = []
         self._going_on: deque[_Row] = deque()
         self._fresh: deque[_Row] = deque()
@@ -87,6 +90,36 @@ class Generator:
         self._table = SlotTable(0)
         self.read_tokens = 0
         """Prompt tokens that no slot held and that were therefore read."""
+        self.clock = StartupClock()
+        """Measures what delays the first text."""
+
+    def _new_tokeniser(self) -> Tokeniser:
+        return (ThreadedTokeniser if self._device == "cuda" else DirectTokeniser)(self._renderer)
+
+    def serve_next(self, renderer: Renderer, *, done: Done) -> None:
+        """Serve another model, whose weights have replaced those of the present model in memory.
+
+        Slots, captured steps and compiled modules stay; requests and cached prompts of the present model are dropped.
+        """
+        self._renderer, self._done = renderer, done
+        ends = renderer.ends(self._model)
+        if isinstance(self._decoder, Decoder) and ends == self._ends:
+            self._decoder.clear()
+        else:
+            # Captured steps compare tokens with the former ends. On a CPU nothing is captured.
+            self._decoder = None
+        self._ends = ends
+        self._tokeniser = self._new_tokeniser()
+        for queue in (self._ended, self._going_on, self._fresh, self._active):
+            queue.clear()
+        self.forget()
+        self._counts = np.zeros(self._slots, dtype=np.int64)
+
+    def use_clock(self, clock: StartupClock) -> None:
+        """Measure with a clock of the caller."""
+        self.clock = clock
+        if self._decoder is not None:
+            self._decoder.clock = clock
 
     def forget(self) -> None:
         """Drop the tokens of slots at rest, so that the second run of a benchmark cannot reuse the first."""
@@ -97,6 +130,12 @@ class Generator:
     def is_idle(self) -> bool:
         """Whether no request waits or runs."""
         return self._tokeniser.is_empty and not (self._going_on or self._fresh or self._active or self._ended)
+
+    @property
+    def is_running_out(self) -> bool:
+        """Whether no request waits and most slots are free."""
+        is_waiting = not self._tokeniser.is_empty or self._going_on or self._fresh
+        return not is_waiting and 2 * len(self._active) < self._slots
 
     def add(self, requests: Sequence[Request]) -> None:
         """Add requests; they are tokenised while the device works."""
@@ -186,11 +225,15 @@ class Generator:
         if self._device == "cuda":
             length = self._with_room(length)
         length = -(-length // _LENGTH_STEP) * _LENGTH_STEP
+        # Some room, so that another student with a slightly higher limit does not need a new decoder.
+        longest = -(-longest // _LIMIT_STEP) * _LIMIT_STEP
         if self._device != "cuda":
             # Room for the next turn: longer slots could only be made when no row runs, and would hold nothing.
             length = longest = 2 * length
         kind = Decoder if self._device == "cuda" else CpuDecoder
-        self._decoder = kind(self._model, slots=self._slots, length=length, longest=longest, ends=self._ends)
+        with self.clock.measuring("compiling"):
+            self._decoder = kind(self._model, slots=self._slots, length=length, longest=longest, ends=self._ends)
+        self._decoder.clock = self.clock
         self._table = SlotTable(self._slots)
         self._resting.clear()
         self._counts = np.zeros(self._slots, dtype=np.int64)

@@ -1,8 +1,11 @@
 """Load a checkpoint folder and its LoRA adapters into memory: safetensors only, and no code of others.
 
-Adapters are merged into the weights, so that a tuned model runs as fast as its base.
+Adapters are merged into the weights, so that a tuned model runs as fast as its base. `read_stored` and
+`replace_weights` put another checkpoint into a loaded model of the same architecture; its parameters stay where they
+are on a GPU, so that captured steps remain valid.
 """
 
+import json
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -10,13 +13,14 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from safetensors.torch import load_file
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging
 
 from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
 from skillmix.models.checkpoints import Checkpoint, parameters_in
 from skillmix.models.local.chat import Renderer
+from skillmix.models.local.importing import without_compiler
 from skillmix.models.local.kv_cache import ATTENTION, slot_attention
 from skillmix.models.local.strangers import reading_weights, some_of
 
@@ -28,6 +32,11 @@ class Loaded(NamedTuple):
 
     model: Any
     renderer: Renderer
+
+
+def writing_device() -> str:
+    """The device on which this process writes: the first GPU, or the CPU."""
+    return os.environ.get("SKILLMIX_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def load(checkpoint: Path | Checkpoint, *, device: str | None = None) -> Loaded:
@@ -88,15 +97,16 @@ def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, 
     with reading_weights(folders.base, hint=_CHECKPOINT_HINT):
         config = AutoConfig.from_pretrained(folders.base, trust_remote_code=False)
         _refuse_absurd_sizes(config, folders.base)
-        model, report = AutoModelForCausalLM.from_pretrained(
-            folders.base,
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # the error below names all of them
-        )
+        with without_compiler():
+            model, report = AutoModelForCausalLM.from_pretrained(
+                folders.base,
+                config=config,
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # the error below names all of them
+            )
         _refuse_partly_loaded(report, folders.base)
         tokenizer = AutoTokenizer.from_pretrained(folders.tokenizer, trust_remote_code=False)
     model = model.to(device)
@@ -262,3 +272,96 @@ def _factors(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
             hint="Merge it with peft and use local:PATH.",
         )
     return factors
+
+
+_NOT_ABOUT_WEIGHTS: Final = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+"""Settings of a config.json in which two models of one architecture may differ."""
+_PLAIN: Final = (torch.float32, torch.bfloat16, torch.float16)
+"""Number formats that can be copied into a parameter as they are; others are quantised."""
+
+
+class StoredModel(NamedTuple):
+    """A checkpoint in the memory of the host."""
+
+    checkpoint: Checkpoint
+    config: Any
+    generation_config: Any
+    tokenizer: Any
+    weights: dict[str, torch.Tensor]
+    """The base's weights, by the names of the files; the adapters are not merged."""
+
+
+def read_stored(checkpoint: Checkpoint, *, is_pinned: bool) -> StoredModel:
+    """Read a checkpoint; pinned weights can be sent to a GPU at its full speed.
+
+    Any error may be raised: loading the checkpoint in the ordinary way gives the user a better one.
+    """
+    checkpoint.check_adapters()
+    base = checkpoint.base
+    config = AutoConfig.from_pretrained(base, trust_remote_code=False)
+    weights: dict[str, torch.Tensor] = {}
+    for file in _weight_files(base):
+        weights.update(load_file(file))
+    if is_pinned:
+        weights = {name: tensor.pin_memory() for name, tensor in weights.items()}
+    if (base / "generation_config.json").is_file():
+        generation = GenerationConfig.from_pretrained(base)
+    else:
+        generation = GenerationConfig.from_model_config(config)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint.tokenizer, trust_remote_code=False)
+    return StoredModel(checkpoint, config, generation, tokenizer, weights)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The files that transformers would read; a folder may hold other safetensors files."""
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
+    shards: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    return [folder / name for name in sorted(set(shards.values()))]
+
+
+def fits(model: Any, stored: StoredModel) -> bool:
+    """Whether a checkpoint has exactly the weights of a loaded model, and settings that compute the same way.
+
+    No checkpoint fits a model on a CPU whose modules were replaced: replacements there may hold copies of the weights.
+    """
+    if model.device.type == "cpu" and any("forward" in vars(module) for module in model.modules()):
+        return False
+    return _settings(model.config) == _settings(stored.config) and _has_same_tensors(model, stored.weights)
+
+
+def replace_weights(model: Any, stored: StoredModel) -> None:
+    """Put a checkpoint's weights, with its adapters merged, into a model that they fit.
+
+    If this fails, the weights are a mixture, and the model must not be used any more.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    with torch.no_grad():
+        for name, tensor in stored.weights.items():
+            parameter = parameters[name]
+            if parameter.device.type == "cpu":
+                # As in a model that is loaded anew: the memory of the file itself if no conversion is necessary.
+                parameter.data = tensor.to(parameter.dtype)
+            else:
+                parameter.copy_(tensor, non_blocking=True)
+    if model.device.type == "cuda":
+        torch.cuda.synchronize()
+    for adapter in stored.checkpoint.adapters:
+        merge_adapter(model, adapter)
+    model.generation_config = stored.generation_config
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    return {name: value for name, value in config.to_dict().items() if name not in _NOT_ABOUT_WEIGHTS}
+
+
+def _has_same_tensors(model: Any, weights: dict[str, torch.Tensor]) -> bool:
+    """Whether each parameter gets exactly one tensor of its shape; tied parameters are one parameter."""
+    by_name = dict(model.named_parameters(remove_duplicate=False))
+    if any(name not in by_name or by_name[name].shape != tensor.shape for name, tensor in weights.items()):
+        return False
+    if any(tensor.dtype not in _PLAIN for tensor in weights.values()):
+        return False
+    filled = [id(by_name[name]) for name in weights]
+    return len(filled) == len(set(filled)) and set(filled) == {id(parameter) for parameter in by_name.values()}

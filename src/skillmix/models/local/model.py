@@ -1,26 +1,23 @@
 """`local:PATH` and `bundled:NAME`: a model that runs in its own thread of this process."""
 
 import asyncio
-import os
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from skillmix.calls import CallProblem, Message, Outcome, Request
 from skillmix.models.checkpoints import checkpoint_of
+from skillmix.models.local.importing import before_torch
+from skillmix.models.local.resident import MODELS
+from skillmix.models.local.startup import StartupClock, StartupSeconds
 from skillmix.models.specs import ModelOptions, ModelSpec
 
-
-def calm_threads() -> None:
-    """Limit how long threads spin while they wait for each other; this must be called before torch is imported.
-
-    Long spinning makes a busy machine many times slower; no spinning at all makes an idle machine half as fast.
-    """
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
+if TYPE_CHECKING:
+    from skillmix.models.local.generator import Generator
 
 _CPU_SLOTS: Final = (8, 32)
 """Conversations at once on a CPU, at least and at most; more make better use of it, and take more memory."""
@@ -30,6 +27,9 @@ _MAX_SLOTS: Final = 2048
 _TYPICAL_LENGTH: Final = 1024
 _QUICKLY_HASHED: Final = 2 << 30
 """Bytes of weights that a probe hashes; the hash of a larger model is checked when it is loaded."""
+
+_SOON: Final = 1.0
+"""Seconds in which the first requests arrive; a model with free slots after that is running out of requests."""
 
 _Result = tuple[Request, Outcome]
 
@@ -64,6 +64,12 @@ class LocalModel:
         """The number of conversations at once; None until the model is loaded, if the device decides it."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._clock = StartupClock()
+
+    @property
+    def startup(self) -> StartupSeconds:
+        """The seconds in which this model could not write."""
+        return self._clock.seconds
 
     async def probe(self) -> CallProblem | None:
         """Check that the checkpoint and its adapters exist and belong together; fetch a bundled model."""
@@ -95,7 +101,7 @@ class LocalModel:
             feeding.cancel()
 
     async def close(self) -> None:
-        """Wait for the end of the present round, and free the memory."""
+        """Wait for the end of the present round; the memory is free unless a run keeps it for the next model."""
         self._stop.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
@@ -112,15 +118,20 @@ class LocalModel:
             put(None)
 
     def _generate(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
-        calm_threads()
-        from skillmix.models.local.generator import Generator
-        from skillmix.models.local.loading import load
+        def done(request: Request, outcome: Outcome) -> None:
+            put((request, outcome))
 
-        model, renderer = load(checkpoint_of(self._spec), device=os.environ.get("SKILLMIX_DEVICE"))
-        self.slots = slots = self._concurrency or slots_for(model)
-        generator = Generator(model, renderer, slots=slots, done=lambda request, outcome: put((request, outcome)))
-        generator.add([first])
+        with MODELS.borrowed(self._spec, self._clock) as resident:
+            generator = resident.generator_with(self._concurrency, slots_for, done=done, clock=self._clock)
+            self.slots = resident.slots
+            generator.add([first])
+            self._answer(generator, incoming, is_over)
+
+    def _answer(self, generator: "Generator", incoming: "SimpleQueue[Request]", is_over: threading.Event) -> None:
+        begun = time.monotonic()
         while not self._stop.is_set():
+            if generator.is_running_out and time.monotonic() - begun > _SOON:
+                MODELS.read_announced()
             new = _all_of(incoming)
             if new:
                 generator.add(new)
@@ -139,7 +150,7 @@ async def check_chat_template(spec: ModelSpec, system: str | None, extra: str | 
 
 
 def _render_once(spec: ModelSpec, system: str | None, extra: str | None) -> None:
-    calm_threads()
+    before_torch()
     from skillmix.models.local.chat import Renderer
     from skillmix.models.local.loading import read_tokenizer
 

@@ -1,0 +1,57 @@
+"""Torch and transformers are imported by one thread at a time, and only when a model needs them."""
+
+import subprocess
+import sys
+import threading
+import time
+from importlib import import_module
+
+import pytest
+
+from skillmix.models.local import importing
+
+
+@pytest.fixture
+def fresh_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "_importer", None)
+    monkeypatch.setattr(importing, "_is_over", threading.Event())
+
+
+def test_a_second_thread_waits_until_the_first_has_imported(fresh_state: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def slow(name: str) -> None:
+        order.append("begins")
+        time.sleep(0.2)
+        order.append("ends")
+
+    monkeypatch.setattr(importing, "_MODULES", ("a module",))
+    monkeypatch.setattr(importing, "import_module", slow)
+    thread = threading.Thread(target=importing.import_here)
+    thread.start()
+    while not order:
+        time.sleep(0.01)
+    importing.before_torch()
+    importing.import_here()
+    assert order == ["begins", "ends"]
+    thread.join()
+
+
+def test_a_failed_import_keeps_no_one_waiting(fresh_state: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "_MODULES", ("json", "skillmix.there_is_no_such_module", "json"))
+    thread = threading.Thread(target=importing.import_here)
+    thread.start()
+    thread.join()
+    importing.before_torch()
+
+
+def test_the_modules_of_a_run_import_neither_torch_nor_plots_nor_tables() -> None:
+    heavy = ["torch", "transformers", "scipy", "pyarrow", "matplotlib", "aiohttp"]
+    program = f"import sys, skillmix.steps.run; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
+
+
+def test_every_module_that_is_imported_ahead_exists() -> None:
+    pytest.importorskip("transformers", reason="the extra `local` is not installed")
+    for name in importing._MODULES:
+        import_module(name)
