@@ -75,10 +75,11 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         return decided
 
     def finish(self, keys: Iterable[ConversationKey]) -> dict[ConversationKey, bool]:
-        """Wait until all conversations that have ended are decided, and look up these, ended or not."""
+        """Wait until these conversations are decided, ended or not; others are not waited for."""
         decided: dict[ConversationKey, bool] = {}
-        self._waiting = {**dict.fromkeys([key for key in keys if key not in self._known], ()), **self._waiting}
-        while self._batch is not None or self._waiting:
+        missing = [key for key in keys if key not in self._known]
+        self._waiting = {**dict.fromkeys(missing, ()), **self._waiting}
+        while any(key not in self._known for key in missing):
             if self._batch is None:
                 self._start()
             else:
