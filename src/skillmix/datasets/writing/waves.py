@@ -112,7 +112,8 @@ class Waves:
     @cached_property
     def _decided(self) -> DecidedTexts:
         rules = decision_rules(self.context.run, graders=self.step.graders, rules=self.step.rules)
-        return DecidedTexts(rules, self._writer, self.writers)
+        # Checkers take a millisecond for a text; in the thread that decides, their results are in memory early.
+        return DecidedTexts(rules, self._writer, self.writers, look=self.plan.shown_rule.reason_to_drop)
 
     @cached_property
     def _ahead(self) -> ConversationsAhead:
@@ -178,7 +179,7 @@ class Waves:
         new = of_k.begin(candidates)
         cells = self._cells(k, new)
         for cell in cells:
-            self.context.journal.add_combinations(cell.combinations)
+            self.context.journal.note_combinations(cell.combinations)
         settled = dict.fromkeys(map(key_of, new))
         for task in turns.of(cells):
             key = task.request.key.combination, task.request.key.generation
