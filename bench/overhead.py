@@ -201,7 +201,7 @@ def main() -> None:
     rows: list[str] = []
     watch_steps(rows)
     if options.profile:
-        PROFILES.update({label: cProfile.Profile() for label in ("main", "decisions", "journal")})
+        PROFILES.update({label: cProfile.Profile(time.thread_time) for label in ("main", "decisions", "journal")})
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(exist_ok=True)

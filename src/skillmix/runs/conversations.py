@@ -114,11 +114,12 @@ class Conversations:
         return [grader for grader in self._graders if self._experiment.graders[grader].asked]
 
     def _votes(self, key: GenerateKey, outcome: Reply) -> Iterator[Task]:
-        answer = extract_answer(outcome.text)
-        if earns_nothing(answer, self._rules):
+        graders = self._model_graders()
+        answer = extract_answer(outcome.text) if graders else None
+        if answer is None or earns_nothing(answer, self._rules):
             return
         combination = self._combinations[key.combination]
-        for grader in self._model_graders():
+        for grader in graders:
             settings = self._experiment.graders[grader]
             prompts = self._prompts[self._experiment.prompts]
             prompt = prompts.grader_prompt(self._catalog, combination, answer=answer.text, variant=settings.prompts)
