@@ -32,29 +32,54 @@ from skillmix.models.local.model import LocalModel, _all_of, _wait_for_one
 
 LABELLED = Path(__file__).parent.parent / "tests" / "checkers" / "texts"
 ROUND_S = 0.01
+NO_TOPIC = [f"{first}{last}" for first in ("bra", "clo", "dri", "fle", "gru") for last in ("mpt", "nse", "vell", "zz")]
 RATE, SECONDS = "SKILLMIX_BENCH_RATE", "SKILLMIX_BENCH_SECONDS"
 
 
 class PacedModel(LocalModel):
     """A local model whose device is a clock: each call holds a slot for a time that its seed decides."""
 
-    busy_s = 0.0
-    first_s = last_s = 0.0
+    busy_s = busy_until_last_began_s = 0.0
+    first_s = last_s = last_began_s = 0.0
+    cpu_s = 0.0
+    """CPU time of the stand-ins that have ended."""
+    most_slots = 2048
+
+    @classmethod
+    def reset(cls) -> None:
+        """Begin to measure anew."""
+        cls.busy_s = cls.busy_until_last_began_s = cls.first_s = cls.last_s = cls.last_began_s = 0.0
+
+    @classmethod
+    def share_until_last_began(cls) -> float:
+        """The mean share of busy slots from the first call until the last conversation began."""
+        seconds = cls.last_began_s - cls.first_s
+        return cls.busy_until_last_began_s / seconds if seconds else 0.0
 
     async def probe(self) -> None:
         """There is no checkpoint to check."""
 
     def _generate(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
-        self.slots = slots = self._concurrency or 2048
-        texts, seconds = Texts(float(os.environ[RATE])), float(os.environ[SECONDS])
+        started = time.thread_time()
+        try:
+            self._pace(first, incoming, is_over, put)
+        finally:
+            PacedModel.cpu_s += time.thread_time() - started
+
+    def _pace(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
+        self.slots = slots = self._concurrency or self.most_slots
+        texts, seconds = Texts(os.environ[RATE]), float(os.environ[SECONDS])
         waiting, rows = [first], list[tuple[float, int, Request]]()
         count = 0
-        PacedModel.first_s = now = time.monotonic()
+        now = time.monotonic()
+        PacedModel.first_s = PacedModel.first_s or now
         while not self._stop.is_set():
             waiting += _all_of(incoming)
             starting, waiting = waiting[: slots - len(rows)], waiting[slots - len(rows) :]
             for request in starting:
                 count += 1
+                if isinstance(request.key, GenerateKey) and request.key.turn == 1:
+                    PacedModel.last_began_s, PacedModel.busy_until_last_began_s = now, PacedModel.busy_s
                 heapq.heappush(rows, (now + seconds * (0.5 + (request.seed or 0) % 1000 / 1000), count, request))
             if not rows:
                 more = _wait_for_one(incoming, is_over, self._stop)
@@ -74,7 +99,7 @@ class PacedModel(LocalModel):
 class Texts:
     """Replies that show the skills of their combination at a rate."""
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rates: str) -> None:
         self._shown = {
             skill: entry["shown"]
             for file in LABELLED.glob("*.yaml")
@@ -82,25 +107,35 @@ class Texts:
         }
         self._words = {topic: alone for topic, (alone, _) in load_catalog("verifiable").vocabulary.items()}
         self._every = sorted({word for words in self._words.values() for word in words})
-        self._rate = rate
+        self._rates = rates_of(rates)
 
     def reply(self, request: Request) -> Reply:
         """A sentence for each skill, and a sentence about the topic, or other words."""
         subject = request.subject
         assert subject is not None and isinstance(request.key, GenerateKey)
         drawn = digest("bench", request.seed, size=16)
-        is_good = drawn[0] < 256 * self._rate
+        rates = self._rates.get(request.key.student) or self._rates[""]
+        rate = rates[min(subject.combination.k, len(rates)) - 1]
+        is_good = int.from_bytes(drawn[:2]) < 65536 * rate
         sentences = [
             self._shown.get(skill, ["It is late."])[drawn[2 + n] % len(self._shown.get(skill, [""]))]
             for n, skill in enumerate(subject.combination.skills)
         ]
-        others = [self._every[int.from_bytes(drawn[n : n + 2]) % len(self._every)] for n in (6, 8, 10)]
+        # Words of another topic now and then belong to this one too, so only good texts have them.
+        every = self._every if is_good else NO_TOPIC
+        others = [every[int.from_bytes(drawn[n : n + 2]) % len(every)] for n in (7, 9, 11)]
         words = self._words[subject.combination.topic] or ("thing",)
-        topic = words[drawn[12] % len(words)] if is_good else "other"
+        topic = words[drawn[13] % len(words)] if is_good else "other"
         whole = ", and ".join(sentence.rstrip(".") for sentence in sentences)
         end = f"with the {topic} near the {others[0]}, {others[1]} and {others[2]}."
         text = f"Answer: {whole} {end}\n\nExplanation: the sentence shows each of the skills."
         return Reply(text, finish="stop", input_tokens=450, output_tokens=60)
+
+
+def rates_of(text: str) -> dict[str, list[float]]:
+    """Shares of good texts by student and k, from "STUDENT=RATE,RATE STUDENT=RATE" or one rate for all."""
+    pairs = [part.rpartition("=") for part in text.split()]
+    return {"": [0.1]} | {name: [float(rate) for rate in rates.split(",")] for name, _, rates in pairs}
 
 
 row = specs.Provider("paced", "a stand-in for a device: paced:NAME", PacedModel, is_in_process=True, is_free=True)

@@ -4,6 +4,7 @@ Nothing that a run contains depends on any other source of randomness.
 """
 
 import json
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
@@ -54,13 +55,11 @@ def permuted(index: int, total: int, key: bytes) -> int:
     """
     half = _half_bits(total)
     mask = (1 << half) - 1
-    size = (half + 7) // 8
-    from_bytes = int.from_bytes
+    rounds = _rounds(half, key)
     while True:
         left, right = index >> half, index & mask
-        for number in _ROUND_NUMBERS:
-            mixed = blake2b(number + right.to_bytes(size, "big"), key=key, digest_size=size).digest()
-            left, right = right, left ^ (from_bytes(mixed, "big") & mask)
+        for mixed in rounds:
+            left, right = right, left ^ mixed[right]
         index = left << half | right
         if index < total:
             return index
@@ -74,12 +73,11 @@ def unpermuted(image: int, total: int, key: bytes) -> int:
     """
     half = _half_bits(total)
     mask = (1 << half) - 1
-    size = (half + 7) // 8
+    rounds = _rounds(half, key)
     while True:
         left, right = image >> half, image & mask
-        for number in reversed(_ROUND_NUMBERS):
-            mixed = blake2b(number + left.to_bytes(size, "big"), key=key, digest_size=size).digest()
-            left, right = right ^ (int.from_bytes(mixed, "big") & mask), left
+        for mixed in reversed(rounds):
+            left, right = right ^ mixed[left], left
         image = left << half | right
         if image < total:
             return image
@@ -90,4 +88,28 @@ def _half_bits(total: int) -> int:
     return max(1, ((total - 1).bit_length() + 1) // 2)
 
 
-_ROUND_NUMBERS: Final = [bytes([number]) for number in range(8)]
+class _Round(dict[int, int]):
+    """One round of a Feistel network: the mixed value of each half, computed at the first use and then remembered."""
+
+    def __init__(self, number: int, half: int, key: bytes) -> None:
+        super().__init__()
+        self._number, self._key = bytes([number]), key
+        self._size, self._mask = (half + 7) // 8, (1 << half) - 1
+
+    def __missing__(self, value: int) -> int:
+        content = self._number + value.to_bytes(self._size, "big")
+        mixed = blake2b(content, key=self._key, digest_size=self._size).digest()
+        result = int.from_bytes(mixed, "big") & self._mask
+        if len(self) < _MOST_REMEMBERED:
+            self[value] = result
+        return result
+
+
+@lru_cache(maxsize=64)
+def _rounds(half: int, key: bytes) -> tuple[_Round, ...]:
+    """The rounds of a permutation; permutations of up to 2**24 items are soon all remembered."""
+    return tuple(_Round(number, half, key) for number in range(_ROUNDS))
+
+
+_ROUNDS: Final = 8
+_MOST_REMEMBERED: Final = 1 << 12

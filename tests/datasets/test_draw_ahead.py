@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -139,6 +140,38 @@ def test_slots_are_filled_before_the_first_text_is_there(in_folder: Path, monkey
     result = run_experiment(written(in_folder))
 
     assert [y.target for y in result.datasets["d"].yields] == [40, 40]  # a first wave alone would leave slots empty
+
+
+@pytest.mark.usefixtures("slotted")
+def test_slots_that_this_k_cannot_fill_are_filled_by_the_next(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SlottedModel, "waits_for", 38)
+    # All 20 conversations of k = 1 and the 10 of the first wave of k = 2 are fewer.
+    step = {"target": {1: 10, 2: 10}, "most": 20, "per_skill": {"ceiling": 40}, "least": 0}
+
+    result = run_experiment(written(in_folder, step=step))
+
+    assert [y.k for y in result.datasets["d"].yields] == [1, 2]
+
+
+def test_a_wave_does_not_wait_for_the_decisions_on_other_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = threading.Event()
+
+    def decide(self: DecidedTexts, conversations: Any) -> list[Any]:
+        assert ("b", 0) not in conversations or other.wait(20)
+        return []
+
+    monkeypatch.setattr(DecidedTexts, "_decide", decide)
+    decided = DecidedTexts(None, "w", None)  # type: ignore[arg-type]
+    with decided:
+        assert decided.finish([("a", 0)]) == {("a", 0): False}
+        decided.add(("b", 0))
+        time.sleep(0.11)
+        decided.poll()
+        started = time.monotonic()
+        assert decided.finish([("a", 0)]) == {}
+        assert time.monotonic() - started < 5
+        other.set()
+        assert decided.finish([("b", 0)]) == {("b", 0): False}
 
 
 @pytest.mark.usefixtures("slotted")

@@ -15,7 +15,7 @@ from skillmix.catalog.combinations import combination_of
 from skillmix.catalog.files import load_catalog
 from skillmix.grading.answers import RULES, Answer
 from skillmix.prompts.rubric import Phrases
-from skillmix.runs.reading import verdict_workers
+from skillmix.runs.reading import verdict_workers, worker_pool
 from skillmix.runs.reading.reply_reader import ReplyReader
 from skillmix.runs.reading.verdict_workers import Means, Question, VerdictWorkers, decide
 from skillmix.runs.rules_grader import RulesGrader
@@ -48,7 +48,7 @@ def questions(catalog: Catalog, count: int, grader: RunGrader = RULES_ALONE) -> 
 @pytest.fixture
 def workers(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerdictWorkers]:
     monkeypatch.setattr(verdict_workers, "WORTH_IT", 100)
-    monkeypatch.setattr(verdict_workers, "is_there_a_second_core", lambda: True)
+    monkeypatch.setattr(worker_pool, "is_there_a_second_core", lambda: True)
     made = VerdictWorkers(catalog)
     yield made
     made.close()
@@ -58,10 +58,10 @@ def test_workers_decide_the_same_in_the_same_order(catalog: Catalog, means: Mean
     asked = questions(catalog, 300)
 
     few = workers.decide(asked[:50], means)
-    assert workers._pool is None
+    assert workers._pool is not None and not workers._pool.is_started
     many = workers.decide(asked, means)
 
-    assert workers._pool is not None
+    assert workers._pool.is_started
     expected = [decide(question, means) for question in asked]
     assert (few, many) == (expected[:50], expected)
     assert len({decision.votes for decision in expected}) > 1
@@ -70,8 +70,8 @@ def test_workers_decide_the_same_in_the_same_order(catalog: Catalog, means: Mean
 def test_a_lost_worker_costs_no_decision(catalog: Catalog, means: Means, workers: VerdictWorkers) -> None:
     asked = questions(catalog, 200)
     workers.decide(asked, means)
-    assert workers._pool is not None
-    for process in list(workers._pool._processes.values()):
+    assert workers._pool is not None and workers._pool._executor is not None
+    for process in list(workers._pool._executor._processes.values()):
         process.kill()
 
     assert workers.decide(asked, means) == [decide(question, means) for question in asked]
@@ -82,7 +82,7 @@ def test_the_votes_of_models_are_read_here(catalog: Catalog, means: Means, worke
 
     workers.decide(questions(catalog, 150, mixed), means)
 
-    assert workers._pool is None
+    assert workers._pool is not None and not workers._pool.is_started
 
 
 SCRIPT = """
@@ -91,12 +91,12 @@ from tests.runs.test_verdict_workers import *
 
 if __name__ == "__main__":
     verdict_workers.WORTH_IT = 1
-    verdict_workers.is_there_a_second_core = lambda: True
+    worker_pool.is_there_a_second_core = lambda: True
     catalog = load_catalog("verifiable")
     means = Means(ReplyReader(Phrases()), RulesGrader(catalog), RULES["default"], Phrases())
     workers = VerdictWorkers(catalog)
     workers.decide(questions(catalog, 10), means)
-    print(*workers._pool._processes, flush=True)
+    print(*workers._pool._executor._processes, flush=True)
     if sys.argv[1] == "wait":
         time.sleep(60)
     try:

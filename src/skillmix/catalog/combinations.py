@@ -4,6 +4,7 @@ Draws for evaluations and draws for training data are disjoint. The first fifth 
 evaluations, and a training draw skips it: `training_draw` names the evaluation draws of the same catalogue and seed.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -114,10 +115,12 @@ def all_combinations(draw: Draw) -> Iterator[Combination]:
     key = draw.key
     evaluations = [_EvaluationPart(evaluation) for evaluation in draw.evaluations]
     skills, topics = sorted(draw.side.skills), sorted(draw.side.topics)
-    for index in range(draw.total):
-        rank, topic = divmod(permuted(index, draw.total, key), len(topics))
+    impossible = [group for group in draw.side.impossible if len(group) <= draw.k]
+    total = draw.total
+    for index in range(total):
+        rank, topic = divmod(permuted(index, total, key), len(topics))
         chosen = [skills[i] for i in _subset_of_rank(rank, draw.k)]
-        if any(pair <= set(chosen) for pair in draw.side.impossible):
+        if any(map(set(chosen).issuperset, impossible)):
             continue
         if any(evaluation.has(chosen, topics[topic]) for evaluation in evaluations):
             continue
@@ -243,7 +246,10 @@ def _subset_of_rank(rank: int, k: int) -> Iterator[int]:
 
 
 def _largest_element(rank: int, size: int) -> int:
-    """The largest n with comb(n, size) <= rank, by doubling and halving."""
+    """The largest n with comb(n, size) <= rank: from a table, or by doubling and halving beyond its end."""
+    table = _binomials(size)
+    if rank < table[-1]:
+        return bisect_right(table, rank) - 1
     low, high = size - 1, size
     while comb(high, size) <= rank:
         low, high = high, high * 2
@@ -251,3 +257,9 @@ def _largest_element(rank: int, size: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if comb(middle, size) <= rank else (low, middle)
     return low
+
+
+@lru_cache(maxsize=64)
+def _binomials(size: int) -> list[int]:
+    """comb(n, size) for small n."""
+    return [comb(n, size) for n in range(128)]

@@ -63,14 +63,21 @@ def evaluate(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run every step of an experiment; run the same command again to continue."""
+    if options.dry_run:
+        return dry_run(options)
+    from skillmix.runs.reading.worker_pool import shared_workers
+
+    with shared_workers():  # the steps, the report and the scores
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     from skillmix.commands.next_commands import run_name
     from skillmix.models.local.importing import import_lean
     from skillmix.scores.kept_scores import kept_scores
     from skillmix.scores.scoring import ScoredRun
     from skillmix.steps.run import StepFilter, run_experiment
 
-    if options.dry_run:
-        return dry_run(options)
     import_lean()
     wanted = StepFilter(stage=options.stage, step=options.step)
     result = run_experiment(options.experiment, prices=options.prices, changes=options.set, wanted=wanted)

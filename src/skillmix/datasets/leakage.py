@@ -15,7 +15,7 @@ from typing import Final
 
 from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination, combination_of, is_reserved
-from skillmix.catalog.files import load_catalog
+from skillmix.catalog.files import load_catalog, shipped_catalogs
 from skillmix.catalog.names import before_parenthesis
 from skillmix.catalog.yaml import read_text
 from skillmix.datasets.corpus import words_of
@@ -145,8 +145,7 @@ def combinations_in(path: Path) -> Iterator[str]:
     if not path.is_file():
         raise UserError(f"There is no file {str(path)!r}.", hint="leakage.evaluations lists files.")
     if path.suffix in (".yaml", ".yml"):
-        experiment = load_experiment(path)
-        yield from evaluated(experiment, load_catalog(experiment.catalog))
+        yield from _evaluated_in(path)
         return
     text = read_text(path)
     try:
@@ -160,6 +159,22 @@ def combinations_in(path: Path) -> Iterator[str]:
             hint='It must be an experiment file, or JSON: [{"skills": […], "topic": …}], or one such object a line.',
         ) from None
     yield from ids
+
+
+def _evaluated_in(path: Path) -> list[str]:
+    """The ids of the combinations in an experiment file; every dataset step asks several times."""
+    state = path.stat()
+    key = path.resolve(), state.st_mtime_ns, state.st_size, state.st_ino
+    if key not in _EVALUATED:
+        experiment = load_experiment(path)
+        ids = list(evaluated(experiment, load_catalog(experiment.catalog)))
+        if experiment.catalog not in shipped_catalogs():  # its files may change too
+            return ids
+        _EVALUATED[key] = ids
+    return _EVALUATED[key]
+
+
+_EVALUATED: Final[dict[tuple[Path, int, int, int], list[str]]] = {}
 
 
 def _combination(document: Mapping[str, object]) -> str:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from skillmix.calls import Call, Reply
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.checkers.judge import Verdict
-from skillmix.grading.ballots import Ballot, StudentText
+from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import FULL_MARKS, Points
 from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
@@ -17,6 +16,7 @@ from skillmix.report.cell_templates import cell_templates, template_baselines
 from skillmix.report.followed_examples import followed_examples
 from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, Shown, TemplateBaseline
 from skillmix.runs.reading.graded_conversations import ConversationKey, graded_conversations, written_conversations
+from skillmix.runs.reading.judged_texts import JudgedText, judged_conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
 from skillmix.runs.rules_grader import applicable_reasons
@@ -173,12 +173,13 @@ def _archived_calls(run: Run, archive: Archive) -> _ArchivedCalls:
             archive.add_talk(written, journal, numbers)
             counter.add_calls(written.turns)
             texts += [written.text] if written.text else []
-        for graded in graded_conversations(run, journal, texts, workers=2):
+        source = graded_conversations(run, journal, texts, workers=2)
+        for graded, judged in judged_conversations(run, source, code, with_words=True):
             archive.add_votes(graded, journal, numbers)
             counter.add_gradings(graded)
-            verdict = builder.add(graded)
-            if verdict is not None:
-                evidence[graded.text.conversation] = _evidence(run, graded.text, verdict)
+            builder.add(graded, judged)
+            if judged is not None:
+                evidence[graded.text.conversation] = _evidence(run, judged)
     records = builder.records()
     if code is run.code:
         records = run.remember("records", lambda: records)
@@ -186,12 +187,10 @@ def _archived_calls(run: Run, archive: Archive) -> _ArchivedCalls:
     return _ArchivedCalls(records, counter, numbers, combinations, evidence, with_code)
 
 
-def _evidence(run: Run, text: StudentText, verdict: Verdict) -> CodeEvidence:
+def _evidence(run: Run, judged: JudgedText) -> CodeEvidence:
     """The words that show each skill, the skills that were not asked for, and why code denies points."""
-    words = tuple(verdict.quote(verdict.evidence.get(skill)) for skill in text.combination.skills)
-    reasons = {g.name: applicable_reasons(verdict, is_alone=g.is_code_alone) for g in run.graders_with_code}
-    masked = tuple(verdict.masked_quote(verdict.evidence.get(skill)) for skill in text.combination.skills)
-    return CodeEvidence(words, verdict.unrequested, reasons, masked)
+    reasons = {g.name: applicable_reasons(judged, is_alone=g.is_code_alone) for g in run.graders_with_code}
+    return CodeEvidence(judged.words, judged.unrequested, reasons, judged.masked)
 
 
 def _cells(run: Run, rules_name: str, records: RunRecords) -> tuple[tuple[Cell, ...], list[tuple[Ballot, Points]]]:

@@ -15,6 +15,7 @@ from skillmix.report.records import Report, by_key
 from skillmix.report.run_reading import RunReading, read_run
 from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, replacing
 from skillmix.runs.progress.terminal import say
+from skillmix.runs.reading.worker_pool import shared_workers
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.compare import before_and_after
 from skillmix.scores.findings import findings
@@ -107,7 +108,7 @@ def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -
     """Write a report of some runs; it replaces an older report once it is complete."""
     if options.rules not in (None, "default", "paper", "both"):
         raise UserError(f"There are no rules {options.rules!r}.", hint="Choose default, paper or both.")
-    with replacing(output, REPORT) as new:
+    with shared_workers(), replacing(output, REPORT) as new:
         writer = _Writer(new)
         writer.text(REPORT_MARK, REPORT_NOTE)
         texts, gaps = _fill(runs, options, writer)

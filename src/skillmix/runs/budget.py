@@ -1,7 +1,6 @@
 """A call to be made, and the limits on the number and the cost of a run's calls."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request, is_count
@@ -105,7 +104,7 @@ class LimitedBudget:
         counted = (outcome.input_tokens, outcome.output_tokens) if has_counted else (None, None)
         cost = self._cost(price, counted, worst)
         self.usd += cost
-        return replace(outcome, cost_usd=cost)
+        return outcome.with_cost(cost)
 
     def _cost(self, price: Price, tokens: tuple[int | None, int | None], worst: float) -> float:
         """The cost of the tokens that a server counted, at most the worst case."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final, NamedTuple
 
 from skillmix.calls import (
     Call,
@@ -44,7 +45,9 @@ class Conversations:
         self._combinations: dict[str, Combination] = {}
         self._worked_turns: dict[str, tuple[Message, ...]] = {}
         self._system_turns: dict[str, Message] = {}
-        self._model_names: dict[str, str] = {}
+        self._models: dict[str, _Asked] = {}
+        self._prompts_made: dict[tuple[str, str], tuple[str, str]] = {}
+        """By student and combination, the prompts of conversations that began lately."""
         self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
 
     def first(self, student: str, combination: Combination, generation: int) -> Task:
@@ -67,7 +70,8 @@ class Conversations:
             combination = self._combinations[key.combination]
             _, prompt = self._student_prompts(key.student, combination)
             messages = (*request.messages, Message("assistant", outcome.text), Message("user", prompt))
-            yield self._student_task(replace(key, turn=key.turn + 1), messages)
+            later = GenerateKey(key.student, key.combination, key.generation, key.turn + 1)
+            yield self._student_task(later, messages)
         else:
             yield from self._votes(key, outcome)
 
@@ -110,11 +114,12 @@ class Conversations:
         return [grader for grader in self._graders if self._experiment.graders[grader].asked]
 
     def _votes(self, key: GenerateKey, outcome: Reply) -> Iterator[Task]:
-        answer = extract_answer(outcome.text)
-        if earns_nothing(answer, self._rules):
+        graders = self._model_graders()
+        answer = extract_answer(outcome.text) if graders else None
+        if answer is None or earns_nothing(answer, self._rules):
             return
         combination = self._combinations[key.combination]
-        for grader in self._model_graders():
+        for grader in graders:
             settings = self._experiment.graders[grader]
             prompts = self._prompts[self._experiment.prompts]
             prompt = prompts.grader_prompt(self._catalog, combination, answer=answer.text, variant=settings.prompts)
@@ -148,32 +153,50 @@ class Conversations:
         return _messages(self._prompts_of(student).lead_turns(self._catalog, combination))
 
     def _student_prompts(self, student: str, combination: Combination) -> tuple[str, str]:
-        return self._prompts_of(student).student_prompts(self._catalog, combination)
+        made = self._prompts_made.get((student, combination.id))
+        if made is None:
+            if len(self._prompts_made) >= _MOST_PROMPTS:
+                self._prompts_made.clear()
+            made = self._prompts_of(student).student_prompts(self._catalog, combination)
+            self._prompts_made[student, combination.id] = made
+        return made
 
     def _prompts_of(self, student: str) -> PromptSet:
         return self._prompts[self._experiment.students[student].prompts or self._experiment.prompts]
 
     def _student_task(self, key: GenerateKey, messages: tuple[Message, ...]) -> Task:
         subject = Subject(self._combinations[key.combination])
-        return Task(
-            f"student:{key.student}", self._request(self._experiment.students[key.student], key, messages, subject)
-        )
+        name = f"student:{key.student}"
+        asked = self._models.get(name) or self._asked(name, self._experiment.students[key.student])
+        return Task(name, asked.request(key, messages, subject))
 
     def _grader_task(self, key: GradeKey, messages: tuple[Message, ...], subject: Subject | None) -> Task:
-        return Task(f"grader:{key.grader}", self._request(self._experiment.graders[key.grader], key, messages, subject))
+        name = f"grader:{key.grader}"
+        asked = self._models.get(name) or self._asked(name, self._experiment.graders[key.grader])
+        return Task(name, asked.request(key, messages, subject))
 
-    def _request(
-        self,
-        settings: StudentSettings | GraderSettings,
-        key: CallKey,
-        messages: tuple[Message, ...],
-        subject: Subject | None,
-    ) -> Request:
-        name = self._model_names.get(str(settings.asked)) or model_name(str(settings.asked))
-        self._model_names[str(settings.asked)] = name
+    def _asked(self, name: str, settings: StudentSettings | GraderSettings) -> "_Asked":
+        """What all requests to a model have in common, worked out once."""
         decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p, settings.extra_json)
-        seed = seed_for(self._experiment.seed, key) if settings.sends_seed else None
-        return Request(key, name, messages, decoding, seed, subject)
+        seed = self._experiment.seed if settings.sends_seed else None
+        asked = self._models[name] = _Asked(model_name(str(settings.asked)), decoding, seed)
+        return asked
+
+
+class _Asked(NamedTuple):
+    """A model as requests name it, with its decoding."""
+
+    model: str
+    decoding: Decoding
+    seed: int | None
+    """The experiment's seed; None if requests have no seed."""
+
+    def request(self, key: CallKey, messages: tuple[Message, ...], subject: Subject | None) -> Request:
+        seed = None if self.seed is None else seed_for(self.seed, key)
+        return Request(key, self.model, messages, self.decoding, seed, subject)
+
+
+_MOST_PROMPTS: Final = 20_000
 
 
 def _messages(turns: Iterable[tuple[str, str]]) -> tuple[Message, ...]:

@@ -3,8 +3,9 @@
 A verdict is no call: it is computed from the text whenever a run is read.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.checkers.judge import Judge, Verdict
@@ -12,6 +13,38 @@ from skillmix.checkers.prompt_copies import prompt_texts
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
 from skillmix.grading.reader import Reading
+
+
+class CodeVerdict(Protocol):
+    """The decisions of code on one text, as far as points depend on them."""
+
+    @property
+    def evidence(self) -> Container[str]:
+        """The requested skills that have a checker."""
+        ...
+
+    @property
+    def topic(self) -> object:
+        """The words about the topic; None if there are none."""
+        ...
+
+    @property
+    def nonsense(self) -> str | None:
+        """Why the text does not make sense; None if it does."""
+        ...
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """The reason for each point that code denies, by criterion."""
+        ...
+
+    def earns(self, skill: str) -> bool | None:
+        """Whether code gives the point for a skill; None for a skill without a checker."""
+        ...
+
+    def is_woven(self, skills: Sequence[str]) -> bool | None:
+        """Whether the text shows all its skills about the topic; None if a skill without a checker leaves it open."""
+        ...
 
 
 def judge_of(catalog: Catalog) -> Judge:
@@ -31,7 +64,7 @@ class RulesGrader:
         return self._judge.judge(text, skills=skills, topic=topic)
 
 
-def reading_of(verdict: Verdict, skills: Iterable[str]) -> Reading:
+def reading_of(verdict: CodeVerdict, skills: Iterable[str]) -> Reading:
     """A verdict in the form of a grader's reading; the length point is counted elsewhere, for every grader."""
     shown = [_point(verdict, skill) for skill in skills]
     if None in shown:
@@ -40,7 +73,7 @@ def reading_of(verdict: Verdict, skills: Iterable[str]) -> Reading:
     return Reading(points, None, (verdict.nonsense,) if verdict.nonsense else ())
 
 
-def applicable_reasons(verdict: Verdict, *, is_alone: bool) -> Mapping[str, str]:
+def applicable_reasons(verdict: CodeVerdict, *, is_alone: bool) -> Mapping[str, str]:
     """Why code denied points: all of them if it decides alone, else those of skills with a checker."""
     return {name: why for name, why in verdict.reasons.items() if is_alone or name in verdict.evidence}
 
@@ -56,7 +89,7 @@ def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> No
         )
 
 
-def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict) -> Reading:
+def with_verdict(reading: Reading, skills: Sequence[str], verdict: CodeVerdict) -> Reading:
     """A model's reading, with the points of code for skills that have a checker."""
     if reading.points is None:
         return reading
@@ -65,7 +98,7 @@ def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict) -> R
     return replace(reading, points=(*decided, *reading.points[len(decided) :]))
 
 
-def _point(verdict: Verdict, skill: str) -> float | None:
+def _point(verdict: CodeVerdict, skill: str) -> float | None:
     """1 or 0; None for a skill without a checker."""
     earned = verdict.earns(skill)
     return None if earned is None else float(earned)

@@ -7,6 +7,7 @@ from skillmix.calls import CallProblem, Reply
 from skillmix.experiment.experiment import Experiment
 from skillmix.grading.points import earns_nothing
 from skillmix.runs.reading.graded_conversations import conversations
+from skillmix.runs.reading.judged_texts import judged_conversations
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
 from skillmix.runs.run import TURNS, Run, open_run
 from skillmix.scores.scoring import SkippedCell, run_scores, skipped_cells
@@ -43,8 +44,8 @@ def run_status(run_name: str) -> Status:
         cost += journal.cost_without_reply()
         builder = RecordsBuilder(run, run.code)
         unreadable = 0
-        for conversation in conversations(run, journal):
-            builder.add(conversation)
+        for conversation, judged in judged_conversations(run, conversations(run, journal), run.code):
+            builder.add(conversation, judged)
             unreadable += sum(reading is not None and reading.points is None for reading in conversation.readings)
     records = run.remember("records", builder.records)
     return Status(done, _missing(run, records), failed, unreadable, cost)

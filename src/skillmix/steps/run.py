@@ -27,6 +27,7 @@ from skillmix.runs.planned_work import first_model_here
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.reading.past_calls import PastCalls
+from skillmix.runs.reading.worker_pool import shared_workers
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.seconds.step_meter import metered_last_step, metered_step
 from skillmix.runs.students import with_trained
@@ -78,6 +79,11 @@ def run_experiment(
 @MODELS.keeping()
 def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: StepFilter | None = None) -> RunResult:
     """Run the steps of an experiment that is in memory."""
+    with shared_workers():
+        return _run_checked(experiment, prices, wanted)
+
+
+def _run_checked(experiment: Experiment, prices: Path | None, wanted: StepFilter | None) -> RunResult:
     started, cpu_started = time.monotonic(), _cpu_seconds()
     steps = (wanted or StepFilter()).select(experiment)
     catalog = load_catalog(experiment.catalog)

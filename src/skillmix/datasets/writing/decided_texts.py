@@ -1,7 +1,7 @@
 """Decide the conversations of a writer as they end, in a thread: learning of new ones costs nothing for old ones."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
@@ -29,11 +29,21 @@ class DecidedText(NamedTuple):
 class DecidedTexts(AbstractContextManager["DecidedTexts"]):
     """What is decided about the conversations of one writer; a thread reads the journal and decides."""
 
-    def __init__(self, rules: DecisionRules, writer: str, writers: Writers, *, clock: StepClock | None = None) -> None:
+    def __init__(
+        self,
+        rules: DecisionRules,
+        writer: str,
+        writers: Writers,
+        *,
+        look: Callable[[KeptText], object] = lambda text: None,
+        clock: StepClock | None = None,
+    ) -> None:
         self._rules = rules
         self._clock = clock or StepClock()
         self._writer = writer
         self._writers = writers
+        self._look = look
+        """A look at each text with full marks, whose result some cache keeps."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decisions")
         self._opened: OpenDecisions | None = None
         self._waiting: dict[ConversationKey, Sequence[Made]] = {}
@@ -81,11 +91,12 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         return decided
 
     def finish(self, keys: Iterable[ConversationKey]) -> dict[ConversationKey, bool]:
-        """Wait until all conversations that have ended are decided, and look up these, ended or not."""
+        """Wait until these conversations are decided, ended or not; others are not waited for."""
         decided: dict[ConversationKey, bool] = {}
-        self._waiting = {**dict.fromkeys([key for key in keys if key not in self._known], ()), **self._waiting}
+        missing = [key for key in keys if key not in self._known]
+        self._waiting = {**dict.fromkeys(missing, ()), **self._waiting}
         self._note_grading()
-        while self._batch is not None or self._waiting:
+        while any(key not in self._known for key in missing):
             if self._batch is None:
                 self._start()
             else:
@@ -124,6 +135,8 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         decided += self._opened.of(self._writer, [key for key, calls in conversations.items() if not calls])
         full = [one for one in decided if one.is_kept and has_two_turns(one.conversation)]
         texts = kept_texts(full, self._opened.journal, self._writers, self._rules.names, known)
+        for text in texts:
+            self._look(text)
         by_key = {(text.combination.id, text.generation): text for text in texts}
         return [
             DecidedText(one, by_key.get((one.conversation.combination, one.conversation.generation))) for one in decided

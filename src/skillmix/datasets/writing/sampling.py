@@ -152,6 +152,7 @@ class Sampler:
         counts = _counts(self.tried[index] for index in taken)
         wanted = self._wanted_skills(counts, self.target.kept - len(taken))
         ceiling = self.target.ceiling
+        at_ceiling = frozenset(skill for skill, number in counts.items() if ceiling is not None and number >= ceiling)
         in_vain = 0
         for index in count(start):
             if in_vain == _SEARCH:
@@ -162,7 +163,7 @@ class Sampler:
                 return
             skills = candidate.combination.skills
             is_wanted = wanted is None or not wanted.isdisjoint(skills)
-            if is_wanted and (ceiling is None or all(counts[s] < ceiling for s in skills)):
+            if is_wanted and at_ceiling.isdisjoint(skills):
                 in_vain = 0
                 yield index, candidate
             else:

@@ -112,7 +112,9 @@ class Waves:
     @cached_property
     def _decided(self) -> DecidedTexts:
         rules = decision_rules(self.context.run, graders=self.step.graders, rules=self.step.rules)
-        return DecidedTexts(rules, self._writer, self.writers, clock=self.context.clock)
+        # Checkers take a millisecond for a text; in the thread that decides, their results are in memory early.
+        look = self.plan.shown_rule.reason_to_drop
+        return DecidedTexts(rules, self._writer, self.writers, look=look, clock=self.context.clock)
 
     @cached_property
     def _ahead(self) -> ConversationsAhead:
@@ -178,7 +180,7 @@ class Waves:
         new = of_k.begin(candidates)
         cells = self._cells(k, new)
         for cell in cells:
-            self.context.journal.add_combinations(cell.combinations)
+            self.context.journal.note_combinations(cell.combinations)
         settled = dict.fromkeys(map(key_of, new))
         for task in turns.of(cells):
             key = task.request.key.combination, task.request.key.generation
@@ -222,20 +224,21 @@ class Waves:
         """Candidates to begin now, ahead of the waves that will try them; None if there is no need or no room.
 
         Conversations that are surely needed cost nothing more. Those that are probably needed are begun only for a
-        model in this process, as many as keep its slots filled, and only if no grader costs money. A limit of the
-        budget allows neither.
+        model in this process, as many as keep its slots filled, and only if no grader costs money; those of a later k
+        fill the slots while the last conversations of this k end. A limit of the budget allows neither.
         """
         limits = self.context.experiment.budget
         if self._scheduler is None or limits.max_calls is not None or limits.max_usd is not None:
             return None
         slots = self._scheduler.slots if self._is_free else 0
         room = int(_FILLING * slots or _FEW) - self._scheduler.in_flight
+        if room <= 0:
+            return None
         ks = self.plan.recipe.ks
-        needs = [(k, max(self._of_k(k).surely_needed(), self._of_k(k).probably_needed() if slots else 0))]
-        needs += [(later, self._of_k(later).surely_needed()) for later in ks[ks.index(k) + 1 :]]
-        for one, need in needs:
-            number = min(need, room, _AT_ONCE)
-            drawn = self._of_k(one).draw(number) if number > 0 else []
+        for one in ks[ks.index(k) :]:
+            of_k = self._of_k(one)
+            need = max(of_k.surely_needed(), of_k.probably_needed() if slots else 0)
+            drawn = of_k.draw(min(need, room, _AT_ONCE)) if need > 0 else []
             if drawn:
                 return one, drawn
         return None

@@ -67,9 +67,12 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
     def add_combinations(self, combinations: Iterable[Combination]) -> None:
         """Store combinations under their ids."""
-        rows = [(c.id, json_text(c.skills), c.topic) for c in combinations]
         with self.transaction():
-            self._connection.executemany("INSERT OR IGNORE INTO combinations VALUES (?, ?, ?)", rows)
+            self._rows.put_combinations([_combination_row(combination) for combination in combinations])
+
+    def note_combinations(self, combinations: Iterable[Combination]) -> None:
+        """Store combinations with the next tries, in one transaction; this does not wait for a thread that writes."""
+        self._keys.combinations.extend(map(_combination_row, combinations))
 
     def record(self, request: Request, outcome: Outcome, *, origin: Origin = "call") -> bool:
         """Store one outcome; False if the key already has its final one.
@@ -178,6 +181,10 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 "SELECT key, request_hash, 'passing', 'lost with its process', 0, at, cost_usd FROM sent"
             )
             self._connection.execute("DELETE FROM sent")
+
+
+def _combination_row(combination: Combination) -> tuple[str, str, str]:
+    return combination.id, json_text(combination.skills), combination.topic
 
 
 class JournalThread:

@@ -6,6 +6,7 @@ an event loop far less than many statements with one row.
 
 import json
 import sqlite3
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -54,6 +55,8 @@ class KnownKeys:
         """Keys that were looked up and are missing."""
         self.sent: set[CallKey] = set()
         """Keys of calls that are noted as sent."""
+        self.combinations: deque[tuple[str, str, str]] = deque()
+        """Rows of combinations that go into the file with the next tries."""
         self._conversations: dict[str, set[tuple[str, int]]] = {}
         """By student, the conversations of which the file had any row when it was asked."""
         self._written: dict[str, set[CallKey]] = {}
@@ -130,11 +133,26 @@ class RowWriter:
     def put_tries(self, tries: Sequence[Try]) -> None:
         """Store tries, and the outcomes of calls that are over, in one transaction."""
         with self.transaction():
+            self._put_noted_combinations()
             self._insert(_TRIES, [_try_row(one) for one in tries])
             noted = [one.request.key for one in tries if one.request.key in self._keys.sent]
             self._keys.sent.difference_update(noted)
             self.connection.executemany("DELETE FROM sent WHERE key = ?", [(str(key),) for key in noted])
             self.put_outcomes([(one.request, one.stored) for one in tries if one.stored is not None])
+
+    def put_combinations(self, rows: Sequence[tuple[str, str, str]]) -> None:
+        """Store combinations under their ids."""
+        self.connection.executemany("INSERT OR IGNORE INTO combinations VALUES (?, ?, ?)", rows)
+
+    def _put_noted_combinations(self) -> None:
+        """Store the combinations that were noted, before the first call that needs them.
+
+        Only the thread that holds the transaction gets here. If it fails, the run ends, and the next run notes them.
+        """
+        noted = list(self._keys.combinations)
+        self.put_combinations(noted)
+        for _ in noted:
+            self._keys.combinations.popleft()
 
     def put_outcomes(self, outcomes: Iterable[tuple[Request, Outcome]], *, origin: Origin = "call") -> int:
         """Store outcomes in one transaction; return how many were new.

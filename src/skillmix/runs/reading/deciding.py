@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
-from skillmix.checkers.judge import Verdict
 from skillmix.grading.answers import Answer, extract_answer, plain_answer
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.reader import Reading
-from skillmix.runs.rules_grader import reading_of, with_verdict
+from skillmix.runs.rules_grader import CodeVerdict, reading_of, with_verdict
 from skillmix.runs.run import RunGrader
 
 Votes = Mapping[int, Reading | None]
@@ -48,7 +47,7 @@ def votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int, Readin
     return votes
 
 
-def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: Verdict | None) -> Ballot:
+def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: CodeVerdict | None) -> Ballot:
     """A grader's ballot on a text: the votes of a model, the verdict of code, or both.
 
     Where a grader has code, code decides the skills that have a checker, and the model's votes decide the rest.

@@ -14,8 +14,9 @@ from skillmix.grading.reasons import reasons_of
 from skillmix.prompts.rubric import Rubric, rubric_of
 from skillmix.runs.reading.deciding import Votes, ballot_of, votes_of
 from skillmix.runs.reading.graded_conversations import conversations
+from skillmix.runs.reading.judged_texts import judged_conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
-from skillmix.runs.rules_grader import RulesGrader, applicable_reasons
+from skillmix.runs.rules_grader import CodeVerdict, RulesGrader, applicable_reasons
 from skillmix.runs.run import Run
 
 
@@ -52,8 +53,8 @@ def run_records(run: Run) -> RunRecords:
 def _read_records(run: Run) -> RunRecords:
     builder = RecordsBuilder(run, run.code)
     with run.read() as journal:
-        for conversation in conversations(run, journal):
-            builder.add(conversation)
+        for conversation, judged in judged_conversations(run, conversations(run, journal), run.code):
+            builder.add(conversation, judged)
     return builder.records()
 
 
@@ -62,7 +63,6 @@ class RecordsBuilder:
 
     def __init__(self, run: Run, code: RulesGrader | None) -> None:
         self._run = run
-        self._code = code
         self._texts: list[StudentText] = []
         self._ballots: list[Ballot] = []
         self._code_ballots: list[Ballot] = []
@@ -73,22 +73,20 @@ class RecordsBuilder:
         self._code_alone = alone
         self._asked = sorted((g for g in run.graders.values() if g not in alone), key=lambda grader: grader.name)
 
-    def add(self, conversation: GradedConversation) -> Verdict | None:
-        """Take in a conversation; the verdict of code on its text, if some grader has code."""
+    def add(self, conversation: GradedConversation, verdict: CodeVerdict | None) -> None:
+        """Take in a conversation, with the verdict of code on its text if some grader has code."""
         text = conversation.text
         votes = _votes_by_grader(conversation)
-        verdict = None if self._code is None else _verdict(self._code, text)
         self._texts.append(text)
         if self._run.is_imported:
             self._imported_votes.append(votes)
-            return verdict
+            return
         self._ballots += [ballot_of(text, grader, votes.get(grader.name, {}), verdict) for grader in self._asked]
         self._code_ballots += [ballot_of(text, grader, {}, verdict) for grader in self._code_alone]
         self._earlier_ballots += self._by_earlier_graders(text, votes, verdict)
-        return verdict
 
     def _by_earlier_graders(
-        self, text: StudentText, votes: Mapping[str, Votes], verdict: Verdict | None
+        self, text: StudentText, votes: Mapping[str, Votes], verdict: CodeVerdict | None
     ) -> Iterator[Ballot]:
         """Ballots of graders that the experiment does not name: those that voted, and those planned by earlier ones."""
         planned = self._earlier_plan.get((text.student, text.combination.id), ())

@@ -1,18 +1,7 @@
-"""Decide many texts by code in worker processes; few texts are decided in this one.
-
-Workers are spawned: a fork of this process would not survive its threads. They ignore Ctrl-C, which is for the first
-process, and end when it ends, however it ends.
-"""
+"""Decide many texts by code in worker processes; few texts are decided in this one."""
 
 import json
-import os
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from skillmix.catalog.catalog import Catalog
@@ -21,19 +10,16 @@ from skillmix.grading.answers import Answer, Rules
 from skillmix.grading.ballots import StudentText
 from skillmix.grading.points import text_score
 from skillmix.prompts.rubric import Phrases
-from skillmix.runs.helper_process import cores, is_there_a_second_core
 from skillmix.runs.reading.conversation_index import IndexedVote
 from skillmix.runs.reading.deciding import ballot_of, votes_of
 from skillmix.runs.reading.decision_cache import Decision
 from skillmix.runs.reading.reply_reader import ReplyReader
+from skillmix.runs.reading.worker_pool import BATCH, WorkerPool, code_of_worker, shared_pool
 from skillmix.runs.rules_grader import RulesGrader
 from skillmix.runs.run import RunGrader
 
-WORTH_IT: Final = 4000
-"""Texts that are decided here before workers are started: a worker takes as long to start as 3,000 verdicts."""
-_BATCH: Final = 64
-"""Texts that go to a worker together."""
-_MOST_WORKERS: Final = 16
+WORTH_IT: Final = 1000
+"""Texts that are decided here before workers are started, which takes a worker a second."""
 
 
 class Question(NamedTuple):
@@ -77,87 +63,34 @@ class VerdictWorkers:
     """Decides questions in order; beyond the first ones, worker processes decide those for code alone."""
 
     def __init__(self, catalog: Catalog | None) -> None:
-        self._catalog = catalog
         self._here = 0
-        self._pool: ProcessPoolExecutor | None = None
-        self._is_possible = catalog is not None and is_there_a_second_core()
+        shared = None if catalog is None else shared_pool(catalog)
+        self._is_shared = shared is not None
+        self._pool = shared if shared is not None or catalog is None else WorkerPool(catalog)
 
     def close(self) -> None:
-        """End the workers."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        """End the workers, unless others share them."""
+        if self._pool is not None and not self._is_shared:
+            self._pool.close()
 
     def decide(self, questions: Sequence[Question], means: Means) -> list[Decision]:
         """The decisions on these questions, in their order."""
-        if not self._is_possible or not all(question.grader.is_code_alone for question in questions):
+        pool = self._pool
+        is_for_code = all(question.grader.is_code_alone for question in questions)
+        if pool is None or not pool.is_possible or not is_for_code:
             return [decide(question, means) for question in questions]
-        if self._pool is None and self._here + len(questions) < WORTH_IT:
+        if not pool.is_started and self._here + len(questions) < WORTH_IT:
             self._here += len(questions)
             return [decide(question, means) for question in questions]
-        batches = [questions[start : start + _BATCH] for start in range(0, len(questions), _BATCH)]
+        batches = [questions[start : start + BATCH] for start in range(0, len(questions), BATCH)]
+        sent = [pool.submit(_decide_there, list(batch), means.rules, means.phrases) for batch in batches]
         decided = [
-            self._result(future) or [decide(question, means) for question in batch]
-            for batch, future in [(batch, self._sent(batch, means)) for batch in batches]
+            pool.result(future) or [decide(question, means) for question in batch]
+            for batch, future in zip(batches, sent, strict=True)
         ]
         return [decision for batch in decided for decision in batch]
 
-    def _sent(self, batch: Sequence[Question], means: Means) -> "Future[list[Decision]] | None":
-        """A batch on its way to a worker; None if there are no workers (any more)."""
-        if not self._is_possible or self._catalog is None:
-            return None
-        try:
-            with _without_interrupts():  # workers inherit it, also while they start
-                if self._pool is None:
-                    self._pool = ProcessPoolExecutor(
-                        max_workers=max(1, min(cores() - 1, _MOST_WORKERS)),
-                        mp_context=get_context("spawn"),
-                        initializer=_begin,
-                        initargs=(self._catalog, means.rules, means.phrases),
-                    )
-                return self._pool.submit(_decide_there, list(batch))
-        except (OSError, ImportError, BrokenProcessPool):  # no more processes, no semaphores, or a lost worker
-            self._is_possible = False
-            return None
 
-    def _result(self, future: "Future[list[Decision]] | None") -> list[Decision] | None:
-        """None if the worker is gone: it was killed, or ran a script that has no main guard, and stopped there."""
-        try:
-            return None if future is None else future.result()
-        except BrokenProcessPool:
-            self._is_possible = False
-            return None
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-_means: list[Means] = []
-"""In a worker: what it decides with."""
-
-
-def _begin(catalog: Catalog, rules: Rules, phrases: Phrases) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _means.append(Means(ReplyReader(phrases), RulesGrader(catalog), rules, phrases))
-
-
-def _end_with_parent() -> None:
-    """A worker would wait for ever for the next batch of a process that was killed."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _decide_there(batch: list[Question]) -> list[Decision]:
-    return [decide(question, _means[0]) for question in batch]
+def _decide_there(batch: list[Question], rules: Rules, phrases: Phrases) -> list[Decision]:
+    means = Means(ReplyReader(phrases), code_of_worker(), rules, phrases)
+    return [decide(question, means) for question in batch]

@@ -1,0 +1,129 @@
+"""Judge the texts of a whole run by code, in order; worker processes judge most texts of a large run."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple
+
+from skillmix.checkers.judge import Verdict
+from skillmix.checkers.passage import Span
+from skillmix.grading.ballots import StudentText
+from skillmix.runs.reading.read_ahead import GradedConversation
+from skillmix.runs.reading.worker_pool import BATCH, WorkerPool, code_of_worker, shared_pool
+from skillmix.runs.rules_grader import RulesGrader
+from skillmix.runs.run import Run
+
+WORTH_IT: Final = 1000
+"""Texts that are judged here before workers are started: starting takes a worker as long as judging them."""
+_AHEAD: Final = 4
+"""Batches under way for each worker: enough to keep all busy, few enough to hold in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedText:
+    """What code decided on a text, without the text's words, so that it can cross process borders."""
+
+    evidence: Mapping[str, bool]
+    """Whether each requested skill with a checker earns its point."""
+    topic: Span | None
+    nonsense: str | None
+    reasons: Mapping[str, str]
+    all_woven: bool | None
+    words: tuple[str | None, ...] = ()
+    """The words that show each requested skill."""
+    masked: tuple[str | None, ...] = ()
+    """The same words with the topic's words masked."""
+    unrequested: tuple[str, ...] = ()
+
+    def earns(self, skill: str) -> bool | None:
+        """Whether code gives the point for a skill; None for a skill without a checker."""
+        return self.evidence.get(skill)
+
+    def is_woven(self, skills: Sequence[str]) -> bool | None:
+        """Whether the text shows all its skills about the topic; None if a skill without a checker leaves it open."""
+        return self.all_woven
+
+
+class JudgedConversation(NamedTuple):
+    """A conversation with what code decided on its text; None if no code decides."""
+
+    conversation: GradedConversation
+    judged: JudgedText | None
+
+
+class _Task(NamedTuple):
+    """A text to judge."""
+
+    text: str
+    skills: tuple[str, ...]
+    topic: str
+
+
+def judged_conversations(
+    run: Run, source: Iterable[GradedConversation], code: RulesGrader | None, *, with_words: bool = False
+) -> Iterator[JudgedConversation]:
+    """Conversations in their order, judged by code; `with_words` also looks for evidence and unrequested skills."""
+    conversations = iter(source)
+    if code is None:
+        yield from (JudgedConversation(conversation, None) for conversation in conversations)
+        return
+    for conversation in islice(conversations, WORTH_IT):
+        yield JudgedConversation(conversation, _judged(code, _task(conversation.text), with_words))
+    pool = shared_pool(run.catalog)
+    ahead = _AHEAD * pool.size if pool is not None and pool.is_possible else 0
+    waiting: deque[_Batch] = deque()
+    while batch := list(islice(conversations, BATCH)):
+        tasks = [_task(conversation.text) for conversation in batch]
+        sent = pool.submit(_judge_there, tasks, with_words) if pool is not None else None
+        waiting.append(_Batch(batch, tasks, sent))
+        if len(waiting) > ahead:
+            yield from _received(waiting.popleft(), pool, code, with_words)
+    while waiting:
+        yield from _received(waiting.popleft(), pool, code, with_words)
+
+
+class _Batch(NamedTuple):
+    conversations: list[GradedConversation]
+    tasks: list[_Task]
+    future: "Future[list[JudgedText]] | None"
+
+
+def _received(
+    batch: _Batch, pool: WorkerPool | None, code: RulesGrader, with_words: bool
+) -> Iterator[JudgedConversation]:
+    judged = pool.result(batch.future) if pool is not None else None
+    if judged is None:
+        judged = [_judged(code, task, with_words) for task in batch.tasks]
+    return map(JudgedConversation, batch.conversations, judged)
+
+
+def _task(text: StudentText) -> _Task:
+    return _Task(text.answer.text, text.combination.skills, text.combination.topic)
+
+
+def _judge_there(tasks: Sequence[_Task], with_words: bool) -> list[JudgedText]:
+    return [_judged(code_of_worker(), task, with_words) for task in tasks]
+
+
+def _judged(code: RulesGrader, task: _Task, with_words: bool) -> JudgedText:
+    verdict = code.verdict(task.text, skills=task.skills, topic=task.topic)
+    earned = {skill: bool(verdict.earns(skill)) for skill in verdict.evidence}
+    woven = verdict.is_woven(task.skills)
+    plain = JudgedText(earned, verdict.topic, verdict.nonsense, {}, woven)
+    return _with_words(plain, verdict, task.skills) if with_words else plain
+
+
+def _with_words(plain: JudgedText, verdict: Verdict, skills: Sequence[str]) -> JudgedText:
+    spans = [verdict.evidence.get(skill) for skill in skills]
+    return JudgedText(
+        plain.evidence,
+        plain.topic,
+        plain.nonsense,
+        verdict.reasons,
+        plain.all_woven,
+        words=tuple([verdict.quote(span) for span in spans]),
+        masked=tuple([verdict.masked_quote(span) for span in spans]),
+        unrequested=verdict.unrequested,
+    )

@@ -1,0 +1,151 @@
+"""Worker processes that judge texts by code; the parts of one command share them.
+
+Workers are spawned: a fork of this process would not survive its threads. They ignore Ctrl-C, which is for the first
+process, and end when it ends, however it ends.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from typing import Final, ParamSpec, TypeVar
+
+from skillmix.catalog.catalog import Catalog
+from skillmix.runs.helper_process import cores, is_there_a_second_core
+from skillmix.runs.rules_grader import RulesGrader
+
+_Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
+_MOST_WORKERS: Final = 16
+BATCH: Final = 64
+"""Texts that go to a worker together."""
+
+
+class WorkerPool:
+    """Processes that can judge the texts of one catalogue; they start with the first work."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.size = max(1, min(cores() - 1, _MOST_WORKERS))
+        self._executor: ProcessPoolExecutor | None = None
+        self._is_possible = is_there_a_second_core()
+        self._owner = os.getpid()
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether workers can be had: a second core, no failure so far, and no fork since."""
+        return self._is_possible and self._owner == os.getpid()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether workers were started."""
+        return self._executor is not None
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._executor is not None and self._owner == os.getpid():
+            self._executor.shutdown(cancel_futures=True)
+        self._executor = None
+
+    def submit(
+        self, function: Callable[_Arguments, _Result], *arguments: _Arguments.args, **named: _Arguments.kwargs
+    ) -> "Future[_Result] | None":
+        """Have a worker do some work; None if there are no workers (any more)."""
+        if not self.is_possible:
+            return None
+        try:
+            with _without_interrupts():  # workers inherit it, also while they start
+                if self._executor is None:
+                    self._executor = ProcessPoolExecutor(
+                        max_workers=self.size,
+                        mp_context=get_context("spawn"),
+                        initializer=_begin,
+                        initargs=(self.catalog,),
+                    )
+                return self._executor.submit(function, *arguments, **named)
+        except (OSError, ImportError, BrokenProcessPool):  # no more processes, no semaphores, or a lost worker
+            self._is_possible = False
+            return None
+
+    def result(self, future: "Future[_Result] | None") -> _Result | None:
+        """None if the worker is gone: it was killed, or ran a script that has no main guard, and stopped there."""
+        try:
+            return None if future is None else future.result()
+        except BrokenProcessPool:
+            self._is_possible = False
+            return None
+
+
+class _Shared:
+    """The pools of the blocks of `shared_workers` that are open."""
+
+    blocks = 0
+    pools: Final[list[WorkerPool]] = []
+    lock: Final = threading.Lock()
+
+
+@contextmanager
+def shared_workers() -> Iterator[None]:
+    """Share worker processes among all parts of a block, so that each of them starts once."""
+    with _Shared.lock:
+        _Shared.blocks += 1
+    try:
+        yield
+    finally:
+        with _Shared.lock:
+            _Shared.blocks -= 1
+            pools = [] if _Shared.blocks else list(_Shared.pools)
+            _Shared.pools[:] = _Shared.pools if _Shared.blocks else []
+        for pool in pools:
+            pool.close()
+
+
+def shared_pool(catalog: Catalog) -> WorkerPool | None:
+    """The pool of the present block for a catalogue; None outside of `shared_workers`."""
+    with _Shared.lock:
+        if not _Shared.blocks:
+            return None
+        found = next((p for p in _Shared.pools if p.is_possible and p.catalog == catalog), None)
+        if found is None:
+            found = WorkerPool(catalog)
+            _Shared.pools.append(found)
+        return found
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_code: list[RulesGrader] = []
+"""In a worker: what it judges with."""
+
+
+def code_of_worker() -> RulesGrader:
+    """In a worker: the grader of its catalogue."""
+    return _code[0]
+
+
+def _begin(catalog: Catalog) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _code.append(RulesGrader(catalog))
+
+
+def _end_with_parent() -> None:
+    """A worker would wait for ever for the next batch of a process that was killed."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
