@@ -15,6 +15,8 @@ from skillmix.models.bundled import bundled_models
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # without a GPU; Triton reads it when it is imported
 
+os.environ.setdefault("SKILLMIX_IMPORTS", "all")  # a command in this process must not hide packages from later tests
+
 SHARED = Path(__file__).parents[2] / "shared"
 
 

@@ -37,6 +37,20 @@ def test_a_second_thread_waits_until_the_first_has_imported(fresh_state: None, m
     thread.join()
 
 
+@pytest.mark.parametrize(("name", "value"), [("WORLD_SIZE", "2"), ("SKILLMIX_IMPORTS", "all")])
+def test_processes_of_torchrun_and_the_user_can_have_everything_imported(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setattr(importing, "_is_lean", False)
+    for variable in ("WORLD_SIZE", "SKILLMIX_IMPORTS"):
+        monkeypatch.delenv(variable, raising=False)
+    importing.import_lean()
+    assert importing._is_lean
+    monkeypatch.setenv(name, value)
+    importing.import_lean()
+    assert not importing._is_lean
+
+
 def test_a_failed_import_keeps_no_one_waiting(fresh_state: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "_MODULES", ("json", "skillmix.there_is_no_such_module", "json"))
     thread = threading.Thread(target=importing.import_here)

@@ -45,10 +45,10 @@ def import_lean() -> None:
     """Let `import_here` leave out half of what transformers imports; only for a process that is a skillmix command.
 
     Transformers then behaves in this process as if accelerate, scipy and scikit-learn were not installed and torch
-    could not be distributed. Processes of torchrun import everything.
+    could not be distributed. Processes of torchrun import everything, and so does SKILLMIX_IMPORTS=all.
     """
     global _is_lean
-    _is_lean = "WORLD_SIZE" not in os.environ
+    _is_lean = "WORLD_SIZE" not in os.environ and os.environ.get("SKILLMIX_IMPORTS") != "all"
 
 
 def import_here() -> None:
@@ -104,15 +104,22 @@ def _without_what_is_not_needed() -> Iterator[None]:
         known = "a_package_that_does_not_exist" if name in _NOT_NEEDED and name not in sys.modules else name
         return is_package_available(known, *arguments, **keywords)
 
-    for name in ("torch_distributed", *_NOT_NEEDED):
-        getattr(checks, f"is_{name}_available").cache_clear()
-    with (
-        _replaced(checks, "_is_package_available", is_wanted),
-        _replaced(torch.distributed, "is_available", lambda: False),
-        _replaced(torch.compiler, "disable", _undecorated),
-        without_compiler(),
-    ):
-        yield
+    def forget_packages() -> None:
+        for name in ("torch_distributed", *_NOT_NEEDED):
+            getattr(checks, f"is_{name}_available").cache_clear()
+
+    forget_packages()
+    try:
+        with (
+            _replaced(checks, "_is_package_available", is_wanted),
+            _replaced(torch.distributed, "is_available", lambda: False),
+            _replaced(torch.compiler, "disable", _undecorated),
+            without_compiler(),
+        ):
+            yield
+    except BaseException:
+        forget_packages()  # the next import of the modules that failed sees everything
+        raise
 
 
 @contextmanager
