@@ -27,7 +27,9 @@ from skillmix.experiment.recipes import DataRecipe
 from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.journal.ahead import ConversationsAhead
+from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.retries import Retries
+from skillmix.runs.run import open_run
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
 
@@ -296,6 +298,18 @@ def test_texts_written_in_vain_are_in_no_data_set_of_the_journal(in_folder: Path
     assert in_vain
     assert from_the_journal() == ahead
     assert ahead[1]["left"]["undecided"] == ahead[1]["left"]["unfinished"] == 0
+
+
+@pytest.mark.usefixtures("slotted")
+def test_texts_written_in_vain_are_not_shown(in_folder: Path) -> None:
+    result = run_experiment(written(in_folder))
+
+    shown = {text.conversation for text in run_records(open_run("data")).texts}
+
+    in_vain = ConversationsAhead(result.run.journal).untried
+    assert in_vain
+    assert not in_vain & shown
+    assert len(shown) == sum(y.written for y in result.datasets["d"].yields)
 
 
 @pytest.mark.usefixtures("slotted")

@@ -14,6 +14,7 @@ from skillmix.calls import Call, CallKey, CallProblem, GenerateKey, GradeKey, Re
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.grading.ballots import StudentText
+from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.deciding import answer_of, is_over
 from skillmix.runs.reading.read_ahead import WORTH_IT, GradedConversation, Ungraded, read_gradings
@@ -42,10 +43,16 @@ def conversations(run: Run, journal: JournalReader, *, workers: int = 1) -> Iter
 def written_conversations(
     run: Run, journal: JournalReader, combinations: dict[str, Combination]
 ) -> Iterator[WrittenConversation]:
-    """The students' side of every conversation, in key order."""
+    """The students' side of every conversation, in key order.
+
+    Conversations that a dataset step began ahead of its waves and never tried are left out: how many there are depends
+    on the speed of the machine.
+    """
     turns = run.turns
+    untried = ConversationsAhead(run.journal).untried
     for key, calls in _by_conversation(journal.calls("generate")):
-        yield WrittenConversation(key, calls, _text_of(key, calls[-1], combinations, turns))
+        if key not in untried:
+            yield WrittenConversation(key, calls, _text_of(key, calls[-1], combinations, turns))
 
 
 def graded_conversations(
