@@ -100,8 +100,8 @@ def work_of(loaded: Any, ours: Ours, prompts: Prompts, requests: Sequence[Reques
     )
 
 
-def ours_at(slots: int, loaded: Any, prompts: Prompts, requests: list[Request]) -> float:
-    """Write all conversations and print the shares; the wall seconds."""
+def ours_at(slots: int, loaded: Any, prompts: Prompts, requests: list[Request]) -> Seconds:
+    """Write all conversations and print the shares."""
     ours = Ours(loaded, prompts, slots, [])
     prepared, _ = timed(partial(ours.run, requests[:1]))
     ours.generator.read_tokens = 0
@@ -120,7 +120,7 @@ def ours_at(slots: int, loaded: Any, prompts: Prompts, requests: list[Request]) 
         f"{(work.operations + work.attention) / seconds.cpu / cpu:.0%}",
         flush=True,
     )
-    return seconds.wall
+    return seconds
 
 
 def baseline(options: argparse.Namespace, prompts: Prompts, requests: list[Request]) -> None:
@@ -141,11 +141,11 @@ def baseline(options: argparse.Namespace, prompts: Prompts, requests: list[Reque
         f"{tokens / seconds.wall:.0f} new tokens/s",
         flush=True,
     )
-    print(json.dumps(seconds.wall), flush=True)
+    print(json.dumps(seconds), flush=True)
 
 
-def seconds_of_baseline() -> float:
-    """The wall seconds of `baseline` in another process, whose lines are passed on."""
+def seconds_of_baseline() -> Seconds:
+    """The time of `baseline` in another process, whose lines are passed on."""
     command = [sys.executable, *sys.argv, "--baseline"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -155,7 +155,7 @@ def seconds_of_baseline() -> float:
                 print(line, end="", flush=True)
     if process.returncode:
         sys.exit("generate failed")
-    return float(line)
+    return Seconds(*json.loads(line))
 
 
 def main() -> None:
@@ -177,7 +177,11 @@ def main() -> None:
     loaded = loaded_model(options.model, None, "cpu")
     ours = min(ours_at(slots, loaded, prompts, requests) for slots in options.slots)
     if theirs is not None:
-        print(f"ours is {theirs / ours:.2f} times as fast as `generate` at its best batch", flush=True)
+        print(
+            f"ours is {theirs.wall / ours.wall:.2f} times as fast as `generate` at its best batch, "
+            f"{theirs.cpu / ours.cpu:.2f} times by processor time",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

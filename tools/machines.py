@@ -25,7 +25,11 @@ SETTINGS: Final = (
     "ONEDNN_MAX_CPU_ISA=AVX2",
 )
 QUICK: Final = "MKL_CBWR=AVX2"
-QUICK_TESTS: Final = ("tests/models/test_batch_independence.py", "tests/training/test_checkpoints.py")
+QUICK_TESTS: Final = (
+    "tests/models/test_batch_independence.py",
+    "tests/models/test_cpu_products.py",
+    "tests/training/test_checkpoints.py",
+)
 _CLOSING: Final = re.compile(r"(\d+) (passed|failed|errors?)\b")
 
 

@@ -253,7 +253,8 @@ class Decoder:
                 work()
         torch.cuda.current_stream().wait_stream(stream)
         # Graphs are replayed one after the other, so they can share the memory of their intermediate results.
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Other threads may allocate pinned memory or copy meanwhile: the next model is read ahead.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             work()
         for tensor, saved in zip(self._state(), before, strict=True):
             tensor.copy_(saved)

@@ -1,11 +1,12 @@
 """`local:PATH` and `bundled:NAME`: a model that runs in its own thread of this process."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,9 @@ _QUICKLY_HASHED: Final = 2 << 30
 
 _SOON: Final = 1.0
 """Seconds in which the first requests arrive; a model with free slots after that is running out of requests."""
+
+_TURN: Final = 0.0002
+"""Seconds after which another thread of the process may go on."""
 
 _Result = tuple[Request, Outcome]
 
@@ -125,7 +129,8 @@ class LocalModel:
             generator = resident.generator_with(self._concurrency, slots_for, done=done, clock=self._clock)
             self.slots = resident.slots
             generator.add([first])
-            self._answer(generator, incoming, is_over)
+            with _quick_turns():
+                self._answer(generator, incoming, is_over)
 
     def _answer(self, generator: "Generator", incoming: "SimpleQueue[Request]", is_over: threading.Event) -> None:
         begun = time.monotonic()
@@ -142,6 +147,21 @@ class LocalModel:
             if request is None:
                 return
             generator.add([request])
+
+
+@contextmanager
+def _quick_turns() -> Iterator[None]:
+    """Let threads take turns often.
+
+    The model's thread releases the interpreter's lock at every launch. With Python's default of 5 ms, each launch could
+    then wait 5 ms for the event loop, and a GPU would do nothing in most of that time.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _TURN))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 async def check_chat_template(spec: ModelSpec, system: str | None, extra: str | None) -> None:
