@@ -11,8 +11,9 @@ torch = pytest.importorskip("torch", reason="the extra `local` is not installed"
 pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
 from skillmix.models.local.cpu.cpu_decoder import CpuDecoder  # noqa: E402
-from skillmix.models.local.decoder import Start, uniforms  # noqa: E402
+from skillmix.models.local.decoder import uniforms  # noqa: E402
 from skillmix.models.local.loading import prepared  # noqa: E402
+from skillmix.models.local.starts import Start  # noqa: E402
 from tests.models.test_cpu_products import small_model  # noqa: E402
 
 pytestmark = pytest.mark.machine
@@ -68,7 +69,7 @@ def test_rows_of_one_round_share_a_beginning_that_is_not_read_yet() -> None:
     prompts = [prompt(n) for n in range(3)]
     running = decoder(slots=3)
 
-    running.copy([0, 1], [1, 2], length=64)
+    running.copy([0, 1], [1, 2], lengths=[64, 64])
     running.start([start(slot, tokens, known=64 if slot else 0) for slot, tokens in enumerate(prompts)])
     finish(running)
 
@@ -80,7 +81,7 @@ def test_a_slot_is_not_overwritten_before_it_has_been_copied() -> None:
     long, other = prompt(1, rest=230), [(11 * n) % 300 for n in range(90)]
     running = decoder(slots=2)
     running.start([start(0, long, limit=1)])
-    running.copy([0], [1], length=64)
+    running.copy([0], [1], lengths=[64])
     running.start([start(1, prompt(2), known=64)])
     while running.progress()[1][0]:
         assert step(running)[1] == 0

@@ -322,13 +322,17 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def fits(model: Any, stored: StoredModel) -> bool:
-    """Whether a checkpoint has exactly the weights of a loaded model, and settings that compute the same way.
+    """Whether a checkpoint has exactly the weights of a loaded model, and settings that compute the same way."""
+    return (
+        not holds_copies(model)
+        and _settings(model.config) == _settings(stored.config)
+        and _has_same_tensors(model, stored.weights)
+    )
 
-    No checkpoint fits a model on a CPU whose modules were replaced: replacements there may hold copies of the weights.
-    """
-    if model.device.type == "cpu" and any("forward" in vars(module) for module in model.modules()):
-        return False
-    return _settings(model.config) == _settings(stored.config) and _has_same_tensors(model, stored.weights)
+
+def holds_copies(model: Any) -> bool:
+    """Whether modules were replaced by ones with copies of the weights, as on a CPU: no other weights fit then."""
+    return model.device.type == "cpu" and any("forward" in vars(module) for module in model.modules())
 
 
 def replace_weights(model: Any, stored: StoredModel) -> None:

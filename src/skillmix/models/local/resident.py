@@ -164,7 +164,7 @@ class ModelKeeper:
         from skillmix.models.local.loading import Loaded, load, writing_device
 
         if kept is not None:
-            if kept.files == files or _got_weights(kept, checkpoint, None if isinstance(ready, Loaded) else ready):
+            if kept.files == files or (not isinstance(ready, Loaded) and _got_weights(kept, checkpoint, ready)):
                 kept.files = files
                 return kept
             kept = None
@@ -203,7 +203,10 @@ def _read_checkpoint(checkpoint: Checkpoint, *, has_model: bool) -> "Loaded | St
     from skillmix.models.local.loading import load, read_stored, writing_device
 
     device = writing_device()
-    return read_stored(checkpoint, is_pinned=device == "cuda") if has_model else load(checkpoint, device=device)
+    # On a CPU the present model cannot take other weights, and the memory of the host holds two models.
+    return (
+        read_stored(checkpoint, is_pinned=True) if has_model and device == "cuda" else load(checkpoint, device=device)
+    )
 
 
 def _is_at_hand(spec: ModelSpec) -> bool:
@@ -217,8 +220,10 @@ def _is_at_hand(spec: ModelSpec) -> bool:
 def _got_weights(resident: Resident, checkpoint: Checkpoint, stored: "StoredModel | None") -> bool:
     """Put a checkpoint's weights into a resident model; False if the checkpoint needs another model."""
     from skillmix.models.local.chat import Renderer
-    from skillmix.models.local.loading import fits, read_stored, replace_weights, writing_device
+    from skillmix.models.local.loading import fits, holds_copies, read_stored, replace_weights, writing_device
 
+    if holds_copies(resident.model):
+        return False
     try:
         stored = stored or read_stored(checkpoint, is_pinned=False)
     except Exception:  # noqa: BLE001  # loading the model in the ordinary way explains what is wrong
