@@ -48,7 +48,7 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--what", choices=("texts", "votes", "calls"), required=True)
     parser.add_argument("--format", choices=("jsonl", "parquet"), default="jsonl")
-    parser.add_argument("--rules", default="default", help="default or paper")
+    parser.add_argument("--rules", help="default or paper (default: the run's own)")
     parser.add_argument("--output", type=Path, help="default: a file in the run's folder")
 
 
