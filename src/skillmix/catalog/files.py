@@ -11,6 +11,7 @@ from skillmix.catalog.catalog import RESERVED_NAMES, Catalog, EntailedPair, Part
 from skillmix.catalog.names import fold_name
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError, faults_error
+from skillmix.render.nearest import name_hint
 
 SHIPPED = Path(str(files("skillmix"))) / "data"
 """The folder of the package's own catalogs and prompt sets."""
@@ -110,8 +111,12 @@ def load_catalog(name: str) -> Catalog:
     if not folder.is_dir():
         raise UserError(
             f"There is no catalogue {name!r}.",
-            hint=f"Shipped: {', '.join(shipped_catalogs())}. "
-            "Or give a folder with skills.yaml, topics.yaml and partitions.yaml.",
+            hint=name_hint(
+                name,
+                shipped_catalogs(),
+                otherwise=f"Shipped: {', '.join(shipped_catalogs())}. "
+                "Or give a folder with skills.yaml, topics.yaml and partitions.yaml.",
+            ),
         )
     return _build(name if is_shipped else folder.resolve().name, folder)
 

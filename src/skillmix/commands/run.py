@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skillmix.commands.shared_options import Commands, add_command
-from skillmix.commands.streams import print_json, print_notes, program, score_rows
+from skillmix.commands.streams import print_json, print_notes, print_scores, program, score_rows
 
 if TYPE_CHECKING:
     from skillmix.scores.scoring import ScoredRun
@@ -99,13 +99,12 @@ def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:
         print_json(score_rows(scored.scores))
     elif scored.scores:
         from skillmix.commands.closing import shown_lines
-        from skillmix.scores.table import NOTE, score_table
+        from skillmix.render.terminal import wrapped
 
-        print(score_table(scored.scores))
-        print(f"\n{NOTE}")
+        print_scores(scored.scores, run=run)
         shown = shown_lines(scored.changes, scored.scores, run=run)
         if shown:
-            print("\n" + "\n".join(shown))
+            print("\n" + "\n".join(wrapped(line, indent=2) for line in shown))
 
 
 def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun") -> None:

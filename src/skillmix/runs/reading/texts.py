@@ -2,9 +2,11 @@
 
 from dataclasses import asdict, dataclass
 
+from skillmix.errors import UserError
 from skillmix.grading.answers import AnswerStatus, Rules
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import text_score, woven_full_marks
+from skillmix.render.nearest import name_hint
 from skillmix.runs.reading.run_records import RunRecords, run_records
 from skillmix.runs.reading.text_facts import TextFacts, TextFactsReader
 from skillmix.runs.run import Run, opened
@@ -53,6 +55,12 @@ def run_texts(run: Run | str, *, student: str | None = None, k: int | None = Non
     """Graded texts of a run: full marks first, then larger k, then more points."""
     run = opened(run)
     records = run_records(run)
+    students = dict.fromkeys(text.student for text in records.texts)
+    if student is not None and student not in students:
+        raise UserError(
+            f"The run {run.name} has no student {student!r}.",
+            hint=name_hint(student, students, otherwise=f"Its students: {', '.join(students) or 'none'}."),
+        )
     rules = run.rules()
     reader = TextFactsReader(run, rules)
     rows = [
