@@ -17,6 +17,7 @@ from skillmix.commands import catalog, dataset, imports, models, one_text, repor
 from skillmix.commands.shared_options import Command, CommandParser
 from skillmix.commands.signals import ending_like_ctrl_c
 from skillmix.errors import UserError, visible
+from skillmix.render.terminal import wrapped
 
 
 def parser_of_all() -> argparse.ArgumentParser:
@@ -45,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return status
     except UserError as error:
-        print(f"error: {visible(error.message)}", file=sys.stderr)
+        print(wrapped(f"error: {visible(error.message)}", indent=4), file=sys.stderr)
         if error.hint:
-            print(f"hint: {visible(error.hint)}", file=sys.stderr)
+            print(wrapped(f"hint: {visible(error.hint)}", indent=2), file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader of our output is gone, as with `| head`, so no message could reach it.

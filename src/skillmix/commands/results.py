@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from skillmix.commands.shared_options import Commands, add_command, positive
 from skillmix.commands.streams import METRIC_NAMES, print_json, print_notes, print_scores, score_rows
 from skillmix.render.grounds import CUT, grounds, point_line
-from skillmix.render.numbers import share
+from skillmix.render.numbers import share, whole
 from skillmix.render.terminal import side_by_side, wrapped
 from skillmix.render.untrusted import one_line
 
@@ -69,8 +69,8 @@ def status(options: argparse.Namespace) -> int:
     status = run_status(options.run)
     if options.json:
         return print_json(status.as_json())
-    print(f"calls: {status.done} done, {status.missing} missing, {status.failed} failed")
-    print(f"unreadable gradings: {status.unreadable}")
+    print(f"calls: {whole(status.done)} done, {whole(status.missing)} missing, {whole(status.failed)} failed")
+    print(f"unreadable gradings: {whole(status.unreadable)}")
     print(f"cost: {status.cost_usd:.2f} US dollars" if status.cost_usd else "cost: unknown or none")
     return 0
 

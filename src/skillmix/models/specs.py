@@ -233,7 +233,8 @@ def parse_spec(text: str) -> ModelSpec:
     name, colon, rest = text.partition(":")
     provider = _provider(name) if colon else None
     if provider is None:
-        raise UserError(f"{text!r} is not a model.", hint=_known_providers())
+        hint = name_hint(name, _providers(), otherwise=_known_providers()) if colon else _known_providers()
+        raise UserError(f"{text!r} is not a model.", hint=hint)
     model, at, address = rest.partition("@") if provider.address else (rest, "", "")
     if at:
         _check_address(address)

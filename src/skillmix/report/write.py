@@ -79,7 +79,7 @@ def _runs_of(targets: Sequence[str]) -> tuple[list[Run], ReportStep | None]:
     for target in targets:
         names = [target]
         if target.endswith((".yaml", ".yml")):
-            experiment = load_experiment(Path(target))
+            experiment = load_experiment(Path(target), checks_outside=False)
             step = next((s for s in experiment.steps if isinstance(s, ReportStep)), None)
             names = [experiment.name, *(step.runs if step else [])]
         for name in names:
