@@ -17,7 +17,7 @@ from skillmix.commands import catalog, dataset, imports, models, one_text, repor
 from skillmix.commands.shared_options import Command, CommandParser
 from skillmix.commands.signals import ending_like_ctrl_c
 from skillmix.errors import UserError, visible
-from skillmix.render.terminal import wrapped
+from skillmix.render.layout import wrapped
 
 
 def parser_of_all() -> argparse.ArgumentParser:
