@@ -21,6 +21,7 @@ from skillmix.experiment.plan import graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
 from skillmix.models.local.resident import MODELS
 from skillmix.models.specs import announce_model, provider_of
+from skillmix.render.nearest import name_hint
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.planned_work import first_model_here
@@ -66,7 +67,9 @@ class StepFilter:
         names = ", ".join(f"{step.name} ({step.stage})" for step in experiment.steps)
         stage = f" {self.stage}" if self.stage else ""
         name = f" called {self.step!r}" if self.step else ""
-        raise UserError(f"The experiment has no{stage} step{name}.", hint=f"It has: {names}.")
+        known = [step.name for step in experiment.steps]
+        hint = name_hint(self.step or "", known, otherwise=f"It has: {names}.")
+        raise UserError(f"The experiment has no{stage} step{name}.", hint=hint)
 
 
 def run_experiment(
