@@ -6,7 +6,7 @@ documented seed, by other code and with scipy's t quantiles; everything else is 
 
 from collections.abc import Callable
 
-from tests.report import expected_data, expected_graders, expected_scores
+from tests.report import expected_data, expected_graders, expected_result, expected_scores
 from tests.report.expected_scores import Case, Row
 
 TABLES: dict[str, Callable[[Case], list[Row]]] = {
@@ -27,6 +27,7 @@ TABLES: dict[str, Callable[[Case], list[Row]]] = {
     "graders-agreement": expected_graders.graders_agreement,
     "graders-disagree-on": expected_graders.graders_disagree_on,
     "unreadable": expected_graders.unreadable,
+    "skills": expected_result.skills,
     "yield": expected_data.data_yield,
     "lineage": expected_data.lineage,
     "findings": expected_data.findings,

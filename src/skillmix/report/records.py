@@ -9,6 +9,7 @@ from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change
 from skillmix.scores.findings import Finding
 from skillmix.scores.graders import Disagreement, GraderAgreement, Readability, RoundAgreement
+from skillmix.scores.pairs import PairRow
 from skillmix.training.log import TrainingCurve
 
 
@@ -93,6 +94,29 @@ class TemplateBaseline:
     woven: Mapping[Form, float]
 
 
+@dataclass(frozen=True, slots=True)
+class SkillDefinition:
+    """A skill as its catalogue defines it."""
+
+    name: str
+    category: str
+    definition: str
+    example: str
+    side: str
+    """Its side of the partition: train, held-out, or neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPair:
+    """Two students of a run in one cell of the page's comparison."""
+
+    run: str
+    first: str
+    second: str
+    row: PairRow
+    """The second student minus the first; p is corrected over all rows of the run."""
+
+
 StudentKey = tuple[str, str]
 """Run and student."""
 
@@ -113,6 +137,8 @@ class Report:
     findings: tuple[Finding, ...] = ()
     changes: tuple[Change, ...] = ()
     """Every tuned student against its base."""
+    comparisons: tuple[ComparedPair, ...] = ()
+    """The pairs of students that the section "Compare" shows."""
     rounds: tuple[RoundAgreement, ...] = ()
     agreements: tuple[GraderAgreement, ...] = ()
     disagreements: Mapping[str, tuple[Disagreement, ...]] = field(default_factory=dict)
@@ -127,6 +153,8 @@ class Report:
     baselines: tuple[TemplateBaseline, ...] = ()
     """For runs on a catalogue that has clauses for the template student."""
     categories: Mapping[str, str] = field(default_factory=dict)
+    definitions: Mapping[str, SkillDefinition] = field(default_factory=dict)
+    """The drawn skills whose catalogue is at hand."""
     common_skills: frozenset[str] = frozenset()
     corpus_tokens: float = 2e12
     published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.steps import ReportStep
 from skillmix.models.lineage import trained_skill_sets
 from skillmix.report.archive import Archive
+from skillmix.report.layout.glossary import definitions_of
 from skillmix.report.records import Report, by_key
 from skillmix.report.run_reading import RunReading, read_run
 from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, replacing
@@ -156,11 +157,16 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple
     for name, content in written_forms(contents.tables):
         writer.text(f"tables/{name}", content)
     gaps = [*made.gaps, *contents.gaps]
-    writer.text("index.html", index_page(made, contents, gaps))
+    writer.text("index.html", index_page(made, contents, gaps, _command(runs, options)))
     writer.text("texts.html", texts_page(made))
     for name in ASSETS:
         writer.text(name, asset(name))
     return sum(r.facts.texts for r in readings), gaps
+
+
+def _command(runs: Sequence[Run], options: ReportOptions) -> str:
+    """The command that makes the report again."""
+    return f"skillmix report {' '.join(run.name for run in runs)}"
 
 
 def _published() -> dict[str, dict[str, object]]:
@@ -170,6 +176,8 @@ def _published() -> dict[str, dict[str, object]]:
 
 
 def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report:
+    from skillmix.report.tables.comparisons import compared_pairs
+
     cells = tuple(cell for r in readings for cell in r.cells)
     agreements = {r.facts.name: grader_agreement(r.facts.name, r.decided) for r in readings}
     known = {c: combination for r in readings for c, combination in r.combinations.items()}
@@ -203,11 +211,15 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
         templates=tuple(t for r in readings for t in r.templates),
         baselines=tuple(b for r in readings for b in r.baselines),
         categories={skill.name: skill.category for catalog in catalogs for skill in catalog.skills},
+        definitions=definitions_of(
+            [(r.facts.name, r.catalog, r.facts.partition) for r in readings if r.catalog],
+            (skill for cell in cells for combination in cell.combinations for skill in combination.skills),
+        ),
         common_skills=frozenset(s for catalog in catalogs for s in catalog.exclude.get("common", ())),
         corpus_tokens=options.tokens or 2e12,
         published=_published() if options.published else {},
     )
-    return _with_gaps(report, readings)
+    return _with_gaps(replace(report, comparisons=tuple(compared_pairs(report))), readings)
 
 
 def _gaps_of_run(reading: RunReading) -> Iterator[str]:

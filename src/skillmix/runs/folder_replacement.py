@@ -46,7 +46,7 @@ DATASET: Final = Kind(
     is_dataset_folder,
     ("train.jsonl", "validation.jsonl", "rows.parquet", "README.md", "dataset_info.json", LINEAGE_FILE),
 )
-_PAGES: Final = ("index.html", "texts.html", "report.css", "texts.js")
+_PAGES: Final = ("index.html", "texts.html", "report.css", "page.js", "texts.js", "experiments/*.yaml")
 _TABLES: Final = ("tables/*.md", "tables/*.csv", "tables/*.json", "tables/*.tex")
 REPORT: Final = Kind(
     "a report", _is_report, (REPORT_MARK, *_PAGES, *_TABLES, "data/*.js", "figures/*.svg", "figures/*.png")

@@ -17,7 +17,27 @@ from skillmix.scores.cells import Score
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 INK: Final = "#1d2733"
-FAINT: Final = "#8a94a0"
+FAINT: Final = "#66717d"
+ON_DARK: Final = "#fdfdfd"
+ON_LIGHT: Final = "#1c2632"
+"""Ink on the coloured fields of a map, which keep their colours on a dark screen."""
+
+GRID: Final = "#e3e7ec"
+_DARK: Final = {
+    "#ffffff": "#171d24",
+    INK: "#e7ebef",
+    FAINT: "#9aa5b0",
+    GRID: "#2d3742",
+    "#cfd6de": "#4b5866",
+    "#0072B2": "#56a8e0",
+    "#D55E00": "#f0853d",
+    "#009E73": "#35c79b",
+    "#CC79A7": "#dd98be",
+    "#E69F00": "#f0b53d",
+    "#56B4E9": "#8fd0f5",
+    "#4D4D4D": "#b3b3b3",
+}
+"""The colours of a figure on a dark screen; the page and a downloaded figure follow the reader's preference."""
 
 _SETTINGS: Final[dict[Any, Any]] = {
     "axes.edgecolor": FAINT,
@@ -35,7 +55,7 @@ _SETTINGS: Final[dict[Any, Any]] = {
     "figure.facecolor": "white",
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
-    "grid.color": "#e3e7ec",
+    "grid.color": GRID,
     "grid.linewidth": 0.8,
     "legend.fontsize": 9,
     "legend.frameon": False,
@@ -81,6 +101,12 @@ def marker(index: int) -> str:
     return MARKERS[index % len(MARKERS)]
 
 
+def clipped(name: str, longest: int = 34) -> str:
+    """A name of limited length for a label, without characters that a figure cannot draw or would act on."""
+    printable = "".join(c if c.isprintable() else " " for c in name).replace("$", r"\$")
+    return printable if len(printable) <= longest else printable[: longest - 1] + "…"
+
+
 def share_axis(axes: Axes, label: str) -> None:
     """An axis of shares from 0 to 1."""
     axes.set_ylim(-0.03, 1.03)
@@ -101,7 +127,18 @@ def as_svg(figure: Figure, *, about: str = "") -> bytes:
     out = io.BytesIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Description": about or None})
     # Matplotlib leaves blanks at the end of some lines.
-    return b"\n".join(line.rstrip() for line in out.getvalue().split(b"\n"))
+    lines = (line.rstrip() for line in out.getvalue().split(b"\n"))
+    return b"\n".join(lines).replace(b"</metadata>\n", b"</metadata>\n" + _dark_style(), 1)
+
+
+def _dark_style() -> bytes:
+    """The rules that give every drawn colour its dark counterpart; paper stays white."""
+    rules = [
+        f'[style*="{name}: {light.lower()}"] {{ {name}: {dark} !important }}'
+        for light, dark in _DARK.items()
+        for name in ("fill", "stroke")
+    ]
+    return f" <style>@media screen and (prefers-color-scheme: dark) {{ {' '.join(rules)} }}</style>\n".encode()
 
 
 def as_png(figure: Figure) -> bytes:

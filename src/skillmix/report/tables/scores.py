@@ -11,7 +11,7 @@ from skillmix.models.lineage import short_name
 from skillmix.render.numbers import expectation
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import table, tables
-from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable, estimate, score_entry
+from skillmix.report.tables.table import Count, Entry, Estimate, ReportTable, estimate, score_entry
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
@@ -46,6 +46,9 @@ def setting_tables(report: Report) -> Iterator[ReportTable]:
                 name=f"scores-{setting}{suffix}",
                 title=f"Scores, setting {setting}" + (", all metrics" if suffix else ""),
                 is_detail=bool(suffix),
+                family="scores",
+                part=setting,
+                page_note=" ".join(_noise(report, setting)),
             )
 
 
@@ -152,7 +155,6 @@ def change_table(report: Report) -> ReportTable | None:
             "format",
         ),
         rows=tuple(rows),
-        is_detail=len(rows) > LONG,
     )
 
 
@@ -200,8 +202,10 @@ def grader_table(report: Report) -> ReportTable | None:
         name="graders-side-by-side",
         title="The same texts under several graders",
         note=f"{_as_in_paper('table 5')} {_NOTE}",
+        page_note=_as_in_paper("table 5"),
         columns=("student", "setting", "grader", *(_MAIN_LABELS * len(ks))),
         rows=tuple(rows),
+        is_detail=True,
         groups=(("", 3), *((f"k = {k}", len(_MAIN)) for k in ks)),
     )
 
@@ -227,6 +231,7 @@ def efficiency_table(report: Report) -> ReportTable | None:
         name="data-efficiency",
         title=f"Data efficiency, setting {setting}",
         note=f"{_as_in_paper('table 4')} Conversations counts each conversation of the data sets once. {_NOTE}",
+        page_note=f"{_as_in_paper('table 4')} Conversations counts each conversation of the data sets once.",
         columns=("student", "trained on", "conversations", *(_MAIN_LABELS * len(ks))),
         rows=tuple(rows),
         groups=(("", 3), *((f"k = {k}", len(_MAIN)) for k in ks)),
@@ -305,6 +310,7 @@ def seen_table(report: Report) -> ReportTable | None:
         name="seen-and-reserved",
         title="Skill sets seen in training, and skill sets kept back",
         note=f"Seen: skill sets that training data may contain; kept back: skill sets in no training data. {_NOTE}",
+        page_note="Seen: skill sets that training data may contain; kept back: skill sets in no training data.",
         columns=("student", "grader", "setting", "k", *(_MAIN_LABELS * 2)),
         rows=tuple(rows),
         groups=(("", 4), ("seen", len(_MAIN)), ("kept back", len(_MAIN))),
@@ -351,6 +357,7 @@ def rules_table(report: Report) -> ReportTable | None:
         name="rules-side-by-side",
         title=f"Full marks by rules: {' and '.join(names)}",
         note=f"The same texts and votes under several rules; the difference is {names[1]} minus {names[0]}. {_NOTE}",
+        page_note=f"The same texts and votes under several rules; the difference is {names[1]} minus {names[0]}.",
         columns=("student", "grader", "setting", "k", *names, "difference"),
         rows=tuple(rows),
         is_detail=True,

@@ -41,6 +41,13 @@ class ScoreEntry:
         return tuple(warnings)
 
     @property
+    def gaps(self) -> tuple[str, ...]:
+        """What is incomplete; the page has failures of format and cut replies in columns of their own."""
+        score = self.score
+        gaps = [f"{score.complete}/{score.combinations} complete"] if score.complete < score.combinations else []
+        return (*gaps, *([f"{score.ungraded} ungraded"] if score.ungraded else []))
+
+    @property
     def shade(self) -> int:
         """How strongly the page shades the entry, 0 to 10."""
         return round(10 * (self.score.value or 0))
@@ -101,7 +108,7 @@ def estimate(
 
 
 LONG: Final = 16
-"""The page folds longer tables away."""
+"""The page folds longer tables away, or shows their first rows until a reader asks for the rest."""
 Entry = str | ScoreEntry | Estimate | Count | PValue
 
 
@@ -118,6 +125,12 @@ class ReportTable:
     """Whether the page folds the table away."""
     groups: tuple[tuple[str, int], ...] = field(default=())
     """Headings over several columns, each with the number of columns."""
+    family: str = ""
+    """Tables of one family share a block of the page."""
+    part: str = ""
+    """What the table is called within its family."""
+    page_note: str | None = None
+    """The note on the page, whose glossary explains the terms; None if it is the same note."""
 
     @property
     def numeric(self) -> list[bool]:
