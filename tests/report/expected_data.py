@@ -48,7 +48,8 @@ def paper_table(case: Case, name: str) -> list[Row]:
     heads = ["model", "trained_on", *(["setting"] if number != 6 else []), *(["grader"] if number == 5 else [])]
     rows: list[Row] = []
     for given in told["rows"]:
-        row: Row = {"source": "paper", **{h.replace("_", " "): given.get(h, "–") for h in heads}}
+        row: Row = {"model": given["model"], "source": "paper"}
+        row |= {h.replace("_", " "): given.get(h, "–") for h in heads if h != "model"}
         for o, group in zip(over, given["values"], strict=True):
             for m, value in zip(told["metrics"], group, strict=True):
                 if m in metrics:
@@ -63,7 +64,7 @@ def _own_rows(case: Case, number: int, metrics: list[str], over: list[str]) -> I
     common = set(run.catalog.exclude.get("common", ()))
     for student in run.students:
         trained = run.trained_on(student) if student in run.models else "–"
-        head: Row = {"source": run.name, "model": student, "trained on": trained}
+        head: Row = {"model": student, "source": run.name, "trained on": trained}
         settings = ["train", "held-out", "all"] if number in (1, 3, 10, 11) else ["all"]
         for setting in [s for s in settings if s in run.settings and (number != 4 or student in run.models)]:
             for grader in run.graders if number == 5 else run.graders[:1]:

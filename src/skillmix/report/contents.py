@@ -10,15 +10,17 @@ from skillmix.report.figures import result as result_figures
 from skillmix.report.figures import scores as score_figures
 from skillmix.report.figures import skills as skill_figures
 from skillmix.report.figures.alternative_text import alternative_text
-from skillmix.report.figures.style import as_png, as_svg, house_style, laid_out
+from skillmix.report.figures.style import as_png, as_svg, house_style, laid_out, size_on_page
 from skillmix.report.records import Report
 from skillmix.report.registry import Drawing, FigureSpec, Position, TableSpec, specs_in
 from skillmix.report.sections import SECTIONS, SectionId
-from skillmix.report.tables import comparisons, data, graders, published, skill_rates, templates
+from skillmix.report.tables import call_costs, comparisons, data, graders, published, skill_rates, templates
 from skillmix.report.tables import scores as score_tables
 from skillmix.report.tables.table import ReportTable
 
-TABLES: Final = specs_in(TableSpec, score_tables, comparisons, skill_rates, graders, data, templates, published)
+TABLES: Final = specs_in(
+    TableSpec, score_tables, comparisons, skill_rates, graders, data, templates, published, call_costs
+)
 FIGURES: Final = specs_in(FigureSpec, result_figures, score_figures, skill_figures)
 
 
@@ -31,6 +33,8 @@ class ReportFigure:
     caption: str
     alternative: str
     """The numbers of the figure in words."""
+    size: tuple[int, int]
+    """Width and height on the page, in pixels."""
     svg: bytes
     png: bytes
     is_detail: bool = False
@@ -95,9 +99,15 @@ def _drawn_figures(report: Report) -> tuple[list[_Placed], list[str]]:
                 gaps.append(f"{drawing.title}: {drawing.why_not}")
                 continue
             laid_out(figure)
-            words, files = alternative_text(figure), (as_svg(figure, about=drawing.caption), as_png(figure))
             made = ReportFigure(
-                drawing.name, drawing.title, drawing.caption, words, *files, is_detail=drawing.is_detail
+                drawing.name,
+                drawing.title,
+                drawing.caption,
+                alternative=alternative_text(figure),
+                size=size_on_page(figure),
+                svg=as_svg(figure, about=drawing.caption),
+                png=as_png(figure),
+                is_detail=drawing.is_detail,
             )
             drawn.append((drawing.position, made))
     return drawn, gaps

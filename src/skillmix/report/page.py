@@ -13,12 +13,13 @@ from skillmix.render.numbers import in_words, whole
 from skillmix.report.contents import Contents, ReportFigure
 from skillmix.report.finding_sentences import finding_sentence
 from skillmix.report.layout.glossary import TERMS
+from skillmix.report.layout.origin import period
 from skillmix.report.layout.table_views import PUBLISHED_BLOCK, Block, TableBlock, blocks_of
 from skillmix.report.main_result import CLAIM_TITLES, main_result
 from skillmix.report.records import Report, by_key
 from skillmix.report.sections import SECTIONS, SectionId
 from skillmix.report.tables.published import PAPER
-from skillmix.report.tables.table import Count, Entry, Estimate, PValue, ScoreEntry
+from skillmix.report.tables.table import Count, Dollars, Entry, Estimate, PValue, ScoreEntry
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.claims import Claim
 from skillmix.scores.findings import Finding
@@ -71,7 +72,10 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
         needs=_needs(report),
         findings=SECTIONS["findings"],
         finding_blocks=_blocks(sections, "findings"),
-        sections=[section for name, section in sections.items() if name not in ("result", "findings")],
+        sections=[section for name, section in sections.items() if name not in ("result", "findings", "runs")],
+        run_blocks=_blocks(sections, "runs"),
+        period=period,
+        has_times="time" in sections,
         gaps=gaps,
         command=command,
         terms=TERMS,
@@ -120,6 +124,7 @@ def _entry_kind(entry: object) -> str:
         ScoreEntry: "score",
         Estimate: "estimate",
         Count: "count",
+        Dollars: "count",
         PValue: "p",
         ReportFigure: "figure",
     }
@@ -128,7 +133,7 @@ def _entry_kind(entry: object) -> str:
 
 def _is_ours(block: TableBlock, row: Sequence[Entry]) -> bool:
     """Whether a row among published figures is one of these runs."""
-    return block.id == PUBLISHED_BLOCK and row[0] != PAPER
+    return block.id == PUBLISHED_BLOCK and row[1] != PAPER
 
 
 def _claims(report: Report) -> list[tuple[str, list[tuple[Finding, str, str]]]]:

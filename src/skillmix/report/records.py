@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from skillmix.checkers.template_student import Form
 from skillmix.models.lineage import DatasetFacts, Lineage
+from skillmix.runs.finished.manifest import Invocations
+from skillmix.runs.reading.call_totals import CallTotals
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change
 from skillmix.scores.findings import Finding
@@ -37,6 +39,14 @@ class RunFacts:
     """Settings that a step draws without some skills, each with those skills and exclude lists."""
     not_sent: tuple[str, ...] = ()
     """Parameters that a provider could not take."""
+    calls: tuple[CallTotals, ...] = ()
+    invocations: Invocations = field(default_factory=Invocations)
+    decoding: Mapping[str, str] = field(default_factory=dict)
+    """The sampling settings of students and graders, in words."""
+    train_seeds: Mapping[str, int] = field(default_factory=dict)
+    """The seed of each train step."""
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    """Content hashes of the catalogue and of prompt sets, by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-SectionId = Literal["result", "findings", "scores", "compare", "skills", "graders", "data", "published"]
+SectionId = Literal["result", "findings", "scores", "compare", "skills", "graders", "data", "published", "runs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +34,6 @@ SECTIONS: Final[dict[SectionId, SectionHeading]] = {
         "Published figures",
         "What the paper prints, beside these runs: other models and graders, and other words for the skills.",
     ),
+    "runs": SectionHeading("The runs", "What the runs are made of, and how to make this page again."),
 }
 """The sections in the order of the page."""

@@ -12,6 +12,7 @@ from skillmix.experiment.steps import ReportStep
 from skillmix.models.lineage import trained_skill_sets
 from skillmix.report.archive import Archive
 from skillmix.report.layout.glossary import definitions_of
+from skillmix.report.layout.origin import experiment_files, reproducing_command
 from skillmix.report.records import Report, by_key
 from skillmix.report.run_reading import RunReading, read_run
 from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, replacing
@@ -34,6 +35,14 @@ class ReportOptions:
     """Tokens of the corpus for the novelty bound; None for 2e12."""
     figures: bool = True
     """Whether figures are drawn, which takes most of the time of a small report."""
+
+    @property
+    def words(self) -> list[str]:
+        """The options as the command line takes them."""
+        rules = ["--rules", self.rules] if self.rules else []
+        tokens = ["--tokens", f"{self.tokens:g}"] if self.tokens else []
+        switches = ["--published"] * self.published + ["--no-figures"] * (not self.figures)
+        return [*rules, *tokens, *switches]
 
     def over(self, step: ReportStep | None) -> "ReportOptions":
         """These options, completed by those of an experiment's report step."""
@@ -157,16 +166,13 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple
     for name, content in written_forms(contents.tables):
         writer.text(f"tables/{name}", content)
     gaps = [*made.gaps, *contents.gaps]
-    writer.text("index.html", index_page(made, contents, gaps, _command(runs, options)))
+    writer.text("index.html", index_page(made, contents, gaps, reproducing_command(runs, options.words)))
     writer.text("texts.html", texts_page(made))
     for name in ASSETS:
         writer.text(name, asset(name))
+    for name, content in experiment_files(runs):
+        writer.text(name, content)
     return sum(r.facts.texts for r in readings), gaps
-
-
-def _command(runs: Sequence[Run], options: ReportOptions) -> str:
-    """The command that makes the report again."""
-    return f"skillmix report {' '.join(run.name for run in runs)}"
 
 
 def _published() -> dict[str, dict[str, object]]:

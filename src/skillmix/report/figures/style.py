@@ -122,6 +122,12 @@ def laid_out(figure: Figure) -> Figure:
     return figure
 
 
+def size_on_page(figure: Figure) -> tuple[int, int]:
+    """Width and height in CSS pixels, of which an inch has 96."""
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    return width, height
+
+
 def as_svg(figure: Figure, *, about: str = "") -> bytes:
     """The figure as SVG, without a date."""
     out = io.BytesIO()

@@ -68,7 +68,7 @@ def blocks_of(items: Iterable[ReportTable | ReportFigure]) -> Iterator[Block]:
 
 
 def _single(table: ReportTable) -> TableBlock:
-    is_wide = len(table.columns) > _WIDEST and _labels([table])
+    is_wide = _is_by_metric(table)
     views = _metric_views([table], [TableBody("", "", ())]) if is_wide else [_plain_view(table, "")]
     is_long = not table.is_detail and len(table.rows) > LONG
     return TableBlock(table.name, table.title, _note(table), tuple(views), (table.name,), table.is_detail, is_long)
@@ -107,12 +107,9 @@ def _plain_view(table: ReportTable, label: str) -> TableView:
     return TableView(label, table.columns, tuple(table.numeric), table.groups, (body,))
 
 
-def _labels(tables: Sequence[ReportTable]) -> list[str]:
-    """The column headings that repeat under the groups of a table, such as the metrics under each k."""
-    below = [_grouped(table) for table in tables]
-    if any(len(columns) < 2 for columns in below):
-        return []
-    return list(dict.fromkeys(label for columns in below for group in columns.values() for label in group))
+def _is_by_metric(table: ReportTable) -> bool:
+    """Whether a table is too wide, and repeats its metrics under several groups."""
+    return len(table.columns) > _WIDEST and len(_grouped(table)) > 1
 
 
 def _grouped(table: ReportTable) -> dict[str, dict[str, int]]:
@@ -127,33 +124,46 @@ def _grouped(table: ReportTable) -> dict[str, dict[str, int]]:
 
 
 def _metric_views(tables: Sequence[ReportTable], bodies: Sequence[TableBody]) -> list[TableView]:
-    """A view for each metric with a column for each group; metrics that no row knows are left out."""
-    heads = tables[0].groups[0][1] if not tables[0].groups[0][0] else 0
+    """A view for each metric with a column for each group, or one view if there is one group.
+
+    Metrics that no row knows are left out.
+    """
     grouped = [_grouped(table) for table in tables]
     groups = sorted({group for columns in grouped for group in columns}, key=_group_rank)
-    views = []
-    for label in _labels(tables):
-        made = [
-            replace(
-                body, rows=tuple(_chosen(row, heads, [columns.get(g, {}).get(label) for g in groups]) for row in t.rows)
-            )
-            for t, columns, body in zip(tables, grouped, bodies, strict=True)
-        ]
-        if any(_is_known(entry) for body in made for row in body.rows for entry in row[heads:]):
-            names = (*tables[0].columns[:heads], *groups)
-            numeric = (*tables[0].numeric[:heads], *(True for _ in groups))
-            views.append(TableView(label, names, numeric, (), tuple(made), heads))
-    return views
+    labels = list(dict.fromkeys(label for columns in grouped for group in columns.values() for label in group))
+    views = [
+        view
+        for label in labels
+        for view in [_view(tables, bodies, label, [(group, group, label) for group in groups])]
+        if any(_is_known(entry) for body in view.bodies for row in body.rows for entry in row[view.heads :])
+    ]
+    if len(groups) > 1 or not views:
+        return views
+    known = [view.label for view in views]
+    one = _view(tables, bodies, "", [(label, groups[0], label) for label in known])
+    return [replace(one, groups=(("", one.heads), (groups[0], len(known))))]
+
+
+def _view(
+    tables: Sequence[ReportTable], bodies: Sequence[TableBody], name: str, chosen: Sequence[tuple[str, str, str]]
+) -> TableView:
+    """The columns that are chosen by heading, group and metric, after the columns that head the rows."""
+    first = tables[0]
+    heads = 0 if first.groups[0][0] else first.groups[0][1]
+    made = []
+    for table, body in zip(tables, bodies, strict=True):
+        columns = [_grouped(table).get(group, {}).get(label) for _, group, label in chosen]
+        rows = tuple((*row[:heads], *("–" if c is None else row[c] for c in columns)) for row in table.rows)
+        made.append(replace(body, rows=rows))
+    names = (*first.columns[:heads], *(heading for heading, *_ in chosen))
+    numeric = (*first.numeric[:heads], *(True for _ in chosen))
+    return TableView(name, names, numeric, (), tuple(made), heads)
 
 
 def _group_rank(group: str) -> tuple[int, str]:
     """By number where a group has one, such as k = 10."""
     number = group.removeprefix("k = ")
     return (int(number) if number.isdecimal() else 0), group
-
-
-def _chosen(row: tuple[Entry, ...], heads: int, columns: Sequence[int | None]) -> tuple[Entry, ...]:
-    return (*row[:heads], *("–" if column is None else row[column] for column in columns))
 
 
 def _is_known(entry: Entry) -> bool:

@@ -48,7 +48,7 @@ def _paper_table(report: Report, number: int, printed: Mapping[str, object]) -> 
     rows = [_printed_row(row, chosen) for row in map(_dict, _list(printed["rows"]))]
     rows = _in_order([*rows, *_own_rows(report, number, metrics, ks)])
     heads = [
-        h for h in ("source", "model", "trained_on", "setting", "grader") if any(getattr(r, h) != "–" for r in rows)
+        h for h in ("model", "source", "trained_on", "setting", "grader") if any(getattr(r, h) != "–" for r in rows)
     ]
     return ReportTable(
         name=f"paper-table-{number}",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from skillmix.render.numbers import p_value, share, share_with_interval, signed, signed_with_interval, whole
+from skillmix.render.numbers import dollars, p_value, share, share_with_interval, signed, signed_with_interval, whole
 from skillmix.render.wording import plural
 from skillmix.scores.cells import Cell, Score
 
@@ -88,6 +88,18 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class Dollars:
+    """An amount in US dollars; None is unknown."""
+
+    value: float | None
+
+    @property
+    def text(self) -> str:
+        """The printed form."""
+        return dollars(self.value)
+
+
+@dataclass(frozen=True, slots=True)
 class PValue:
     """A p-value."""
 
@@ -109,7 +121,7 @@ def estimate(
 
 LONG: Final = 16
 """The page folds longer tables away, or shows their first rows until a reader asks for the rest."""
-Entry = str | ScoreEntry | Estimate | Count | PValue
+Entry = str | ScoreEntry | Estimate | Count | Dollars | PValue
 
 
 @dataclass(frozen=True, slots=True)
