@@ -10,7 +10,7 @@ from skillmix.report.figures import result as result_figures
 from skillmix.report.figures import scores as score_figures
 from skillmix.report.figures import skills as skill_figures
 from skillmix.report.figures.alternative_text import alternative_text
-from skillmix.report.figures.style import as_png, as_svg, house_style, laid_out, size_on_page
+from skillmix.report.figures.style import Region, as_png, as_svg, house_style, laid_out, panel_regions, size_on_page
 from skillmix.report.records import Report
 from skillmix.report.registry import Drawing, FigureSpec, Position, TableSpec, specs_in
 from skillmix.report.sections import SECTIONS, SectionId
@@ -37,6 +37,8 @@ class ReportFigure:
     """Width and height on the page, in pixels."""
     svg: bytes
     png: bytes
+    regions: tuple[Region, ...] = ()
+    """The panels, which a narrow page stacks."""
     is_detail: bool = False
 
 
@@ -107,6 +109,7 @@ def _drawn_figures(report: Report) -> tuple[list[_Placed], list[str]]:
                 size=size_on_page(figure),
                 svg=as_svg(figure, about=drawing.caption),
                 png=as_png(figure),
+                regions=panel_regions(figure),
                 is_detail=drawing.is_detail,
             )
             drawn.append((drawing.position, made))
