@@ -20,7 +20,8 @@ from typing import Any
 
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
 from skillmix.report.archive import Archive
-from skillmix.report.page import CLAIM_TITLES, claim_sentence
+from skillmix.report.main_result import CLAIM_TITLES
+from skillmix.report.page import claim_sentence
 from skillmix.report.records import by_key
 from skillmix.report.run_reading import RunReading, read_run
 from skillmix.runs.run import Run, open_run

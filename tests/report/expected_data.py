@@ -59,17 +59,69 @@ def lineage(case: Case) -> list[Row]:
 
 
 def paper_table(case: Case, name: str) -> list[Row]:
-    """The committed file again, without going through the package's layout."""
+    """The committed file again, without going through the package's layout, and this run's rows in the same columns."""
+    number = int(name.removeprefix("paper-table-"))
     file = resources.files("skillmix.data").joinpath("published.json")
-    told = json.loads(file.read_text(encoding="utf-8"))["tables"][name.removeprefix("paper-").replace("-", "_")]
+    told = json.loads(file.read_text(encoding="utf-8"))["tables"][f"table_{ {1: 10, 3: 11}.get(number, number) }"]
     over = [f"k = {k}" for k in told["k"]] if "k" in told else told["settings"]
-    names = [f"{o}, {m.replace('_', ' ')}" for o in over for m in told["metrics"]]
-    rows = []
+    metrics = [m for m in told["metrics"] if number not in (1, 3) or m != "all_skills"]
+    heads = ["model", "trained_on", *(["setting"] if number != 6 else []), *(["grader"] if number == 5 else [])]
+    rows: list[Row] = []
     for given in told["rows"]:
-        flat = [value for group in given["values"] for value in group]
-        heads = {h.replace("_", " "): given[h] for h in ("model", "setting", "grader", "trained_on") if h in given}
-        numbers = [float("nan") if v is None else v for v in flat]
-        rows.append({**heads, **dict(zip(names, numbers, strict=True))})
+        row: Row = {"model": given["model"], "source": "paper"}
+        row |= {h.replace("_", " "): given.get(h, "–") for h in heads if h != "model"}
+        for o, group in zip(over, given["values"], strict=True):
+            for m, value in zip(told["metrics"], group, strict=True):
+                if m in metrics:
+                    row[f"{o}, {m.replace('_', ' ')}"] = float("nan") if value is None else value
+        rows.append(row)
+    rows += _own_rows(case, number, [m.replace("_", " ") for m in metrics], over)
+    return [_with_ends(row, rows) for row in rows]
+
+
+def _own_rows(case: Case, number: int, metrics: list[str], over: list[str]) -> Iterable[Row]:
+    run = case.run
+    common = set(run.catalog.exclude.get("common", ()))
+    for student in run.students:
+        trained = run.trained_on(student) if student in run.models else "–"
+        head: Row = {"model": student, "source": run.name, "trained on": trained}
+        settings = ["train", "held-out", "all"] if number in (1, 3, 10, 11) else ["all"]
+        for setting in [s for s in settings if s in run.settings and (number != 4 or student in run.models)]:
+            for grader in run.graders if number == 5 else run.graders[:1]:
+                row = head | ({"setting": setting} if number != 6 else {}) | ({"grader": grader} if number == 5 else {})
+                for o in over:
+                    k = 5 if number == 6 else int(o.removeprefix("k = "))
+                    where = (student, grader, o if number == 6 else setting, k)
+                    only = (lambda c: not common & set(c.skills)) if number == 6 else None
+                    for metric in metrics:
+                        found = run.summary(where, metric, only) if k in run.ks else {}
+                        ends = zip(("", " low", " high"), ("value", "low", "high"), strict=True)
+                        row |= {f"{o}, {metric}{end}": found.get(field, float("nan")) for end, field in ends}
+                yield row
+
+
+def _with_ends(row: Row, rows: list[Row]) -> Row:
+    """The row with the columns of every row, in their order: ends of intervals where any row has them."""
+    names = max(rows, key=len)
+    known = {n for n in names if n in rows[0] or any(r.get(n, float("nan")) == r.get(n, float("nan")) for r in rows)}
+    return {name: row.get(name, float("nan")) for name in names if name in known}
+
+
+def calls_and_cost(case: Case) -> list[Row]:
+    """Every call of the journal, by role, name and model."""
+    calls = case.run.calls.assign(name=lambda c: c["grader"].fillna(c["student"]))
+    rows = []
+    for (stage, name, model), group in calls.groupby(["stage", "name", "model"]):
+        done = group[group["status"].eq("done")]
+        row: Row = {"name": name, "role": {"generate": "student", "grade": "grader"}[stage], "model": model}
+        row["calls"] = len(group)
+        for heading, column in (
+            ("input tokens", "input_tokens"),
+            ("output tokens", "output_tokens"),
+            ("US dollars", "cost_usd"),
+        ):
+            row[heading] = float("nan") if done[column].isna().any() else float(group[column].sum())
+        rows.append(row)
     return rows
 
 

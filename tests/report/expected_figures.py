@@ -1,6 +1,7 @@
 """What every figure draws, worked out a second time and held against the lines, bars and grids that were drawn."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from itertools import combinations as subsets
 from typing import Any
@@ -59,6 +60,20 @@ def metric_against_k(metric: str) -> Callable[[Figure, Case], None]:
                     assert ks == [k for k, w in zip(run.ks, wanted, strict=True) if "value" in w]
 
     return check
+
+
+def result(figure: Figure, case: Case) -> None:
+    """Full marks of every student in the cell that the title names."""
+    run = case.run
+    (axes,) = figure.axes
+    (words,) = re.findall(r"setting (\S+), grader (\S+)$", axes.get_title(loc="left"))
+    setting, grader = words
+    labels = [text.get_text() for text in figure.legends[0].get_texts()] if figure.legends else []
+    assert labels == run.students
+    for container, student in zip(axes.containers, run.students, strict=True):
+        wanted = [run.summary((student, grader, setting, k), "full marks") for k in run.ks]
+        assert_scores(container, wanted, student)
+        assert [round(x) for x, *_ in bars_with_ends(container)] == run.ks
 
 
 def saturation(figure: Figure, case: Case) -> None:
@@ -183,7 +198,8 @@ def skills_before_and_after(figure: Figure, case: Case) -> None:
                 if point is not None:
                     shown.setdefault(skill, []).append(point)
         rates.append({skill: mean(points) for skill, points in shown.items()})
-    both = sorted(rates[0].keys() & rates[1].keys(), key=lambda s: (rates[1][s] - rates[0][s], s))
+    different = [s for s in rates[0].keys() & rates[1].keys() if rates[0][s] != rates[1][s]]
+    both = sorted(different, key=lambda s: (rates[1][s] - rates[0][s], s))
     written = [tick.get_text() for tick in axes.get_yticklabels()]
     assert [name.rstrip("…") for name in written] == [
         s[: len(w.rstrip("…"))] for s, w in zip(both, written, strict=True)
@@ -230,6 +246,7 @@ def requested_and_unrequested(figure: Figure, case: Case) -> None:
 
 
 FIGURES: dict[str, Callable[[Figure, Case], None]] = {
+    "result": result,
     "full-marks": metric_against_k("full marks"),
     "skill-fraction": metric_against_k("skill fraction"),
     "saturation": saturation,

@@ -6,7 +6,7 @@ documented seed, by other code and with scipy's t quantiles; everything else is 
 
 from collections.abc import Callable
 
-from tests.report import expected_data, expected_graders, expected_scores
+from tests.report import expected_data, expected_graders, expected_result, expected_scores
 from tests.report.expected_scores import Case, Row
 
 TABLES: dict[str, Callable[[Case], list[Row]]] = {
@@ -28,9 +28,11 @@ TABLES: dict[str, Callable[[Case], list[Row]]] = {
     "graders-disagree-on": expected_graders.graders_disagree_on,
     "unreadable": expected_graders.unreadable,
     "where-the-time-went": expected_data.where_the_time_went,
+    "skills": expected_result.skills,
     "yield": expected_data.data_yield,
     "lineage": expected_data.lineage,
     "findings": expected_data.findings,
+    "calls-and-cost": expected_data.calls_and_cost,
 }
 
 

@@ -78,7 +78,7 @@ def test_a_click_on_a_value_leads_to_the_text_and_its_votes(browser: Any, folder
     wait(browser, "document.getElementById('list')?.dataset.state === 'done'")
 
     assert browser.execute_script("return document.getElementById('a').selectedOptions[0].text") == "base"
-    assert len(shown(browser, ".card")) == 8
+    assert len(shown(browser, ".card")) == 12
     assert any("Scripted words" in text for text in shown(browser, "blockquote"))
     browser.execute_script(
         "[...document.querySelectorAll('.actions button')].find((b) => b.textContent.startsWith('Votes')).click()"

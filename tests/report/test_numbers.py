@@ -15,6 +15,7 @@ from skillmix.scores.scoring import run_scores
 from tests.report.cases import Reported, reported, run_document
 from tests.report.conftest import inside
 from tests.report.expected_figures import FIGURES, check_figure
+from tests.report.expected_result import check_result
 from tests.report.expected_scores import Case, Row
 from tests.report.expected_tables import TABLES, expected
 from tests.report.second_run import SecondRun
@@ -76,6 +77,10 @@ def test_every_figure_of_every_report(any_report: Reported) -> None:
         check_figure(name, figure, any_report.case)
 
 
+def test_the_first_screen_of_every_report(any_report: Reported) -> None:
+    check_result(any_report.folder, any_report.case)
+
+
 def test_together_the_reports_hold_all_tables_and_figures_there_are(
     scripted: Reported, trained: Reported, by_code: Reported
 ) -> None:
@@ -97,7 +102,7 @@ def test_every_table_that_the_code_can_write_is_claimed() -> None:
 
     assert len(told) == len(names) > 10
     # The tables of one metric print the scores of the others; test_paper.py compares them with the run's own.
-    assert told - {"scores", "paper-", "metric-"} == set(TABLES)
+    assert told - {"scores", "paper-table-", "metric-"} == set(TABLES)
 
 
 def test_a_table_with_a_column_that_nobody_claims_is_found(scripted: Reported) -> None:

@@ -12,6 +12,9 @@ import pytest
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.report.archive import LARGEST, Chunks
+from skillmix.report.contents import Contents, PageSection
+from skillmix.report.page import index_page
+from skillmix.report.records import Report, SkillDefinition
 from skillmix.report.tables.formats import as_csv, as_markdown
 from skillmix.report.tables.latex import as_latex
 from skillmix.report.tables.table import Count, Estimate, ReportTable
@@ -57,9 +60,11 @@ def test_every_table_has_three_forms_and_every_figure_two(folder: Path) -> None:
 def test_every_table_and_figure_that_is_written_is_on_the_page_once(folder: Path) -> None:
     page = (folder / "index.html").read_text(encoding="utf-8")
     tables = [file.stem for file in (folder / "tables").glob("*.csv")]
-    figures = [f"figure-{file.stem}" for file in (folder / "figures").glob("*.svg")]
+    figures = [file.stem for file in (folder / "figures").glob("*.svg")]
 
-    assert sorted(re.findall(r'class="block[^"]*" id="([^"]+)"', page)) == sorted([*tables, *figures])
+    assert sorted(re.findall(r'href="tables/([^"]+)\.csv"', page)) == sorted(tables)
+    assert sorted(re.findall(r'class="block figure" id="figure-([^"]+)"', page)) == sorted(figures)
+    assert sorted(re.findall(r'<img[^>]* src="figures/([^"]+)\.svg"', page)) == sorted(figures)
 
 
 def test_pages_have_a_strict_policy_and_nothing_inline(folder: Path) -> None:
@@ -131,6 +136,19 @@ def test_untrusted_text_is_data_only(in_folder: Path) -> None:
     assert "\\u202e" in raw and "\\u0007" in raw
 
 
+def test_names_and_definitions_of_a_catalogue_are_escaped() -> None:
+    defined = SkillDefinition(EVIL, EVIL, EVIL, EVIL, "train")
+    table = ReportTable("t", "T", "Note.", ("skill",), ((EVIL,), ("plain",)))
+    section = PageSection("skills", "Skills", "Intro.", (table,))
+
+    page = index_page(Report(runs=(), cells=(), definitions={EVIL: defined}), Contents((section,), ()), [], EVIL)
+
+    assert "<script>window" not in page and "<img src=x" not in page and "49" not in page
+    assert page.count("&lt;script&gt;window.ran=1&lt;/script&gt;") >= 6
+    assert '<a class="defined" href="#skill-1" aria-describedby="skill-1-text">&lt;script' in page
+    assert "\u202e" not in page and "\x07" not in page
+
+
 def make_evil_run(folder: Path) -> None:
     grading = f"| metaphor | 1 |\n| topic | 1 |\n| sense | 1 |\n{EVIL}"
     line = {
@@ -153,10 +171,16 @@ def test_what_is_missing_is_said(in_folder: Path, capsys: pytest.CaptureFixture[
 
     told = json.loads(capsys.readouterr().out)
     page = Path(told["page"]).read_text(encoding="utf-8")
-    for words in ("No student has a lineage", "no text was graded by two", "no grader voted twice", "made no data set"):
+    for words in (
+        "No student has a lineage",
+        "no text was graded by two",
+        "no grader voted twice",
+        "It needs data sets",
+    ):
         assert any(words in gap for gap in told["missing"]), words
         assert words in page
-    assert page.count('<p class="verdict">no data</p>') == 6
+    assert "Six of six claims about learning cannot be judged: they need a base and students tuned on it" in page
+    assert page.count("The runs do not have") == 6
 
 
 def test_several_runs_stand_in_one_report(in_folder: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,8 @@ SUBSTITUTIONS: Final = tuple(
         (r"[^\s\"'`]*/bin/python[\d.]* -m skillmix", "python -m skillmix"),
         # Times and dates, as journals, exports and manifests write them.
         (r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)", "TIME"),
+        # When the calls of a run were made, as reports write it.
+        (r"\b\d{1,2} [A-Z][a-z]+ \d{4}, \d\d:\d\d( to ([^<]*, )?\d\d:\d\d)? UTC", "TIME"),
         # The line with which a step begins: when it comes, and the number of calls in it, depend on a timer.
         (r"^\S+: begins\b.*\n", ""),
         # Lines between the beginning and the end of a step, every 15 seconds.

@@ -51,6 +51,38 @@ def signed_with_interval(value: float | None, low: float | None, high: float | N
     return f"{signed(value)} [{signed(low)}, {signed(high)}]"
 
 
+def in_percent(value: float) -> str:
+    """A share as a whole percentage, rounded as `share` rounds it.
+
+    >>> in_percent(0.37), in_percent(-0.045), in_percent(1.0)
+    ('37', '−4', '100')
+    """
+    number = int(f"{value:.2f}".replace(".", ""))
+    return f"−{-number}" if number < 0 else str(number)
+
+
+def signed_points(value: float) -> str:
+    """A difference of shares in percentage points.
+
+    >>> signed_points(0.667), signed_points(-0.05), signed_points(0.0)
+    ('+67', '−5', '0')
+    """
+    text = in_percent(value)
+    return text if text.startswith("−") or text == "0" else f"+{text}"
+
+
+def points_interval(low: float | None, high: float | None, *, is_signed: bool = False) -> str:
+    """The ends of an interval as whole percentages, or nothing if there is no interval.
+
+    >>> points_interval(0.5, 0.83), points_interval(-0.1, 0.2, is_signed=True), points_interval(None, None)
+    ('50 to 83', '−10 to +20', '')
+    """
+    if low is None or high is None:
+        return ""
+    form = signed_points if is_signed else in_percent
+    return f"{form(low)} to {form(high)}"
+
+
 def p_value(value: float) -> str:
     """A p-value.
 

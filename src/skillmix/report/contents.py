@@ -6,18 +6,32 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
+from skillmix.report.figures import result as result_figures
 from skillmix.report.figures import scores as score_figures
 from skillmix.report.figures import skills as skill_figures
-from skillmix.report.figures.style import FigureStyle, as_pdf, as_png, as_svg, house_style, laid_out
+from skillmix.report.figures.alternative_text import alternative_text
+from skillmix.report.figures.style import (
+    FigureStyle,
+    Region,
+    as_pdf,
+    as_png,
+    as_svg,
+    house_style,
+    laid_out,
+    panel_regions,
+    size_on_page,
+)
 from skillmix.report.records import Report
 from skillmix.report.registry import Drawing, FigureSpec, Position, TableSpec, specs_in
 from skillmix.report.sections import SECTIONS, SectionId
-from skillmix.report.tables import comparisons, data, graders, templates, times
+from skillmix.report.tables import call_costs, comparisons, data, graders, published, skill_rates, templates, times
 from skillmix.report.tables import scores as score_tables
 from skillmix.report.tables.table import ReportTable
 
-TABLES: Final = specs_in(TableSpec, score_tables, comparisons, graders, data, templates, times)
-FIGURES: Final = specs_in(FigureSpec, score_figures, skill_figures)
+TABLES: Final = specs_in(
+    TableSpec, score_tables, comparisons, skill_rates, graders, data, templates, published, times, call_costs
+)
+FIGURES: Final = specs_in(FigureSpec, result_figures, score_figures, skill_figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +41,14 @@ class ReportFigure:
     name: str
     title: str
     caption: str
+    alternative: str
+    """The numbers of the figure in words."""
+    size: tuple[int, int]
+    """Width and height on the page, in pixels."""
     svg: bytes
     png: bytes
+    regions: tuple[Region, ...] = ()
+    """The panels, which a narrow page stacks."""
     is_detail: bool = False
 
 
@@ -91,8 +111,17 @@ def _drawn_figures(report: Report) -> tuple[list[_Placed], list[str]]:
                 gaps.append(f"{drawing.title}: {drawing.why_not}")
                 continue
             laid_out(figure)
-            files = as_svg(figure, about=drawing.caption), as_png(figure)
-            made = ReportFigure(drawing.name, drawing.title, drawing.caption, *files, is_detail=drawing.is_detail)
+            made = ReportFigure(
+                drawing.name,
+                drawing.title,
+                drawing.caption,
+                alternative=alternative_text(figure),
+                size=size_on_page(figure),
+                svg=as_svg(figure, about=drawing.caption),
+                png=as_png(figure),
+                regions=panel_regions(figure),
+                is_detail=drawing.is_detail,
+            )
             drawn.append((drawing.position, made))
     return drawn, gaps
 

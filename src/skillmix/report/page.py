@@ -1,26 +1,31 @@
 """The two HTML pages of a report, one with the findings and one with the texts; all text from outside is escaped."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from typing import Final
 
 from jinja2 import Environment, StrictUndefined
 
-from skillmix.catalog.novelty import ASSUMPTIONS
-from skillmix.grading.points import METRICS
-from skillmix.render.numbers import whole
+from skillmix.render.numbers import in_words, whole
 from skillmix.report.contents import Contents, ReportFigure
 from skillmix.report.finding_sentences import finding_sentence
+from skillmix.report.layout.glossary import TERMS
+from skillmix.report.layout.origin import period
+from skillmix.report.layout.table_views import PUBLISHED_BLOCK, Block, TableBlock, blocks_of
+from skillmix.report.main_result import CLAIM_TITLES, main_result
 from skillmix.report.records import Report, by_key
-from skillmix.report.sections import SECTIONS
-from skillmix.report.tables.table import Count, Estimate, PValue, ReportTable, ScoreEntry, Seconds
+from skillmix.report.sections import SECTIONS, SectionId
+from skillmix.report.tables.published import PAPER
+from skillmix.report.tables.table import Count, Dollars, Entry, Estimate, PValue, ScoreEntry, Seconds
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.claims import Claim
 from skillmix.scores.findings import Finding
 from skillmix.scores.format_effect import effect_between
 
-ASSETS: Final = ("report.css", "texts.js")
+ASSETS: Final = ("report.css", "page.js", "texts.js")
 # Characters that a browser acts on or a reader cannot see: controls, marks of direction, invisible letters.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
@@ -33,22 +38,61 @@ def asset(name: str) -> str:
     return resources.files("skillmix.report").joinpath("files").joinpath(name).read_text(encoding="utf-8")
 
 
-def index_page(report: Report, contents: Contents, gaps: Sequence[str]) -> str:
-    """The page with findings, tables and figures; it needs no script."""
+@dataclass(frozen=True, slots=True)
+class _ShownSection:
+    """A section with its tables and figures as blocks."""
+
+    id: str
+    title: str
+    intro: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _SkillName:
+    """A skill's name in a cell of a table, after the name of its run where there are several runs."""
+
+    before: str
+    name: str
+    id: str
+
+
+def index_page(report: Report, contents: Contents, gaps: Sequence[str], command: str) -> str:
+    """The page with the result, findings, tables and figures; it can be read without its script."""
     environment = _environment()
+    environment.globals["skill"] = partial(_skill_name, list(report.definitions), {run.name for run in report.runs})
+    sections = {s.id: _ShownSection(s.id, s.title, s.intro, tuple(blocks_of(s.items))) for s in contents.sections}
     return environment.from_string(asset("index.html")).render(
         report=report,
         title=_title(report),
-        glance=_glance(report),
+        result=main_result(report),
+        result_figure=next((b for b in _blocks(sections, "result") if isinstance(b, ReportFigure)), None),
         claims=_claims(report),
         missing_claims=missing_claims(report),
+        needs=_needs(report),
         findings=SECTIONS["findings"],
-        finding_items=[item for section in contents.sections if section.id == "findings" for item in section.items],
-        sections=[section for section in contents.sections if section.id != "findings"],
+        finding_blocks=_blocks(sections, "findings"),
+        sections=[section for name, section in sections.items() if name not in ("result", "findings", "runs")],
+        run_blocks=_blocks(sections, "runs"),
+        period=period,
+        has_times="time" in sections,
         gaps=gaps,
-        assumptions=ASSUMPTIONS,
-        metrics=METRICS.values(),
+        command=command,
+        terms=TERMS,
+        definitions=report.definitions.values(),
     )
+
+
+def _blocks(sections: Mapping[SectionId, _ShownSection], name: SectionId) -> tuple[Block, ...]:
+    return sections[name].blocks if name in sections else ()
+
+
+def _skill_name(names: Sequence[str], runs: Container[str], text: str) -> _SkillName | None:
+    """The skill that a cell names, with or without a run before it; None if it names something else."""
+    before, colon, name = text.partition(": ")
+    if before not in runs or name not in names:
+        before, colon, name = "", "", text
+    return _SkillName(before + colon, name, f"skill-{names.index(name) + 1}") if name in names else None
 
 
 def texts_page(report: Report) -> str:
@@ -59,6 +103,8 @@ def texts_page(report: Report) -> str:
 def _environment() -> Environment:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals["kind"] = _entry_kind
+    environment.globals["term"] = {term.name: term.id for term in TERMS}.get
+    environment.globals["is_ours"] = _is_ours
     environment.filters["visible"] = visible
     environment.filters["whole"] = whole
     return environment
@@ -79,11 +125,16 @@ def _entry_kind(entry: object) -> str:
         Estimate: "estimate",
         Count: "count",
         Seconds: "count",
+        Dollars: "count",
         PValue: "p",
-        ReportTable: "table",
         ReportFigure: "figure",
     }
     return kinds.get(type(entry), "words")
+
+
+def _is_ours(block: TableBlock, row: Sequence[Entry]) -> bool:
+    """Whether a row among published figures is one of these runs."""
+    return block.id == PUBLISHED_BLOCK and row[1] != PAPER
 
 
 def _claims(report: Report) -> list[tuple[str, list[tuple[Finding, str, str]]]]:
@@ -103,27 +154,6 @@ def _title(report: Report) -> str:
     return " and ".join(run.name for run in report.runs)
 
 
-def _glance(report: Report) -> list[tuple[str, str]]:
-    texts, graded = sum(r.texts for r in report.runs), sum(r.graded for r in report.runs)
-    combinations = {c.id for cell in report.cells for c in cell.combinations}
-    ks = report.ks
-    return [
-        (whole(texts), "texts" if graded == texts else f"texts, {whole(graded)} graded"),
-        (whole(len(combinations)), "combinations of skills and a topic"),
-        (whole(len(report.students)), "student" if len(report.students) == 1 else "students"),
-        (", ".join(report.graders) or "none", "grader" if len(report.graders) == 1 else "graders"),
-        (f"{ks[0]} to {ks[-1]}" if len(ks) > 1 else str(ks[0]) if ks else "–", "skills in one text"),
-    ]
-
-
-CLAIM_TITLES: Final[dict[Claim, str]] = {
-    "composition": "Texts that combine skills teach more than further practice of single skills",
-    "trained k": "Tuning lifts texts with train skills, with as many skills as trained on",
-    "held-out": "Tuning on train skills lifts texts with held-out skills",
-    "larger k": "Tuning on texts with few skills lifts texts with more skills than trained on",
-    "efficiency": "Skill-richer data teach more, with no more conversations",
-    "control": "Data with single skills alone do not teach composition",
-}
 _NEEDS: Final[dict[Claim, str]] = {
     "composition": "two students tuned on one base, one with k of 2 or more and one with k = 1 alone, both evaluated "
     "at k of 2 or more",
@@ -144,6 +174,17 @@ def claim_sentence(finding: Finding, cells: Mapping[CellKey, Cell]) -> str:
         words = effect.words(*students)
         notes += [f" At k = {c.k}, {words}."] if words else []
     return finding_sentence(finding) + "".join(notes)
+
+
+def _needs(report: Report) -> str:
+    """A line about the claims without data; empty if there is none."""
+    missing = missing_claims(report)
+    if not missing:
+        return ""
+    claims = f"{in_words(len(missing)).capitalize()} of {in_words(len(CLAIM_TITLES))} claims about learning"
+    if not report.lineages:
+        return f"{claims} cannot be judged: they need a base and students tuned on it, with a known training."
+    return f"{claims} cannot be judged: they need other students, settings or k."
 
 
 def missing_claims(report: Report) -> list[tuple[str, str]]:

@@ -5,11 +5,14 @@ from dataclasses import dataclass, field
 
 from skillmix.checkers.template_student import Form
 from skillmix.models.lineage import DatasetFacts, Lineage
+from skillmix.runs.finished.manifest import Invocations
+from skillmix.runs.reading.call_totals import CallTotals
 from skillmix.runs.seconds.kept_seconds import StepSeconds
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change
 from skillmix.scores.findings import Finding
 from skillmix.scores.graders import Disagreement, GraderAgreement, Readability, RoundAgreement
+from skillmix.scores.pairs import PairRow
 from skillmix.training.log import TrainingCurve
 
 
@@ -37,6 +40,14 @@ class RunFacts:
     """Settings that a step draws without some skills, each with those skills and exclude lists."""
     not_sent: tuple[str, ...] = ()
     """Parameters that a provider could not take."""
+    calls: tuple[CallTotals, ...] = ()
+    invocations: Invocations = field(default_factory=Invocations)
+    decoding: Mapping[str, str] = field(default_factory=dict)
+    """The sampling settings of students and graders, in words."""
+    train_seeds: Mapping[str, int] = field(default_factory=dict)
+    """The seed of each train step."""
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    """Content hashes of the catalogue and of prompt sets, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,29 @@ class TemplateBaseline:
     woven: Mapping[Form, float]
 
 
+@dataclass(frozen=True, slots=True)
+class SkillDefinition:
+    """A skill as its catalogue defines it."""
+
+    name: str
+    category: str
+    definition: str
+    example: str
+    side: str
+    """Its side of the partition: train, held-out, or neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPair:
+    """Two students of a run in one cell of the page's comparison."""
+
+    run: str
+    first: str
+    second: str
+    row: PairRow
+    """The second student minus the first; p is corrected over all rows of the run."""
+
+
 StudentKey = tuple[str, str]
 """Run and student."""
 
@@ -114,6 +148,8 @@ class Report:
     findings: tuple[Finding, ...] = ()
     changes: tuple[Change, ...] = ()
     """Every tuned student against its base."""
+    comparisons: tuple[ComparedPair, ...] = ()
+    """The pairs of students that the section "Compare" shows."""
     rounds: tuple[RoundAgreement, ...] = ()
     agreements: tuple[GraderAgreement, ...] = ()
     disagreements: Mapping[str, tuple[Disagreement, ...]] = field(default_factory=dict)
@@ -130,6 +166,8 @@ class Report:
     baselines: tuple[TemplateBaseline, ...] = ()
     """For runs on a catalogue that has clauses for the template student."""
     categories: Mapping[str, str] = field(default_factory=dict)
+    definitions: Mapping[str, SkillDefinition] = field(default_factory=dict)
+    """The drawn skills whose catalogue is at hand."""
     common_skills: frozenset[str] = frozenset()
     corpus_tokens: float = 2e12
     published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from skillmix.calls import Call, Reply
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
+from skillmix.experiment.experiment import Experiment
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import FULL_MARKS, Points
 from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts
@@ -14,7 +15,10 @@ from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
 from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, RunArchive
 from skillmix.report.cell_templates import cell_templates, template_baselines
 from skillmix.report.followed_examples import followed_examples
+from skillmix.report.layout.origin import decoding_in_words
 from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, Shown, TemplateBaseline
+from skillmix.runs.finished.manifest import read_invocations
+from skillmix.runs.reading.call_totals import CallTotals, call_totals
 from skillmix.runs.reading.graded_conversations import ConversationKey, graded_conversations, written_conversations
 from skillmix.runs.reading.judged_texts import JudgedText, judged_conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
@@ -109,6 +113,7 @@ class _ArchivedCalls:
     combinations: Mapping[str, Combination]
     evidence: Mapping[ConversationKey, CodeEvidence]
     graders_with_code: frozenset[str]
+    totals: tuple[CallTotals, ...]
 
 
 def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
@@ -129,7 +134,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
     contenders = [name for name in dict.fromkeys(c.key.student for c in cells) if has_settings(run, name)]
     not_sent = tuple(sorted(archived.counter.not_sent))
     return RunReading(
-        facts=replace(_facts(run, records, cells), rules=main, not_sent=not_sent),
+        facts=replace(_facts(run, records, cells), rules=main, not_sent=not_sent, calls=archived.totals),
         cells=cells,
         by_rules={name: cells_and_points[0] for name, cells_and_points in by_rules.items()},
         decided=points,
@@ -168,6 +173,7 @@ def _archived_calls(run: Run, archive: Archive) -> _ArchivedCalls:
     evidence: dict[ConversationKey, CodeEvidence] = {}
     with run.read() as journal:
         combinations = journal.combinations()
+        totals = tuple(call_totals(journal))
         texts = []
         for written in written_conversations(run, journal, combinations):
             archive.add_talk(written, journal, numbers)
@@ -184,7 +190,7 @@ def _archived_calls(run: Run, archive: Archive) -> _ArchivedCalls:
     if code is run.code:
         records = run.remember("records", lambda: records)
     with_code = frozenset(grader.name for grader in run.graders_with_code) if code else frozenset[str]()
-    return _ArchivedCalls(records, counter, numbers, combinations, evidence, with_code)
+    return _ArchivedCalls(records, counter, numbers, combinations, evidence, with_code, totals)
 
 
 def _evidence(run: Run, judged: JudgedText) -> CodeEvidence:
@@ -240,7 +246,23 @@ def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
             for cell in step.undrawn_cells(experiment.steps)
             if cell.exclude
         },
+        invocations=read_invocations(run.path),
+        decoding={} if run.is_imported else decoding_in_words(experiment),
+        train_seeds=_train_seeds(experiment),
+        hashes=_hashes(run),
     )
+
+
+def _train_seeds(experiment: Experiment) -> dict[str, int]:
+    """The seed of each train step; a step without one takes the seed of the experiment."""
+    seeds = {step.name: getattr(step, "seed", None) for step in experiment.steps if step.trains_model}
+    return {name: experiment.seed if seed is None else int(seed) for name, seed in seeds.items()}
+
+
+def _hashes(run: Run) -> dict[str, str]:
+    """The hashes that the run stored when it was made."""
+    stored = {"catalog": run.document.get("catalog_hash"), "prompts": run.document.get("prompts_hash")}
+    return {name: str(address) for name, address in stored.items() if address}
 
 
 def _shown(run: str, records: RunRecords, evidence: Mapping[ConversationKey, CodeEvidence]) -> list[Shown]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-SectionId = Literal["findings", "scores", "compare", "skills", "graders", "data", "time", "published"]
+SectionId = Literal["result", "findings", "scores", "compare", "skills", "graders", "data", "time", "published", "runs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +15,14 @@ class SectionHeading:
 
 
 SECTIONS: Final[dict[SectionId, SectionHeading]] = {
+    "result": SectionHeading("Result", "What the runs found, in one sentence."),
     "findings": SectionHeading(
         "Findings",
-        "Six claims about learning to combine skills, decided by lineage and by paired differences on the same "
-        "combinations, never by names.",
+        "Claims about learning to combine skills. The lineage of each student decides who is compared, on the "
+        "same combinations.",
     ),
     "scores": SectionHeading(
-        "Scores", "How often students combine k skills in one text. Click a value to read the texts behind it."
+        "Scores", "How often students combine k skills in one text. Select a value to read the texts behind it."
     ),
     "compare": SectionHeading(
         "Compare", "Any two students on the same combinations, whatever is known about their training."
@@ -32,7 +33,8 @@ SECTIONS: Final[dict[SectionId, SectionHeading]] = {
     "time": SectionHeading("Time", "What the steps took on the machines that ran them."),
     "published": SectionHeading(
         "Published figures",
-        "What the paper prints for its own models and graders: other models, and other words for the skills.",
+        "What the paper prints, beside these runs: other models and graders, and other words for the skills.",
     ),
+    "runs": SectionHeading("The runs", "What the runs are made of, and how to make this page again."),
 }
 """The sections in the order of the page."""

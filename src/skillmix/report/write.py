@@ -11,6 +11,8 @@ from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.steps import ReportStep
 from skillmix.models.lineage import trained_skill_sets
 from skillmix.report.archive import Archive
+from skillmix.report.layout.glossary import definitions_of
+from skillmix.report.layout.origin import experiment_files, reproducing_command
 from skillmix.report.records import Report, by_key
 from skillmix.report.run_reading import RunReading, read_run
 from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, replacing
@@ -36,6 +38,14 @@ class ReportOptions:
     """Whether figures are drawn, which takes most of the time of a small report."""
     style: str | None = None
     """A further style in which figures are drawn: `paper` or `slide`."""
+
+    @property
+    def words(self) -> list[str]:
+        """The options as the command line takes them."""
+        rules = ["--rules", self.rules] if self.rules else []
+        tokens = ["--tokens", f"{self.tokens:g}"] if self.tokens else []
+        switches = ["--published"] * self.published + ["--no-figures"] * (not self.figures)
+        return [*rules, *tokens, *switches]
 
     def over(self, step: ReportStep | None) -> "ReportOptions":
         """These options, completed by those of an experiment's report step."""
@@ -167,10 +177,12 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple
     for name, raw in styled_figures(made, STYLES[options.style]) if options.style else ():
         writer.raw(f"{options.style}/figures/{name}", raw)
     gaps = [*made.gaps, *contents.gaps]
-    writer.text("index.html", index_page(made, contents, gaps))
+    writer.text("index.html", index_page(made, contents, gaps, reproducing_command(runs, options.words)))
     writer.text("texts.html", texts_page(made))
     for name in ASSETS:
         writer.text(name, asset(name))
+    for name, content in experiment_files(runs):
+        writer.text(name, content)
     return sum(r.facts.texts for r in readings), gaps
 
 
@@ -181,6 +193,8 @@ def _published() -> dict[str, dict[str, object]]:
 
 
 def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report:
+    from skillmix.report.tables.comparisons import compared_pairs
+
     cells = tuple(cell for r in readings for cell in r.cells)
     agreements = {r.facts.name: grader_agreement(r.facts.name, r.decided) for r in readings}
     known = {c: combination for r in readings for c, combination in r.combinations.items()}
@@ -215,11 +229,15 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
         templates=tuple(t for r in readings for t in r.templates),
         baselines=tuple(b for r in readings for b in r.baselines),
         categories={skill.name: skill.category for catalog in catalogs for skill in catalog.skills},
+        definitions=definitions_of(
+            [(r.facts.name, r.catalog, r.facts.partition) for r in readings if r.catalog],
+            (skill for cell in cells for combination in cell.combinations for skill in combination.skills),
+        ),
         common_skills=frozenset(s for catalog in catalogs for s in catalog.exclude.get("common", ())),
         corpus_tokens=options.tokens or 2e12,
         published=_published() if options.published else {},
     )
-    return _with_gaps(report, readings)
+    return _with_gaps(replace(report, comparisons=tuple(compared_pairs(report))), readings)
 
 
 def _gaps_of_run(reading: RunReading) -> Iterator[str]:

@@ -46,7 +46,7 @@ DATASET: Final = Kind(
     is_dataset_folder,
     ("train.jsonl", "validation.jsonl", "rows.parquet", "README.md", "dataset_info.json", LINEAGE_FILE),
 )
-_PAGES: Final = ("index.html", "texts.html", "report.css", "texts.js")
+_PAGES: Final = ("index.html", "texts.html", "report.css", "page.js", "texts.js", "experiments/*.yaml")
 _TABLES: Final = ("tables/*.md", "tables/*.csv", "tables/*.json", "tables/*.tex")
 _FIGURES: Final = ("figures/*.svg", "figures/*.png")
 _STYLED: Final = tuple(f"{style}/figures/*.{ending}" for style in ("paper", "slide") for ending in ("pdf", "png"))

@@ -24,6 +24,7 @@ from skillmix.models.specs import announce_model, provider_of
 from skillmix.render.nearest import name_hint
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
+from skillmix.runs.finished.manifest import invocation_facts
 from skillmix.runs.planned_work import first_model_here
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
 from skillmix.runs.progress.time_left import Work
@@ -177,7 +178,8 @@ def _taken_at_once(steps: Sequence[Step], experiment: Experiment, catalog: Catal
 
 
 def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
-    run.note_invocation({"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()})
+    facts = {"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()}
+    run.note_invocation(facts | invocation_facts(run.experiment))
 
 
 def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:

@@ -1,6 +1,6 @@
 """Figures of scores against k."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from skillmix.scores.skills import saturation
 
 SATURATION_LEVEL = 0.10
 _FIGURE_2 = " The panel of the setting held-out has the layout of figure 2 of the paper (arXiv 2409.19808)."
-_NOTHING_GRADED = "No cell has a graded combination."
+_SEVERAL_K = "It needs graded texts at two k or more."
 
 
 @figures
@@ -35,15 +35,15 @@ def metrics_against_k(report: Report) -> Iterator[Drawing]:
             "points are shifted a little so that they do not overlap."
             + (_FIGURE_2 if metric.name == FULL_MARKS else ""),
             draw=partial(_metric_against_k, metric=metric.name),
-            why_not=_NOTHING_GRADED,
-            position=Position("scores", 90 + number if number else 10),
+            why_not=_SEVERAL_K,
+            position=Position("scores", 90 + number if number else 22),
         )
 
 
 def _metric_against_k(report: Report, metric: str) -> Figure | None:
     """A panel for each grader and setting, a line for each student, with 95 % intervals."""
     settings, graders = report.settings, report.graders
-    if not settings:
+    if not _has_several_k(report.cells):
         return None
     figure = new_figure(max(4.4, 3.4 * len(settings)), 0.6 + 2.9 * len(graders))
     panels = figure.subplots(len(graders), len(settings), sharey=True, squeeze=False)
@@ -62,6 +62,11 @@ def _metric_against_k(report: Report, metric: str) -> Figure | None:
             share_axis(axes, METRICS[metric].label if axes is row[0] else "")
     figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=min(4, len(lines)))
     return figure
+
+
+def _has_several_k(cells: Iterable[Cell]) -> bool:
+    """Whether a figure against k would show more than one point of a line."""
+    return len({c.key.k for c in cells if c.scores[FULL_MARKS].value is not None}) > 1
 
 
 def _line(axes: Axes, cells: list[Cell], metric: str, *, index: int, shift: float) -> ErrorbarContainer | None:
@@ -87,13 +92,13 @@ def _line(axes: Axes, cells: list[Cell], metric: str, *, index: int, shift: floa
     section="skills",
     order=20,
     caption="One try. Above the dashed line skills help each other; below it they hinder each other.",
-    why_not="No text is fully decided.",
+    why_not="It needs decided texts at two k or more.",
 )
 def observed_and_independent(report: Report) -> Figure | None:
     """One-try full marks beside the products of the skills' own rates."""
     students = report.students
     chosen = "all" if "all" in report.settings else (report.settings[0] if report.settings else None)
-    if chosen is None:
+    if chosen is None or not _has_several_k(c for c in report.cells if c.key.setting == chosen):
         return None
     figure = new_figure(max(4.4, 3.1 * len(students)), 3.4)
     panels = figure.subplots(1, len(students), sharey=True, squeeze=False)[0]
@@ -126,7 +131,7 @@ def observed_and_independent(report: Report) -> Figure | None:
     section="skills",
     order=10,
     caption="The largest k up to which full marks stay at or above .10.",
-    why_not=_NOTHING_GRADED,
+    why_not=_SEVERAL_K,
 )
 def saturation_points(report: Report) -> Figure | None:
     """The largest k that each student still manages."""
@@ -136,7 +141,7 @@ def saturation_points(report: Report) -> Figure | None:
             cells = report.cells_of(key, grader=report.graders[0], setting=setting)
             if cells:
                 rows.append((f"{students_label(report, key)}, {setting}", index, key, cells))
-    if not rows:
+    if not rows or not _has_several_k(report.cells):
         return None
     figure = new_figure(6.4, 1.2 + 0.3 * len(rows))
     axes = figure.subplots()
@@ -148,7 +153,7 @@ def saturation_points(report: Report) -> Figure | None:
         axes.plot(
             [reached.k_low, reached.k_high], [y, y], color=colour(index), lw=2.2, alpha=0.45, solid_capstyle="round"
         )
-        axes.plot([reached.k], [y], color=colour(index), marker=marker(index), ms=7, ls="")
+        axes.plot([reached.k], [y], color=colour(index), marker=marker(index), ms=7, ls="", label="largest k")
         if reached.k == reached.largest_tried:
             axes.annotate("or more", (reached.k, y), (7, 0), textcoords="offset points", va="center", color=FAINT)
     axes.set_yticks(range(len(rows)), [label for label, *_ in rows])
@@ -168,7 +173,7 @@ def saturation_points(report: Report) -> Figure | None:
     order=40,
     caption="Above the bound, a training corpus of that size cannot contain all the texts, if skills are independent "
     "in it.",
-    why_not="The catalogue has no list of common skills, or no combination drawn is without them.",
+    why_not="It needs two scores above .00 on combinations without the catalogue's common skills.",
 )
 def common_removed(report: Report) -> Figure | None:
     """Full marks without common skills, and the novelty bound."""
@@ -176,7 +181,7 @@ def common_removed(report: Report) -> Figure | None:
     if k is None or chosen is None or not chosen[0]:
         return None
     cells = [c for c in chosen[0] if c.scores[FULL_MARKS].value is not None]
-    if not cells:
+    if sum(bool(c.scores[FULL_MARKS].value) for c in cells) < 2:
         return None
     settings = list(dict.fromkeys(c.key.setting for c in cells))
     bound = novelty(k, report.corpus_tokens).expected_occurrences

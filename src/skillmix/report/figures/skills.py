@@ -10,13 +10,26 @@ from matplotlib.figure import Figure
 from skillmix.grading.points import FULL_MARKS
 from skillmix.models.lineage import short_name
 from skillmix.render.numbers import share
-from skillmix.report.figures.style import COLOURS, FAINT, INK, colour, error_bars, marker, new_figure, share_axis
+from skillmix.report.figures.style import (
+    COLOURS,
+    FAINT,
+    ON_DARK,
+    ON_LIGHT,
+    clipped,
+    colour,
+    error_bars,
+    marker,
+    new_figure,
+    share_axis,
+)
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import Drawing, Position, figure, figures
 from skillmix.report.tables.scores import students_label
 from skillmix.scores.skills import Rate, pair_rates, skill_rates
 
 _MOST_SKILLS_BY_NAME = 24
+_FEWEST_TEXTS = 5
+"""A map of pairs needs a pair that this many texts were asked for; shares of fewer texts are chance."""
 
 
 @figures
@@ -30,9 +43,10 @@ def before_and_after_figures(report: Report) -> Iterator[Drawing]:
         yield Drawing(
             name="skills-before-and-after" + (f"-{number + 1}" if number else ""),
             title=f"Skill by skill: {students_label(report, before)} and {students_label(report, after)}",
-            caption="Sorted by the difference between the two; all k and settings together.",
+            caption="Sorted by the difference between the two; all k and settings together. Skills that both students "
+            "show equally often are left out; the table of skills has them.",
             draw=partial(_skills_before_and_after, before=before, after=after),
-            why_not="The two students share no graded skill.",
+            why_not="It needs a skill that the two students show with different frequency.",
             position=position,
             is_detail=True,
         )
@@ -41,7 +55,8 @@ def before_and_after_figures(report: Report) -> Iterator[Drawing]:
 def _skills_before_and_after(report: Report, before: StudentKey, after: StudentKey) -> Figure | None:
     """How often each skill is shown when asked for, by one student and by another."""
     first, second = (skill_rates(report.cells_of(key, grader=report.graders[0])) for key in (before, after))
-    names = sorted(first.keys() & second.keys(), key=lambda n: (second[n].value - first[n].value, n))
+    both = [name for name in first.keys() & second.keys() if first[name].value != second[name].value]
+    names = sorted(both, key=lambda n: (second[n].value - first[n].value, n))
     if not names:
         return None
     figure = new_figure(7.2, 1.3 + 0.185 * len(names))
@@ -54,7 +69,7 @@ def _skills_before_and_after(report: Report, before: StudentKey, after: StudentK
         label = students_label(report, key)
         axes.plot(x, range(len(names)), color=colour(index), marker=marker(index), ls="", ms=4.5, label=label, zorder=2)
     size = 8 if len(names) > _MOST_SKILLS_BY_NAME else 9.5
-    axes.set_yticks(range(len(names)), [_clipped(name) for name in names], fontsize=size)
+    axes.set_yticks(range(len(names)), [clipped(name) for name in names], fontsize=size)
     axes.set_ylim(-0.8, len(names) - 0.2)
     axes.set_xlim(-0.03, 1.03)
     axes.set_xlabel("share of texts that show the skill when asked for, all k and settings")
@@ -73,7 +88,7 @@ def pair_figures(report: Report) -> Iterator[Drawing]:
             title=f"Pairs of skills: {students_label(report, key)}",
             caption="How often texts that were asked for two skills show both.",
             draw=partial(_pair_heat_map, key=key),
-            why_not="No text was asked for two skills.",
+            why_not=f"It needs a pair of skills that {_FEWEST_TEXTS} texts were asked for, and pairs that differ.",
             position=Position("skills", 70),
             is_detail=True,
         )
@@ -89,6 +104,8 @@ def _pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
     if by_category:
         pairs = _by_category(pairs, report)
         names = sorted({name for pair in pairs for name in pair})
+    if max(rate.asked for rate in pairs.values()) < _FEWEST_TEXTS or len({r.value for r in pairs.values()}) < 2:
+        return None
     grid = np.full((len(names), len(names)), np.nan)
     for (a, b), rate in pairs.items():
         i, j = sorted((names.index(a), names.index(b)), reverse=True)
@@ -100,11 +117,11 @@ def _pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
     if len(names) <= _MOST_SKILLS_BY_NAME:
         for (a, b), rate in pairs.items():
             i, j = sorted((names.index(a), names.index(b)), reverse=True)
-            ink = "white" if rate.value < 0.55 else INK
+            ink = ON_DARK if rate.value < 0.55 else ON_LIGHT
             axes.text(j, i, f"{share(rate.value)}\nn={rate.asked}", ha="center", va="center", color=ink, fontsize=7)
     small = 8 if len(names) <= _MOST_SKILLS_BY_NAME else 5
-    axes.set_xticks(range(len(names)), [_clipped(n) for n in names], rotation=45, ha="right", fontsize=small)
-    axes.set_yticks(range(len(names)), [_clipped(n) for n in names], fontsize=small)
+    axes.set_xticks(range(len(names)), [clipped(n) for n in names], rotation=45, ha="right", fontsize=small)
+    axes.set_yticks(range(len(names)), [clipped(n) for n in names], fontsize=small)
     axes.grid(visible=False)
     axes.set_title(f"{students_label(report, key)}" + (", skills by category" if by_category else ""))
     figure.colorbar(image, ax=axes, shrink=0.7, label="both shown, of texts that were to show both")
@@ -126,11 +143,11 @@ def _by_category(pairs: dict[tuple[str, str], Rate], report: Report) -> dict[tup
     section="skills",
     order=50,
     caption="Skills that code finds in a text, on average.",
-    why_not="Skills that were not asked for are known only where code grades (`rules:`).",
+    why_not="It needs texts that code grades (`rules:`), of two students or at two k.",
 )
 def requested_and_unrequested(report: Report) -> Figure | None:
     """Skills that code finds in a text, requested and not requested."""
-    if not report.shown:
+    if len(report.shown) < 2:
         return None
     students = list(dict.fromkeys((s.run, s.student) for s in report.shown))
     figure = new_figure(max(4.4, 3.1 * len(students)), 3.3)
@@ -160,13 +177,13 @@ def requested_and_unrequested(report: Report) -> Figure | None:
     section="data",
     order=40,
     caption="One point for each tuned student, one line for each mix of k in the training data.",
-    why_not="No student has a lineage that says how many conversations it was trained on.",
+    why_not="It needs two students with a lineage that says how many conversations they were trained on.",
 )
 def data_efficiency(report: Report) -> Figure | None:
     """Full marks against the number of training conversations."""
     setting = "all" if "all" in report.settings else (report.settings[0] if report.settings else None)
     sized = [k for k in report.students if k in report.lineages and report.lineages[k].rows is not None]
-    if not sized or setting is None:
+    if len(sized) < 2 or setting is None:
         return None
     ks = [k for k in report.ks if k >= 2] or report.ks
     figure = new_figure(max(4.4, 2.7 * len(ks)), 3.3)
@@ -208,12 +225,12 @@ def data_efficiency(report: Report) -> Figure | None:
     section="data",
     order=30,
     caption="The share of conversations written for a data set that had full marks; the numbers count them.",
-    why_not="The runs made no data set.",
+    why_not="It needs data sets with conversations of two k or more.",
 )
 def yield_per_k(report: Report) -> Figure | None:
     """The share of the conversations written for a data set that have full marks."""
     datasets = [(run, facts) for run, facts in report.datasets if facts.yields]
-    if not datasets:
+    if sum(len(facts.yields) for _, facts in datasets) < 2:
         return None
     figure = new_figure(5.4, 3.3)
     axes = figure.subplots()
@@ -237,11 +254,11 @@ def yield_per_k(report: Report) -> Figure | None:
     section="data",
     order=50,
     caption="Solid: loss on answers; dashed: loss on validation data; dotted: loss on replayed text.",
-    why_not="The runs trained nothing.",
+    why_not="It needs a training with two recorded steps or more.",
 )
 def training_curves(report: Report) -> Figure | None:
     """Loss against step for every trained model."""
-    if not report.curves:
+    if not any(len(series) > 1 for _, curve in report.curves for series in curve.series.values()):
         return None
     figure = new_figure(6.6, 3.5)
     axes = figure.subplots()
@@ -254,8 +271,3 @@ def training_curves(report: Report) -> Figure | None:
     axes.set_ylabel("loss")
     figure.legend(loc="outside lower center", ncols=3)
     return figure
-
-
-def _clipped(name: str, longest: int = 34) -> str:
-    printable = "".join(c if c.isprintable() else " " for c in name).replace("$", r"\$")
-    return printable if len(printable) <= longest else printable[: longest - 1] + "…"

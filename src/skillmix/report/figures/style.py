@@ -19,7 +19,27 @@ from skillmix.scores.cells import Score
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 INK: Final = "#1d2733"
-FAINT: Final = "#8a94a0"
+FAINT: Final = "#66717d"
+ON_DARK: Final = "#fdfdfd"
+ON_LIGHT: Final = "#1c2632"
+"""Ink on the coloured fields of a map, which keep their colours on a dark screen."""
+
+GRID: Final = "#e3e7ec"
+_DARK: Final = {
+    "#ffffff": "#171d24",
+    INK: "#e7ebef",
+    FAINT: "#9aa5b0",
+    GRID: "#2d3742",
+    "#cfd6de": "#4b5866",
+    "#0072B2": "#56a8e0",
+    "#D55E00": "#f0853d",
+    "#009E73": "#35c79b",
+    "#CC79A7": "#dd98be",
+    "#E69F00": "#f0b53d",
+    "#56B4E9": "#8fd0f5",
+    "#4D4D4D": "#b3b3b3",
+}
+"""The colours of a figure on a dark screen; the page and a downloaded figure follow the reader's preference."""
 
 _SETTINGS: Final[dict[Any, Any]] = {
     "axes.edgecolor": FAINT,
@@ -37,7 +57,7 @@ _SETTINGS: Final[dict[Any, Any]] = {
     "figure.facecolor": "white",
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
-    "grid.color": "#e3e7ec",
+    "grid.color": GRID,
     "grid.linewidth": 0.8,
     "legend.fontsize": 9,
     "legend.frameon": False,
@@ -135,12 +155,45 @@ def marker(index: int) -> str:
     return MARKERS[index % len(MARKERS)]
 
 
+def clipped(name: str, longest: int = 34) -> str:
+    """A name of limited length for a label, without characters that a figure cannot draw or would act on."""
+    printable = "".join(c if c.isprintable() else " " for c in name).replace("$", r"\$")
+    return printable if len(printable) <= longest else printable[: longest - 1] + "…"
+
+
 def share_axis(axes: Axes, label: str) -> None:
     """An axis of shares from 0 to 1."""
     axes.set_ylim(-0.03, 1.03)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     axes.set_yticklabels(["0", ".25", ".50", ".75", "1"])
     axes.set_ylabel(label)
+    # Panels can stand alone: a narrow page stacks them.
+    axes.tick_params(labelleft=True)
+
+
+Region = tuple[float, float, float, float]
+"""A part of a figure in the units of its SVG: left, top, width and height."""
+
+
+def panel_regions(figure: Figure) -> tuple[Region, ...]:
+    """The panels and the legend of a figure with several panels, which a narrow page stacks; nothing for one panel."""
+    panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+    if len(panels) < 2 or len(panels) < len(figure.axes):
+        return ()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    boxes = [axes.get_tightbbox(renderer) for axes in panels]
+    boxes += [legend.get_window_extent(renderer) for legend in figure.legends]
+    scale, height = 72 / figure.dpi, 72 * figure.get_size_inches()[1]
+    return tuple(
+        (
+            round(scale * box.x0 - 2, 1),
+            round(height - scale * box.y1 - 2, 1),
+            round(scale * box.width + 4, 1),
+            round(scale * box.height + 4, 1),
+        )
+        for box in boxes
+        if box is not None
+    )
 
 
 def laid_out(figure: Figure) -> Figure:
@@ -150,12 +203,29 @@ def laid_out(figure: Figure) -> Figure:
     return figure
 
 
+def size_on_page(figure: Figure) -> tuple[int, int]:
+    """Width and height in CSS pixels, of which an inch has 96."""
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    return width, height
+
+
 def as_svg(figure: Figure, *, about: str = "") -> bytes:
     """The figure as SVG, without a date."""
     out = io.BytesIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Description": about or None})
     # Matplotlib leaves blanks at the end of some lines.
-    return b"\n".join(line.rstrip() for line in out.getvalue().split(b"\n"))
+    lines = (line.rstrip() for line in out.getvalue().split(b"\n"))
+    return b"\n".join(lines).replace(b"</metadata>\n", b"</metadata>\n" + _dark_style(), 1)
+
+
+def _dark_style() -> bytes:
+    """The rules that give every drawn colour its dark counterpart; paper stays white."""
+    rules = [
+        f'[style*="{name}: {light.lower()}"] {{ {name}: {dark} !important }}'
+        for light, dark in _DARK.items()
+        for name in ("fill", "stroke")
+    ]
+    return f" <style>@media screen and (prefers-color-scheme: dark) {{ {' '.join(rules)} }}</style>\n".encode()
 
 
 def as_pdf(figure: Figure) -> bytes:

@@ -1,12 +1,13 @@
 """The panel "Compare": pairs of students of one run, side by side."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from skillmix.report.records import Report, RunFacts, by_key
+from skillmix.report.records import ComparedPair, Report, RunFacts, by_key
 from skillmix.report.registry import table
-from skillmix.report.tables.table import LONG, Count, Entry, PValue, ReportTable, estimate
+from skillmix.report.tables.table import Count, Entry, PValue, ReportTable, estimate
 from skillmix.scores.pairs import PairRow, compare_cells, with_corrected_p
 
 MOST_PAIRS: Final = 10
@@ -49,21 +50,22 @@ def _base(report: Report, run: RunFacts, student: str) -> str:
     return lineage.base if lineage else run.students.get(student, student)
 
 
-@table(section="compare", order=10)
-def pair_table(report: Report) -> ReportTable | None:
+def compared_pairs(report: Report) -> Iterator[ComparedPair]:
     """The chosen pairs of students of each run, by grader, setting and k."""
-    rows: list[tuple[Entry, ...]] = []
-    notes = [_NOTE]
     cells = by_key(report.cells)
     for run in report.runs:
         pairs = chosen_pairs(report, run)
         compared = [(pair, row) for pair in pairs.shown for row in compare_cells(run.name, *pair, cells)]
         corrected = with_corrected_p([row for _, row in compared])
-        rows += [
-            _entries(report.label(run.name, _name(pair)), row)
-            for (pair, _), row in zip(compared, corrected, strict=True)
-        ]
-        notes += _left_out(run, pairs)
+        for ((first, second), _), row in zip(compared, corrected, strict=True):
+            yield ComparedPair(run.name, first, second, row)
+
+
+@table(section="compare", order=10)
+def pair_table(report: Report) -> ReportTable | None:
+    """The chosen pairs of students of each run, by grader, setting and k."""
+    rows = [_entries(report.label(c.run, _name((c.first, c.second))), c.row) for c in report.comparisons]
+    notes = [_NOTE, *(note for run in report.runs for note in _left_out(run, chosen_pairs(report, run)))]
     if not rows:
         return None
     return ReportTable(
@@ -75,7 +77,6 @@ def pair_table(report: Report) -> ReportTable | None:
             *("wins", "ties", "losses", "combinations", "still needed"),
         ),
         rows=tuple(rows),
-        is_detail=len(rows) > LONG,
     )
 
 

@@ -1,10 +1,8 @@
-"""Tables of data sets, lineages and the numbers of the paper."""
-
-from collections.abc import Mapping
+"""Tables of data sets and lineages."""
 
 from skillmix.models.lineage import short_name
 from skillmix.report.records import Report
-from skillmix.report.registry import table, tables
+from skillmix.report.registry import table
 from skillmix.report.tables.table import Count, Entry, Estimate, ReportTable
 
 
@@ -75,41 +73,3 @@ def _data_name(report: Report, run: str, address: str) -> str:
         return address
     where, name = next((maker for maker in makers if maker[0] == run), makers[0])
     return name if len(report.runs) == 1 else f"{where}: {name}"
-
-
-@tables(section="published", order=10)
-def paper_tables(report: Report) -> list[ReportTable]:
-    """The numbers that the paper prints; it gives no intervals."""
-    return [_paper_table(number, printed) for number, printed in report.published.items() if "rows" in printed]
-
-
-def _paper_table(number: str, printed: Mapping[str, object]) -> ReportTable:
-    metrics = [str(m).replace("_", " ") for m in _list(printed["metrics"])]
-    above = [f"k = {k}" for k in _list(printed.get("k"))] or [str(s) for s in _list(printed.get("settings"))]
-    heads = ["model", "setting", "grader", "trained on"]
-    given = [h for h in heads if any(h.replace(" ", "_") in _dict(row) for row in _list(printed["rows"]))]
-    rows: list[tuple[Entry, ...]] = []
-    for row in map(_dict, _list(printed["rows"])):
-        values = [Estimate(_float(v)) for group in _list(row["values"]) for v in _list(group)]
-        rows.append((*(str(row.get(h.replace(" ", "_"), "–")) for h in given), *values))
-    return ReportTable(
-        name=f"paper-{number.replace('_', '-')}",
-        title=f"Published: {number.replace('_', ' ')} of arXiv 2409.19808",
-        note=str(printed["caption"]),
-        columns=(*given, *(m for _ in above for m in metrics)),
-        rows=tuple(rows),
-        groups=(("", len(given)), *((o, len(metrics)) for o in above)),
-        is_detail=True,
-    )
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _dict(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _float(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

@@ -102,7 +102,6 @@ def loss_table(report: Report) -> ReportTable:
             "not there",
         ),
         rows=tuple(rows),
-        is_detail=len(rows) > LONG,
     )
 
 

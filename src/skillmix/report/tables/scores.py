@@ -11,7 +11,7 @@ from skillmix.models.lineage import short_name
 from skillmix.render.numbers import expectation
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import table, tables
-from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable, estimate, score_entry
+from skillmix.report.tables.table import Count, Entry, Estimate, ReportTable, estimate, score_entry
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
@@ -31,6 +31,9 @@ _FURTHER_NOTE: Final = (
     "whatever skills they show; refusals do not count. Full marks among valid: the share of these texts with full "
     "marks, one try, with a 95 % bootstrap interval over combinations. Cut: texts whose reply ended at the token limit."
 )
+_NOISE_ELSEWHERE: Final = (
+    "Some differences are within noise; the table of tuned students against their bases names them."
+)
 _FULL: Final = METRICS[FULL_MARKS].label
 _FURTHER_COLUMNS: Final = (f"woven {_FULL}", "format valid", f"{_FULL} among valid", "cut")
 
@@ -47,6 +50,9 @@ def setting_tables(report: Report) -> Iterator[ReportTable]:
                 name=f"scores-{setting}{suffix}",
                 title=f"Scores, setting {setting}" + (", all metrics" if suffix else ""),
                 is_detail=bool(suffix),
+                family="scores",
+                part=setting,
+                page_note=_NOISE_ELSEWHERE if _noise(report, setting) else "",
             )
 
 
@@ -153,7 +159,6 @@ def change_table(report: Report) -> ReportTable | None:
             "format",
         ),
         rows=tuple(rows),
-        is_detail=len(rows) > LONG,
     )
 
 
@@ -201,8 +206,10 @@ def grader_table(report: Report) -> ReportTable | None:
         name="graders-side-by-side",
         title="The same texts under several graders",
         note=f"{_as_in_paper('table 5')} {_NOTE}",
+        page_note=_as_in_paper("table 5"),
         columns=("student", "setting", "grader", *(_MAIN_LABELS * len(ks))),
         rows=tuple(rows),
+        is_detail=True,
         groups=(("", 3), *((f"k = {k}", len(_MAIN)) for k in ks)),
     )
 
@@ -228,6 +235,7 @@ def efficiency_table(report: Report) -> ReportTable | None:
         name="data-efficiency",
         title=f"Data efficiency, setting {setting}",
         note=f"{_as_in_paper('table 4')} Conversations counts each conversation of the data sets once. {_NOTE}",
+        page_note=f"{_as_in_paper('table 4')} Conversations counts each conversation of the data sets once.",
         columns=("student", "trained on", "conversations", *(_MAIN_LABELS * len(ks))),
         rows=tuple(rows),
         groups=(("", 3), *((f"k = {k}", len(_MAIN)) for k in ks)),
@@ -306,6 +314,7 @@ def seen_table(report: Report) -> ReportTable | None:
         name="seen-and-reserved",
         title="Skill sets seen in training, and skill sets kept back",
         note=f"Seen: skill sets that training data may contain; kept back: skill sets in no training data. {_NOTE}",
+        page_note="Seen: skill sets that training data may contain; kept back: skill sets in no training data.",
         columns=("student", "grader", "setting", "k", *(_MAIN_LABELS * 2)),
         rows=tuple(rows),
         groups=(("", 4), ("seen", len(_MAIN)), ("kept back", len(_MAIN))),
@@ -352,6 +361,7 @@ def rules_table(report: Report) -> ReportTable | None:
         name="rules-side-by-side",
         title=f"Full marks by rules: {' and '.join(names)}",
         note=f"The same texts and votes under several rules; the difference is {names[1]} minus {names[0]}. {_NOTE}",
+        page_note=f"The same texts and votes under several rules; the difference is {names[1]} minus {names[0]}.",
         columns=("student", "grader", "setting", "k", *names, "difference"),
         rows=tuple(rows),
         is_detail=True,

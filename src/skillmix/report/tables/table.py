@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from skillmix.render.numbers import p_value, share, share_with_interval, signed, signed_with_interval, whole
+from skillmix.render.numbers import dollars, p_value, share, share_with_interval, signed, signed_with_interval, whole
 from skillmix.render.wording import plural
 from skillmix.scores.cells import Cell, Score
 
@@ -39,6 +39,13 @@ class ScoreEntry:
         if score.cut:
             warnings.append(f"{score.cut} cut")
         return tuple(warnings)
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What is incomplete; the page has failures of format and cut replies in columns of their own."""
+        score = self.score
+        gaps = [f"{score.complete}/{score.combinations} complete"] if score.complete < score.combinations else []
+        return (*gaps, *([f"{score.ungraded} ungraded"] if score.ungraded else []))
 
     @property
     def shade(self) -> int:
@@ -93,6 +100,18 @@ class Seconds:
 
 
 @dataclass(frozen=True, slots=True)
+class Dollars:
+    """An amount in US dollars; None is unknown."""
+
+    value: float | None
+
+    @property
+    def text(self) -> str:
+        """The printed form."""
+        return dollars(self.value)
+
+
+@dataclass(frozen=True, slots=True)
 class PValue:
     """A p-value."""
 
@@ -113,8 +132,8 @@ def estimate(
 
 
 LONG: Final = 16
-"""The page folds longer tables away."""
-Entry = str | ScoreEntry | Estimate | Count | Seconds | PValue
+"""The page folds longer tables away, or shows their first rows until a reader asks for the rest."""
+Entry = str | ScoreEntry | Estimate | Count | Seconds | Dollars | PValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +149,12 @@ class ReportTable:
     """Whether the page folds the table away."""
     groups: tuple[tuple[str, int], ...] = field(default=())
     """Headings over several columns, each with the number of columns."""
+    family: str = ""
+    """Tables of one family share a block of the page."""
+    part: str = ""
+    """What the table is called within its family."""
+    page_note: str | None = None
+    """The note on the page, whose glossary explains the terms; None if it is the same note."""
 
     @property
     def numeric(self) -> list[bool]:
