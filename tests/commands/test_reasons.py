@@ -20,6 +20,11 @@ NAMED = ("grade-text", "verifiable", "--skills", "anaphora", "--topic", "Sourdou
 STOCK = "scripted:student?skill=0.5&length=0.5&empty=0.1&refusal=0.1"
 
 
+def unwrapped(page: str, indent: int = 4) -> list[str]:
+    """The lines of a page, joined with those that continue them."""
+    return page.replace("\n" + indent * " ", " ").splitlines()
+
+
 def graded(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, *options: str) -> str:
     give_input(monkeypatch, text.encode())
     status, out, _ = run(capsys, *NAMED, *options)
@@ -34,7 +39,7 @@ def test_grade_text_says_why_in_json(capsys: pytest.CaptureFixture[str], monkeyp
 
     assert list(printed) == [
         *("points", "problem", "notes", "scores", "woven_full_marks"),
-        *("evidence", "woven", "reasons", "unrequested"),
+        *("evidence", "woven", "reasons", "grader_words", "unrequested"),
     ]
     assert printed["reasons"] == {
         "anaphora": ANAPHORA,
@@ -48,7 +53,7 @@ def test_grade_text_says_why_on_the_terminal_once(
 ) -> None:
     out = graded(capsys, monkeypatch, "The bread, the loaf, the oven, the dough.")
 
-    assert out.splitlines()[:4] == [
+    assert unwrapped(out)[:4] == [
         f"anaphora: 0  {ANAPHORA}",
         "topic: 1",
         "sense: 0  most of it has no finite verb",
@@ -65,7 +70,7 @@ def test_words_that_show_a_named_skill_stand_beside_the_reason(
     out = graded(capsys, monkeypatch, text)
 
     assert out.startswith("anaphora: 0  “Every anaphora needs")
-    assert out.splitlines()[0].endswith('”; it names the skill "anaphora"')
+    assert unwrapped(out)[0].endswith('”; it names the skill "anaphora"')
 
 
 def test_a_model_is_not_given_the_reasons_of_code(
@@ -114,7 +119,8 @@ def test_texts_show_the_reasons(in_folder: Path, capsys: pytest.CaptureFixture[s
     rows = json.loads(as_json)
     reasons = [(name, reason) for row in rows for name, reason in row["reasons"].items()]
     assert len(rows) == 40 and len(reasons) > 40
-    assert all(f"  - {name}: {reason}\n" in page + "\n" for name, reason in reasons)
+    assert {f"- {name}: {reason}" for name, reason in reasons} <= {line.strip() for line in unwrapped(page, indent=6)}
+    assert max(map(len, page.splitlines())) <= 102
 
 
 def test_exported_texts_hold_the_reasons(in_folder: Path) -> None:

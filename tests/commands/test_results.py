@@ -29,7 +29,7 @@ def test_the_example_run_from_import_to_export(capsys: pytest.CaptureFixture[str
     assert sum(score["format_failures"] for score in full.values()) == 4
 
     _, table, _ = run(capsys, "scores", "demo", "--rules", "paper")
-    assert "| tuned   | careful | imported |  3 | 1.00 [.34, 1.00] |" in table
+    assert "| tuned   | 1.00 [.44, 1.00] | 1.00 [.44, 1.00] | 1.00 [.34, 1.00] |" in table
 
     status, path, _ = run(capsys, "export", "demo", "--what", "votes")
     assert status == 0
@@ -43,7 +43,7 @@ def test_cut_replies_are_a_warning_of_scores_and_a_column_of_exports(
     make_world(in_folder, "world", rates, settings=["all"], k=[1], combinations=20, generations=1)
     capsys.readouterr()
 
-    _, table, warnings = run(capsys, "scores", "world")
+    _, table, warnings = run(capsys, "scores", "world", "--wide")
     _, as_json, also = run(capsys, "scores", "world", "--json")
     run(capsys, "export", "world", "--what", "texts")
     run(capsys, "export", "world", "--what", "calls")

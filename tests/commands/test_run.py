@@ -12,6 +12,7 @@ import yaml
 
 from skillmix.commands import main
 from skillmix.experiment.costs import Price
+from tests.commands.command_line import run
 
 
 def experiment(folder: Path, *, grader: str, has_report: bool = False, stage: str = "evaluate") -> Path:
@@ -82,3 +83,29 @@ def test_with_json_standard_output_is_json_alone(in_folder: Path, capsys: pytest
     assert {row["student"] for row in json.loads(printed.out)} == {"base"}
     assert "cost: " in printed.err
     assert "try next" not in printed.err
+
+
+def test_calls_found_are_those_of_the_step_and_count_once_in_the_sum(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = {"stage": "evaluate", "students": ["s"], "settings": ["train"], "k": [1], "combinations": 5}
+    document = {
+        "name": "steps",
+        "students": {"s": {"model": "scripted:student"}},
+        "graders": {name: {"model": "scripted:grader", "rounds": 1} for name in ("g", "h")},
+        "steps": [
+            {"name": "one", **shared, "graders": ["g"], "generations": 1},
+            {"name": "two", **shared, "graders": ["h"], "generations": 1},
+        ],
+    }
+    (in_folder / "steps.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    _, _, first = run(capsys, "run", "steps.yaml")
+    (in_folder / "runs/steps/finished.json").unlink()
+    _, _, again = run(capsys, "run", "steps.yaml")
+
+    # Two turns and a vote of each grader on five texts; the second step finds the turns of the first.
+    assert "one: 15 calls made, 0 found" in first and "two: 5 calls made, 10 found" in first
+    assert "cost: 20 calls made, 0 found" in first
+    assert "one: 0 calls made, 15 found" in again and "two: 0 calls made, 15 found" in again
+    assert "cost: 0 calls made, 20 found" in again

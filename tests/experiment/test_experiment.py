@@ -9,6 +9,7 @@ import yaml
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of, load_experiment, with_changes
 from skillmix.experiment.steps import EvaluateStep
+from skillmix.prompts.files import shipped_prompt_sets
 
 EVALUATION = """
 name: held-out-check
@@ -68,9 +69,9 @@ def test_rounds_of_data_and_training_parse() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sed": 1}, "sed: Extra inputs"),
-        ({"name": "Bad Name"}, "name: String should match"),
-        ({"steps": [{"name": "x", "stage": "dance"}]}, "steps.1"),
+        ({"sed": 1}, 'sed: there is no such key. Did you mean "seed"'),
+        ({"name": "Bad Name"}, "name: 'Bad Name' may have only small letters"),
+        ({"steps": [{"name": "x", "stage": "dance"}]}, "steps.x.stage: 'dance' is not one of evaluate,"),
         ({"graders": {"gpt": {"model": "openai:x", "rounds": 2}}}, "rounds must be odd"),
         ({"graders": {"gpt": {"model": "openai:x", "temperature": 0}}}, "temperature 0 are one round"),
         ({"graders": {"gpt": {"model": "rules:", "rounds": 3}}}, "rules: votes once"),
@@ -106,8 +107,8 @@ def test_an_empty_list_in_a_step_is_refused_with_its_keys(step: int, key: str) -
 
     document["steps"][step][key] = []
 
-    stage = document["steps"][step]["stage"]
-    with pytest.raises(UserError, match=rf"steps\.{step + 1}\.{stage}\.{key}: the list is empty") as caught:
+    name, stage = document["steps"][step]["name"], document["steps"][step]["stage"]
+    with pytest.raises(UserError, match=rf"steps\.{name}\.{key}: the list is empty") as caught:
         experiment_of(document, source="test.yaml")
     assert f"{stage} step: name, stage, " in str(caught.value.hint)
 
@@ -129,7 +130,7 @@ def test_the_hint_for_a_wrong_key_names_the_keys_of_its_section(path: list[str |
         section = section[part]
     section["colour"] = "red"
 
-    with pytest.raises(UserError, match="colour: Extra inputs") as caught:
+    with pytest.raises(UserError, match="colour: there is no such key") as caught:
         experiment_of(document, source="test.yaml")
 
     assert str(caught.value.hint).startswith(hint)
@@ -161,6 +162,66 @@ def test_all_faults_are_reported_at_once() -> None:
         parsed(EVALUATION, sed=1, name="Bad Name", budget={"max_calls": "many"})
 
     assert "3 faults" in caught.value.message
+
+
+MANY_FAULTS = """
+name: Bad Name
+sed: 3
+catalog: papr
+exclude: [metafor]
+prompts: standart
+students:
+  weak: {model: "scriptd:student", temperature: -1}
+  strong: {model: "scripted:student", promts: standard}
+graders:
+  judge: {model: "scripted:grader", rounds: 2}
+  other: {model: "openai:x", key: [sk-abc]}
+budget: {max_calls: many}
+steps:
+  - {name: eval, stage: evaluate, students: [weak, stong], graders: [juge], combination: 30, settings: [heldout]}
+  - {name: tune, stage: trian, base: weak}
+  - {name: more, stage: evaluate, students: ["step:tune"], graders: [judge]}
+  - {stage: report, published: maybe}
+"""
+
+
+def test_faults_of_every_kind_come_at_once_in_our_words() -> None:
+    with pytest.raises(UserError) as caught:
+        experiment_of(yaml.safe_load(MANY_FAULTS), source="test.yaml", checks_outside=True)
+
+    subject, *faults = caught.value.message.splitlines()
+    assert subject == "test.yaml has 17 faults:"
+    assert [fault.strip() for fault in faults] == [
+        "name: 'Bad Name' may have only small letters, digits, dots, dashes and underscores",
+        "students.weak.temperature: -1 is below 0.0",
+        'students.strong.promts: there is no such key. Did you mean "prompts"?',
+        "graders.judge: rounds must be odd, not 2",
+        "graders.other.key: the value is not text; quote it",
+        "budget.max_calls: 'many' is not a whole number",
+        "steps.eval.settings.1: 'heldout' is not one of train, held-out, all. Did you mean \"held-out\"?",
+        'steps.eval.combination: there is no such key. Did you mean "combinations"?',
+        "steps.tune.stage: 'trian' is not one of evaluate, generate, grade, dataset, train, report. Did you mean "
+        '"train"?',
+        "steps.4.name: this key is missing",
+        "steps.4.published: 'maybe' is not true or false",
+        'sed: there is no such key. Did you mean "seed"?',
+        "students.weak: 'scriptd:student' is not a model. Did you mean \"scripted\"? Specs start with one of: openai, "
+        "anthropic, local, bundled, scripted, rules.",
+        "steps.eval: there is no student 'stong'. Did you mean \"strong\"?",
+        "steps.eval: there is no grader 'juge'. Did you mean \"judge\"?",
+        "catalog: There is no catalogue 'papr'. Did you mean \"paper\"? Shipped: paper, verifiable. Or give a folder "
+        "with skills.yaml, topics.yaml and partitions.yaml.",
+        "prompts: There is no prompt set 'standart'. Did you mean \"standard\"? Shipped: "
+        + ", ".join(shipped_prompt_sets())
+        + ". Or give a folder that has generate-1.txt.",
+    ]
+    assert "sk-abc" not in caught.value.message
+
+
+@pytest.mark.parametrize("document", [None, 3, [], "text", {"steps": 3}, {"steps": [3]}, {"students": []}, {3: 4}])
+def test_a_document_of_any_form_gets_an_error(document: object) -> None:
+    with pytest.raises(UserError):
+        experiment_of(document, source="test.yaml")
 
 
 @pytest.mark.parametrize(

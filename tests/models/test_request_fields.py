@@ -85,11 +85,11 @@ def document(**student: Any) -> dict[str, Any]:
     ("student", "expected"),
     [
         ({"model": "openai:m", "extra": {"model": "n"}}, r"students\.s\.extra: model belongs to the setting model"),
-        ({"model": "openai:m", "extra": "low"}, r"students\.s\.extra: Input should be a valid dictionary"),
+        ({"model": "openai:m", "extra": "low"}, r"students\.s\.extra: the value has no keys"),
         ({"model": "openai:m", "system": ""}, r"students\.s\.system: the text is empty"),
-        ({"model": "openai:m", "system": ["a"]}, r"students\.s\.system: Input should be a valid string"),
+        ({"model": "openai:m", "system": ["a"]}, r"students\.s\.system: the value is not text"),
         ({"model": "local:m", "extra": {"seed": False}}, r"needs its seeds"),
-        ({"model": "openai:m", "extras": {}}, r"students\.s\.extras: Extra inputs are not permitted"),
+        ({"model": "openai:m", "extras": {}}, r'students\.s\.extras: there is no such key. Did you mean "extra"'),
     ],
 )
 def test_an_experiment_file_names_the_fault_and_its_location(student: dict[str, Any], expected: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.report.tables.latex import as_latex, escaped
-from skillmix.report.tables.table import Count, Estimate, ReportTable, ScoreEntry
+from skillmix.report.tables.latex import Marks, as_latex, escaped
+from skillmix.report.tables.table import Count, Entry, Estimate, ReportTable, ScoreEntry
 from skillmix.scores.cells import Score
 from tests.report.cases import Reported
 
@@ -32,7 +32,7 @@ def compiled(pdflatex: str, tables: list[Path], folder: Path) -> str:
     """The log of a document with these tables, each on a page of its own; it must come to its end."""
     inputs = "\n".join(f"\\input{{{table}}}\\clearpage" for table in tables)
     packages = "\\usepackage{booktabs}\\usepackage{graphicx}"
-    document = f"\\documentclass{{article}}{packages}\\begin{{document}}\n{inputs}\n\\end{{document}}\n"
+    document = f"\\documentclass[twocolumn]{{article}}{packages}\\begin{{document}}\n{inputs}\n\\end{{document}}\n"
     (folder / "tables.tex").write_text(document, encoding="ascii")
     command = [pdflatex, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "tables.tex"]
     made = subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=120)
@@ -43,10 +43,12 @@ def compiled(pdflatex: str, tables: list[Path], folder: Path) -> str:
 
 def test_every_table_of_every_report_compiles_and_fits(any_report: Reported, pdflatex: str, tmp_path: Path) -> None:
     tables = sorted((any_report.folder / "tables").glob("*.tex"))
+    for_paper = sorted((any_report.folder / "paper").glob("*.tex"))
 
-    log = compiled(pdflatex, tables, tmp_path)
+    log = compiled(pdflatex, [*tables, *for_paper], tmp_path)
 
     assert len(tables) == len(any_report.tables)
+    assert [file.stem for file in for_paper] == ["all-skills", "full-marks", "skill-fraction"]
     assert "Overfull \\hbox" not in log
     assert "Float too large" not in log
     assert (tmp_path / "tables.pdf").stat().st_size > 10_000
@@ -62,7 +64,45 @@ def test_whatever_stands_in_a_name_is_printed_and_not_acted_on(pdflatex: str, tm
     log = compiled(pdflatex, [tmp_path / "nasty.tex"], tmp_path)
 
     assert "Missing character" not in log
-    assert "\\input" not in text and text.count("\\end{tabular}") == 2  # the table, and its score
+    assert "\\input" not in text and text.count("\\end{tabular}") == 1
+
+
+def score(value: float, complete: int = 10) -> Score:
+    return Score(value, value - 0.1, value + 0.1, value, value, 10, complete, 0, 0, value, None, None)
+
+
+def test_each_row_is_one_line_with_the_best_score_in_bold_and_signs_explained() -> None:
+    best, worse, only = score(0.8), score(0.4), score(0.6, complete=7)
+    rows = (
+        ("train", "base", ScoreEntry(worse)),
+        ("train", "tuned", ScoreEntry(best)),
+        ("all", "base", ScoreEntry(only)),
+    )
+    table = ReportTable("t", "Scores", "Note.", ("setting", "student", "k = 1"), rows)
+
+    lines = as_latex(table, Marks({id(best): "$^{*}$"}, "A star: better.")).splitlines()
+
+    assert lines[lines.index("\\midrule") + 1 : lines.index("\\bottomrule")] == [
+        "train & base & .40 {\\scriptsize {[}.30, .50{]}} \\\\",
+        " & tuned & \\textbf{.80}$^{*}$ {\\scriptsize {[}.70, .90{]}} \\\\",
+        "\\addlinespace",
+        "all & base & .60\\ensuremath{^\\circ} {\\scriptsize {[}.50, .70{]}} \\\\",
+    ]
+    assert "\\begin{table}" in lines
+    (note,) = [line for line in lines if line.startswith("\\parbox")]
+    assert note.index("Note.") < note.index("Bold:") < note.index("A star: better.") < note.index("not graded")
+
+
+def test_a_table_wider_than_a_column_takes_the_page() -> None:
+    rows: tuple[tuple[Entry, ...], ...] = tuple(
+        (f"student {n}", *(ScoreEntry(score(0.5)) for _ in range(5))) for n in range(3)
+    )
+    columns = ("student", *(f"k = {k}" for k in range(1, 6)))
+
+    text = as_latex(ReportTable("wide", "Wide", "Note.", columns, rows))
+
+    assert text.count("\\begin{table*}") == text.count("\\end{table*}") == 1
+    assert "\\textbf" not in text  # equal scores
 
 
 def test_a_long_table_goes_on_under_its_number() -> None:

@@ -10,7 +10,7 @@ from skillmix.grading.answers import AnswerStatus
 from skillmix.grading.points import METRICS, Points
 from skillmix.scores.cells import Cell, CellKey, CellScore, summarise
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, wilson_interval
-from skillmix.scores.table import cut_lines, score_table
+from skillmix.scores.table import cut_lines, wide_table
 
 ALL = (True,) * 5
 """Two skills, topic, sense and length."""
@@ -138,7 +138,7 @@ def test_the_table_shows_full_marks_among_valid_texts_and_cut_replies() -> None:
     full = row("s", cell_of(*[texts] * 20))
     by_metric = [CellScore(**{**asdict(full), "metric": metric}) for metric in METRICS]
 
-    header, _, line = score_table(by_metric).splitlines()
+    header, _, line = wide_table(by_metric).splitlines()
 
     cells = dict(zip(header.split("|"), line.split("|"), strict=True))
     shown = {name.strip(): value.strip() for name, value in cells.items()}

@@ -16,7 +16,7 @@ from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.reading.texts import run_texts
 from skillmix.runs.rules_grader import judge_of
 from skillmix.scores.scoring import run_scores
-from skillmix.scores.table import score_table
+from skillmix.scores.table import wide_table
 from skillmix.steps.run import run_experiment
 
 
@@ -62,7 +62,7 @@ def test_templates_have_full_marks_and_no_woven_ones_and_a_model_leaves_woven_un
     assert [code[k].value for k in (1, 2, 3)] == [1.0, 1.0, 1.0]
     assert [code[k].woven for k in (2, 3)] == [0.0, 0.0]
     assert {score.woven for score in scores if score.grader == "model"} == {None}
-    table = score_table(run_scores("templates"))
+    table = wide_table(run_scores("templates"))
     assert "woven full marks" in table
     assert ".00 [.00, .24]" in table
 

@@ -8,6 +8,7 @@ from typing import Final, Literal, get_args
 from skillmix.catalog.names import before_parenthesis, fold_name
 from skillmix.errors import UserError
 from skillmix.hashing import ranked, short_id
+from skillmix.render.nearest import name_hint
 
 RESERVED_NAMES: Final = ("topic", "sense", "length")
 """Names of the three criteria besides the skills, as every output spells them."""
@@ -123,8 +124,12 @@ class Catalog:
             f"No skill named {name!r} in catalogue {self.name!r}."
             if not matches
             else f"{name!r} is the short form of {len(matches)} skills.",
-            hint=_nearest_hint(folded, [s.name for s in (matches or self.skills)], "skillmix catalog"),
+            hint=name_hint(name, [s.name for s in (matches or self.skills)], otherwise=self._lists_them),
         )
+
+    @property
+    def _lists_them(self) -> str:
+        return f"`skillmix catalog {self.name}` lists them."
 
     def topic(self, name: str) -> str:
         """The topic with this name, in the catalog's spelling."""
@@ -133,7 +138,7 @@ class Catalog:
                 return topic
         raise UserError(
             f"No topic named {name!r} in catalogue {self.name!r}.",
-            hint=_nearest_hint(fold_name(name), self.topics, "skillmix catalog"),
+            hint=name_hint(name, self.topics, otherwise=self._lists_them),
         )
 
     def partition(self, name: str | None = None) -> Partition:
@@ -147,7 +152,8 @@ class Catalog:
             return _RANDOM_PARTITIONS[kind](self, int(seed))
         known = [p.name for p in self.partitions] + [f"{kind}:SEED" for kind in _RANDOM_PARTITIONS]
         raise UserError(
-            f"No partition named {wanted!r} in catalogue {self.name!r}.", hint=f"Known: {', '.join(known)}."
+            f"No partition named {wanted!r} in catalogue {self.name!r}.",
+            hint=name_hint(wanted, known, otherwise=f"Known: {', '.join(known)}."),
         )
 
     def excluded(self, names: Iterable[str]) -> frozenset[str]:
@@ -167,12 +173,6 @@ class Catalog:
     def pools(self, *, partition: str | None = None, exclude: Sequence[str] = ()) -> list[tuple[Setting, Side]]:
         """The pool of every setting."""
         return [(setting, self.pool(setting, partition=partition, exclude=exclude)) for setting in SETTINGS]
-
-
-def _nearest_hint(folded: str, names: Sequence[str], command: str) -> str:
-    words = set(folded.split())
-    near = [name for name in names if words & set(fold_name(name).split())][:5]
-    return f"Did you mean: {'; '.join(near)}?" if near else f"`{command}` lists them."
 
 
 def _random_skills(catalog: Catalog, seed: int) -> Partition:

@@ -9,8 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 from skillmix.catalog.catalog import RESERVED_NAMES, Catalog, EntailedPair, Partition, Side, Skill, WovenRule
 from skillmix.catalog.names import fold_name
+from skillmix.catalog.validation import Fault, fault_words
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError, faults_error
+from skillmix.render.nearest import name_hint
 
 SHIPPED = Path(str(files("skillmix"))) / "data"
 """The folder of the package's own catalogs and prompt sets."""
@@ -110,8 +112,12 @@ def load_catalog(name: str) -> Catalog:
     if not folder.is_dir():
         raise UserError(
             f"There is no catalogue {name!r}.",
-            hint=f"Shipped: {', '.join(shipped_catalogs())}. "
-            "Or give a folder with skills.yaml, topics.yaml and partitions.yaml.",
+            hint=name_hint(
+                name,
+                shipped_catalogs(),
+                otherwise=f"Shipped: {', '.join(shipped_catalogs())}. "
+                "Or give a folder with skills.yaml, topics.yaml and partitions.yaml.",
+            ),
         )
     return _build(name if is_shipped else folder.resolve().name, folder)
 
@@ -156,7 +162,7 @@ def _validated(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
     except UserError as error:
         faults.append(f"{path.name}: {error.message.removeprefix(f'{path} ')}")
     except ValidationError as error:
-        faults += [f"{path.name}{_location(e['loc'])}: {_explained(e['type'], e['msg'])}" for e in error.errors()]
+        faults += [f"{path.name}{_location(e['loc'])}: {_explained(e)}" for e in error.errors()]
     return None
 
 
@@ -165,12 +171,11 @@ def _location(location: Sequence[int | str]) -> str:
     return "".join(f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in location)
 
 
-def _explained(kind: str, message: str) -> str:
-    if kind == "string_pattern_mismatch":
+def _explained(fault: Fault) -> str:
+    if fault["type"] == "string_pattern_mismatch":
         return "must be one line of text without outer blanks, ';' or '|', and not empty"
-    return {"missing": "is missing", "extra_forbidden": "is not a known key"}.get(
-        kind, message[0].lower() + message[1:]
-    )
+    known = {"missing": "is missing", "extra_forbidden": "is not a known key"}
+    return known.get(fault["type"]) or fault_words(fault)
 
 
 def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:

@@ -14,14 +14,15 @@ from signal import SIGINT
 
 from skillmix import __version__
 from skillmix.commands import catalog, dataset, imports, models, one_text, report, results, run, train
-from skillmix.commands.shared_options import Command
+from skillmix.commands.shared_options import Command, CommandParser
 from skillmix.commands.signals import ending_like_ctrl_c
 from skillmix.errors import UserError, visible
+from skillmix.render.terminal import wrapped
 
 
 def parser_of_all() -> argparse.ArgumentParser:
     """The parser of the command line, with every command."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="skillmix",
         description="Measure whether a chat model can combine language skills, and teach it to.",
     )
@@ -35,7 +36,9 @@ def parser_of_all() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, print its errors and return its exit status."""
     _prepare_streams()
-    options = parser_of_all().parse_args(arguments)
+    options, unknown = parser_of_all().parse_known_args(arguments)
+    if unknown:
+        options.parser.refuse(unknown)
     command: Command = options.command
     try:
         with ending_like_ctrl_c():
@@ -43,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return status
     except UserError as error:
-        print(f"error: {visible(error.message)}", file=sys.stderr)
+        print(wrapped(f"error: {visible(error.message)}", indent=4), file=sys.stderr)
         if error.hint:
-            print(f"hint: {visible(error.hint)}", file=sys.stderr)
+            print(wrapped(f"hint: {visible(error.hint)}", indent=2), file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader of our output is gone, as with `| head`, so no message could reach it.

@@ -1,12 +1,13 @@
 """Commands about a catalog: `catalog`, `combinations` and `novelty`."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from skillmix.commands.shared_options import Commands, add_catalog_options, add_command, catalog_name
 from skillmix.commands.streams import print_json
+from skillmix.render.terminal import wrapped
 
 if TYPE_CHECKING:
     from skillmix.catalog.catalog import Catalog, Setting, Side
@@ -66,7 +67,7 @@ def combinations(options: argparse.Namespace) -> int:
     if options.json:
         return print_json([combination_json(combination) for combination in drawn])
     for combination in drawn:
-        print(f"{combination.id}  {combination.topic}: {'; '.join(combination.skills)}")
+        print(wrapped(f"{combination.id}  {combination.topic}: {'; '.join(combination.skills)}", indent=18))
     return 0
 
 
@@ -169,7 +170,6 @@ def catalog_page(catalog: "Catalog", *, shipped: Sequence[str]) -> str:
     from skillmix.render.markdown import markdown_table
 
     categories = len({skill.category for skill in catalog.skills})
-    skills = [[s.category, s.name, s.definition] for s in sorted(catalog.skills, key=lambda s: s.category)]
     partitions = [
         [
             p.name,
@@ -181,14 +181,24 @@ def catalog_page(catalog: "Catalog", *, shipped: Sequence[str]) -> str:
     return "\n\n".join(
         [
             f"{catalog.name}: {len(catalog.skills)} skills in {categories} categories, {len(catalog.topics)} topics",
-            markdown_table(["category", "skill", "definition"], skills),
+            *_skills_by_category(catalog),
             markdown_table(header, partitions, right=frozenset({1, 2, 3, 4})),
             *_entailed_part(catalog),
-            f"Default partition: {catalog.default_partition}. Exclude lists: {', '.join(catalog.exclude) or 'none'}.",
-            f"Topics: {'; '.join(catalog.topics)}",
+            wrapped(
+                f"Default partition: {catalog.default_partition}. "
+                f"Exclude lists: {', '.join(catalog.exclude) or 'none'}."
+            ),
+            wrapped(f"Topics: {'; '.join(catalog.topics)}", indent=2),
             f"Shipped catalogues: {', '.join(shipped)}",
         ]
     )
+
+
+def _skills_by_category(catalog: "Catalog") -> Iterator[str]:
+    """A paragraph for each category, with a line for each skill."""
+    for category in sorted({skill.category for skill in catalog.skills}):
+        skills = [f"{s.name}: {' '.join(s.definition.split())}" for s in catalog.skills if s.category == category]
+        yield "\n".join([f"{category}:", *("  " + wrapped(skill, indent=6) for skill in skills)])
 
 
 def _entailed_part(catalog: "Catalog") -> list[str]:
@@ -213,7 +223,7 @@ def novelty_page(bound: "Novelty", inputs: "NoveltyInputs", assumptions: Sequenc
         if bound.expected_occurrences < 1
         else "No ratio is above 1, so at this k the bound says nothing about new texts."
     )
-    return "\n".join(
+    lines = "\n".join(
         [
             expectation(bound.expected_occurrences),
             f"is the most often that one combination of {skills} and a topic can be expected in a corpus of "
@@ -225,3 +235,4 @@ def novelty_page(bound: "Novelty", inputs: "NoveltyInputs", assumptions: Sequenc
             *(f"- {assumption}" for assumption in assumptions),
         ]
     )
+    return wrapped(lines, indent=2)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from skillmix.commands.shared_options import Commands, add_command
 from skillmix.commands.streams import print_json
+from skillmix.render.terminal import wrapped
 
 if TYPE_CHECKING:
     from skillmix.models.bundled import BundledModel
@@ -23,10 +24,11 @@ def models(options: argparse.Namespace) -> int:
     if options.json:
         return print_json(listed.as_json())
     for provider, about in listed.providers.items():
-        print(f"{provider:<10} {about}")
+        print(wrapped(f"{provider:<10} {about}", indent=11))
     for model in listed.bundled:
         where = f"in {model.folder}" if model.folder else f"fetched at first use ({model.download_mb} MB)"
-        print(f"\n{model.spec}: {model.about}, {model.licence}, from {model.package}; {where}")
+        facts = f"{model.spec}: {model.about}, {model.licence}, from {model.package}; {where}"
+        print(f"\n{wrapped(facts, indent=2)}")
     return 0
 
 

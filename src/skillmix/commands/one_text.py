@@ -2,13 +2,15 @@
 
 import argparse
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from skillmix.commands.shared_options import Commands, add_catalog_options, add_command, catalog_name
-from skillmix.commands.streams import grounds, print_json, standard_input
+from skillmix.commands.streams import print_json, standard_input
 from skillmix.errors import UserError
+from skillmix.render.grounds import grounds
+from skillmix.render.terminal import wrapped
 
 if TYPE_CHECKING:
     from skillmix.calls import Outcome, Reply, Request, Subject
@@ -93,8 +95,10 @@ def grade_text(options: argparse.Namespace) -> int:
     evidence, woven = graded.evidence(), graded.woven()
     for criterion, point in zip(graded.rubric.criteria, graded.points, strict=True):
         name = criterion.name
-        shown = grounds(evidence.get(name), graded.reasons.get(name), woven=woven.get(name))
-        print(f"{name}: {'undecided' if point is None else int(point)}" + (f"  {shown}" if shown else ""))
+        words = graded.grader_words.get(name) if point is False else None
+        shown = grounds(evidence.get(name), graded.reasons.get(name), woven=woven.get(name), grader_words=words)
+        earned = "undecided" if point is None else int(point)
+        print(wrapped(f"{name}: {earned}" + (f"  {shown}" if shown else ""), indent=4))
     for note in graded.reading.notes:
         if note not in graded.reasons.values():
             print(f"note: {note}")
@@ -189,6 +193,8 @@ class GradedText:
     """What code found, if code was a grader."""
     reasons: Mapping[str, str]
     """Why code denied a point, by criterion."""
+    grader_words: Mapping[str, str] = field(default_factory=dict)
+    """What the model wrote about each criterion, where it wrote more than a point."""
 
     def as_json(self) -> dict[str, object]:
         """The documented form of `grade-text --json`."""
@@ -203,6 +209,7 @@ class GradedText:
             "evidence": self.evidence(),
             "woven": self.woven() if self.verdict else None,
             "reasons": dict(self.reasons),
+            "grader_words": dict(self.grader_words),
             "unrequested": list(self.verdict.unrequested) if self.verdict else None,
         }
 
@@ -232,6 +239,7 @@ def graded_text(
     """
     from skillmix.calls import Subject
     from skillmix.grading.answers import plain_answer
+    from skillmix.grading.grader_words import words_about
     from skillmix.grading.points import decide_points
     from skillmix.grading.reader import read_grades
     from skillmix.grading.reasons import reasons_of
@@ -253,6 +261,7 @@ def graded_text(
         prompts.grader_file(variant)
     rubric = rubric_of(combination.skills, combination.topic, phrases=prompts.phrases)
     verdict = None
+    grader_words: dict[str, str] = {}
     if uses_code(grader):
         verdict = RulesGrader(catalog).verdict(answer.text, skills=combination.skills, topic=combination.topic)
     asked = asked_model(grader)
@@ -265,12 +274,14 @@ def graded_text(
         subject = Subject(combination, prompts.criteria(combination), answer.text)
         reply = _reply_to(_grading_request(asked, prompt, subject, seed=seed))
         reading = read_grades(rubric, reply.text, text=answer.text)
+        about = {c.name: words_about(rubric, index, reply.text) for index, c in enumerate(rubric.criteria)}
+        grader_words = {name: words for name, words in about.items() if words}
         if verdict is not None:
             reading = with_verdict(reading, combination.skills, verdict)
     points = decide_points(rubric, answer, [reading], rounds=1, rules=chosen)
     denials = applicable_reasons(verdict, is_alone=asked is None) if verdict else {}
     reasons = reasons_of(points, combination.skills, answer, chosen, denials)
-    return GradedText(rubric, reading, points, verdict, reasons)
+    return GradedText(rubric, reading, points, verdict, reasons, grader_words)
 
 
 _MAX_TOKENS: Final = 1024

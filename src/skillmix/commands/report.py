@@ -17,6 +17,11 @@ def add_parsers(commands: Commands) -> None:
         "--tokens", type=above_zero, metavar="N", help="corpus size for the novelty bound (default 2e12)"
     )
     parser.add_argument("--no-figures", action="store_true", help="write only pages and tables")
+    parser.add_argument(
+        "--style",
+        choices=("paper", "slide"),
+        help="also draw the figures for a paper (as wide as a column or a page) or for slides, as PDF and PNG",
+    )
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: report/ in the run's folder")
 
 
@@ -29,6 +34,7 @@ def report(options: argparse.Namespace) -> int:
         published=options.published,
         tokens=options.tokens,
         figures=not options.no_figures,
+        style=options.style,
     )
     written = report(options.targets, output=options.output, options=report_options)
     if options.json:

@@ -2,19 +2,25 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from skillmix.commands.shared_options import Commands, add_command, positive
-from skillmix.commands.streams import grounds, print_json, print_notes, score_rows
-from skillmix.render.numbers import share
+from skillmix.commands.streams import METRIC_NAMES, print_json, print_notes, print_scores, score_rows
+from skillmix.render.grounds import CUT, grounds, point_line
+from skillmix.render.numbers import share, whole
+from skillmix.render.terminal import side_by_side, wrapped
 from skillmix.render.untrusted import one_line
 
 if TYPE_CHECKING:
+    from skillmix.runs.reading.denials import GradedText
     from skillmix.runs.reading.texts import TextRow
-    from skillmix.scores.pairs import DifferingTexts
+    from skillmix.runs.run import Run
+    from skillmix.scores.pairs import BestText, DifferingTexts
+
+    DenialWords = Mapping[GradedText, Mapping[str, str]]
 
 
 def add_parsers(commands: Commands) -> None:
@@ -24,6 +30,8 @@ def add_parsers(commands: Commands) -> None:
     parser = add_command(commands, "scores", scores)
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--rules", help="default or paper (default: the run's own)")
+    parser.add_argument("--metric", default="full_marks", choices=METRIC_NAMES, help="default: full_marks")
+    parser.add_argument("--wide", action="store_true", help="print every metric and count, one row for each k")
     parser.add_argument(
         "--sets", action="store_true", help="add rows for reserved and for seen skill sets of train skills"
     )
@@ -32,8 +40,9 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("first", metavar="A", help="a student of the run")
     parser.add_argument("second", metavar="B", help="another student; differences are B minus A")
-    parser.add_argument("--metric", default="full_marks", help="full_marks, all_skills or skill_fraction")
+    parser.add_argument("--metric", default="full_marks", choices=METRIC_NAMES, help="default: full_marks")
     parser.add_argument("--rules", help="default or paper (default: the run's own)")
+    parser.add_argument("--wide", action="store_true", help="print every column")
     parser.add_argument(
         "--texts", type=positive, metavar="N", help="also show N combinations on which A and B differ, with their texts"
     )
@@ -43,12 +52,13 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--n", type=positive, default=10, help="number of texts (default 10)")
     parser.add_argument("--student", help="only texts of this student")
     parser.add_argument("--k", type=positive, help="only texts with this number of skills")
+    parser.add_argument("--worst", action="store_true", help="show texts with the fewest points first")
 
     parser = add_command(commands, "export", export, has_json=False)
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--what", choices=("texts", "votes", "calls"), required=True)
     parser.add_argument("--format", choices=("jsonl", "parquet"), default="jsonl")
-    parser.add_argument("--rules", default="default", help="default or paper")
+    parser.add_argument("--rules", help="default or paper (default: the run's own)")
     parser.add_argument("--output", type=Path, help="default: a file in the run's folder")
 
 
@@ -59,8 +69,8 @@ def status(options: argparse.Namespace) -> int:
     status = run_status(options.run)
     if options.json:
         return print_json(status.as_json())
-    print(f"calls: {status.done} done, {status.missing} missing, {status.failed} failed")
-    print(f"unreadable gradings: {status.unreadable}")
+    print(f"calls: {whole(status.done)} done, {whole(status.missing)} missing, {whole(status.failed)} failed")
+    print(f"unreadable gradings: {whole(status.unreadable)}")
     print(f"cost: {status.cost_usd:.2f} US dollars" if status.cost_usd else "cost: unknown or none")
     return 0
 
@@ -77,57 +87,108 @@ def scores(options: argparse.Namespace) -> int:
     ungraded = students_without_scores(run, scores)
     print_notes(f"the texts of {student} have no gradings yet, and are in no row" for student in ungraded)
     print_notes(scored.notes)
-    from skillmix.scores.table import NOTE, change_note, cut_lines, score_table, set_table, trained_note
+    from skillmix.scores.table import change_note, cut_lines, set_table, trained_note
 
     for line in cut_lines(scores):
         print(f"cut: {line}", file=sys.stderr)
     if options.json:
         return print_json(score_rows(scores, by_sets=options.sets))
     if scores:
-        print(score_table(scores))
-        print(f"\n{NOTE}")
+        print_scores(scores, run=options.run, metric=options.metric, wide=options.wide)
     for part in (change_note(scored.changes), set_table(scores), trained_note(scores)):
         if part:
-            print(f"\n{part}")
+            print(f"\n{part if part.startswith('|') else wrapped(part, indent=2)}")
     return 0
 
 
 def compare(options: argparse.Namespace) -> int:
     """Compare two students of a run on the combinations that both have complete."""
-    from skillmix.scores.pairs import compare_students, comparison_note, comparison_table
-
-    comparison = compare_students(
-        options.run, options.first, options.second, metric=options.metric, rules=options.rules
+    from skillmix.runs.run import open_run
+    from skillmix.scores.pairs import (
+        STILL_NEEDED,
+        compare_students,
+        comparison_note,
+        comparison_table,
+        comparison_title,
     )
+
+    run = open_run(options.run)
+    comparison = compare_students(run, options.first, options.second, metric=options.metric, rules=options.rules)
     shown = comparison.texts[: options.texts or 0]
     if options.json:
         return print_json({**asdict(comparison), "texts": [asdict(pair) for pair in shown]})
-    print(comparison_table(comparison))
-    print(f"\n{comparison_note(comparison)}")
-    if options.texts:
-        print(f"\n{len(shown)} of the {len(comparison.texts)} combinations on which they differ:")
-        print("\n\n".join(map(_both_texts, shown)))
+    print(f"{comparison_title(comparison)}:\n\n{comparison_table(comparison, wide=options.wide)}")
+    print(f"\n{wrapped(comparison_note(comparison))}" + (f"\n{STILL_NEEDED}" if options.wide else ""))
+    differing = len(comparison.texts)
+    if shown:
+        print(f"\n{len(shown)} of the {differing} combinations on which they differ; * marks points that differ:\n")
+        print("\n\n".join(_both_texts(pair, _words_on_pairs(run, shown)) for pair in shown))
+    else:
+        print(f"More: --texts 3 shows texts of the {differing} combinations on which they differ; --wide; --json")
     return 0
 
 
-def _both_texts(pair: "DifferingTexts") -> str:
-    """A combination with the best text of each student, for a terminal."""
-    lines = [f"{pair.grader}, {pair.setting}, k = {pair.k}: {'; '.join(pair.skills)} on {pair.topic}"]
+def _words_on_pairs(run: "Run", pairs: "Sequence[DifferingTexts]") -> "DenialWords":
+    """What graders wrote about the points that they denied."""
+    from skillmix.runs.reading.denials import GradedText, denial_words
+
+    denied = {
+        GradedText(best.student, pair.combination, best.generation, pair.grader): _without_reason(best)
+        for pair in pairs
+        for best in (pair.first, pair.second)
+    }
+    return denial_words(run, denied)
+
+
+def _without_reason(text: "BestText | TextRow") -> set[str]:
+    """The criteria whose point is denied without a reason of code."""
+    return {name for name, point in text.points.items() if point is False and name not in text.reasons}
+
+
+def _both_texts(pair: "DifferingTexts", words: "DenialWords") -> str:
+    """A combination with the best text of each student, side by side, and the points that differ marked."""
+    from skillmix.runs.reading.denials import GradedText
+
+    columns = []
     for best in (pair.first, pair.second):
-        lines.append(f"  {best.student} ({share(best.value)}): {one_line(best.text)}")
-        lines.append("    " + ", ".join(f"{_SIGNS[point]} {name}" for name, point in best.points.items()))
-    return "\n".join(lines)
+        own = words.get(GradedText(best.student, pair.combination, best.generation, pair.grader), {})
+        points = [
+            point_line(
+                name, point, grounds(best.evidence.get(name), best.reasons.get(name), grader_words=own.get(name))
+            )
+            for name, point in best.points.items()
+        ]
+        text = one_line(best.text) or "(no text)"
+        columns.append(
+            [f"{best.student} ({share(best.value)})", f"{text}{f' [{CUT}]' if best.cut else ''}", "", *points]
+        )
+    marked = [pair.first.points[name] != pair.second.points[name] for name in pair.first.points]
+    heading = f"{pair.grader}, {pair.setting}, k = {pair.k}: {'; '.join(pair.skills)} on {pair.topic}"
+    return f"{wrapped(heading, indent=2)}\n\n{side_by_side(*columns, marked=[False, False, False, *marked])}"
 
 
 def texts(options: argparse.Namespace) -> int:
-    """Show texts of a run with their points, best first."""
+    """Show texts of a run with their points and why points were lost, best first."""
+    from skillmix.runs.reading.denials import denial_words
     from skillmix.runs.reading.texts import run_texts
+    from skillmix.runs.run import open_run
 
-    rows = run_texts(options.run, student=options.student, k=options.k)[: options.n]
+    run = open_run(options.run)
+    found = run_texts(run, student=options.student, k=options.k)
+    rows = found[::-1][: options.n] if options.worst else found[: options.n]
+    words = denial_words(run, {_text_key(row): _without_reason(row) for row in rows})
     if options.json:
-        return print_json([asdict(row) for row in rows])
-    print(text_page(rows))
+        return print_json([{**asdict(row), "grader_words": words.get(_text_key(row), {})} for row in rows])
+    print(text_page(rows, words))
+    if len(found) > len(rows):
+        print(f"\n{len(rows)} of {len(found)} graded texts. More: --n N, --worst, --student S, --k K, --json")
     return 0
+
+
+def _text_key(row: "TextRow") -> "GradedText":
+    from skillmix.runs.reading.denials import GradedText
+
+    return GradedText(row.student, row.combination, row.generation, row.grader)
 
 
 def export(options: argparse.Namespace) -> int:
@@ -141,17 +202,26 @@ def export(options: argparse.Namespace) -> int:
     return 0
 
 
-def text_page(rows: "Sequence[TextRow]") -> str:
-    """One paragraph for each text, for a terminal."""
-    return "\n\n".join(_paragraph(row) for row in rows) or "There are no graded texts."
+def text_page(rows: "Sequence[TextRow]", words: "DenialWords | None" = None) -> str:
+    """One paragraph for each text, for a terminal; the grader is named if there are several."""
+    several = len({row.grader for row in rows}) > 1
+    known = words or {}
+    pages = [_paragraph(row, known.get(_text_key(row), {}), names_grader=several) for row in rows]
+    return "\n\n".join(pages) or "There are no graded texts."
 
 
-def _paragraph(row: "TextRow") -> str:
-    lines = [f"{row.student}, k = {len(row.skills)}, on {row.topic}: {one_line(row.text)}"]
+def _paragraph(row: "TextRow", words: Mapping[str, str], *, names_grader: bool) -> str:
+    grader = f", graded by {row.grader}" if names_grader else ""
+    settings = f", {' and '.join(row.settings)}" if row.settings else ""
+    cut = f" [{CUT}]" if row.cut else ""
+    text = one_line(row.text) or "(no text)"
+    lines = [wrapped(f"{row.student}, k = {row.k}{settings}, on {row.topic}{grader}: {text}{cut}", indent=2)]
     for name, point in row.points.items():
-        shown = grounds(row.evidence.get(name), row.reasons.get(name), woven=row.woven.get(name))
-        lines.append(f"  {_SIGNS[point]} {name}" + (f": {shown}" if shown else ""))
+        shown = grounds(
+            row.evidence.get(name),
+            row.reasons.get(name),
+            woven=row.woven.get(name),
+            grader_words=words.get(name) if point is False else None,
+        )
+        lines.append("  " + wrapped(point_line(name, point, shown), indent=6))
     return "\n".join(lines)
-
-
-_SIGNS: Final = {True: "+", False: "-", None: "?"}

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skillmix.commands.shared_options import Commands, add_command
-from skillmix.commands.streams import print_json, print_notes, program, score_rows
+from skillmix.commands.streams import print_json, print_notes, print_scores, program, score_rows
+from skillmix.render.terminal import wrapped
 
 if TYPE_CHECKING:
     from skillmix.scores.scoring import ScoredRun
@@ -38,6 +39,7 @@ def add_change_options(parser: "argparse._ActionsContainer") -> None:
         "--set", action="append", default=[], metavar="A.B=C", help="change a value of the experiment; may be repeated"
     )
     parser.add_argument("--dry-run", action="store_true", help="print calls, tokens and cost without calling a model")
+    parser.add_argument("--wide", action="store_true", help="with --dry-run: print the whole table")
     parser.add_argument("--prices", type=Path, metavar="FILE", help="your own price file")
 
 
@@ -99,13 +101,11 @@ def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:
         print_json(score_rows(scored.scores))
     elif scored.scores:
         from skillmix.commands.closing import shown_lines
-        from skillmix.scores.table import NOTE, score_table
 
-        print(score_table(scored.scores))
-        print(f"\n{NOTE}")
+        print_scores(scored.scores, run=run)
         shown = shown_lines(scored.changes, scored.scores, run=run)
         if shown:
-            print("\n" + "\n".join(shown))
+            print("\n" + "\n".join(wrapped(line, indent=2) for line in shown))
 
 
 def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun") -> None:
@@ -119,7 +119,7 @@ def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun"
         print(f"cut: {line}", file=sys.stderr)
     cost = cost_line(
         called=result.called,
-        found=result.found,
+        found=_found(result),
         seconds=result.seconds,
         cpu_seconds=result.cpu_seconds,
         cost_usd=result.cost_usd,
@@ -131,6 +131,14 @@ def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun"
         ended = Ended(result.run, options.experiment, options.set, scored, has_report=bool(result.reports))
         for line in command_lines(next_commands(ended, program=program())):
             print(line, file=sys.stderr)
+
+
+def _found(result: "RunResult") -> int:
+    """Calls that the journal had before; two steps that use one call count it twice, and here it counts once."""
+    if not result.run.has_journal:
+        return 0
+    with result.run.read() as journal:
+        return min(result.found, max(0, journal.size() - result.called))
 
 
 def _print_datasets(written: dict[str, dict[str, object]], *, as_json: bool) -> None:
@@ -152,10 +160,12 @@ def dry_run(options: argparse.Namespace) -> int:
     if options.json:
         print_json([asdict(estimate) for estimate in estimates])
     else:
-        print(estimate_table(estimates))
+        print(estimate_table(estimates, wide=options.wide))
         has_hours = any(estimate.gpu_hours != 0 for estimate in estimates)
         for note in [*estimate_notes(estimates), *([NOTE] if has_hours else [])]:
-            print(f"\n{note}")
+            print(f"\n{wrapped(note)}")
+        if not options.wide:
+            print("\nMore: --wide for the tokens and what the expectation comes from; --json")
     sys.stdout.flush()
     for warning in budget_warnings(estimates, experiment.budget):
         print(f"warning: {warning}", file=sys.stderr)

@@ -1,12 +1,13 @@
 """What the parsers of the commands share: how a command joins the parser, and options that several commands take."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import getdoc
 from math import isfinite
-from typing import TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
-from skillmix.errors import UserError
+from skillmix.errors import UserError, visible
+from skillmix.render.nearest import did_you_mean, name_hint
 
 Command = Callable[[argparse.Namespace], int]
 """A function that does a command with its options and returns the exit status."""
@@ -14,11 +15,37 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """Where the parser of a command is added."""
 
 
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors suggest the nearest name."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error with a hint, and exit with 2."""
+        self.exit(2, f"error: {visible(message)}\nhint: {self.prog} --help lists the options.\n")
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Print an error about arguments that the command does not take, and exit with 2."""
+        options = [option for option in self._option_string_actions if option.startswith("--")]
+        hints = [did_you_mean(word.partition("=")[0], options) for word in unknown if word.startswith("-")]
+        hint = " ".join([*filter(None, hints), f"{self.prog} --help lists the options."])
+        self.exit(2, f"error: {self.prog} does not take {visible(' '.join(unknown))}.\nhint: {hint}\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is not one of the choices."""
+        if action.choices is None or value in action.choices:
+            return
+        choices = list(map(str, action.choices))
+        kind = "command" if isinstance(action, argparse._SubParsersAction) else "/".join(action.option_strings)
+        error = f"There is no command {value!r}." if kind == "command" else f"{kind} cannot be {value!r}."
+        listed = f"Commands: {', '.join(choices)}." if kind == "command" else f"Choose {', '.join(choices)}."
+        hint = name_hint(str(value), choices, otherwise=listed)
+        self.exit(2, f"error: {visible(error)}\nhint: {hint}\n")
+
+
 def add_command(commands: Commands, name: str, run: Command, *, has_json: bool = True) -> argparse.ArgumentParser:
     """Add a command; the docstring of its function is its help text."""
     about = getdoc(run) or ""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=about.partition("\n")[0], description=about)
-    parser.set_defaults(command=run)
+    parser.set_defaults(command=run, parser=parser)
     if has_json:
         parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

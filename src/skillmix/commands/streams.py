@@ -2,17 +2,19 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from shlex import quote
 from shutil import which
 from typing import TYPE_CHECKING
 
 from skillmix.errors import UserError
-from skillmix.render.untrusted import one_line
 
 if TYPE_CHECKING:
     from skillmix.scores.cells import CellScore
+
+METRIC_NAMES = ("full_marks", "all_skills", "skill_fraction")
+"""The metrics, as `--metric` names them."""
 
 
 def program() -> str:
@@ -51,6 +53,20 @@ def score_rows(scores: "Iterable[CellScore]", *, by_sets: bool = False) -> list[
     return [{name: value for name, value in score.json_row().items() if name not in hidden} for score in scores]
 
 
+def print_scores(scores: "Sequence[CellScore]", *, run: str, metric: str = "full_marks", wide: bool = False) -> None:
+    """Print the scores of a run: one metric by k and how to see more, or everything that is known."""
+    from skillmix.render.terminal import wrapped
+    from skillmix.scores.table import NOTE, WIDE_NOTE, score_table, score_title, wide_table
+
+    if wide:
+        print(f"{wide_table(scores)}\n\n{wrapped(WIDE_NOTE)}")
+        return
+    print(f"{score_title(scores, metric)}:\n\n{score_table(scores, metric)}\n\n{wrapped(NOTE)}")
+    others = " or ".join(name for name in METRIC_NAMES if name != metric)
+    more = f"skillmix scores {quote(run)} --wide"
+    print(wrapped(f"More: {more} for every metric and count; --metric {others}; --json"))
+
+
 def print_notes(notes: Iterable[str]) -> None:
     """Print notes on a result to standard error."""
     for note in notes:
@@ -61,17 +77,3 @@ def print_json(value: object) -> int:
     """Print a value as JSON and return the exit status 0."""
     print(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False))
     return 0
-
-
-def grounds(evidence: str | None, reason: str | None, *, woven: bool | None = None) -> str:
-    """The words that show a skill, the reason for a denied point, or both: a text can show a skill that it names.
-
-    A skill that earns its point and is not woven into the topic gets a remark.
-
-    >>> grounds("as hard as a bench", 'it names the skill "simile"')
-    '“as hard as a bench”; it names the skill "simile"'
-    """
-    shown = [f"“{one_line(evidence)}”"] if evidence else []
-    if evidence and not reason and woven is False:
-        reason = "not about the topic"
-    return "; ".join([*shown, one_line(reason)] if reason else shown)

@@ -23,6 +23,7 @@ from skillmix.experiment.recipes import DataRecipe
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.prompts.files import load_prompts
+from skillmix.render.nearest import name_hint
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import DATASET, require_replaceable
 from skillmix.runs.progress.stopping import signal_of
@@ -232,7 +233,12 @@ def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[list[KeptTe
     if unknown or not rules.graders:
         raise UserError(
             f"The run {run.name} has no grader {unknown[0]!r}." if unknown else f"The run {run.name} has no grades.",
-            hint="`skillmix grade` grades the texts of a run; `skillmix export RUN --what votes` lists the graders.",
+            hint=name_hint(
+                unknown[0] if unknown else "",
+                rules.names,
+                otherwise="`skillmix grade` grades the texts of a run; `skillmix export RUN --what votes` lists the "
+                "graders.",
+            ),
         )
     found = found_in(RunSource(run, wanted.graders, wanted.students, writers_of(run.name, run.experiment)))
     counts = found.kinds

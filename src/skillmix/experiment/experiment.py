@@ -4,17 +4,16 @@ All faults of a file are reported in one error. The kinds of step are in steps.p
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_origin
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BeforeValidator,
     Field,
     JsonValue,
     SerializerFunctionWrapHandler,
-    TypeAdapter,
-    ValidationError,
     field_validator,
     model_serializer,
     model_validator,
@@ -24,6 +23,8 @@ from skillmix.calls import extra_json
 from skillmix.catalog.yaml import read_yaml, yaml_of
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.data_settings import DataFilters, LeakageSettings, with_data_settings
+from skillmix.experiment.faults import checked
+from skillmix.experiment.outside_names import outside_faults
 from skillmix.experiment.step_base import Name, Positive, Section, Share, Step
 from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GradeStep
 from skillmix.models.request_fields import (
@@ -36,6 +37,7 @@ from skillmix.models.request_fields import (
 )
 from skillmix.models.specs import asked_model, parse_spec, provider_of, uses_code
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
+from skillmix.render.nearest import did_you_mean
 
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
 _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYPTION")
@@ -264,78 +266,50 @@ class Experiment(Section):
         return min([self.leakage.reserved, *own])
 
 
-def load_experiment(path: Path, *, changes: Sequence[str] = ()) -> Experiment:
+def load_experiment(path: Path, *, changes: Sequence[str] = (), checks_outside: bool = True) -> Experiment:
     """Read and check an experiment file, after changes of the form `a.b=c`."""
-    return experiment_of(with_changes(read_yaml(path), changes), source=str(path))
+    document = with_changes(read_yaml(path), changes)
+    return experiment_of(document, source=str(path), checks_outside=checks_outside)
 
 
-def experiment_of(document: object, *, source: str) -> Experiment:
-    """Check an experiment; one error reports every fault and its location."""
-    try:
-        experiment = TypeAdapter(Experiment).validate_python(document)
-    except ValidationError as error:
-        locations = [e["loc"] for e in error.errors()]
-        messages = [e["msg"].removeprefix("Value error, ") for e in error.errors()]
-        faults = [f"{_dotted(at)}: {message}" for at, message in zip(locations, messages, strict=True)]
-        raise faults_error(source, faults, hint=_known_keys(locations)) from None
-    faults = [*_base_faults(experiment), *_reference_faults(experiment)]
+def experiment_of(document: object, *, source: str, checks_outside: bool = False) -> Experiment:
+    """Check an experiment; one error reports every fault and its location.
+
+    `checks_outside` also checks the names of catalogs, skills and prompts. A stored experiment is valid without them.
+    """
+    found = checked(document, Experiment)
+    faults = list(found.faults)
+    if found.section is not None:
+        faults += [*_base_faults(found.section), *_reference_faults(found.section, _declared_names(document))]
+        faults += outside_faults(found.section) if checks_outside else []
     if faults:
-        raise faults_error(source, faults, hint="A file names its own students and graders, and a step earlier steps.")
-    return experiment
+        raise faults_error(source, faults, hint=found.hint or _REFERENCES)
+    assert found.section is not None  # without faults the whole document is valid
+    return found.section
 
 
-_Location = tuple[int | str, ...]
+_REFERENCES: Final = "A file names its own students and graders, and a step earlier steps."
 
 
-def _dotted(location: _Location) -> str:
-    return ".".join(str(part + 1) if isinstance(part, int) else part for part in location) or "the file"
+@dataclass(frozen=True, slots=True)
+class _DeclaredNames:
+    """Names that a document gives, whether their sections are valid or not."""
+
+    students: frozenset[str]
+    graders: frozenset[str]
+    steps: frozenset[str]
 
 
-def _known_keys(locations: Sequence[_Location]) -> str:
-    """A hint that lists the keys of each section with a fault."""
-    sections = dict(_section_at(location) for location in locations)
-    hints = [f"Keys of {title}: {', '.join(section.model_fields)}." for title, section in sections.items()]
-    if Experiment in sections.values():
-        hints.append("Each step has a name, a stage, and the keys of its stage.")
-    return " ".join(hints)
+def _declared_names(document: object) -> _DeclaredNames:
+    sections = document if isinstance(document, dict) else {}
+    students, graders = (frozenset(map(str, _keys(sections.get(name)))) for name in ("students", "graders"))
+    steps = sections.get("steps")
+    named = [step.get("name") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    return _DeclaredNames(students, graders, frozenset(map(str, named)))
 
 
-def _section_at(location: _Location) -> tuple[str, type[Section]]:
-    """The innermost section on the way to a location, after what a reader would call it."""
-    title: str = "an experiment"
-    section: type[Section] = Experiment
-    parts = list(location)
-    while parts:
-        name = str(parts.pop(0))
-        annotation = section.model_fields[name].annotation if name in section.model_fields else None
-        choices = list(_sections_in(annotation))
-        is_container = get_origin(annotation) in (list, dict)
-        if is_container:
-            del parts[:1]  # the index or the key
-        tag = str(parts.pop(0)) if len(choices) > 1 and parts else None
-        choices = [choice for choice in choices if tag in (None, *_stages_of(choice))]
-        if len(choices) != 1:
-            break
-        section = choices[0]
-        title = _one_of(name, tag) if is_container else name
-    return title, section
-
-
-def _sections_in(annotation: Any) -> Iterator[type[Section]]:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _sections_in(part)
-
-
-def _stages_of(section: type[Section]) -> tuple[str, ...]:
-    stage = section.model_fields.get("stage")
-    return get_args(stage.annotation) if stage else ()
-
-
-def _one_of(name: str, stage: str | None) -> str:
-    title = f"{stage or ''} {name.removesuffix('s')}".lstrip()
-    return f"{'an' if title[0] in 'aeiou' else 'a'} {title}"
+def _keys(section: object) -> list[object]:
+    return list(section) if isinstance(section, dict) else []
 
 
 def _check_spec(text: str) -> None:
@@ -356,41 +330,61 @@ def _base_faults(experiment: Experiment) -> Iterator[str]:
         if base is not None and base in chain:
             yield f"students.{name}.tuned_from: it leads back to {base!r}: {' from '.join([*chain, base])}"
         elif base is not None and len(chain) == 1:
-            yield f"students.{name}.tuned_from: there is no student {base!r}"
+            yield f"students.{name}.tuned_from: {_unknown('student', base, experiment.students)}"
 
 
-def _reference_faults(experiment: Experiment) -> list[str]:
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    return f"there is no {kind} {name!r}. {did_you_mean(name, known)}".rstrip().removesuffix(".")
+
+
+def _reference_faults(experiment: Experiment, declared: _DeclaredNames) -> list[str]:
     """Names of steps that cannot be used, and names of students, graders and steps that do not exist."""
     faults: list[str] = []
     earlier: dict[str, Step] = {}
     for step in experiment.steps:
         own = ["the name is that of an earlier step"] if step.name in earlier else []
         own += ["a run keeps its calls in a folder of this name"] if step.name == "journal" else []
-        own += _model_faults(step, experiment, earlier)
+        own += _model_faults(step, experiment, earlier, declared)
         if isinstance(step, EvaluateStep) and step.sets == "reserved" and not experiment.reserved:
             own.append("sets: reserved needs leakage.reserved above 0, in every dataset step too")
         if isinstance(step, GradeStep):
             own += [f"no step in `of` has texts with {value}" for value in step.unmatched(list(earlier.values()))]
-        own += [f"there is no grader {name!r}" for name in step.grader_names if name not in experiment.graders]
+        own += [
+            _unknown("grader", name, declared.graders) for name in step.grader_names if name not in declared.graders
+        ]
         for name, stages in step.inputs:
-            if name not in earlier or earlier[name].stage not in stages:
-                own.append(f"no earlier {' or '.join(stages)} step is called {name!r}")
+            if _is_unknown_step(name, experiment, earlier, declared) or (
+                name in earlier and earlier[name].stage not in stages
+            ):
+                own.append(_unknown_step(" or ".join(stages), name, earlier))
         faults += [f"steps.{step.name}: {fault}" for fault in own]
         earlier.setdefault(step.name, step)
     return faults
 
 
-def _model_faults(step: Step, experiment: Experiment, earlier: dict[str, Step]) -> list[str]:
+def _is_unknown_step(name: str, experiment: Experiment, earlier: Mapping[str, Step], declared: _DeclaredNames) -> bool:
+    """Whether no earlier step has a name; a step that was left out for its own faults counts as known."""
+    was_left_out = name in declared.steps and all(step.name != name for step in experiment.steps)
+    return name not in earlier and not was_left_out
+
+
+def _unknown_step(stages: str, name: str, earlier: Iterable[str]) -> str:
+    return f"no earlier {stages} step is called {name!r}. {did_you_mean(name, earlier)}".rstrip().removesuffix(".")
+
+
+def _model_faults(step: Step, experiment: Experiment, earlier: dict[str, Step], declared: _DeclaredNames) -> list[str]:
     faults = []
     for reference in step.model_references:
         if reference.startswith("step:"):
             name = reference.removeprefix("step:")
-            if name not in earlier or not earlier[name].trains_model:
-                faults.append(f"no earlier train step is called {name!r}")
+            if _is_unknown_step(name, experiment, earlier, declared) or (
+                name in earlier and not earlier[name].trains_model
+            ):
+                faults.append(_unknown_step("train", name, earlier))
             if name in experiment.students:
                 faults.append(f"{reference} and the student {name!r} would have one name")
-        elif reference not in experiment.students:
-            faults.append(f"there is no student {reference!r}")
+        elif reference not in declared.students:
+            faults.append(_unknown("student", reference, [*declared.students, *(f"step:{n}" for n in earlier)]))
     return faults
 
 

@@ -9,15 +9,23 @@ from skillmix.grading.answers import Answer, AnswerStatus, Rules, names_skill
 from skillmix.grading.points import Points, earns_nothing
 from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.rubric import sentence_limit
+from skillmix.render.grounds import CUT
 from skillmix.render.wording import plural
 
 
 def reasons_of(
-    points: Points, skills: Sequence[str], answer: Answer, rules: Rules, checker_reasons: Mapping[str, str]
+    points: Points,
+    skills: Sequence[str],
+    answer: Answer,
+    rules: Rules,
+    checker_reasons: Mapping[str, str],
+    *,
+    is_cut: bool | None = None,
 ) -> dict[str, str]:
     """The reason for each point that code denied, by criterion.
 
     `checker_reasons` are the reasons that the text's checkers give. A point that a model's votes denied has no reason.
+    A reply that ended at the token limit explains a missing marker and a text that breaks off.
 
     >>> from skillmix.grading.answers import RULES
     >>> answer = Answer("Time is a thief. It steals. It runs.", "fine")
@@ -27,15 +35,25 @@ def reasons_of(
     names = (*skills, *RESERVED_NAMES)
     denied = [name for name, point in zip(names, points, strict=True) if point is False]
     if earns_nothing(answer, rules):
-        return dict.fromkeys(denied, _WHY_NOTHING[answer.status])
+        return dict.fromkeys(denied, _with_cut(_WHY_NOTHING[answer.status], is_cut=is_cut))
     reasons: dict[str, str] = {}
     for name in denied:
         reason = _length_reason(answer, rules, len(skills)) if name == "length" else checker_reasons.get(name)
         if name in skills and names_skill(answer.text, name, rules.name_rule):
             reason = f'it names the skill "{before_parenthesis(name)}"'
         if reason is not None:
-            reasons[name] = reason
+            reasons[name] = _with_cut(reason, is_cut=is_cut)
     return reasons
+
+
+def _with_cut(reason: str, *, is_cut: bool | None) -> str:
+    """The reason, with the token limit if it explains the reason."""
+    is_missing = reason in (_WHY_NOTHING["no marker"], _WHY_NOTHING["empty"])
+    return f"{reason}; {CUT}" if is_cut and (is_missing or reason.startswith(_BREAKS_OFF)) else reason
+
+
+_BREAKS_OFF: Final = "it breaks off"
+"""The start of the reason that a text without an end gets."""
 
 
 _WHY_NOTHING: Final[Mapping[AnswerStatus, str]] = {

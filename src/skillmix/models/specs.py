@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 from skillmix.calls import Model
 from skillmix.errors import UserError
 from skillmix.models.installed import installed_providers
+from skillmix.render.nearest import name_hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +200,18 @@ def provider_of(spec: ModelSpec | str) -> Provider:
     name = (parse_spec(spec) if isinstance(spec, str) else spec).provider
     provider = _provider(name)
     if provider is None:
-        raise UserError(f"There is no provider {name!r}.", hint=_known_providers())
+        raise UserError(
+            f"There is no provider {name!r}.", hint=name_hint(name, _providers(), otherwise=_known_providers())
+        )
     return provider
 
 
+def _providers() -> list[str]:
+    return [*PROVIDERS, *installed_providers()]
+
+
 def _known_providers() -> str:
-    return f"Specs start with one of: {', '.join([*PROVIDERS, *installed_providers()])}."
+    return f"Specs start with one of: {', '.join(_providers())}."
 
 
 def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
@@ -226,7 +233,8 @@ def parse_spec(text: str) -> ModelSpec:
     name, colon, rest = text.partition(":")
     provider = _provider(name) if colon else None
     if provider is None:
-        raise UserError(f"{text!r} is not a model.", hint=_known_providers())
+        hint = name_hint(name, _providers(), otherwise=_known_providers()) if colon else _known_providers()
+        raise UserError(f"{text!r} is not a model.", hint=hint)
     model, at, address = rest.partition("@") if provider.address else (rest, "", "")
     if at:
         _check_address(address)

@@ -11,6 +11,7 @@ from skillmix.catalog.yaml import read_text, read_yaml
 from skillmix.errors import UserError, faults_error
 from skillmix.prompts.prompt_set import KNOWN_FILES, PromptSet, WorkedExample, is_known, prompt_set
 from skillmix.prompts.rubric import Phrases
+from skillmix.render.nearest import name_hint
 
 _OneLine = Annotated[str, StringConstraints(pattern=r"^[^\n|]*\S[^\n|]*$")]
 
@@ -36,7 +37,11 @@ def load_prompts(name: str) -> PromptSet:
     if not folder.is_dir():
         raise UserError(
             f"There is no prompt set {name!r}.",
-            hint=f"Shipped: {', '.join(shipped_prompt_sets())}. Or give a folder that has generate-1.txt.",
+            hint=name_hint(
+                name,
+                shipped_prompt_sets(),
+                otherwise=f"Shipped: {', '.join(shipped_prompt_sets())}. Or give a folder that has generate-1.txt.",
+            ),
         )
     files = sorted(file.name for file in folder.glob("*.txt"))
     unknown = [file for file in files if not is_known(file)]

@@ -15,6 +15,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError, faults_error
 from skillmix.hashing import short_id
 from skillmix.prompts.rubric import Phrases, limit_in_words, rubric_of, sentence_limit
+from skillmix.render.nearest import name_hint
 
 SLOTS: Final = {
     "topic": ("topic",),
@@ -148,7 +149,12 @@ class PromptSet:
         if file not in self.templates:
             raise UserError(
                 f"Prompt set {self.name!r} has no grader prompt {variant!r}.",
-                hint=f"Its grader prompts: {', '.join(self.grader_variants) or 'none'}. To add one, write {file}.",
+                hint=name_hint(
+                    variant,
+                    self.grader_variants,
+                    otherwise=f"Its grader prompts: {', '.join(self.grader_variants) or 'none'}. "
+                    f"To add one, write {file}.",
+                ),
             )
         return file
 

@@ -1,21 +1,42 @@
 """Tables as text: aligned for a terminal, and valid Markdown at the same time."""
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    r"""Rows under a header; the columns in `right` are aligned to the right.
+    r"""Rows under a header; the columns in `right` are aligned to the right, scores with intervals by their points.
 
-    >>> print(markdown_table(["name", "n"], [["a|b", "1"]], right=frozenset({1})))
-    | name |  n |
-    |:-----|---:|
-    | a\|b |  1 |
+    >>> rows = [["a|b", "1", ".50 [.10, .90]"], ["c", "12", "1.00 [.44, 1.00]"]]
+    >>> print(markdown_table(["name", "n", "score"], rows, right=frozenset({1})))
+    | name |  n | score            |
+    |:-----|---:|:-----------------|
+    | a\|b |  1 |  .50 [.10, .90]  |
+    | c    | 12 | 1.00 [.44, 1.00] |
     """
-    cells = [[_one_line(cell) for cell in row] for row in [header, *rows]]
+    cells = [[_one_line(cell) for cell in header], *_aligned([[_one_line(cell) for cell in row] for row in rows])]
     widths = [max(2, *(len(row[column]) for row in cells)) for column in range(len(header))]
     lines = [_line(row, widths, right) for row in cells]
     rule = "|".join("-" * (w + 1) + ":" if c in right else ":" + "-" * (w + 1) for c, w in enumerate(widths))
     return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+
+
+_SCORE: Final = re.compile(r"[+−]?\d?\.\d\d(?= \[|$)|–$")
+
+
+def _aligned(rows: list[list[str]]) -> list[list[str]]:
+    """The rows with the first number of each cell padded, in columns that hold only scores."""
+    columns = [_with_equal_scores(column) for column in zip(*rows, strict=True)]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _with_equal_scores(column: Sequence[str]) -> Sequence[str]:
+    matches = [_SCORE.match(cell) for cell in column]
+    widths = [match.end() for match in matches if match]
+    if len(widths) < len(column):
+        return column
+    return [" " * (max(widths) - width) + cell for width, cell in zip(widths, column, strict=True)]
 
 
 def _line(row: Sequence[str], widths: Sequence[int], right: frozenset[int]) -> str:

@@ -12,6 +12,16 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def middle_cut(name: str, *, longest: int = 30) -> str:
+    """A long name without its middle, since names of models differ at their starts or at their ends.
+
+    >>> middle_cut("local:models/mistral-7b-instruct/step-400")
+    'local:models/mi…truct/step-400'
+    """
+    half = longest // 2
+    return name if len(name) <= longest else f"{name[:half]}…{name[half + 1 - longest :]}"
+
+
 _LONGEST_QUOTE: Final = 60
 
 

@@ -329,7 +329,7 @@ class ArchivedRun:
         text = ballot.text
         evidence = self.evidence.get(text.conversation)
         by_checkers = evidence.reasons.get(ballot.grader, {}) if evidence else {}
-        return reasons_of(points, text.combination.skills, text.answer, self.rules, by_checkers)
+        return reasons_of(points, text.combination.skills, text.answer, self.rules, by_checkers, is_cut=text.is_cut)
 
 
 def _combination_order(cells: Sequence[Cell], runs: Sequence[ArchivedRun]) -> list[Combination]:

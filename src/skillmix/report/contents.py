@@ -10,7 +10,15 @@ from skillmix.report.figures import result as result_figures
 from skillmix.report.figures import scores as score_figures
 from skillmix.report.figures import skills as skill_figures
 from skillmix.report.figures.alternative_text import alternative_text
-from skillmix.report.figures.style import as_png, as_svg, house_style, laid_out, size_on_page
+from skillmix.report.figures.style import (
+    FigureStyle,
+    as_pdf,
+    as_png,
+    as_svg,
+    house_style,
+    laid_out,
+    size_on_page,
+)
 from skillmix.report.records import Report
 from skillmix.report.registry import Drawing, FigureSpec, Position, TableSpec, specs_in
 from skillmix.report.sections import SECTIONS, SectionId
@@ -111,6 +119,16 @@ def _drawn_figures(report: Report) -> tuple[list[_Placed], list[str]]:
             )
             drawn.append((drawing.position, made))
     return drawn, gaps
+
+
+def styled_figures(report: Report, style: FigureStyle) -> Iterator[tuple[str, bytes]]:
+    """The name and the content of every figure in a style for a paper or a talk, as PDF and PNG."""
+    with house_style(style):
+        for drawing, figure in drawings(report):
+            if figure is not None:
+                laid_out(figure)
+                yield f"{drawing.name}.pdf", as_pdf(figure)
+                yield f"{drawing.name}.png", as_png(figure)
 
 
 def drawings(report: Report) -> Iterator[tuple[Drawing, Figure | None]]:

@@ -35,6 +35,8 @@ class ReportOptions:
     """Tokens of the corpus for the novelty bound; None for 2e12."""
     figures: bool = True
     """Whether figures are drawn, which takes most of the time of a small report."""
+    style: str | None = None
+    """A further style in which figures are drawn: `paper` or `slide`."""
 
     @property
     def words(self) -> list[str]:
@@ -87,7 +89,7 @@ def _runs_of(targets: Sequence[str]) -> tuple[list[Run], ReportStep | None]:
     for target in targets:
         names = [target]
         if target.endswith((".yaml", ".yml")):
-            experiment = load_experiment(Path(target))
+            experiment = load_experiment(Path(target), checks_outside=False)
             step = next((s for s in experiment.steps if isinstance(s, ReportStep)), None)
             names = [experiment.name, *(step.runs if step else [])]
         for name in names:
@@ -117,6 +119,8 @@ def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -
     """Write a report of some runs; it replaces an older report once it is complete."""
     if options.rules not in (None, "default", "paper", "both"):
         raise UserError(f"There are no rules {options.rules!r}.", hint="Choose default, paper or both.")
+    if options.style not in (None, "paper", "slide"):
+        raise UserError(f"There is no style {options.style!r}.", hint="Choose paper or slide.")
     with replacing(output, REPORT) as new:
         writer = _Writer(new)
         writer.text(REPORT_MARK, REPORT_NOTE)
@@ -147,9 +151,11 @@ class _Writer:
 
 
 def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple[int, list[str]]:
-    from skillmix.report.contents import contents_of
+    from skillmix.report.contents import contents_of, styled_figures
+    from skillmix.report.figures.style import STYLES
     from skillmix.report.page import ASSETS, asset, index_page, texts_page
     from skillmix.report.tables.formats import written_forms
+    from skillmix.report.tables.paper import paper_files, significance_marks
 
     archive = Archive(writer.within("data"))
     readings = []
@@ -163,8 +169,12 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple
     for figure in contents.figures:
         writer.raw(f"figures/{figure.name}.svg", figure.svg)
         writer.raw(f"figures/{figure.name}.png", figure.png)
-    for name, content in written_forms(contents.tables):
+    for name, content in written_forms(contents.tables, significance_marks(made)):
         writer.text(f"tables/{name}", content)
+    for name, raw in paper_files(made):
+        writer.raw(f"paper/{name}", raw)
+    for name, raw in styled_figures(made, STYLES[options.style]) if options.style else ():
+        writer.raw(f"{options.style}/figures/{name}", raw)
     gaps = [*made.gaps, *contents.gaps]
     writer.text("index.html", index_page(made, contents, gaps, reproducing_command(runs, options.words)))
     writer.text("texts.html", texts_page(made))

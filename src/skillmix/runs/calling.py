@@ -238,7 +238,7 @@ class FirstTurns:
         for cell, combination, generation in later:
             calls = self._journal.conversation(cell.student, combination.id, generation)
             if self._conversations.is_settled(combination, calls):
-                self._counts.found += len(calls)
+                self._counts.found += sum(self._conversations.has_part(call.key) for call in calls)
             else:
                 yield self._conversations.first(cell.student, combination, generation)
 

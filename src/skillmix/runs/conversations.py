@@ -105,6 +105,10 @@ class Conversations:
         """How many votes a text gets that is worth grading."""
         return sum(self._experiment.graders[grader].votes for grader in self._model_graders())
 
+    def has_part(self, key: CallKey) -> bool:
+        """Whether a call is part of these conversations: a turn of a student, or a vote of one of the graders."""
+        return not isinstance(key, GradeKey) or key.grader in self._graders
+
     def _model_graders(self) -> list[str]:
         """Graders that call a model."""
         return [grader for grader in self._graders if self._experiment.graders[grader].asked]

@@ -10,28 +10,30 @@ from typing import Any, Literal
 from skillmix.calls import Call, CallProblem, GradeKey, Reply, was_cut
 from skillmix.checkers.judge import Verdict
 from skillmix.errors import UserError
+from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import METRICS, text_score, woven_full_marks
 from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.reading.graded_conversations import conversations
 from skillmix.runs.reading.run_records import RunRecords, run_records
-from skillmix.runs.run import Run, open_run, rules_named
+from skillmix.runs.reading.text_facts import TextFacts, TextFactsReader
+from skillmix.runs.run import Run, open_run
 
 What = Literal["texts", "votes", "calls"]
 Format = Literal["jsonl", "parquet"]
 Row = dict[str, Any]
 
 
-def export(run_name: str, *, what: What, file_format: Format, rules: str, output: Path | None) -> Path:
-    """Write one kind of record to a file."""
+def export(run_name: str, *, what: What, file_format: Format, rules: str | None, output: Path | None) -> Path:
+    """Write one kind of record to a file; the run's own rules decide points unless others are named."""
     run = open_run(run_name)
-    rules_named(rules)
+    chosen = run.rules(rules)
     if output is not None and output.suffix != f".{file_format}":
         raise UserError(f"{str(output)!r} does not end in .{file_format}.", hint="Name the output by its format.")
     path = output or run.path / f"{what}.{file_format}"
     _require_replaceable(path, what, file_format)
-    rows = _rows(run, what, rules)
+    rows = _rows(run, what, chosen)
     try:
         with TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as workshop:
             new = Path(workshop) / path.name
@@ -84,13 +86,13 @@ def _columns_of_parquet(path: Path) -> frozenset[str]:
 _COLUMNS = {"jsonl": _columns_of_jsonl, "parquet": _columns_of_parquet}
 
 
-def _rows(run: Run, what: What, rules: str) -> Iterator[Row]:
+def _rows(run: Run, what: What, rules: Rules) -> Iterator[Row]:
     if what == "calls":
         return _calls(run)
     return _texts(run, run_records(run), rules) if what == "texts" else vote_rows(run)
 
 
-def _about(run: Run, text: StudentText) -> Row:
+def _about(run: Run, text: StudentText, facts: TextFacts) -> Row:
     return {
         "run": run.name,
         "student": text.student,
@@ -99,21 +101,20 @@ def _about(run: Run, text: StudentText) -> Row:
         "skills": list(text.combination.skills),
         "topic": text.combination.topic,
         "generation": text.generation,
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(facts).items()},
     }
 
 
-def _texts(run: Run, records: RunRecords, rules: str) -> Iterator[Row]:
+def _texts(run: Run, records: RunRecords, rules: Rules) -> Iterator[Row]:
     """One row for each text and grader; an ungraded text has one row without a grader."""
     by_text: dict[int, list[Ballot]] = {}
     for ballot in records.ballots:
         by_text.setdefault(id(ballot.text), []).append(ballot)
+    reader = TextFactsReader(run, rules)
     for text in records.texts:
         shared = {
-            **_about(run, text),
+            **_about(run, text, reader.facts(text)),
             "text": text.answer.text,
-            "status": text.answer.status,
-            "finish": text.finish,
-            "cut": text.is_cut,
             "format_valid": None if text.answer.status == "refused" else text.answer.status == "fine",
         }
         graded = [_graded(ballot, records, rules) for ballot in by_text.get(id(text), ())]
@@ -134,11 +135,10 @@ _UNGRADED: Row = {
 }
 
 
-def _graded(ballot: Ballot, records: RunRecords, rules: str) -> Row:
-    chosen = rules_named(rules)
-    points = ballot.points(chosen, records.run.phrases)
+def _graded(ballot: Ballot, records: RunRecords, rules: Rules) -> Row:
+    points = ballot.points(rules, records.run.phrases)
     verdict = records.verdict(ballot)
-    reasons = records.reasons(ballot, points, chosen, verdict)
+    reasons = records.reasons(ballot, points, rules, verdict)
     names = [criterion.name for criterion in ballot.rubric(records.run.phrases).criteria]
     return {
         "grader": ballot.grader,
@@ -162,9 +162,10 @@ def _found_by_code(verdict: Verdict | None) -> Row:
 
 def vote_rows(run: Run) -> Iterator[Row]:
     """One row for each grading call, with its reply and its reading."""
+    reader = TextFactsReader(run, run.rules())
     with run.read() as journal:
         for text, calls, readings in conversations(run, journal):
-            shared = _about(run, text)
+            shared = _about(run, text, reader.facts(text))
             for call, reading in zip(calls, readings, strict=True):
                 yield {**shared, **_vote(run, text, call, reading)}
 

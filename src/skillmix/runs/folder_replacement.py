@@ -48,9 +48,10 @@ DATASET: Final = Kind(
 )
 _PAGES: Final = ("index.html", "texts.html", "report.css", "page.js", "texts.js", "experiments/*.yaml")
 _TABLES: Final = ("tables/*.md", "tables/*.csv", "tables/*.json", "tables/*.tex")
-REPORT: Final = Kind(
-    "a report", _is_report, (REPORT_MARK, *_PAGES, *_TABLES, "data/*.js", "figures/*.svg", "figures/*.png")
-)
+_FIGURES: Final = ("figures/*.svg", "figures/*.png")
+_STYLED: Final = tuple(f"{style}/figures/*.{ending}" for style in ("paper", "slide") for ending in ("pdf", "png"))
+_PAPER: Final = ("paper/*.tex", "paper/scores.csv", "paper/scores.parquet", *_STYLED)
+REPORT: Final = Kind("a report", _is_report, (REPORT_MARK, *_PAGES, *_TABLES, "data/*.js", *_FIGURES, *_PAPER))
 MODEL: Final = Kind("a folder that may be replaced", lambda _: False)
 """A model is never replaced: it cost too much to make."""
 

@@ -24,6 +24,7 @@ from skillmix.calls import (
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.catalog.files import load_catalog
+from skillmix.catalog.validation import fault_words
 from skillmix.catalog.yaml import read_text
 from skillmix.errors import UserError, faults_error
 from skillmix.prompts.files import load_prompts
@@ -154,8 +155,8 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def _first(error: ValidationError) -> str:
     fault = error.errors()[0]
     field = ".".join(str(part) for part in fault["loc"])
-    message = fault["msg"].removeprefix("Value error, ")
-    return f"{field}: {message}" if field else message
+    words = fault_words(fault)
+    return f"{field}: {words}" if field else words
 
 
 def _conversation(line: _Line, combination: Combination, generation: int) -> tuple[list[tuple[Request, Reply]], Origin]:

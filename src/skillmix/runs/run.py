@@ -30,6 +30,7 @@ from skillmix.grading.answers import RULES, Rules
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import Phrases
+from skillmix.render.nearest import name_hint
 from skillmix.runs.finished.draws_around import DrawsAround
 from skillmix.runs.finished.step_records import FinishedSteps
 from skillmix.runs.folder_replacement import write_whole
@@ -458,10 +459,8 @@ def open_run(name: str) -> Run:
         if (path / "experiment.yaml").exists() or (path / "journal").is_dir():
             return Run(path)
     known = sorted(p.parent.name for p in Path("runs").glob("*/experiment.yaml"))
-    raise UserError(
-        f"There is no run {name!r}.",
-        hint=f"Runs here: {', '.join(known)}." if known else "There are no runs here yet.",
-    )
+    listed = f"Runs here: {', '.join(known)}." if known else "There are no runs here yet."
+    raise UserError(f"There is no run {name!r}.", hint=name_hint(name, known, otherwise=listed))
 
 
 def opened(run: Run | str) -> Run:

@@ -9,6 +9,7 @@ from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.step_base import student_name
 from skillmix.models.lineage import DatasetFacts, Lineage, continued_lineage, lineage_in, lineage_of, lineage_on
 from skillmix.models.lineage_files import LINEAGE_FILE
+from skillmix.render.nearest import name_hint
 from skillmix.runs.run import Run
 
 _NO_DECLARATION: Final[Mapping[str, object]] = {"tuned_from": None, "trained_on": [], "lineage": None}
@@ -21,7 +22,10 @@ def settings_for(experiment: Experiment, name: str) -> StudentSettings:
     while name not in experiment.students:
         base = next((s.base for s in experiment.steps if s.name == name and s.stage == "train"), None)
         if base is None or name in seen:
-            raise UserError(f"There is no student {name!r}.", hint="A step names students and earlier train steps.")
+            raise UserError(
+                f"There is no student {name!r}.",
+                hint=name_hint(name, experiment.students, otherwise="A step names students and earlier train steps."),
+            )
         seen.add(name)
         name = student_name(base)
     return experiment.students[name]

@@ -5,13 +5,14 @@ Any two students can be compared; no lineage is necessary. `compare_cells` compa
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.grading.points import FULL_MARKS, METRICS, text_score
 from skillmix.render.markdown import markdown_table
+from skillmix.render.nearest import name_hint
 from skillmix.render.numbers import p_value, share, signed_with_interval, whole
 from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import Run, opened
@@ -58,6 +59,12 @@ class BestText:
     value: float
     points: dict[str, bool | None]
     """By criterion; None is undecided."""
+    evidence: dict[str, str] = field(default_factory=dict)
+    """The words that show a skill, where code found them."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why code denied a point, by criterion."""
+    cut: bool | None = None
+    """Whether the reply ended at the token limit; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +96,47 @@ class StudentComparison:
     """What else differs between the students, such as their prompts, and what they were trained on."""
 
     def __str__(self) -> str:
-        return comparison_table(self)
+        return comparison_table(self, wide=True)
 
 
-_HEADER: Final = (
-    *("grader", "setting", "k", "{first}", "{second}", "difference", "p, corrected"),
-    *("wins", "ties", "losses", "combinations", "still needed"),
-)
-_RIGHT: Final = frozenset({2, 3, 4, 6, 7, 8, 9, 10, 11})
 _NOTE: Final = (
     "Difference: {second} minus {first} in {metric}, best of the generations, on the combinations that both have "
-    "complete, with its 95 % interval. p: permutation test within combinations, corrected by Holm over the rows. Wins "
-    "and losses of {second} count combinations. Still needed: further combinations for 80 % power at this difference."
+    "complete, with its 95 % interval. p: permutation test within combinations, corrected by Holm over the rows. Wins, "
+    "ties and losses of {second} count combinations."
 )
 
+STILL_NEEDED: Final = "Still needed: further combinations for 80 % power at this difference."
 
-def comparison_table(comparison: StudentComparison) -> str:
-    """One row for each grader, setting and k, as Markdown."""
-    names = {"first": comparison.first, "second": comparison.second}
+
+def comparison_table(comparison: StudentComparison, *, wide: bool = False) -> str:
+    """One row for each grader, setting and k, as Markdown; unless wide, only what one reads first."""
     rows = [
-        (
-            *(row.grader, row.setting, str(row.k), share(row.first_value), share(row.second_value)),
-            *(signed_with_interval(row.difference, row.low, row.high), p_value(row.p_corrected)),
-            *map(str, (row.wins, row.ties, row.losses, row.combinations)),
-            "–" if row.still_needed is None else whole(row.still_needed),
-        )
+        {
+            "grader": row.grader,
+            "setting": row.setting,
+            "k": str(row.k),
+            comparison.first: share(row.first_value),
+            comparison.second: share(row.second_value),
+            "difference": signed_with_interval(row.difference, row.low, row.high),
+            "p, corrected": p_value(row.p_corrected),
+            "wins": str(row.wins),
+            "ties": str(row.ties),
+            "losses": str(row.losses),
+            "combinations": str(row.combinations),
+            "still needed": "–" if row.still_needed is None else whole(row.still_needed),
+        }
         for row in comparison.rows
     ]
-    return markdown_table([name.format(**names) for name in _HEADER], rows, right=_RIGHT)
+    hidden = set() if wide else {"combinations", "still needed", *_constant_names(comparison)}
+    header = [name for name in rows[0] if name not in hidden]
+    right = frozenset(i for i, name in enumerate(header) if name not in ("grader", "setting", "difference"))
+    return markdown_table(header, [[row[name] for name in header] for row in rows], right=right)
+
+
+def _constant_names(comparison: StudentComparison) -> dict[str, str]:
+    """The grader and the setting, where all rows have the same."""
+    values = {name: {getattr(row, name) for row in comparison.rows} for name in ("grader", "setting")}
+    return {name: next(iter(known)) for name, known in values.items() if len(known) == 1}
 
 
 def comparison_note(comparison: StudentComparison) -> str:
@@ -126,13 +146,24 @@ def comparison_note(comparison: StudentComparison) -> str:
     return "\n".join([note, *comparison.notes])
 
 
+def comparison_title(comparison: StudentComparison) -> str:
+    """The two students and the metric, with the grader and the setting if all rows share them."""
+    label = METRICS[comparison.metric].label
+    shared = [f"{name} {value}" for name, value in _constant_names(comparison).items()]
+    title = f"{label[0].upper()}{label[1:]}: {comparison.second} against {comparison.first}"
+    return title + (f" ({', '.join(shared)})" if shared else "")
+
+
 def compare_students(
     run: Run | str, first: str, second: str, *, metric: str = FULL_MARKS, rules: str | None = None
 ) -> StudentComparison:
     """Compare two students of a run; an error if either is unknown or they share no complete combination."""
     run = opened(run)
     if metric not in METRICS:
-        raise UserError(f"There is no metric {metric!r}.", hint=f"Choose {', '.join(METRICS)}.")
+        raise UserError(
+            f"There is no metric {metric!r}.",
+            hint=name_hint(metric, METRICS, otherwise=f"Choose {', '.join(METRICS)}."),
+        )
     cells = scored_cells(run, rules=rules)
     _require_students(run, first, second, cells)
     rows = compare_cells(run.name, first, second, cells, metric=metric)
@@ -206,7 +237,9 @@ def _require_students(run: Run, first: str, second: str, cells: Mapping[CellKey,
     known = f"Students of {run.name}: {', '.join(students)}." if students else f"{run.name} has no graded texts yet."
     for name in (first, second):
         if name not in students:
-            raise UserError(f"The run {run.name} has no graded student {name!r}.", hint=known)
+            raise UserError(
+                f"The run {run.name} has no graded student {name!r}.", hint=name_hint(name, students, otherwise=known)
+            )
     if first == second:
         raise UserError(f"{first} would be compared with itself.", hint=f"Name two students. {known}")
 
@@ -282,8 +315,18 @@ class _TextFinder:
             points = ballot.points(self._rules, self._run.phrases)
             if text_score(points, self._metric) == value:
                 names = [criterion.name for criterion in ballot.rubric(self._run.phrases).criteria]
-                by_criterion = dict(zip(names, points, strict=True))
-                return BestText(key.student, ballot.text.generation, ballot.text.answer.text, value, by_criterion)
+                verdict = self._records.verdict(ballot)
+                quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()} if verdict else {}
+                return BestText(
+                    student=key.student,
+                    generation=ballot.text.generation,
+                    text=ballot.text.answer.text,
+                    value=value,
+                    points=dict(zip(names, points, strict=True)),
+                    evidence={name: words for name, words in quoted.items() if words},
+                    reasons=self._records.reasons(ballot, points, self._rules, verdict),
+                    cut=ballot.text.is_cut,
+                )
         raise AssertionError(f"no text of {key} has the value {value}")
 
 

@@ -1,12 +1,13 @@
-"""The table of `skillmix scores`."""
+"""The tables of `skillmix scores`: one metric by k, which a reader wants first, and everything that is known."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.render.html import html_table
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import percent, share, share_with_interval, signed_with_interval, whole
-from skillmix.scores.cells import MOST_CUT, CellScore
+from skillmix.render.terminal import panels
+from skillmix.scores.cells import MOST_CUT, CellScore, valid_share
 from skillmix.scores.compare import Change, Remark
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 
@@ -16,6 +17,11 @@ _METRICS = tuple(metric.label for metric in METRICS.values())
 _FULL = METRICS[FULL_MARKS].label
 _HEADER = (*_CELL, *_METRICS, f"{_FULL}, one try", f"{_FULL} among valid", f"woven {_FULL}", *_COUNTS)
 NOTE = (
+    "Scores: the best text of each combination, mean over the complete combinations, with a 95 % interval. "
+    "Format valid: the share of texts with the marker and an answer after it. Complete: combinations, over all k, "
+    "whose texts are all graded."
+)
+WIDE_NOTE = (
     "A score takes the best text of each combination and the mean over complete combinations, with its 95 % interval. "
     f"Too few: a bootstrap over fewer than {FEWEST_COMBINATIONS} combinations gives no reliable interval. Complete "
     "counts combinations; ungraded (for full marks) and format failures count texts. Format valid is the share of "
@@ -28,13 +34,61 @@ NOTE = (
 _RIGHT = frozenset(map(_HEADER.index, ("k", *_COUNTS)))
 
 
-def score_table(scores: Iterable[CellScore]) -> str:
-    """One row for each student, grader, setting and k, as Markdown."""
+def score_table(scores: Iterable[CellScore], metric: str = FULL_MARKS) -> str:
+    """One metric: a row for each setting, grader and student, a column for each k; as Markdown, for a terminal."""
+    shown = [score for score in scores if score.sets == "all" and score.metric == metric]
+    ks = sorted({score.k for score in shown})
+    rows: dict[tuple[str, str, str], dict[int, CellScore]] = {}
+    for setting in dict.fromkeys(score.setting for score in shown):
+        for score in shown:
+            if score.setting == setting:
+                rows.setdefault((setting, score.grader, score.student), {})[score.k] = score
+    names = _varying_names(shown)
+    header = [*names, *(f"k = {k}" for k in ks), "format valid", "complete"]
+    cells = [
+        [*(name for column, name in zip(_NAMES, key, strict=True) if column in names), *_by_k(by_k, ks)]
+        for key, by_k in rows.items()
+    ]
+    return panels(header, cells, names=len(names), right=frozenset({len(header) - 2, len(header) - 1}))
+
+
+_NAMES = ("setting", "grader", "student")
+
+
+def _varying_names(scores: Sequence[CellScore]) -> list[str]:
+    """The columns of names: the student, and the setting and the grader if the scores have several."""
+    several = {name: len({getattr(score, name) for score in scores}) > 1 for name in _NAMES}
+    return [name for name in _NAMES if several[name] or name == "student"]
+
+
+def _by_k(scores: Mapping[int, CellScore], ks: Sequence[int]) -> list[str]:
+    """The scores of a row, the share of its texts with a valid format, and its complete combinations."""
+    own = [scores.get(k) for k in ks]
+    written, failures = sum(s.written for s in own if s), sum(s.format_failures for s in own if s)
+    complete, combinations = sum(s.complete for s in own if s), sum(s.combinations for s in own if s)
+    return [
+        *(share_with_interval(s.value, s.low, s.high) if s else "–" for s in own),
+        share(valid_share(failures, written)),
+        f"{whole(complete)}/{whole(combinations)}",
+    ]
+
+
+def score_title(scores: Iterable[CellScore], metric: str = FULL_MARKS) -> str:
+    """The metric of a short table, with the setting and the grader if all its rows share them."""
+    shown = [score for score in scores if score.sets == "all" and score.metric == metric]
+    names = _varying_names(shown)
+    shared = [f"{name} {getattr(shown[0], name)}" for name in _NAMES if name not in names]
+    title = f"{METRICS[metric].label} by k"
+    return f"{title[0].upper()}{title[1:]}" + (f" ({', '.join(shared)})" if shared else "")
+
+
+def wide_table(scores: Iterable[CellScore]) -> str:
+    """Everything that is known of each student, grader, setting and k, one row each, as Markdown."""
     return markdown_table(_HEADER, _rows(scores), right=_RIGHT)
 
 
 def score_table_html(scores: Iterable[CellScore]) -> str:
-    """The same table as HTML."""
+    """The wide table as HTML."""
     return html_table(_HEADER, _rows(scores), right=_RIGHT)
 
 

@@ -15,6 +15,7 @@ from skillmix.experiment.plan import PlannedCell, RowKey, writers_and_graders
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import Points, earns_nothing
 from skillmix.runs.reading.run_records import RunRecords
+from skillmix.runs.reading.text_facts import IMPORTED, counted_cells
 from skillmix.runs.run import Run
 from skillmix.scores.cells import Cell, CellKey
 
@@ -87,19 +88,14 @@ def _imported_groups(records: RunRecords) -> Iterator[BallotCell]:
         cells[ballot.text.student, ballot.grader, combination.k][combination.id].append(ballot)
     for (student, grader, k), by_combination in sorted(cells.items()):
         known = tuple(texts[0].text.combination for texts in by_combination.values() if texts[0])
-        yield BallotCell(student, grader, "imported", k, list(by_combination.values()), known)
+        yield BallotCell(student, grader, IMPORTED, k, list(by_combination.values()), known)
 
 
 def _planned_groups(run: Run, records: RunRecords) -> Iterator[BallotCell]:
     """The cells of all known experiments: all planned texts of the one at hand, and what is written of earlier ones."""
     ballots = {(b.text.student, b.text.combination.id, b.text.generation, b.grader): b for b in records.ballots}
     written = {text.conversation for text in records.texts}
-    evaluated = {(c.student, c.label, c.k) for c in (*run.cells, *run.earlier_cells) if c.purpose == "evaluation"}
-    # Texts that were written for training data do not stand for an evaluation.
-    now, before = (
-        [c for c in cells if c.purpose == "evaluation" or (c.student, c.label, c.k) not in evaluated]
-        for cells in (run.cells, run.earlier_cells)
-    )
+    now, before = counted_cells(run)
     earlier = _largest(before)
     for cell in now:
         for grader in cell.graders:

@@ -20,6 +20,7 @@ from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import dollars, hours, whole
+from skillmix.render.wording import middle_cut
 from skillmix.runs.conversations import model_name
 from skillmix.runs.reading.past_calls import AskedOf, PastCalls
 from skillmix.runs.students import settings_for
@@ -261,8 +262,11 @@ def _cost(tokens: _Tokens, price: Price | None) -> float | None:
     return None if price is None else price.of(tokens.input, tokens.output)
 
 
-def estimate_table(estimates: Sequence[CallEstimate]) -> str:
-    """One row for each model of each step, and the sums; an unknown part makes the sum unknown."""
+def estimate_table(estimates: Sequence[CallEstimate], *, wide: bool = True) -> str:
+    """One row for each model of each step, and the sums; an unknown part makes the sum unknown.
+
+    Unless wide, the table fits a terminal: it has the calls, the dollars and the hours, and long specs are cut.
+    """
     rows = [
         [e.step, e.role, _model_cell(e), *_number_cells(_numbers(e)), e.expected.basis if e.expected else "–"]
         for e in estimates
@@ -270,7 +274,19 @@ def estimate_table(estimates: Sequence[CallEstimate]) -> str:
     columns = zip(*(_numbers(estimate) for estimate in _counted_once(estimates)), strict=True)
     sums = [_sum(column) for column in columns] or [0.0] * _NUMBERS
     rows.append(["all", "", "", *_number_cells(sums), ""])
-    return markdown_table(_HEADER, rows, right=frozenset(range(3, 3 + _NUMBERS)))
+    if wide:
+        return markdown_table(_HEADER, rows, right=frozenset(range(3, 3 + _NUMBERS)))
+    chosen = [[*row[:2], middle_cut(row[2]), *(row[_HEADER.index(name)] for name in _SHORT)] for row in rows]
+    return markdown_table([*_HEADER[:3], *_SHORT.values()], chosen, right=frozenset(range(3, 3 + len(_SHORT))))
+
+
+_SHORT: Final = {
+    "calls, at most": "calls",
+    "US dollars, expected": "$ expected",
+    "US dollars, at most": "$ at most",
+    "GPU hours, at most": "GPU hours",
+}
+"""The columns of the short table, with their headings in it."""
 
 
 def _counted_once(estimates: Sequence[CallEstimate]) -> list[CallEstimate]:

@@ -19,6 +19,7 @@ from skillmix.experiment.costs import load_prices
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import graded_cells
 from skillmix.experiment.step_base import Step
+from skillmix.render.nearest import name_hint
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.manifest import invocation_facts
@@ -62,7 +63,9 @@ class StepFilter:
         names = ", ".join(f"{step.name} ({step.stage})" for step in experiment.steps)
         stage = f" {self.stage}" if self.stage else ""
         name = f" called {self.step!r}" if self.step else ""
-        raise UserError(f"The experiment has no{stage} step{name}.", hint=f"It has: {names}.")
+        known = [step.name for step in experiment.steps]
+        hint = name_hint(self.step or "", known, otherwise=f"It has: {names}.")
+        raise UserError(f"The experiment has no{stage} step{name}.", hint=hint)
 
 
 def run_experiment(

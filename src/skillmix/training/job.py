@@ -26,6 +26,7 @@ from skillmix.models.lineage_files import (
     read_model_file,
 )
 from skillmix.models.specs import parse_spec, provider_of
+from skillmix.render.nearest import name_hint
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
@@ -107,7 +108,10 @@ def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
     if not chosen:
         names = ", ".join(f"{step.name} ({step.stage})" for step in experiment.steps)
         called = f" called {only!r}" if only else ""
-        raise UserError(f"The experiment has no train step{called}.", hint=f"It has: {names}.")
+        raise UserError(
+            f"The experiment has no train step{called}.",
+            hint=name_hint(only or "", [step.name for step in experiment.steps], otherwise=f"It has: {names}."),
+        )
     return chosen
 
 

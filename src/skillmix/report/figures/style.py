@@ -3,6 +3,8 @@
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from math import nan
 from typing import Any, Final
 
@@ -69,11 +71,63 @@ _SETTINGS: Final[dict[Any, Any]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class FigureStyle:
+    """The size of figures and of their letters, for one use."""
+
+    name: str
+    widths: tuple[float, ...] = ()
+    """Widths in inches, the smallest first; a figure takes the first that is wide enough. Empty: as drawn."""
+    letters: float = 9.5
+    """The size of letters in points."""
+    shrink: float = 1.0
+    """How much smaller than in the house style a figure may become before it takes the next width."""
+
+    def size(self, width: float, height: float) -> tuple[float, float]:
+        """The size of a figure that was designed for the house style."""
+        if not self.widths:
+            return width, height
+        chosen = next((w for w in self.widths if width * self.shrink <= w), self.widths[-1])
+        return chosen, height * chosen / width
+
+    @property
+    def settings(self) -> dict[Any, Any]:
+        """The settings of matplotlib."""
+        scale = self.letters / 9.5
+        return {name: value * scale if name in _SIZES else value for name, value in _SETTINGS.items()}
+
+
+_SIZES: Final = frozenset(
+    {
+        "axes.labelsize",
+        "axes.linewidth",
+        "axes.titlesize",
+        "font.size",
+        "grid.linewidth",
+        "legend.fontsize",
+        "lines.linewidth",
+        "lines.markersize",
+    }
+)
+HOUSE: Final = FigureStyle("house")
+STYLES: Final = {
+    # A column and the page of a two-column article on letter paper.
+    "paper": FigureStyle("paper", widths=(3.35, 6.9), letters=7, shrink=0.68),
+    # A slide of 13.3 inches, with a margin.
+    "slide": FigureStyle("slide", widths=(12.3,), letters=15),
+}
+_style: ContextVar[FigureStyle] = ContextVar("style", default=HOUSE)
+
+
 @contextmanager
-def house_style() -> Iterator[None]:
-    """The style; draw and save figures inside this context."""
-    with matplotlib.rc_context(_SETTINGS):
-        yield
+def house_style(style: FigureStyle = HOUSE) -> Iterator[None]:
+    """The style of all figures; draw and save them inside this context."""
+    before = _style.set(style)
+    try:
+        with matplotlib.rc_context(style.settings):
+            yield
+    finally:
+        _style.reset(before)
 
 
 def error_bars(scores: Sequence[Score]) -> list[list[float]]:
@@ -86,7 +140,7 @@ def error_bars(scores: Sequence[Score]) -> list[list[float]]:
 
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure in inches, laid out so that nothing overlaps."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=_style.get().size(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -145,6 +199,13 @@ def _dark_style() -> bytes:
         for name in ("fill", "stroke")
     ]
     return f" <style>@media screen and (prefers-color-scheme: dark) {{ {' '.join(rules)} }}</style>\n".encode()
+
+
+def as_pdf(figure: Figure) -> bytes:
+    """The figure as PDF, without a date."""
+    out = io.BytesIO()
+    figure.savefig(out, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    return out.getvalue()
 
 
 def as_png(figure: Figure) -> bytes:

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from skillmix.render.markdown import markdown_table
-from skillmix.report.tables.latex import as_latex
+from skillmix.report.tables.latex import NO_MARKS, Marks, as_latex
 from skillmix.report.tables.table import Entry, Estimate, ReportTable, ScoreEntry
 
 
-def written_forms(tables: Sequence[ReportTable]) -> Iterator[tuple[str, str]]:
+def written_forms(tables: Sequence[ReportTable], marks: Marks = NO_MARKS) -> Iterator[tuple[str, str]]:
     """The file name and the content of every table in every format."""
     for table in tables:
         yield f"{table.name}.md", as_markdown(table)
         yield f"{table.name}.csv", as_csv(table)
         yield f"{table.name}.json", as_json(table)
-        yield f"{table.name}.tex", as_latex(table)
+        yield f"{table.name}.tex", as_latex(table, marks)
 
 
 def as_markdown(table: ReportTable) -> str:

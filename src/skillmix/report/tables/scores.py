@@ -24,6 +24,7 @@ _NOTE: Final = (
     "empty answer) and replies that the token limit cut are counted beside it. Too few: a bootstrap over fewer than "
     f"{FEWEST_COMBINATIONS} combinations gives no reliable interval."
 )
+SCORE_NOTE: Final = _NOTE
 _FURTHER_NOTE: Final = (
     "Woven full marks: the text also shows every skill about the topic, in clauses with a topic word of their own; – "
     "where no code checks the skills. Format valid: the share of texts with the marker and an answer after it, "

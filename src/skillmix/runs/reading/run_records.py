@@ -41,7 +41,8 @@ class RunRecords:
         """Why code denied points of a text, by criterion."""
         is_alone = self.run.grader(ballot.grader).is_code_alone
         by_checkers = applicable_reasons(verdict, is_alone=is_alone) if verdict else {}
-        return reasons_of(points, ballot.text.combination.skills, ballot.text.answer, rules, by_checkers)
+        text = ballot.text
+        return reasons_of(points, text.combination.skills, text.answer, rules, by_checkers, is_cut=text.is_cut)
 
 
 def run_records(run: Run) -> RunRecords:

@@ -1,11 +1,14 @@
 """The graded texts of a run, those with the most points first."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from skillmix.grading.answers import Rules
+from skillmix.errors import UserError
+from skillmix.grading.answers import AnswerStatus, Rules
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import text_score, woven_full_marks
+from skillmix.render.nearest import name_hint
 from skillmix.runs.reading.run_records import RunRecords, run_records
+from skillmix.runs.reading.text_facts import TextFacts, TextFactsReader
 from skillmix.runs.run import Run, opened
 
 
@@ -31,22 +34,44 @@ class TextRow:
     skill_fraction: float | None
     woven_full_marks: float | None
     """None if no code checks the skills."""
+    combination: str
+    k: int
+    settings: tuple[str, ...]
+    """Settings whose scores count the text."""
+    categories: tuple[str | None, ...]
+    """The category of each skill; None if the catalog does not have the skill."""
+    status: AnswerStatus
+    finish: str | None
+    """Why the reply ended, in the provider's words; None if unknown."""
+    cut: bool | None
+    """Whether the reply ended at the token limit; None if unknown."""
+    characters: int
+    words: int
+    sentences: int
+    sentence_limit: int
 
 
 def run_texts(run: Run | str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
     """Graded texts of a run: full marks first, then larger k, then more points."""
     run = opened(run)
     records = run_records(run)
+    students = dict.fromkeys(text.student for text in records.texts)
+    if student is not None and student not in students:
+        raise UserError(
+            f"The run {run.name} has no student {student!r}.",
+            hint=name_hint(student, students, otherwise=f"Its students: {', '.join(students) or 'none'}."),
+        )
     rules = run.rules()
+    reader = TextFactsReader(run, rules)
     rows = [
-        _row(ballot, records, rules)
+        _row(ballot, records, rules, reader.facts(ballot.text))
         for ballot in records.ballots
         if student in (None, ballot.text.student) and k in (None, ballot.text.combination.k)
     ]
     return sorted(rows, key=lambda t: (-(t.full_marks or 0), -len(t.skills), -sum(map(bool, t.points.values()))))
 
 
-def _row(ballot: Ballot, records: RunRecords, rules: Rules) -> TextRow:
+def _row(ballot: Ballot, records: RunRecords, rules: Rules, facts: TextFacts) -> TextRow:
     text, points = ballot.text, ballot.points(rules, records.run.phrases)
     names = [criterion.name for criterion in ballot.rubric(records.run.phrases).criteria]
     verdict = records.verdict(ballot)
@@ -65,4 +90,7 @@ def _row(ballot: Ballot, records: RunRecords, rules: Rules) -> TextRow:
         full_marks=text_score(points, "full_marks"),
         skill_fraction=text_score(points, "skill_fraction"),
         woven_full_marks=None if verdict is None else woven_full_marks(points, ballot.is_woven),
+        combination=text.combination.id,
+        k=text.combination.k,
+        **asdict(facts),
     )

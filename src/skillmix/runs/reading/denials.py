@@ -1,0 +1,52 @@
+"""What graders wrote about the points that they denied, for a few texts of a run."""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from skillmix.calls import GradeKey, Reply
+from skillmix.catalog.combinations import Combination
+from skillmix.grading.grader_words import words_about
+from skillmix.grading.reader import read_grades
+from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.run import Run
+
+
+class GradedText(NamedTuple):
+    """A text under one grader."""
+
+    student: str
+    combination: str
+    generation: int
+    grader: str
+
+
+def denial_words(run: Run, denied: Mapping[GradedText, Collection[str]]) -> dict[GradedText, dict[str, str]]:
+    """By text and criterion, what a grader wrote about a point that it denied; criteria without such words are absent.
+
+    `denied` has the criteria of interest. The journal is read to its end, so call this once for all texts.
+    """
+    words: dict[GradedText, dict[str, str]] = {}
+    if not any(denied.values()):
+        return words
+    with run.read() as journal:
+        combinations = journal.combinations()
+        for call in journal.calls("grade"):
+            key = call.key
+            assert isinstance(key, GradeKey)  # the stage holds grading calls only
+            text = GradedText(key.student, key.combination, key.generation, key.grader)
+            if text in denied and isinstance(call.outcome, Reply):
+                found = _words_in(run, combinations[key.combination], call.outcome.text, denied[text])
+                words[text] = {**found, **words.get(text, {})}
+    return words
+
+
+def _words_in(run: Run, combination: Combination, reply: str, denied: Collection[str]) -> dict[str, str]:
+    """What one reply says about the denied criteria that it denies itself."""
+    rubric = rubric_of(combination.skills, combination.topic, phrases=run.phrases)
+    points = read_grades(rubric, reply).by_name(rubric) or {}
+    about = {
+        criterion.name: words_about(rubric, index, reply)
+        for index, criterion in enumerate(rubric.criteria)
+        if criterion.name in denied and points.get(criterion.name) == 0.0
+    }
+    return {name: words for name, words in about.items() if words}
