@@ -87,6 +87,24 @@ def _with_ends(row: Row, rows: list[Row]) -> Row:
     return {name: row.get(name, float("nan")) for name in names if name in known}
 
 
+def calls_and_cost(case: Case) -> list[Row]:
+    """Every call of the journal, by role, name and model."""
+    calls = case.run.calls.assign(name=lambda c: c["grader"].fillna(c["student"]))
+    rows = []
+    for (stage, name, model), group in calls.groupby(["stage", "name", "model"]):
+        done = group[group["status"].eq("done")]
+        row: Row = {"name": name, "role": {"generate": "student", "grade": "grader"}[stage], "model": model}
+        row["calls"] = len(group)
+        for heading, column in (
+            ("input tokens", "input_tokens"),
+            ("output tokens", "output_tokens"),
+            ("US dollars", "cost_usd"),
+        ):
+            row[heading] = float("nan") if done[column].isna().any() else float(group[column].sum())
+        rows.append(row)
+    return rows
+
+
 def findings(case: Case) -> list[Row]:
     rows = [row for claim in CLAIMS for row in _claim_rows(case.run, claim)]
     for claim in CLAIMS:

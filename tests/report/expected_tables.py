@@ -31,6 +31,7 @@ TABLES: dict[str, Callable[[Case], list[Row]]] = {
     "yield": expected_data.data_yield,
     "lineage": expected_data.lineage,
     "findings": expected_data.findings,
+    "calls-and-cost": expected_data.calls_and_cost,
 }
 
 

@@ -377,12 +377,12 @@ def test_scripted_runs_from_journal_to_page(in_folder: Path, verdict: str) -> No
     page = made.page.read_text(encoding="utf-8")
     for claim in (
         "further practice of single skills",
-        "held-out skills",
-        "more skills than trained on",
+        "skills that were held out of training",
+        "improves texts with more skills",
         "no more conversations",
-        "do not teach composition",
+        "does not teach how to combine them",
     ):
-        block = page.partition(claim)[2].partition("</article>")[0]
+        block = page.partition('id="findings"')[2].partition(claim)[2].partition("</article>")[0]
         assert f'<p class="verdict">{verdict}</p>' in block, claim
 
 
@@ -395,7 +395,8 @@ def test_scripted_runs_on_train_skills(in_folder: Path, verdict: str, after: flo
 
     page = report(["scripted"], options=ReportOptions(figures=False)).page.read_text(encoding="utf-8")
 
-    block = page.partition("with as many skills as trained on")[2].partition("</article>")[0]
+    findings_of_page = page.partition('id="findings"')[2]
+    block = findings_of_page.partition("with as many skills as in training")[2].partition("</article>")[0]
     assert f'<p class="verdict">{verdict}</p>' in block
 
 

@@ -14,6 +14,9 @@ import pytest
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.report.archive import LARGEST, Chunks
+from skillmix.report.contents import Contents, PageSection
+from skillmix.report.page import index_page
+from skillmix.report.records import Report, SkillDefinition
 from skillmix.report.tables.formats import as_csv, as_markdown
 from skillmix.report.tables.latex import as_latex
 from skillmix.report.tables.table import Count, Estimate, ReportTable
@@ -63,7 +66,7 @@ def test_every_table_and_figure_that_is_written_is_on_the_page_once(folder: Path
 
     assert sorted(re.findall(r'href="tables/([^"]+)\.csv"', page)) == sorted(tables)
     assert sorted(re.findall(r'class="block figure" id="figure-([^"]+)"', page)) == sorted(figures)
-    assert sorted(re.findall(r'<img src="figures/([^"]+)\.svg"', page)) == sorted(figures)
+    assert sorted(re.findall(r'<img[^>]* src="figures/([^"]+)\.svg"', page)) == sorted(figures)
 
 
 def test_pages_have_a_strict_policy_and_nothing_inline(folder: Path) -> None:
@@ -140,6 +143,19 @@ def test_untrusted_text_is_data_only(in_folder: Path) -> None:
     assert "window.ran" not in pages and "49" not in pages.partition("<body")[2].partition("<table")[0]
     raw = (made.page.parent / "data" / "texts-0.js").read_text(encoding="ascii")
     assert "\\u202e" in raw and "\\u0007" in raw
+
+
+def test_names_and_definitions_of_a_catalogue_are_escaped() -> None:
+    defined = SkillDefinition(EVIL, EVIL, EVIL, EVIL, "train")
+    table = ReportTable("t", "T", "Note.", ("skill",), ((EVIL,), ("plain",)))
+    section = PageSection("skills", "Skills", "Intro.", (table,))
+
+    page = index_page(Report(runs=(), cells=(), definitions={EVIL: defined}), Contents((section,), ()), [], EVIL)
+
+    assert "<script>window" not in page and "<img src=x" not in page and "49" not in page
+    assert page.count("&lt;script&gt;window.ran=1&lt;/script&gt;") >= 6
+    assert '<a class="defined" href="#skill-1" aria-describedby="skill-1-text">&lt;script' in page
+    assert "\u202e" not in page and "\x07" not in page
 
 
 def make_evil_run(folder: Path) -> None:

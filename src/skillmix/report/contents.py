@@ -12,11 +12,13 @@ from skillmix.report.figures import skills as skill_figures
 from skillmix.report.figures.alternative_text import alternative_text
 from skillmix.report.figures.style import (
     FigureStyle,
+    Region,
     as_pdf,
     as_png,
     as_svg,
     house_style,
     laid_out,
+    panel_regions,
     size_on_page,
 )
 from skillmix.report.records import Report
@@ -45,6 +47,8 @@ class ReportFigure:
     """Width and height on the page, in pixels."""
     svg: bytes
     png: bytes
+    regions: tuple[Region, ...] = ()
+    """The panels, which a narrow page stacks."""
     is_detail: bool = False
 
 
@@ -115,6 +119,7 @@ def _drawn_figures(report: Report) -> tuple[list[_Placed], list[str]]:
                 size=size_on_page(figure),
                 svg=as_svg(figure, about=drawing.caption),
                 png=as_png(figure),
+                regions=panel_regions(figure),
                 is_detail=drawing.is_detail,
             )
             drawn.append((drawing.position, made))

@@ -12,7 +12,7 @@ from skillmix.scores.findings import SMALLEST_GAIN, Compared, Finding
 def finding_sentence(finding: Finding) -> str:
     """One or more sentences about a finding, with its numbers and what limits them."""
     sentence = _SENTENCES[finding.verdict](finding)
-    remarks = (*_losses_beside_gains(finding), *_limits(finding), *_repeats(finding))
+    remarks = (*_losses_beside_gains(finding), *limits(finding), *_repeats(finding))
     return " ".join((sentence, *remarks))
 
 
@@ -96,7 +96,7 @@ def _losses_beside_gains(finding: Finding) -> list[str]:
     return [f"It lowers full marks by {_estimate(c)} at k = {c.k} ({_p(c)})." for c in losses]
 
 
-def _limits(finding: Finding) -> list[str]:
+def limits(finding: Finding) -> list[str]:
     """What else than the claim may explain a difference."""
     if finding.claim == "composition" and not finding.is_matched:
         return ["The two differ in texts or steps, or these are unknown, so more practice may explain a difference."]

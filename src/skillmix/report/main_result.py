@@ -11,6 +11,7 @@ from typing import Final
 from skillmix.grading.points import FULL_MARKS
 from skillmix.render.numbers import in_percent, p_value, points_interval, signed_points, whole
 from skillmix.render.wording import plural
+from skillmix.report.finding_sentences import limits
 from skillmix.report.records import ComparedPair, Report, RunFacts, StudentKey, by_key
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.claims import Claim
@@ -108,7 +109,8 @@ def _of_finding(report: Report, finding: Finding) -> MainResult:
         headline=CLAIM_TITLES[finding.claim],
         detail=f"{words}.",
         evidence=f"{scope}{_scope(finding.setting, finding.grader, gain.combinations)}; "
-        f"{_corrected(shown.p_corrected, tests)}.{_found_at(found, [c.k for c in finding.compared])}",
+        f"{_corrected(shown.p_corrected, tests)}.{_found_at(found, [c.k for c in finding.compared])}"
+        + "".join(f" {limit}" for limit in limits(finding)),
         numbers=(
             ResultNumber(
                 _points(gain.mean, signed=True),

@@ -153,7 +153,7 @@ def saturation_points(report: Report) -> Figure | None:
         axes.plot(
             [reached.k_low, reached.k_high], [y, y], color=colour(index), lw=2.2, alpha=0.45, solid_capstyle="round"
         )
-        axes.plot([reached.k], [y], color=colour(index), marker=marker(index), ms=7, ls="")
+        axes.plot([reached.k], [y], color=colour(index), marker=marker(index), ms=7, ls="", label="largest k")
         if reached.k == reached.largest_tried:
             axes.annotate("or more", (reached.k, y), (7, 0), textcoords="offset points", va="center", color=FAINT)
     axes.set_yticks(range(len(rows)), [label for label, *_ in rows])

@@ -167,6 +167,33 @@ def share_axis(axes: Axes, label: str) -> None:
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     axes.set_yticklabels(["0", ".25", ".50", ".75", "1"])
     axes.set_ylabel(label)
+    # Panels can stand alone: a narrow page stacks them.
+    axes.tick_params(labelleft=True)
+
+
+Region = tuple[float, float, float, float]
+"""A part of a figure in the units of its SVG: left, top, width and height."""
+
+
+def panel_regions(figure: Figure) -> tuple[Region, ...]:
+    """The panels and the legend of a figure with several panels, which a narrow page stacks; nothing for one panel."""
+    panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+    if len(panels) < 2 or len(panels) < len(figure.axes):
+        return ()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    boxes = [axes.get_tightbbox(renderer) for axes in panels]
+    boxes += [legend.get_window_extent(renderer) for legend in figure.legends]
+    scale, height = 72 / figure.dpi, 72 * figure.get_size_inches()[1]
+    return tuple(
+        (
+            round(scale * box.x0 - 2, 1),
+            round(height - scale * box.y1 - 2, 1),
+            round(scale * box.width + 4, 1),
+            round(scale * box.height + 4, 1),
+        )
+        for box in boxes
+        if box is not None
+    )
 
 
 def laid_out(figure: Figure) -> Figure:

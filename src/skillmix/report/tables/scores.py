@@ -32,6 +32,9 @@ _FURTHER_NOTE: Final = (
     "whatever skills they show; refusals do not count. Full marks among valid: the share of these texts with full "
     "marks, one try, with a 95 % bootstrap interval over combinations. Cut: texts whose reply ended at the token limit."
 )
+_NOISE_ELSEWHERE: Final = (
+    "Some differences are within noise; the table of tuned students against their bases names them."
+)
 _FULL: Final = METRICS[FULL_MARKS].label
 _FURTHER_COLUMNS: Final = (f"woven {_FULL}", "format valid", f"{_FULL} among valid", "cut")
 
@@ -50,7 +53,7 @@ def setting_tables(report: Report) -> Iterator[ReportTable]:
                 is_detail=bool(suffix),
                 family="scores",
                 part=setting,
-                page_note=" ".join(_noise(report, setting)),
+                page_note=_NOISE_ELSEWHERE if _noise(report, setting) else "",
             )
 
 
