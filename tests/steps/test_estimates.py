@@ -193,8 +193,8 @@ def test_the_table_shows_prices_with_their_date_and_what_a_model_is_sent_besides
     graders = {"judge": {"model": GRADER, "system": "Be strict.", "extra": {"reasoning_effort": "low", "seed": False}}}
     path = written(in_folder, graders=graders)
 
-    command(["run", str(path), "--dry-run", "--prices", str(prices)])
-    shown = capsys.readouterr().out
+    command(["run", str(path), "--dry-run", "--wide", "--prices", str(prices)])
+    shown = " ".join(capsys.readouterr().out.split())
     command(["run", str(path), "--dry-run", "--prices", str(prices), "--json"])
     student, grader = json.loads(capsys.readouterr().out)
 

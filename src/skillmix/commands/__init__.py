@@ -17,7 +17,7 @@ from skillmix.commands import catalog, dataset, imports, models, one_text, repor
 from skillmix.commands.shared_options import Command, CommandParser
 from skillmix.commands.signals import ending_like_ctrl_c
 from skillmix.errors import UserError, visible
-from skillmix.render.terminal import wrapped
+from skillmix.render.layout import wrapped
 
 
 def parser_of_all() -> argparse.ArgumentParser:
@@ -46,9 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return status
     except UserError as error:
-        print(wrapped(f"error: {visible(error.message)}", indent=4), file=sys.stderr)
+        # In a file or a pipe each stays one line, so that programs can read it.
+        layout = wrapped if sys.stderr.isatty() else _as_it_is
+        print(layout(f"error: {visible(error.message)}", indent=4), file=sys.stderr)
         if error.hint:
-            print(wrapped(f"hint: {visible(error.hint)}", indent=2), file=sys.stderr)
+            print(layout(f"hint: {visible(error.hint)}", indent=2), file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader of our output is gone, as with `| head`, so no message could reach it.
@@ -62,6 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         return 128 + getattr(stop, "number", SIGINT)
+
+
+def _as_it_is(text: str, *, indent: int) -> str:
+    return text
 
 
 def _prepare_streams() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from skillmix.commands.shared_options import Commands, add_catalog_options, add_command, catalog_name
 from skillmix.commands.streams import print_json
-from skillmix.render.terminal import wrapped
+from skillmix.render.layout import wrapped
 
 if TYPE_CHECKING:
     from skillmix.catalog.catalog import Catalog, Setting, Side

@@ -10,7 +10,7 @@ from skillmix.commands.shared_options import Commands, add_catalog_options, add_
 from skillmix.commands.streams import print_json, standard_input
 from skillmix.errors import UserError
 from skillmix.render.grounds import grounds
-from skillmix.render.terminal import wrapped
+from skillmix.render.layout import wrapped
 
 if TYPE_CHECKING:
     from skillmix.calls import Outcome, Reply, Request, Subject

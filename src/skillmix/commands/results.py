@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from skillmix.commands.shared_options import Commands, add_command, positive
 from skillmix.commands.streams import METRIC_NAMES, print_json, print_notes, print_scores, score_rows
 from skillmix.render.grounds import CUT, grounds, point_line
+from skillmix.render.layout import side_by_side, wrapped
 from skillmix.render.numbers import share, whole
-from skillmix.render.terminal import side_by_side, wrapped
 from skillmix.render.untrusted import one_line
 
 if TYPE_CHECKING:
-    from skillmix.runs.reading.denials import GradedText
+    from skillmix.runs.reading.denials import TextUnderGrader
     from skillmix.runs.reading.texts import TextRow
     from skillmix.runs.run import Run
     from skillmix.scores.pairs import BestText, DifferingTexts
 
-    DenialWords = Mapping[GradedText, Mapping[str, str]]
+    DenialWords = Mapping[TextUnderGrader, Mapping[str, str]]
 
 
 def add_parsers(commands: Commands) -> None:
@@ -130,10 +130,10 @@ def compare(options: argparse.Namespace) -> int:
 
 def _words_on_pairs(run: "Run", pairs: "Sequence[DifferingTexts]") -> "DenialWords":
     """What graders wrote about the points that they denied."""
-    from skillmix.runs.reading.denials import GradedText, denial_words
+    from skillmix.runs.reading.denials import TextUnderGrader, denial_words
 
     denied = {
-        GradedText(best.student, pair.combination, best.generation, pair.grader): _without_reason(best)
+        TextUnderGrader(best.student, pair.combination, best.generation, pair.grader): _without_reason(best)
         for pair in pairs
         for best in (pair.first, pair.second)
     }
@@ -147,11 +147,11 @@ def _without_reason(text: "BestText | TextRow") -> set[str]:
 
 def _both_texts(pair: "DifferingTexts", words: "DenialWords") -> str:
     """A combination with the best text of each student, side by side, and the points that differ marked."""
-    from skillmix.runs.reading.denials import GradedText
+    from skillmix.runs.reading.denials import TextUnderGrader
 
     columns = []
     for best in (pair.first, pair.second):
-        own = words.get(GradedText(best.student, pair.combination, best.generation, pair.grader), {})
+        own = words.get(TextUnderGrader(best.student, pair.combination, best.generation, pair.grader), {})
         points = [
             point_line(
                 name, point, grounds(best.evidence.get(name), best.reasons.get(name), grader_words=own.get(name))
@@ -185,10 +185,10 @@ def texts(options: argparse.Namespace) -> int:
     return 0
 
 
-def _text_key(row: "TextRow") -> "GradedText":
-    from skillmix.runs.reading.denials import GradedText
+def _text_key(row: "TextRow") -> "TextUnderGrader":
+    from skillmix.runs.reading.denials import TextUnderGrader
 
-    return GradedText(row.student, row.combination, row.generation, row.grader)
+    return TextUnderGrader(row.student, row.combination, row.generation, row.grader)
 
 
 def export(options: argparse.Namespace) -> int:

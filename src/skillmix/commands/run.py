@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from skillmix.commands.shared_options import Commands, add_command
 from skillmix.commands.streams import print_json, print_notes, print_scores, program, score_rows
-from skillmix.render.terminal import wrapped
+from skillmix.render.layout import wrapped
 
 if TYPE_CHECKING:
     from skillmix.scores.scoring import ScoredRun

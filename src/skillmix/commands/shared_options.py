@@ -69,15 +69,23 @@ def catalog_name(options: argparse.Namespace) -> str:
 
 def positive(text: str) -> int:
     """Read a whole number of 1 or more."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
-    return number
+    number = _number(text, int)
+    if number is None or number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(number)
 
 
 def above_zero(text: str) -> float:
     """Read a finite number above 0."""
-    number = float(text)
-    if not (isfinite(number) and number > 0):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    number = _number(text, float)
+    if number is None or not (isfinite(number) and number > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return number
+
+
+def _number(text: str, kind: type[int] | type[float]) -> float | None:
+    """The number that a text stands for; None if it is no number."""
+    try:
+        return kind(text)
+    except ValueError:
+        return None

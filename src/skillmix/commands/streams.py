@@ -55,7 +55,7 @@ def score_rows(scores: "Iterable[CellScore]", *, by_sets: bool = False) -> list[
 
 def print_scores(scores: "Sequence[CellScore]", *, run: str, metric: str = "full_marks", wide: bool = False) -> None:
     """Print the scores of a run: one metric by k and how to see more, or everything that is known."""
-    from skillmix.render.terminal import wrapped
+    from skillmix.render.layout import wrapped
     from skillmix.scores.table import NOTE, WIDE_NOTE, score_table, score_title, wide_table
 
     if wide:

@@ -24,7 +24,7 @@ from skillmix.catalog.yaml import read_yaml, yaml_of
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.data_settings import DataFilters, LeakageSettings, with_data_settings
 from skillmix.experiment.faults import checked
-from skillmix.experiment.outside_names import outside_faults
+from skillmix.experiment.outside_names import OutsideNames
 from skillmix.experiment.step_base import Name, Positive, Section, Share, Step
 from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GradeStep
 from skillmix.models.request_fields import (
@@ -281,11 +281,22 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
     faults = list(found.faults)
     if found.section is not None:
         faults += [*_base_faults(found.section), *_reference_faults(found.section, _declared_names(document))]
-        faults += outside_faults(found.section) if checks_outside else []
+        faults += _outside_names(found.section).faults() if checks_outside else []
     if faults:
         raise faults_error(source, faults, hint=found.hint or _REFERENCES)
     assert found.section is not None  # without faults the whole document is valid
     return found.section
+
+
+def _outside_names(experiment: Experiment) -> OutsideNames:
+    excluded = {f"steps.{s.name}.exclude": s.exclude for s in experiment.steps if isinstance(s, EvaluateStep)}
+    prompts = {f"students.{name}.prompts": s.prompts for name, s in experiment.students.items() if s.prompts}
+    return OutsideNames(
+        catalog=experiment.catalog,
+        partition=experiment.partition,
+        exclude={"exclude": experiment.exclude, **excluded},
+        prompts={"prompts": experiment.prompts, **prompts},
+    )
 
 
 _REFERENCES: Final = "A file names its own students and graders, and a step earlier steps."

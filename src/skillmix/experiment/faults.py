@@ -14,7 +14,7 @@ from skillmix.catalog.validation import Fault, fault_words
 from skillmix.experiment.step_base import Section
 
 _S = TypeVar("_S", bound=Section)
-Path = tuple[str | int, ...]
+DocumentPath = tuple[str | int, ...]
 _MOST_SECTIONS: Final = 3
 """A hint lists the keys of at most so many sections."""
 _ROUNDS: Final = 20
@@ -56,14 +56,14 @@ class _Search:
     root: type[Section]
     document: object
     faults: list[str] = field(default_factory=list)
-    _taken: set[Path] = field(default_factory=set)
+    _taken: set[DocumentPath] = field(default_factory=set)
     _titles: dict[str, type[Section]] = field(default_factory=dict)
 
     @property
     def hint(self) -> str:
         """The keys of each section with a fault, unless there are too many to read."""
         if len(self._titles) > _MOST_SECTIONS:
-            return "docs/experiments.md describes the keys of every section."
+            return "The documentation of experiment files describes the keys of every section."
         hints = [f"Keys of {title}: {', '.join(section.model_fields)}." for title, section in self._titles.items()]
         if self.root in self._titles.values():
             hints.append("Each step has a name, a stage, and the keys of its stage.")
@@ -83,14 +83,14 @@ class _Search:
             self._taken.add(whole)
         return None if smaller == rest else smaller
 
-    def _follows(self, fault: Fault, path: Path) -> bool:
+    def _follows(self, fault: Fault, path: DocumentPath) -> bool:
         """Whether a fault is there only because an earlier round took a part of its section out."""
         taken = [own for own in self._taken if own[: len(path)] == path and own != path]
         if fault["type"] == "missing":
             return (*path, fault["loc"][-1]) in taken
         return fault["type"] == "value_error" and any(str(own[-1]) in fault["msg"] for own in taken)
 
-    def _note(self, fault: Fault, path: Path) -> None:
+    def _note(self, fault: Fault, path: DocumentPath) -> None:
         title, section = _section_at(fault["loc"], self.root)
         self._titles.setdefault(title, section)
         at = self._location(path, fault)
@@ -99,7 +99,7 @@ class _Search:
         if not any(known.startswith(f"{at}: ") for known in self.faults):
             self.faults.append(words)
 
-    def _location(self, path: Path, fault: Fault) -> str:
+    def _location(self, path: DocumentPath, fault: Fault) -> str:
         """The location as `--set` writes it: a step by its name or its number, other entries by their number."""
         added = {"missing": fault["loc"][-1:], "union_tag_invalid": ("stage",)}
         full = (*path, *added.get(fault["type"], ()))
@@ -120,7 +120,7 @@ def _child(value: object, part: str | int) -> object:
     return None
 
 
-def _path_in(document: object, fault: Fault) -> Path:
+def _path_in(document: object, fault: Fault) -> DocumentPath:
     """The path of a fault in the document, without the names that pydantic adds for the members of a union."""
     path: list[str | int] = []
     value = document
@@ -132,7 +132,7 @@ def _path_in(document: object, fault: Fault) -> Path:
     return tuple(path)
 
 
-def _whole_value(document: object, path: Path) -> Path:
+def _whole_value(document: object, path: DocumentPath) -> DocumentPath:
     """The path of the value to take out: a list of plain values goes as a whole."""
     value = document
     for part in path:
@@ -141,7 +141,7 @@ def _whole_value(document: object, path: Path) -> Path:
     return path[:-1] if is_entry else path
 
 
-def _without(document: object, path: Path) -> object:
+def _without(document: object, path: DocumentPath) -> object:
     """The document without the value at a path; an empty step stands for a step, so that others keep their numbers."""
     first, *rest = path
     if isinstance(document, Mapping):

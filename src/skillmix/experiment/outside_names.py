@@ -1,41 +1,34 @@
-"""Check the names in an experiment that lead outside its file: catalogs, partitions, excluded skills and prompts."""
+"""Check the names in an experiment that lead outside its file: a catalog, a partition, excluded skills and prompts."""
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
-from skillmix.experiment.steps import EvaluateStep
 from skillmix.prompts.files import load_prompts
 
-if TYPE_CHECKING:
-    from skillmix.experiment.experiment import Experiment
 
+@dataclass(frozen=True, slots=True)
+class OutsideNames:
+    """The names, by their locations in the experiment where there may be several."""
 
-def outside_faults(experiment: "Experiment") -> list[str]:
-    """Every name that leads nowhere, with its location."""
-    return list(_catalog_faults(experiment)) + list(_prompt_faults(experiment))
+    catalog: str
+    partition: str | None
+    exclude: Mapping[str, Sequence[str]]
+    prompts: Mapping[str, str]
 
-
-def _catalog_faults(experiment: "Experiment") -> Iterator[str]:
-    catalog: list[Catalog] = []
-    yield from _fault("catalog", lambda: catalog.append(load_catalog(experiment.catalog)))
-    if catalog:
-        (known,) = catalog
-        yield from _fault("partition", lambda: known.partition(experiment.partition))
-        lists = {"exclude": experiment.exclude}
-        lists |= {f"steps.{s.name}.exclude": s.exclude for s in experiment.steps if isinstance(s, EvaluateStep)}
-        for at, names in lists.items():
-            for name in names:
-                yield from _fault(at, lambda name=name: known.excluded([name]))  # type: ignore[misc]
-
-
-def _prompt_faults(experiment: "Experiment") -> Iterator[str]:
-    sets = {"prompts": experiment.prompts}
-    sets |= {f"students.{name}.prompts": s.prompts for name, s in experiment.students.items() if s.prompts}
-    for at, name in sets.items():
-        yield from _fault(at, lambda name=name: load_prompts(name))  # type: ignore[misc]
+    def faults(self) -> Iterator[str]:
+        """Every name that leads nowhere, with its location."""
+        catalog: list[Catalog] = []
+        yield from _fault("catalog", lambda: catalog.append(load_catalog(self.catalog)))
+        for known in catalog:
+            yield from _fault("partition", lambda known=known: known.partition(self.partition))  # type: ignore[misc]
+            for at, names in self.exclude.items():
+                for name in names:
+                    yield from _fault(at, lambda name=name, known=known: known.excluded([name]))  # type: ignore[misc]
+        for at, name in self.prompts.items():
+            yield from _fault(at, lambda name=name: load_prompts(name))  # type: ignore[misc]
 
 
 def _fault(at: str, use: Callable[[], object]) -> Iterator[str]:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.render.html import html_table
+from skillmix.render.layout import panels
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import percent, share, share_with_interval, signed_with_interval, whole
-from skillmix.render.terminal import panels
 from skillmix.scores.cells import MOST_CUT, CellScore, valid_share
 from skillmix.scores.compare import Change, Remark
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS

@@ -21,7 +21,7 @@ from skillmix.scores.statistics.differences import holm
 def paper_files(report: Report) -> Iterator[tuple[str, bytes]]:
     """The name and the content of every file for a paper."""
     marks = significance_marks(report)
-    for table in metric_tables(report):
+    for table in _metric_tables(report):
         yield f"{table.name}.tex", as_latex(table, marks).encode("ascii")
     rows = list(tidy_rows(report))
     yield "scores.csv", tidy_csv(rows).encode()
@@ -48,7 +48,7 @@ _STAR_NOTE: Final = (
 )
 
 
-def metric_tables(report: Report) -> Iterator[ReportTable]:
+def _metric_tables(report: Report) -> Iterator[ReportTable]:
     """For each metric a table of all settings, with one row for each student and grader and one column for each k."""
     for metric in METRICS.values():
         rows = list(_metric_rows(report, metric.name))

@@ -11,7 +11,7 @@ from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.run import Run
 
 
-class GradedText(NamedTuple):
+class TextUnderGrader(NamedTuple):
     """A text under one grader."""
 
     student: str
@@ -20,12 +20,12 @@ class GradedText(NamedTuple):
     grader: str
 
 
-def denial_words(run: Run, denied: Mapping[GradedText, Collection[str]]) -> dict[GradedText, dict[str, str]]:
+def denial_words(run: Run, denied: Mapping[TextUnderGrader, Collection[str]]) -> dict[TextUnderGrader, dict[str, str]]:
     """By text and criterion, what a grader wrote about a point that it denied; criteria without such words are absent.
 
     `denied` has the criteria of interest. The journal is read to its end, so call this once for all texts.
     """
-    words: dict[GradedText, dict[str, str]] = {}
+    words: dict[TextUnderGrader, dict[str, str]] = {}
     if not any(denied.values()):
         return words
     with run.read() as journal:
@@ -33,7 +33,7 @@ def denial_words(run: Run, denied: Mapping[GradedText, Collection[str]]) -> dict
         for call in journal.calls("grade"):
             key = call.key
             assert isinstance(key, GradeKey)  # the stage holds grading calls only
-            text = GradedText(key.student, key.combination, key.generation, key.grader)
+            text = TextUnderGrader(key.student, key.combination, key.generation, key.grader)
             if text in denied and isinstance(call.outcome, Reply):
                 found = _words_in(run, combinations[key.combination], call.outcome.text, denied[text])
                 words[text] = {**found, **words.get(text, {})}
