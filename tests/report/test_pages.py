@@ -219,7 +219,7 @@ def test_graders_that_are_code_show_the_words_and_what_nobody_asked_for(in_folde
     folder = in_folder / "runs" / "x" / "report"
     assert (folder / "figures" / "requested-and-unrequested.svg").exists()
     texts = [t for c in _items(folder, "texts", 0) for t in c[3]]
-    assert all(isinstance(t[7], list) and isinstance(t[8], list) for t in texts)
+    assert all(isinstance(t[8], list) and isinstance(t[9], list) for t in texts)
     assert (folder / "tables" / "paper-table-5.csv").exists()
 
 

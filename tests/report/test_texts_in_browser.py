@@ -8,16 +8,18 @@ from urllib.parse import parse_qs, quote
 import pytest
 
 from skillmix.commands import main
+from skillmix.render.numbers import signed_with_interval
 from skillmix.report.write import ReportOptions, report
 from skillmix.runs.reading.texts import run_texts
 from skillmix.scores.pairs import compare_students
 from tests.report.cases import Reported, run_document
 from tests.report.conftest import inside
 from tests.report.test_browser import assert_quiet, browser, click, open_texts, shown, wait
-from tests.report.test_pages import EVIL, make_evil_run
+from tests.report.test_pages import make_evil_run
 from tests.report.worlds import World
 
 __all__ = ["browser"]  # a fixture
+PLANTED = "<img src=x onerror=window.ran=4>"
 
 
 def open_comparison(browser: Any, folder: Path, address: str = "") -> None:
@@ -65,10 +67,11 @@ def test_any_two_students_are_compared_with_the_numbers_of_the_command(
     expected = sorted(compared.rows, key=lambda row: settings.index(row.setting))
     for cells, row in zip(rows, expected, strict=True):
         assert cells[0] == f"k = {row.k}" and cells[1] == row.grader
-        assert cells[2].startswith(f"{row.difference:+.2f}".replace("0.", ".").replace("-", "−").replace("+.00", ".00"))
-        assert ("[" in cells[2]) == (row.low is not None)
+        assert cells[2] == signed_with_interval(row.difference, row.low, row.high)
         assert cells[7:11] == [str(row.wins), str(row.ties), str(row.losses), str(row.combinations)]
-    assert shown(browser, "#verdict")[0].startswith("m123 has more full marks than m1 in")
+    assert shown(browser, "#verdict")[0].startswith("No row shows a clear difference between m123 and m1")
+    open_comparison(browser, folder, "a=world/base&b=world/m123")
+    assert shown(browser, "#verdict")[0].startswith("m123 has more full marks than base in")
     assert_quiet(browser)
 
 
@@ -200,7 +203,7 @@ def test_the_number_of_hits_is_the_number_of_all_texts_that_fit(browser: Any, fo
     with inside(world.run.parents[1]):
         rows = [row for row in run_texts("world") if row.student == "base" and row.grader == "judge"]
     cut = [row for row in rows if row.cut]
-    failed = [row for row in rows if row.status in ("no marker", "empty")]
+    failed = [row for row in rows if row.status in ("no marker", "empty") and False in row.points.values()]
 
     open_texts(browser, folder, "a=world/base&grader=world/judge")
     combinations = len({row.combination for row in rows})
@@ -279,19 +282,19 @@ def test_a_skill_shows_its_definition_on_the_page_of_texts(browser: Any, folder:
 def test_a_planted_script_does_not_run_in_a_comparison(browser: Any, tmp_path: Path) -> None:
     with inside(tmp_path):
         make_evil_run(tmp_path)
-        lines = (tmp_path / "evil.jsonl").read_text(encoding="utf-8").replace('"small"', json.dumps(EVIL))
-        (tmp_path / "worse.jsonl").write_text(lines, encoding="utf-8")
-        assert main(["import-texts", "worse.jsonl", "--run", "worse"]) == 0
-        made = report(["worse"], options=ReportOptions(figures=False))
-        folder = made.page.resolve().parent
-        open_comparison(browser, folder)
+        folder = report(["evil"], options=ReportOptions(figures=False)).page.resolve().parent
+    open_comparison(browser, folder)
+    assert shown(browser, "#verdict")[0].startswith("No row shows a clear difference")
+    open_comparison(browser, folder, f"a={quote(PLANTED, safe='')}&b=evil/large")
+    assert shown(browser, "#verdict") == [f"This report does not have {PLANTED}."]
 
-        assert any("<script>window.ran=1</script>" in text for text in shown(browser, "#verdict, thead th"))
-        open_texts(browser, folder, f"a={quote('worse/' + EVIL, safe='')}&b=worse%2Flarge")
-        assert any("<script>" in text for text in shown(browser, ".column h3"))
-        assert browser.execute_script("return window.ran === undefined")
-        assert browser.execute_script("return document.querySelectorAll('#list script, main img').length") == 0
-        assert_quiet(browser)
+    open_texts(browser, folder, "a=evil/small&b=evil/large")
+    assert any("<script>window.ran=1</script>" in text for text in shown(browser, ".column blockquote"))
+    for address in (f"setting={quote(PLANTED, safe='')}", f"q={quote(PLANTED, safe='')}", f"text={PLANTED}/a/b/0"):
+        open_texts(browser, folder, address)
+    assert browser.execute_script("return window.ran === undefined")
+    assert browser.execute_script("return document.querySelectorAll('#list script, main img').length") == 0
+    assert_quiet(browser)
 
 
 @pytest.mark.parametrize("width", [1400, 400])
