@@ -151,7 +151,9 @@ def measured_browser(folder: Path) -> dict[str, float]:
     try:
         page = (folder / "texts.html").resolve().as_uri()
         found = {"first page": timed(lambda: browser.get((folder / "index.html").resolve().as_uri()), "return true")}
-        found["a cell"] = timed(lambda: browser.get(f"{page}#cell=7"), done)
+        links = browser.find_elements(By.CSS_SELECTOR, 'a[href^="texts.html#a="]')
+        cell = str(links[7].get_attribute("href"))
+        found["a cell"] = timed(lambda: browser.get(cell), done)
         button = browser.find_element(By.CSS_SELECTOR, ".actions button")
         found["votes"] = timed(button.click, "return document.querySelector('.votes') !== null")
         word = browser.find_element(By.CSS_SELECTOR, "blockquote").text.split("number ")[1].split(";")[0]
@@ -160,6 +162,8 @@ def measured_browser(folder: Path) -> dict[str, float]:
         found["search, first result"] = timed(lambda: browser.get(f"{page}#q={word}"), first)
         browser.get("about:blank")
         found["search, all looked through"] = timed(lambda: browser.get(f"{page}#q=nowhere"), done)
+        browser.get("about:blank")
+        found["all texts, fewest points first"] = timed(lambda: browser.get(f"{page}#sort=worst"), done)
         return found
     finally:
         browser.quit()

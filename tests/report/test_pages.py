@@ -4,8 +4,10 @@ import json
 import re
 from collections.abc import Iterator
 from hashlib import sha256
+from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -68,15 +70,18 @@ def test_every_table_and_figure_that_is_written_is_on_the_page_once(folder: Path
 
 
 def test_pages_have_a_strict_policy_and_nothing_inline(folder: Path) -> None:
-    for name in ("index.html", "texts.html"):
+    for name in ("index.html", "texts.html", "compare.html"):
         page = (folder / name).read_text(encoding="utf-8")
         (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', page)
         assert policy.startswith("default-src 'none';") and "unsafe" not in policy
         assert not re.search(r"<script(?![^>]*\bsrc=)|\son\w+=|\sstyle=|javascript:|https?://", page), name
         for target in re.findall(r'(?:href|src)="([^"#]+)', page):
             assert (folder / target).exists(), target
-    script = (folder / "texts.js").read_text(encoding="utf-8")
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|\bfetch\(|XMLHttp", script)
+    for file in folder.glob("*.js"):
+        script = file.read_text(encoding="utf-8")
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|\bfetch\(|XMLHttp", script
+        ), file.name
 
 
 def test_data_files_are_small_ascii_and_lead_to_every_text(folder: Path, world: World) -> None:
@@ -87,8 +92,10 @@ def test_data_files_are_small_ascii_and_lead_to_every_text(folder: Path, world: 
     assert isinstance(index, dict)
     assert index["students"] == [["world", s] for s in ("base", "m1", "m12", "m123")]
     page = (folder / "index.html").read_text(encoding="utf-8")
-    linked = {int(n) for n in re.findall(r"texts\.html#cell=(\d+)", page)}
-    assert linked == set(range(len(index["cells"])))
+    links = [dict(parse_qsl(unescape(link))) for link in re.findall(r'texts\.html#([^"]+)', page)]
+    linked = {(link["a"], link["grader"], link["setting"], int(link["k"])) for link in links}
+    names = {kind: ["/".join(entry) for entry in index[kind]] for kind in ("students", "graders")}
+    assert linked == {(names["students"][s], names["graders"][g], setting, k) for s, g, setting, k, _ in index["cells"]}
     assert page.encode().__len__() < 1_000_000
 
 
@@ -106,12 +113,12 @@ def test_what_was_asked_and_answered_can_be_put_together_again(folder: Path, wor
     ]
     texts = [t for c in _items(folder, "texts", 0) for t in c[3]]
     votes = list(_items(folder, "votes", 0))
-    text = next(t for t in texts if 0 <= t[6] < len(votes))
-    prompts, given = votes[text[6]]
+    text = next(t for t in texts if 0 <= t[7] < len(votes))
+    prompts, given = votes[text[7]]
     ((_, numbers),) = prompts[0]
     whole, fresh = "", True
     for number in numbers:
-        whole += text[3] if number == -1 else ("" if fresh else "\n") + lines[number]
+        whole += text[5] if number == -1 else ("" if fresh else "\n") + lines[number]
         fresh = number == -1
     with sqlite3.connect(world.run / "journal" / "calls.sqlite") as connection:
         stored = {row[0] for row in connection.execute("SELECT content FROM messages")}
@@ -130,7 +137,9 @@ def test_untrusted_text_is_data_only(in_folder: Path) -> None:
 
     made = report(["evil"], options=ReportOptions(figures=False))
 
-    pages = "".join((made.page.parent / n).read_text(encoding="utf-8") for n in ("index.html", "texts.html"))
+    pages = "".join(
+        (made.page.parent / n).read_text(encoding="utf-8") for n in ("index.html", "texts.html", "compare.html")
+    )
     assert "window.ran" not in pages and "49" not in pages.partition("<body")[2].partition("<table")[0]
     raw = (made.page.parent / "data" / "texts-0.js").read_text(encoding="ascii")
     assert "\\u202e" in raw and "\\u0007" in raw
@@ -210,7 +219,7 @@ def test_graders_that_are_code_show_the_words_and_what_nobody_asked_for(in_folde
     folder = in_folder / "runs" / "x" / "report"
     assert (folder / "figures" / "requested-and-unrequested.svg").exists()
     texts = [t for c in _items(folder, "texts", 0) for t in c[3]]
-    assert all(isinstance(t[7], list) and isinstance(t[8], list) for t in texts)
+    assert all(isinstance(t[8], list) and isinstance(t[9], list) for t in texts)
     assert (folder / "tables" / "paper-table-5.csv").exists()
 
 

@@ -22,14 +22,21 @@ def grounds(
     >>> grounds(None, None, grader_words="No comparison is made.")
     'the grader: “No comparison is made.”'
     """
-    parts = [f"“{one_line(evidence)}”"] if evidence else []
+    remark = remark_on(reason, woven=woven if evidence else None, grader_words=grader_words)
+    return "; ".join([*([f"“{one_line(evidence)}”"] if evidence else []), *([remark] if remark else [])])
+
+
+def remark_on(reason: str | None, *, woven: bool | None = None, grader_words: str | None = None) -> str | None:
+    """What is said about a point beside the words that show the skill; None if there is nothing to say.
+
+    >>> remark_on(None, woven=False)
+    'not about the topic'
+    """
     if reason:
-        parts.append(one_line(reason))
-    elif evidence and woven is False:
-        parts.append("not about the topic")
-    elif grader_words:
-        parts.append(f"the grader: “{one_line(grader_words)}”")
-    return "; ".join(parts)
+        return one_line(reason)
+    if woven is False:
+        return "not about the topic"
+    return f"the grader: “{one_line(grader_words)}”" if grader_words else None
 
 
 def point_line(name: str, point: bool | None, words: str) -> str:

@@ -14,8 +14,13 @@ from skillmix.catalog.catalog import RESERVED_NAMES
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot, StudentText
+from skillmix.grading.grader_words import words_about
 from skillmix.grading.points import Points
+from skillmix.grading.reader import Reading
 from skillmix.grading.reasons import reasons_of
+from skillmix.prompts.rubric import Phrases, Rubric, rubric_of
+from skillmix.render.grounds import remark_on
+from skillmix.report.compared_students import ComparedStudents
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.graded_conversations import ConversationKey, WrittenConversation
 from skillmix.runs.reading.read_ahead import GradedConversation
@@ -97,6 +102,8 @@ _MAX_CACHED_PROMPTS: Final = 1000
 _MAX_REASONS: Final = 1000
 """Reasons in the index, which must stay small."""
 _POINT = {True: "1", False: "0", None: "?"}
+_CUT_OFF: Final = 1
+_FOLLOWS_EXAMPLE: Final = 2
 
 
 class Names:
@@ -125,6 +132,8 @@ class CodeEvidence:
     """For each grader that uses code: why code denies a point, by criterion."""
     masked: tuple[str | None, ...] = ()
     """The words that show each requested skill, with the topic's words masked."""
+    woven: tuple[bool | None, ...] = ()
+    """Whether the text shows each requested skill about the topic; None if it does not show the skill."""
 
 
 @dataclass
@@ -132,8 +141,30 @@ class RunArchive:
     """The numbers under which the conversations of one run are archived."""
 
     run: str
+    phrases: Phrases = field(default_factory=Phrases)
+    """The criteria of the run's prompts in words."""
     talks: dict[ConversationKey, int] = field(default_factory=dict)
     votes: dict[ConversationKey, int] = field(default_factory=dict)
+    denials: dict[ConversationKey, dict[tuple[str, int], str]] = field(default_factory=dict)
+    """By grader and index of a criterion, what the grader wrote about a point that a vote denies."""
+    _rubric: tuple[str, Rubric] | None = None
+    """The rubric of the last combination, because consecutive texts share a combination."""
+
+    def rubric(self, combination: Combination) -> Rubric:
+        """The rubric of a combination."""
+        if self._rubric is None or self._rubric[0] != combination.id:
+            rubric = rubric_of(combination.skills, combination.topic, phrases=self.phrases)
+            self._rubric = combination.id, rubric
+        return self._rubric[1]
+
+    def add_denials(self, text: StudentText, grader: str, reply: str, reading: Reading) -> None:
+        """Keep what a reply says about the points that it denies; the first reply with words counts."""
+        for index, point in enumerate(reading.points or ()):
+            own = self.denials.get(text.conversation, {})
+            if point == 0.0 and (grader, index) not in own:
+                words = words_about(self.rubric(text.combination), index, reply)
+                if words:
+                    self.denials.setdefault(text.conversation, {})[grader, index] = words
 
 
 class Archive:
@@ -144,6 +175,8 @@ class Archive:
         self._talks = Chunks("talks", write)
         self._votes = Chunks("votes", write)
         self._texts = Chunks("texts", write)
+        self._marks = Chunks("marks", write)
+        self._pairs = Chunks("pairs", write)
         self._lines = Chunks("lines", write)
         self._line_numbers: dict[str, int] = {}
         self._prompts: dict[str, list[object]] = {}
@@ -152,6 +185,7 @@ class Archive:
         self._graders: dict[tuple[str, str], int] = {}
         self._skills, self._topics = Names(), Names()
         self._reasons: dict[str, int] = {}
+        self._graders_with_code: set[int] = set()
 
     def introduce(self, run: str, students: Iterable[str], graders: Iterable[str]) -> None:
         """Fix the order in which the page lists students and graders."""
@@ -191,6 +225,9 @@ class Archive:
         """Write the gradings of a text, if there are any."""
         if graded.calls:
             numbers.votes[graded.text.conversation] = self._votes.add(self._ballot(graded, journal, numbers.run))
+            for call, reading in zip(graded.calls, graded.readings, strict=True):
+                if isinstance(call.outcome, Reply) and isinstance(call.key, GradeKey) and reading is not None:
+                    numbers.add_denials(graded.text, call.key.grader, call.outcome.text, reading)
 
     def _ballot(self, graded: GradedConversation, journal: JournalReader, run: str) -> list[object]:
         prompts: dict[tuple[str, ...], int] = {}
@@ -247,8 +284,14 @@ class Archive:
     def _grader(self, run: str, grader: str) -> int:
         return self._graders.setdefault((run, grader), len(self._graders))
 
-    def close(self, runs: Sequence["ArchivedRun"], cells: Sequence[Cell], facts: Mapping[str, object]) -> None:
-        """Write the texts by combination, and the index."""
+    def close(
+        self,
+        runs: Sequence["ArchivedRun"],
+        cells: Sequence[Cell],
+        pairs: Sequence[ComparedStudents],
+        facts: Mapping[str, object],
+    ) -> None:
+        """Write the texts by combination, the pairs of students, and the index."""
         order = _combination_order(cells, runs)
         texts = _texts_by_combination(runs)
         numbers: dict[str, int] = {}
@@ -257,25 +300,36 @@ class Archive:
             skills = [self._skills.number(skill) for skill in combination.skills]
             topic = self._topics.number(combination.topic)
             numbers[combination.id] = self._texts.add([combination.id, skills, topic, entries])
-        for chunks in (self._texts, self._talks, self._votes, self._lines):
-            chunks.flush()
+            self._marks.add([combination.id, skills, topic, [_marks_of(entry) for entry in entries]])
+        listed_pairs = [[*pair.names, pair.sentences, self._pair_rows(pair, numbers)] for pair in pairs]
+        chunks = {
+            "texts": self._texts,
+            "marks": self._marks,
+            "pairs": self._pairs,
+            "talks": self._talks,
+            "votes": self._votes,
+            "lines": self._lines,
+        }
+        for kind in chunks.values():
+            kind.flush()
         index = {
             **facts,
             "students": [list(key) for key in self._students],
             "graders": [list(key) for key in self._graders],
+            "graders_with_code": sorted(self._graders_with_code),
             "skills": self._skills.all,
             "topics": self._topics.all,
             "reasons": list(self._reasons),
             "cells": [self._cell(cell, numbers) for cell in cells],
+            "pairs": listed_pairs,
             "combinations": self._texts.count,
-            "starts": {
-                "texts": self._texts.starts,
-                "talks": self._talks.starts,
-                "votes": self._votes.starts,
-                "lines": self._lines.starts,
-            },
+            "starts": {name: kind.starts for name, kind in chunks.items()},
         }
         self._write("index.js", index_script(index))
+
+    def _pair_rows(self, pair: ComparedStudents, numbers: Mapping[str, int]) -> list[int]:
+        """Write the rows of a pair and return their numbers."""
+        return [self._pairs.add(cell.encoded(numbers)) for cell in pair.cells]
 
     def _cell(self, cell: Cell, numbers: Mapping[str, int]) -> list[object]:
         run, student, grader, setting, k = cell.key
@@ -289,8 +343,9 @@ class Archive:
             self._student(run.numbers.run, text.student),
             text.generation,
             text.answer.status,
-            text.answer.text,
+            _CUT_OFF * bool(text.is_cut) + _FOLLOWS_EXAMPLE * (conversation in run.following),
             [self._points(run, b, points) for b, points in ballots],
+            text.answer.text,
             run.numbers.talks.get(conversation, -1),
             run.numbers.votes.get(conversation, -1),
             list(evidence.words) if evidence else 0,
@@ -298,12 +353,14 @@ class Archive:
         ]
 
     def _points(self, run: "ArchivedRun", ballot: Ballot, points: Points) -> list[object]:
-        """A grader, its points as characters and, if code denied any of them, the reason for each criterion."""
-        entry: list[object] = [self._grader(run.numbers.run, ballot.grader), "".join(_POINT[p] for p in points)]
-        reasons = run.reasons(ballot, points)
-        if reasons:
-            names = (*ballot.text.combination.skills, *RESERVED_NAMES)
-            entry.append([self._reason(reasons[name]) if name in reasons else None for name in names])
+        """A grader, its points as characters and, if there is a remark on any of them, the remark on each criterion."""
+        grader = self._grader(run.numbers.run, ballot.grader)
+        entry: list[object] = [grader, "".join(_POINT[p] for p in points)]
+        if run.has_code(ballot):
+            self._graders_with_code.add(grader)
+        remarks = run.remarks(ballot, points)
+        if any(remarks):
+            entry.append([None if remark is None else self._reason(remark) for remark in remarks])
         return entry
 
     def _reason(self, reason: str) -> int | str:
@@ -324,12 +381,43 @@ class ArchivedRun:
     rules: Rules
     """The rules under which the points were decided."""
 
+    following: frozenset[ConversationKey] = frozenset()
+    """Texts that follow an example of the prompts."""
+
+    def has_code(self, ballot: Ballot) -> bool:
+        """Whether code checked a text for its grader."""
+        evidence = self.evidence.get(ballot.text.conversation)
+        return evidence is not None and ballot.grader in evidence.reasons
+
+    def remarks(self, ballot: Ballot, points: Points) -> list[str | None]:
+        """Why each point was lost, by code or in the words of the grader, and which skills are not about the topic."""
+        reasons = self.reasons(ballot, points)
+        names = (*ballot.text.combination.skills, *RESERVED_NAMES)
+        denials = self.numbers.denials.get(ballot.text.conversation, {})
+        evidence = self.evidence.get(ballot.text.conversation) if self.has_code(ballot) else None
+        woven = (*(evidence.woven if evidence else (None,) * len(names)), *(None,) * len(names))
+        return [
+            remark_on(
+                reasons.get(name),
+                woven=woven[index],
+                grader_words=denials.get((ballot.grader, index)) if points[index] is False else None,
+            )
+            for index, name in enumerate(names)
+        ]
+
     def reasons(self, ballot: Ballot, points: Points) -> dict[str, str]:
         """Why code denied points of a text, by criterion."""
         text = ballot.text
         evidence = self.evidence.get(text.conversation)
         by_checkers = evidence.reasons.get(ballot.grader, {}) if evidence else {}
         return reasons_of(points, text.combination.skills, text.answer, self.rules, by_checkers, is_cut=text.is_cut)
+
+
+def _marks_of(entry: list[object]) -> list[object]:
+    """What filters and sorting need of a text: everything before the text itself, without remarks."""
+    *head, graded = entry[:5]
+    assert isinstance(graded, list)
+    return [*head, [one[:2] for one in graded]]
 
 
 def _combination_order(cells: Sequence[Cell], runs: Sequence[ArchivedRun]) -> list[Combination]:

@@ -1,7 +1,7 @@
 """Count the texts of each cell that follow an example of the prompts."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from skillmix.datasets.build import prompt_examples
 from skillmix.datasets.copies import FOLLOWS, example_shares
@@ -10,22 +10,34 @@ from skillmix.errors import UserError
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import FULL_MARKS, Points, text_score
 from skillmix.report.records import FollowedExamples
+from skillmix.runs.reading.graded_conversations import ConversationKey
 from skillmix.runs.run import Run
 from skillmix.scores.cells import Cell
 
 
-def followed_examples(
-    run: Run, cells: Iterable[Cell], decided: Sequence[tuple[Ballot, Points]]
-) -> Iterator[FollowedExamples]:
-    """The counts of every cell; none if the catalogue of the run is unknown."""
+def texts_following_examples(run: Run, decided: Sequence[tuple[Ballot, Points]]) -> frozenset[ConversationKey] | None:
+    """The texts that follow an example; None if the catalogue of the run is unknown."""
     examples = _examples(run)
     if not examples:
+        return None
+    texts = list({id(ballot.text): ballot.text for ballot, _ in decided}.values())
+    shares = example_shares(corpus_of(text.answer.text for text in texts), examples)
+    return frozenset(text.conversation for text, share in zip(texts, shares.tolist(), strict=True) if share >= FOLLOWS)
+
+
+def followed_examples(
+    run: Run,
+    cells: Iterable[Cell],
+    decided: Sequence[tuple[Ballot, Points]],
+    following: Container[ConversationKey] | None,
+) -> Iterator[FollowedExamples]:
+    """The counts of every cell; none if it is unknown which texts follow an example."""
+    if following is None:
         return
-    shares = example_shares(corpus_of(ballot.text.answer.text for ballot, _ in decided), examples)
     by_combination: dict[tuple[str, str, str], list[tuple[int, bool, bool]]] = defaultdict(list)
-    for (ballot, points), share in zip(decided, shares.tolist(), strict=True):
+    for ballot, points in decided:
         text = ballot.text
-        outcome = (text.generation, share >= FOLLOWS, text_score(points, FULL_MARKS) == 1.0)
+        outcome = (text.generation, text.conversation in following, text_score(points, FULL_MARKS) == 1.0)
         by_combination[text.student, text.combination.id, ballot.grader].append(outcome)
     for cell in cells:
         _, student, grader, _, _ = cell.key

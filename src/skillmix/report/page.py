@@ -1,4 +1,4 @@
-"""The two HTML pages of a report, one with the findings and one with the texts; all text from outside is escaped."""
+"""The HTML pages of a report: findings, texts, and two students compared; all text from outside is escaped."""
 
 import re
 from collections.abc import Container, Mapping, Sequence
@@ -25,7 +25,10 @@ from skillmix.scores.claims import Claim
 from skillmix.scores.findings import Finding
 from skillmix.scores.format_effect import effect_between
 
-ASSETS: Final = ("report.css", "page.js", "texts.js")
+ASSETS: Final = (
+    *("report.css", "texts.css"),
+    *("page.js", "data.js", "search.js", "cards.js", "texts.js", "compare.js"),
+)
 # Characters that a browser acts on or a reader cannot see: controls, marks of direction, invisible letters.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
@@ -98,6 +101,11 @@ def _skill_name(names: Sequence[str], runs: Container[str], text: str) -> _Skill
 def texts_page(report: Report) -> str:
     """The page that shows texts; a script fills it."""
     return _environment().from_string(asset("texts.html")).render(title=_title(report))
+
+
+def compare_page(report: Report) -> str:
+    """The page on which a reader picks two students; a script fills it."""
+    return _environment().from_string(asset("compare.html")).render(title=_title(report))
 
 
 def _environment() -> Environment:

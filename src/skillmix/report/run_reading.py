@@ -14,7 +14,7 @@ from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
 from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, RunArchive
 from skillmix.report.cell_templates import cell_templates, template_baselines
-from skillmix.report.followed_examples import followed_examples
+from skillmix.report.followed_examples import followed_examples, texts_following_examples
 from skillmix.report.layout.origin import decoding_in_words
 from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, Shown, TemplateBaseline
 from skillmix.runs.finished.manifest import read_invocations
@@ -133,6 +133,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
     lineages = student_lineages(run, run.known_experiment, students, {facts.hash: facts for facts in datasets})
     contenders = [name for name in dict.fromkeys(c.key.student for c in cells) if has_settings(run, name)]
     not_sent = tuple(sorted(archived.counter.not_sent))
+    following = texts_following_examples(run, points)
     return RunReading(
         facts=replace(_facts(run, records, cells), rules=main, not_sent=not_sent, calls=archived.totals),
         cells=cells,
@@ -141,10 +142,12 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         graders_with_code=archived.graders_with_code,
         readability=archived.counter.readability(run.name),
         shown=_shown(run.name, records, archived.evidence),
-        followed=list(followed_examples(run, cells, points)),
+        followed=list(followed_examples(run, cells, points, following)),
         templates=list(cell_templates(cells, points, archived.evidence, all_generations=run.is_imported)),
         baselines=list(template_baselines(run.name, run.unchanged_catalog, cells)),
-        archived=ArchivedRun(archived.numbers, records.texts, points, archived.evidence, run.rules(main)),
+        archived=ArchivedRun(
+            archived.numbers, records.texts, points, archived.evidence, run.rules(main), following or frozenset()
+        ),
         combinations=archived.combinations,
         lineages=lineages,
         contenders=comparable_students(run, run.known_experiment, contenders, lineages),
@@ -166,7 +169,7 @@ def run_datasets(run: Run) -> list[DatasetFacts]:
 
 def _archived_calls(run: Run, archive: Archive) -> _ArchivedCalls:
     """Read every call of a run, and put it into the archive at once; replies are never all in memory."""
-    counter, numbers = _CallCounter(), RunArchive(run.name)
+    counter, numbers = _CallCounter(), RunArchive(run.name, run.phrases)
     # Code would grade by another vocabulary if the catalogue had changed since.
     code = run.code if run.graders_with_code and run.unchanged_catalog else None
     builder = RecordsBuilder(run, code)
@@ -196,7 +199,7 @@ def _archived_calls(run: Run, archive: Archive) -> _ArchivedCalls:
 def _evidence(run: Run, judged: JudgedText) -> CodeEvidence:
     """The words that show each skill, the skills that were not asked for, and why code denies points."""
     reasons = {g.name: applicable_reasons(judged, is_alone=g.is_code_alone) for g in run.graders_with_code}
-    return CodeEvidence(judged.words, judged.unrequested, reasons, judged.masked)
+    return CodeEvidence(judged.words, judged.unrequested, reasons, judged.masked, judged.woven)
 
 
 def _cells(run: Run, rules_name: str, records: RunRecords) -> tuple[tuple[Cell, ...], list[tuple[Ballot, Points]]]:

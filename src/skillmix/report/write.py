@@ -11,6 +11,7 @@ from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.steps import ReportStep
 from skillmix.models.lineage import trained_skill_sets
 from skillmix.report.archive import Archive
+from skillmix.report.compared_students import student_pairs
 from skillmix.report.layout.glossary import definitions_of
 from skillmix.report.layout.origin import experiment_files, reproducing_command
 from skillmix.report.records import Report, by_key
@@ -154,7 +155,7 @@ class _Writer:
 def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple[int, list[str]]:
     from skillmix.report.contents import contents_of, styled_figures
     from skillmix.report.figures.style import STYLES
-    from skillmix.report.page import ASSETS, asset, index_page, texts_page
+    from skillmix.report.page import ASSETS, asset, compare_page, index_page, texts_page
     from skillmix.report.tables.formats import written_forms
     from skillmix.report.tables.paper import paper_files, significance_marks
 
@@ -165,7 +166,9 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple
         readings.append(read_run(run, rules=options.rules, archive=archive))
     made = _report_of(readings, options)
     say("report: writing texts, tables and figures")
-    archive.close([r.archived for r in readings], made.cells, {"runs": [run.name for run in runs]})
+    definitions = {d.name: [d.definition, d.example, d.category, d.side] for d in made.definitions.values()}
+    facts = {"runs": [run.name for run in runs], "definitions": definitions}
+    archive.close([r.archived for r in readings], made.cells, list(student_pairs(made)), facts)
     contents = contents_of(made, with_figures=options.figures)
     for figure in contents.figures:
         writer.raw(f"figures/{figure.name}.svg", figure.svg)
@@ -179,6 +182,7 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple
     gaps = [*made.gaps, *contents.gaps]
     writer.text("index.html", index_page(made, contents, gaps, reproducing_command(runs, options.words)))
     writer.text("texts.html", texts_page(made))
+    writer.text("compare.html", compare_page(made))
     for name in ASSETS:
         writer.text(name, asset(name))
     for name, content in experiment_files(runs):

@@ -46,7 +46,8 @@ DATASET: Final = Kind(
     is_dataset_folder,
     ("train.jsonl", "validation.jsonl", "rows.parquet", "README.md", "dataset_info.json", LINEAGE_FILE),
 )
-_PAGES: Final = ("index.html", "texts.html", "report.css", "page.js", "texts.js", "experiments/*.yaml")
+_SCRIPTS: Final = ("page.js", "data.js", "search.js", "cards.js", "texts.js", "compare.js")
+_PAGES: Final = ("index.html", "texts.html", "compare.html", "report.css", "texts.css", *_SCRIPTS, "experiments/*.yaml")
 _TABLES: Final = ("tables/*.md", "tables/*.csv", "tables/*.json", "tables/*.tex")
 _FIGURES: Final = ("figures/*.svg", "figures/*.png")
 _STYLED: Final = tuple(f"{style}/figures/*.{ending}" for style in ("paper", "slide") for ending in ("pdf", "png"))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
+from urllib.parse import urlencode
 
 from skillmix.catalog.combinations import is_reserved
 from skillmix.catalog.novelty import novelty
@@ -176,8 +177,12 @@ def _format_role(change: Change) -> str:
 
 
 def text_links(report: Report) -> dict[CellKey, str]:
-    """The address of each cell's texts."""
-    return {cell.key: f"texts.html#cell={number}" for number, cell in enumerate(report.cells)}
+    """The address of each cell's texts; it names the cell, so that it stays right when students or cells are added."""
+    return {cell.key: f"texts.html#{urlencode(_filters(cell.key))}" for cell in report.cells}
+
+
+def _filters(key: CellKey) -> dict[str, object]:
+    return {"a": f"{key.run}/{key.student}", "grader": f"{key.run}/{key.grader}", "setting": key.setting, "k": key.k}
 
 
 def _linked(cell: Cell | None, metric: str, links: Mapping[CellKey, str]) -> Entry:

@@ -35,6 +35,8 @@ class JudgedText:
     """The words that show each requested skill."""
     masked: tuple[str | None, ...] = ()
     """The same words with the topic's words masked."""
+    woven: tuple[bool | None, ...] = ()
+    """Whether the text shows each requested skill about the topic; None if it does not show the skill."""
     unrequested: tuple[str, ...] = ()
 
     def earns(self, skill: str) -> bool | None:
@@ -117,13 +119,15 @@ def _judged(code: RulesGrader, task: _Task, with_words: bool) -> JudgedText:
 
 def _with_words(plain: JudgedText, verdict: Verdict, skills: Sequence[str]) -> JudgedText:
     spans = [verdict.evidence.get(skill) for skill in skills]
+    words = tuple(verdict.quote(span) for span in spans)
     return JudgedText(
         plain.evidence,
         plain.topic,
         plain.nonsense,
         verdict.reasons,
         plain.all_woven,
-        words=tuple([verdict.quote(span) for span in spans]),
+        words=words,
         masked=tuple([verdict.masked_quote(span) for span in spans]),
+        woven=tuple(verdict.woven.get(skill) if quoted else None for skill, quoted in zip(skills, words, strict=True)),
         unrequested=verdict.unrequested,
     )
