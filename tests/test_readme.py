@@ -58,19 +58,19 @@ def test_the_graded_text_has_these_points_and_this_evidence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (text,) = re.findall(r"^> (.+)$", README, re.MULTILINE)
-    rows = re.findall(
-        r"^\| (?:(skill|topic): )?([^|(]+?)(?: \([^|]+\))? +\| +([01]) \| (.*?) +\|$", README, re.MULTILINE
-    )
-    skills = [name for kind, name, _, _ in rows if kind == "skill"]
-    (topic,) = (name for kind, name, _, _ in rows if kind == "topic")
+    (names,) = re.findall(r"^\| (.+ sense .+) \|$", README, re.MULTILINE)
+    (points,) = re.findall(r"^\| (1  “.+) \|$", README, re.MULTILINE)
+    criteria = [re.sub(r" \(.+\)", "", name.strip()) for name in names.split("|")]
+    shown = dict(zip(criteria, (point.strip() for point in points.split("|")), strict=True))
+    *skills, topic = list(shown)[:-2]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{text}\n".encode())))
 
-    main(["grade-text", "--catalog", "verifiable", "--skills", ";".join(skills), "--topic", topic])
+    asked = ["--skills", ";".join(skills), "--topic", topic.removeprefix("topic: ")]
+    main(["grade-text", "--catalog", "verifiable", *asked])
 
     printed = dict(re.findall(r"^(.+?): ([01](?:  “[^”]*”)?)", capsys.readouterr().out, re.MULTILINE))
-    shown = {"topic" if kind == "topic" else name: f"{point}  {why}".strip() for kind, name, point, why in rows}
-    assert len(shown) == len(skills) + 3 == 5
-    assert printed == shown
+    assert printed == {name.partition(":")[0]: point for name, point in shown.items()}
+    assert len(printed) == len(skills) + 3 == 5
 
 
 def test_the_graded_text_of_the_guide_is_what_the_command_prints(
