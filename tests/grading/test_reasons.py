@@ -92,3 +92,27 @@ def test_undecided_points_have_no_reason() -> None:
     answer = Answer("The night is long.", "fine")
 
     assert reasons_of((None, None, None, True), ["simile"], answer, DEFAULT, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "checker_reasons", "reason"),
+    [
+        (Answer("", "empty"), {}, "the student wrote no text; the token limit cut the reply"),
+        (
+            Answer("It rains and", "fine"),
+            {"sense": "it breaks off: its last sentence has no end mark"},
+            "it breaks off: its last sentence has no end mark; the token limit cut the reply",
+        ),
+        (Answer("It rains and", "fine"), {"sense": "most of it has no finite verb"}, "most of it has no finite verb"),
+    ],
+)
+def test_the_token_limit_is_named_where_it_explains_a_reason(
+    answer: Answer, checker_reasons: dict[str, str], reason: str
+) -> None:
+    points = (True, True, False, True)
+
+    cut = reasons_of(points, ["metaphor"], answer, RULES["default"], checker_reasons, is_cut=True)
+    whole = reasons_of(points, ["metaphor"], answer, RULES["default"], checker_reasons, is_cut=False)
+
+    assert cut == {"sense": reason}
+    assert whole == {"sense": reason.removesuffix("; the token limit cut the reply")}

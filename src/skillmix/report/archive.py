@@ -158,14 +158,14 @@ class RunArchive:
 
     def add_denials(self, graded: GradedConversation) -> None:
         """Keep what graders wrote about the points of a text that their votes may deny; first replies come first."""
-        by_grader: dict[str, list[tuple[str, Sequence[float]]]] = {}
+        by_grader: dict[str, list[tuple[str, tuple[float | None, ...]]]] = {}
         for call, reading in zip(graded.calls, graded.readings, strict=True):
             if isinstance(call.key, GradeKey) and isinstance(call.outcome, Reply) and reading and reading.points:
                 by_grader.setdefault(call.key.grader, []).append((call.outcome.text, reading.points))
         for grader, votes in by_grader.items():
             for index, points in enumerate(zip(*(points for _, points in votes), strict=True)):
-                # A point with more than half of the votes cannot be denied.
-                if 2 * fsum(points) <= len(points):
+                # A point with more than half of the votes cannot be denied; votes on length may be unknown.
+                if 2 * fsum(point or 0.0 for point in points) <= len(points):
                     replies = [reply for reply, own in votes if own[index] == 0.0]
                     self._add_denial(graded.text, grader, index, replies)
 

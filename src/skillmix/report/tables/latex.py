@@ -29,7 +29,7 @@ _SMALL_LETTER: Final = 3.4
 """The mean widths of a letter in points, in the font of the table and in that of intervals."""
 _BETWEEN: Final = 8.0
 """The space between two columns, in points."""
-_LONG_WORDS: Final = 48
+_LONG_WORDS: Final = 40
 """A column with longer words is broken into lines."""
 _SPACE: Final = "\\setlength{\\tabcolsep}{4pt}"
 
@@ -92,6 +92,8 @@ class _Printer:
         self._table = table
         self._marks = marks
         self._forms = [table.form(column) for column in range(len(table.columns))]
+        self._long = {c for c in range(len(table.columns)) if _longest(table, c) > _LONG_WORDS}
+        self._share = 0.6 / max(1, len(self._long))
         self._widths = [self._width(column) for column in range(len(table.columns))]
         self._best = set(_best_entries(table))
         self._rows = _with_blocks(table)
@@ -184,7 +186,7 @@ class _Printer:
         if isinstance(entry, str):
             if (index, column) in self._rows.repeated and index != block.rows[0]:
                 return ""
-            return escaped(entry) if len(entry) <= _LONG_WORDS else _broken(entry)
+            return _broken(entry) if column in self._long else escaped(entry)
         if not isinstance(entry, ScoreEntry):
             return escaped(entry.text)
         value, _, interval = entry.text.partition(" ")
@@ -198,8 +200,7 @@ class _Printer:
     def _alignment(self, column: int) -> str:
         if self._forms[column] is not str:
             return "l" if self._forms[column] is ScoreEntry else "r"
-        longest = max((len(entry) for row in self._table.rows if isinstance(entry := row[column], str)), default=0)
-        return "p{0.6\\linewidth}" if longest > _LONG_WORDS else "l"
+        return f"p{{{self._share:.2f}\\linewidth}}" if column in self._long else "l"
 
     def _heading(self, column: int) -> str:
         """A heading; over numbers it is broken into short lines to save width."""
@@ -220,11 +221,15 @@ class _Printer:
 
     def _entry_width(self, entry: Entry) -> float:
         if isinstance(entry, str):
-            return len(entry) * _LETTER if len(entry) <= _LONG_WORDS else 0.6 * _PAGE
+            return len(entry) * _LETTER if len(entry) <= _LONG_WORDS else self._share * _PAGE
         if not isinstance(entry, ScoreEntry):
             return len(entry.text) * _LETTER
         value, _, interval = entry.text.partition(" ")
         return (len(value) + 1.5) * _LETTER + len(interval) * _SMALL_LETTER
+
+
+def _longest(table: ReportTable, column: int) -> int:
+    return max((len(entry) for row in table.rows if isinstance(entry := row[column], str)), default=0)
 
 
 def _heading_lines(words: str) -> list[str]:

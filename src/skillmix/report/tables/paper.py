@@ -22,7 +22,7 @@ def paper_files(report: Report) -> Iterator[tuple[str, bytes]]:
     """The name and the content of every file for a paper."""
     marks = significance_marks(report)
     for table in _metric_tables(report):
-        yield f"{table.name}.tex", as_latex(table, marks).encode("ascii")
+        yield f"{table.name.removeprefix('metric-')}.tex", as_latex(table, marks).encode("ascii")
     rows = list(tidy_rows(report))
     yield "scores.csv", tidy_csv(rows).encode()
     parquet = tidy_parquet(rows)
@@ -56,7 +56,7 @@ def _metric_tables(report: Report) -> Iterator[ReportTable]:
             return
         names = _names(report)
         yield ReportTable(
-            name=metric.name.replace("_", "-"),
+            name=f"metric-{metric.name.replace('_', '-')}",
             title=f"{metric.label.capitalize()} by k",
             note=f"{metric.label.capitalize()}: {metric.meaning}. Best of the generations, mean over combinations, "
             "with 95 % intervals.",
