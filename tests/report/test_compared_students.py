@@ -75,6 +75,8 @@ def test_a_sentence_counts_the_rows_that_are_clear_in_both_directions(folder: Pa
         if not any(signs):
             assert all(sentence.startswith("No row shows a clear difference") for sentence in sentences)
             continue
-        more, fewer = signs.count(1), signs.count(-1)
-        assert f"{second} has more full marks than {first} in {in_words(more) if more else 'none'} of" in sentences[0]
-        assert f"{first} has more full marks than {second} in {in_words(fewer) if fewer else 'none'} of" in sentences[1]
+        for sentence, name, other, sign in ((sentences[0], second, first, 1), (sentences[1], first, second, -1)):
+            counts = {"more": signs.count(sign), "fewer": signs.count(-sign)}
+            word, less = sorted(counts, key=lambda word: -counts[word])
+            assert f"{name} has {word} full marks than {other} in {in_words(counts[word])} of" in sentence
+            assert f", {less} in {in_words(counts[less]) if counts[less] else 'none'}" in sentence

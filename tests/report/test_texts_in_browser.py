@@ -80,7 +80,7 @@ def test_two_students_can_be_swapped_and_the_same_student_is_refused(browser: An
     forward = table_rows(browser)
 
     click(browser, "#swap")
-    wait(browser, "document.getElementById('verdict').textContent.startsWith('base ')")
+    wait(browser, "document.getElementById('verdict').textContent.startsWith('base has fewer')")
 
     backward = table_rows(browser)
     assert [row[4:6] for row in backward] == [row[5:3:-1] for row in forward]
