@@ -163,8 +163,9 @@ class RunArchive:
             if isinstance(call.key, GradeKey) and isinstance(call.outcome, Reply) and reading and reading.points:
                 by_grader.setdefault(call.key.grader, []).append((call.outcome.text, reading.points))
         for grader, votes in by_grader.items():
-            for index, points in enumerate(zip(*(points for _, points in votes), strict=True)):
-                # A point with more than half of the votes cannot be denied; votes on length may be unknown.
+            # Code decides on length, the last criterion, and gives the reason itself.
+            for index, points in enumerate(zip(*(points[:-1] for _, points in votes), strict=True)):
+                # A point with more than half of the votes cannot be denied.
                 if 2 * fsum(point or 0.0 for point in points) <= len(points):
                     replies = [reply for reply, own in votes if own[index] == 0.0]
                     self._add_denial(graded.text, grader, index, replies)
