@@ -55,7 +55,12 @@ def score(run: SecondRun, where: Where, metric: str, heading: str, only: Any = N
 
 
 def scores(case: Case, setting: str, metrics: Iterable[str]) -> list[Row]:
+    from tests.report.expected_graders import texts_that_follow_an_example
+
     run = case.run
+    following = {
+        where: row["follow"] for where, row in zip(run.places, texts_that_follow_an_example(case), strict=True)
+    }
     rows = []
     for student in run.students:
         for grader in run.graders:
@@ -72,6 +77,7 @@ def scores(case: Case, setting: str, metrics: Iterable[str]) -> list[Row]:
                 ends = zip(names, run.among_valid(where), strict=True)
                 row |= {f"k = {k}, full marks among valid{name}": value for name, value in ends}
                 row[f"k = {k}, cut"] = run.cut(where)
+                row[f"k = {k}, follows an example"] = following[where]
             rows.append(row)
     return rows
 

@@ -15,6 +15,7 @@ from skillmix.scores.pairs import compare_students
 from tests.report.cases import Reported, run_document
 from tests.report.conftest import inside
 from tests.report.test_browser import assert_quiet, browser, click, open_texts, shown, wait
+from tests.report.test_page_in_browser import axe_script, window
 from tests.report.test_pages import make_evil_run
 from tests.report.worlds import World
 
@@ -80,7 +81,7 @@ def test_two_students_can_be_swapped_and_the_same_student_is_refused(browser: An
     forward = table_rows(browser)
 
     click(browser, "#swap")
-    wait(browser, "document.getElementById('verdict').textContent.startsWith('base ')")
+    wait(browser, "document.getElementById('verdict').textContent.startsWith('base has fewer')")
 
     backward = table_rows(browser)
     assert [row[4:6] for row in backward] == [row[5:3:-1] for row in forward]
@@ -322,3 +323,29 @@ def test_a_comparison_fits_the_window(browser: Any, tmp_path: Path, width: int) 
             assert inner <= outer
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)], ids=["wide and light", "narrow and dark"])
+def test_axe_finds_nothing_serious_in_texts_and_comparisons(
+    browser: Any, by_code: Reported, width: int, dark: bool
+) -> None:
+    axe = axe_script()
+    browser.set_script_timeout(60)
+    found = []
+    with window(browser, width, dark=dark):
+        for page in ("texts", "beside", "comparison"):
+            if page == "comparison":
+                open_comparison(browser, by_code.folder)
+            else:
+                open_texts(browser, by_code.folder, "a=code/s&b=code/t" if page == "beside" else "")
+                click(browser, ".actions button")
+                wait(browser, "document.querySelector('.votes, .talk') !== null")
+            browser.execute_script(axe)
+            violations = browser.execute_async_script(
+                "const done = arguments[0];"
+                "axe.run(document, {resultTypes: ['violations']}).then((found) => done(found.violations))"
+            )
+            found += [
+                (page, v["id"], v["nodes"][0]["html"]) for v in violations if v["impact"] in ("serious", "critical")
+            ]
+    assert found == []

@@ -144,8 +144,9 @@ def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun"
 
 def _found(result: "RunResult") -> int:
     """Calls that the journal had before; two steps that use one call count it twice, and here it counts once."""
-    if not result.run.has_journal:
-        return 0
+    # One step finds no call twice, and a run that was finished before ends without a look into its journal.
+    if not result.found or len(result.counts) < 2 or result.counts.keys() <= result.taken:
+        return result.found
     with result.run.read() as journal:
         return min(result.found, max(0, journal.size() - result.called))
 

@@ -7,6 +7,7 @@ points to the chunks by number.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import fsum
 from typing import Final
 
 from skillmix.calls import Call, CallProblem, GradeKey, Reply
@@ -16,7 +17,6 @@ from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.grader_words import words_about
 from skillmix.grading.points import Points
-from skillmix.grading.reader import Reading
 from skillmix.grading.reasons import reasons_of
 from skillmix.prompts.rubric import Phrases, Rubric, rubric_of
 from skillmix.render.grounds import remark_on
@@ -150,21 +150,31 @@ class RunArchive:
     _rubric: tuple[str, Rubric] | None = None
     """The rubric of the last combination, because consecutive texts share a combination."""
 
-    def rubric(self, combination: Combination) -> Rubric:
-        """The rubric of a combination."""
+    def _rubric_of(self, combination: Combination) -> Rubric:
         if self._rubric is None or self._rubric[0] != combination.id:
             rubric = rubric_of(combination.skills, combination.topic, phrases=self.phrases)
             self._rubric = combination.id, rubric
         return self._rubric[1]
 
-    def add_denials(self, text: StudentText, grader: str, reply: str, reading: Reading) -> None:
-        """Keep what a reply says about the points that it denies; the first reply with words counts."""
-        for index, point in enumerate(reading.points or ()):
-            own = self.denials.get(text.conversation, {})
-            if point == 0.0 and (grader, index) not in own:
-                words = words_about(self.rubric(text.combination), index, reply)
-                if words:
-                    self.denials.setdefault(text.conversation, {})[grader, index] = words
+    def add_denials(self, graded: GradedConversation) -> None:
+        """Keep what graders wrote about the points of a text that their votes may deny; first replies come first."""
+        by_grader: dict[str, list[tuple[str, tuple[float | None, ...]]]] = {}
+        for call, reading in zip(graded.calls, graded.readings, strict=True):
+            if isinstance(call.key, GradeKey) and isinstance(call.outcome, Reply) and reading and reading.points:
+                by_grader.setdefault(call.key.grader, []).append((call.outcome.text, reading.points))
+        for grader, votes in by_grader.items():
+            # Code decides on length, the last criterion, and gives the reason itself.
+            for index, points in enumerate(zip(*(points[:-1] for _, points in votes), strict=True)):
+                # A point with more than half of the votes cannot be denied.
+                if 2 * fsum(point or 0.0 for point in points) <= len(points):
+                    replies = [reply for reply, own in votes if own[index] == 0.0]
+                    self._add_denial(graded.text, grader, index, replies)
+
+    def _add_denial(self, text: StudentText, grader: str, index: int, replies: Iterable[str]) -> None:
+        rubric = self._rubric_of(text.combination)
+        words = next(filter(None, (words_about(rubric, index, reply) for reply in replies)), None)
+        if words:
+            self.denials.setdefault(text.conversation, {})[grader, index] = words
 
 
 class Archive:
@@ -225,9 +235,7 @@ class Archive:
         """Write the gradings of a text, if there are any."""
         if graded.calls:
             numbers.votes[graded.text.conversation] = self._votes.add(self._ballot(graded, journal, numbers.run))
-            for call, reading in zip(graded.calls, graded.readings, strict=True):
-                if isinstance(call.outcome, Reply) and isinstance(call.key, GradeKey) and reading is not None:
-                    numbers.add_denials(graded.text, call.key.grader, call.outcome.text, reading)
+            numbers.add_denials(graded)
 
     def _ballot(self, graded: GradedConversation, journal: JournalReader, run: str) -> list[object]:
         prompts: dict[tuple[str, ...], int] = {}

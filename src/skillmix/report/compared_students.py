@@ -101,10 +101,11 @@ def _sentence(name: str, other: str, counts: tuple[int, int, int]) -> str:
         return f"No row shows a clear difference between {name} and {other}: corrected p is .05 or more in all of them."
     noise = total - more - fewer
     rest = f"; {in_words(noise)} {'row is' if noise == 1 else 'rows are'} within noise" if noise else ""
-    more_rows, fewer_rows = (in_words(count) if count else "none" for count in (more, fewer))
+    (word, count), (other_word, other_count) = sorted([("more", more), ("fewer", fewer)], key=lambda pair: -pair[1])
+    others = in_words(other_count) if other_count else "none"
     return (
-        f"{name} has more full marks than {other} in {more_rows} of {in_words(total)} {rows} (corrected p < .05), "
-        f"fewer in {fewer_rows}{rest}."
+        f"{name} has {word} full marks than {other} in {in_words(count)} of {in_words(total)} {rows} "
+        f"(corrected p < .05), {other_word} in {others}{rest}."
     )
 
 

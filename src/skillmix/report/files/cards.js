@@ -18,7 +18,8 @@ function card(hit, combination, wanted) {
     made.append(...left.map((text) => textBlock(combination, text, wanted, { isNamed: true })));
     return made;
   }
-  const column = (own, others) => element("div", "column", labelled("h3", "", studentName(own[0][STUDENT])), ...own.map((text) => textBlock(combination, text, wanted, { other: others.length === 1 ? others[0] : null })));
+  const other = (text, others) => (others.length === 1 ? others[0] : others.find((one) => one[GENERATION] === text[GENERATION]) ?? null);
+  const column = (own, others) => element("div", "column", labelled("h3", "", studentName(own[0][STUDENT])), ...own.map((text) => textBlock(combination, text, wanted, { other: other(text, others) })));
   made.append(element("div", "beside", column(left, right), column(right, left)));
   return made;
 }

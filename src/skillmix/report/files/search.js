@@ -110,8 +110,10 @@ function hasOutcome(text, wanted) {
 }
 
 /* Sorting. A key is worked out from the marks of the texts that are shown. */
-function earned(points) {
-  return points === null ? 2 : [...points].filter((point) => point === "1").length / points.length;
+/* The share of points that a text has; under several graders that of the strictest, and 2 if it is not graded. */
+function earned(text, grader) {
+  const share = ([, points]) => [...points].filter((point) => point === "1").length / points.length;
+  return Math.min(2, ...gradedBy(text, grader).map(share));
 }
 
 function disagreement(text) {
@@ -128,7 +130,7 @@ function shuffled(seed, id) {
 }
 
 const SORTS = {
-  worst: (texts, wanted) => Math.min(...texts.map((text) => earned(pointsOf(text, wanted.grader)))),
+  worst: (texts, wanted) => Math.min(...texts.map((text) => earned(text, wanted.grader))),
   disagreement: (texts) => -Math.max(...texts.map(disagreement)),
   random: (texts, wanted, id) => shuffled(wanted.seed, id),
 };

@@ -111,7 +111,7 @@ function adaptFields() {
 
 function fillForms() {
   const students = index.students.map((entry) => [keyOf(entry), nameOf(entry)]);
-  fillSelect("sort", [["worst", "fewest points first"], ["disagreement", "most disagreement between graders first"], ["random", "random, by seed"]], "order of the draw");
+  fillSelect("sort", [["worst", "fewest points first"], ["disagreement", "graders disagree most"], ["random", "random, by seed"]], "order of the draw");
   byId("sort").options[2].disabled = index.graders.length < 2;
   fillSelect("a", students, "all");
   fillSelect("b", students, "nobody");

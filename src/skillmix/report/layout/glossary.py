@@ -43,6 +43,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "full marks among valid": "Full marks of the texts with a valid format, one try.",
     "woven full marks": "Full marks of texts that also show every skill about the topic, where code checks the skills.",
     "cut": "Texts whose reply ended at the token limit.",
+    "follows an example": "Texts with half or more of the three-word runs of an example in the prompts.",
     "template baseline": "What fixed clauses, joined by code, earn on the same combinations.",
     "lineage": "The base, the data and the recipe of a tuned student, as the file beside its weights says.",
     "novelty bound": "How often a corpus would contain such a text by chance. It assumes that "

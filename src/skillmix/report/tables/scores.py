@@ -31,12 +31,13 @@ _FURTHER_NOTE: Final = (
     "where no code checks the skills. Format valid: the share of texts with the marker and an answer after it, "
     "whatever skills they show; refusals do not count. Full marks among valid: the share of these texts with full "
     "marks, one try, with a 95 % bootstrap interval over combinations. Cut: texts whose reply ended at the token limit."
+    " Follows an example: texts with half or more of the three-word runs of an example in the prompts."
 )
 _NOISE_ELSEWHERE: Final = (
     "Some differences are within noise; the table of tuned students against their bases names them."
 )
 _FULL: Final = METRICS[FULL_MARKS].label
-_FURTHER_COLUMNS: Final = (f"woven {_FULL}", "format valid", f"{_FULL} among valid", "cut")
+_FURTHER_COLUMNS: Final = (f"woven {_FULL}", "format valid", f"{_FULL} among valid", "cut", "follows an example")
 
 
 @tables(section="scores", order=20)
@@ -67,6 +68,7 @@ def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> Repo
     ks = sorted({c.key.k for c in cells})
     by_row = {(c.key.run, c.key.student, c.key.grader, c.key.k): c for c in cells}
     links = text_links(report)
+    following = {followed.key: followed.following for followed in report.followed}
     several = len(report.graders) > 1
     trained = any(key in report.lineages for key in report.students)
     rows: list[tuple[Entry, ...]] = []
@@ -78,7 +80,7 @@ def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> Repo
         for k in ks:
             cell = by_row.get((run, student, grader, k))
             entries += [_linked(cell, m, links) for m in metrics]
-            entries += _further_entries(cell)
+            entries += _further_entries(cell, following.get(cell.key) if cell else None)
         rows.append((*head, *entries))
     heads = ["student", *(["trained on"] if trained else []), *(["grader"] if several else [])]
     return ReportTable(
@@ -91,14 +93,14 @@ def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> Repo
     )
 
 
-def _further_entries(cell: Cell | None) -> tuple[Entry, Entry, Entry, Entry]:
-    """The entries of `_FURTHER_COLUMNS`."""
+def _further_entries(cell: Cell | None, following: int | None) -> tuple[Entry, ...]:
+    """The entries of `_FURTHER_COLUMNS`; `following` counts the texts that follow an example."""
     if cell is None:
-        return Estimate(None), Estimate(None), Estimate(None), Count(None)
+        return Estimate(None), Estimate(None), Estimate(None), Count(None), Count(None)
     full = cell.scores[FULL_MARKS]
     among_valid = estimate(full.among_valid, (full.among_valid_low, full.among_valid_high))
     woven = Estimate(full.woven, full.woven_low, full.woven_high)
-    return woven, Estimate(cell.format_valid), among_valid, Count(cell.cut)
+    return woven, Estimate(cell.format_valid), among_valid, Count(cell.cut), Count(following)
 
 
 def _noise(report: Report, setting: str) -> list[str]:
