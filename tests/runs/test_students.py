@@ -12,7 +12,6 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
-from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.students import settings_for, with_trained
 from skillmix.scores.scoring import run_scores
@@ -30,7 +29,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A trainer that remembers its data set's combinations, and checkpoints that are scripted students."""
     done: list[str] = []
 
-    def train_step(experiment: Experiment, step: Any, run: Run, progress: RunProgress) -> None:
+    def train_step(experiment: Experiment, step: Any, run: Run, *_: object) -> None:
         folder = run.step(step.name) / "model"
         done.append(step.name)
         if folder.exists():

@@ -63,19 +63,19 @@ def test_an_evaluation_of_three_students_has_the_same_journal_as_with_fresh_mode
     path = experiment(tmp_path)
     monkeypatch.setenv("SKILLMIX_DEVICE", "cpu")
     monkeypatch.setattr("skillmix.models.local.model._SOON", 0.0)
-    replaced = []
-    before = resident._got_weights
+    ahead = []
+    before = resident._read_checkpoint
 
-    def noted(*arguments: Any) -> bool:
-        replaced.append(before(*arguments))
-        return replaced[-1]
+    def noted(checkpoint: Any, *, has_model: bool) -> Any:
+        ahead.append(checkpoint.base.name)
+        return before(checkpoint, has_model=has_model)
 
-    monkeypatch.setattr(resident, "_got_weights", noted)
+    monkeypatch.setattr(resident, "_read_checkpoint", noted)
     (tmp_path / "kept").mkdir()
     monkeypatch.chdir(tmp_path / "kept")
     assert run_experiment(path).is_complete
     with_kept = rows()
-    assert len(replaced) == 3
+    assert {"one", "three"} <= set(ahead)
     assert MODELS._kept is None
     assert MODELS._ahead is None
 

@@ -23,7 +23,7 @@ from skillmix.runs.seconds import step_meter
 from skillmix.runs.seconds.device_meter import DeviceMeter
 from skillmix.runs.seconds.kept_seconds import KeptSeconds, StepSeconds
 from skillmix.runs.seconds.step_clock import StepClock
-from skillmix.runs.seconds.step_meter import StepMeter, metered_step
+from skillmix.runs.seconds.step_meter import StepMeter, metered_step, seconds_line
 from skillmix.steps.run import run_experiment, train_steps
 from skillmix.steps.step_kind import RunResult
 from skillmix.training.loop import CompileSeconds
@@ -86,7 +86,7 @@ def test_each_step_ends_with_a_line_and_its_parts_add_up_to_its_wall_time(
         lines.index(next(line for line in lines if line.startswith(f"{name}: ") and " s" in line)) for name in steps
     ]
     assert ends == sorted(ends)
-    assert any(line.startswith("d: ") and " s saving" in line for line in lines)
+    assert any(line == seconds_line("d", steps["d"]) for line in lines)
     assert result.is_complete
 
 

@@ -68,13 +68,14 @@ def status(options: argparse.Namespace) -> int:
     from skillmix.runs.seconds.step_meter import seconds_line, shown_seconds
     from skillmix.scores.status import run_status
 
-    status = run_status(options.run)
+    run = open_run(options.run)
+    status = run_status(run)
     if options.json:
         return print_json(status.as_json())
     print(f"calls: {whole(status.done)} done, {whole(status.missing)} missing, {whole(status.failed)} failed")
     print(f"unreadable gradings: {whole(status.unreadable)}")
     print(f"cost: {status.cost_usd:.2f} US dollars" if status.cost_usd else "cost: unknown or none")
-    for step, seconds in shown_seconds(open_run(options.run)).items():
+    for step, seconds in shown_seconds(run).items():
         print(seconds_line(step, seconds))
     return 0
 

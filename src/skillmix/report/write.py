@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
+from typing import Final
 
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
@@ -23,6 +24,9 @@ from skillmix.runs.run import Run, open_run
 from skillmix.scores.compare import before_and_after
 from skillmix.scores.findings import findings
 from skillmix.scores.graders import grader_agreement, round_agreement
+
+_CORPUS_TOKENS: Final = 2e12
+"""Tokens of the corpus for the novelty bound, unless an option says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class ReportOptions:
     def words(self) -> list[str]:
         """The options as the command line takes them."""
         rules = ["--rules", self.rules] if self.rules else []
-        tokens = ["--tokens", f"{self.tokens:g}"] if self.tokens else []
+        tokens = ["--tokens", f"{self.tokens:g}"] if self.tokens not in (None, _CORPUS_TOKENS) else []
         switches = ["--published"] * self.published + ["--no-figures"] * (not self.figures)
         return [*rules, *tokens, *switches]
 
@@ -238,7 +242,7 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
             (skill for cell in cells for combination in cell.combinations for skill in combination.skills),
         ),
         common_skills=frozenset(s for catalog in catalogs for s in catalog.exclude.get("common", ())),
-        corpus_tokens=options.tokens or 2e12,
+        corpus_tokens=options.tokens or _CORPUS_TOKENS,
         published=_published() if options.published else {},
     )
     return _with_gaps(replace(report, comparisons=tuple(compared_pairs(report))), readings)

@@ -29,9 +29,9 @@ class Status:
         return {"calls": calls, "unreadable": self.unreadable, "cost_usd": self.cost_usd}
 
 
-def run_status(run_name: str) -> Status:
+def run_status(run: str | Run) -> Status:
     """Count the calls in a run's journal, and those that its experiment still needs."""
-    run = open_run(run_name)
+    run = open_run(run) if isinstance(run, str) else run
     done = failed = 0
     cost = 0.0
     with run.read() as journal:

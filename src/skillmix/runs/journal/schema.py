@@ -202,11 +202,14 @@ def _refuse_torn(path: Path) -> None:
     connections to the same file.
     """
     present = path.stat().st_size
-    wal = path.with_name(path.name + "-wal")
+    wal, shared = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
+    added = [file for file in (wal, shared) if not file.exists()]
     size = _size_in_header(path) if present >= _HEADER_BYTES else None
     if size is None:
         raise UserError(f"{path} is not a journal.", hint="Nothing was changed. Check the path.")
     if present < size and not (wal.exists() and wal.stat().st_size):
+        for file in added:  # by the connection that read the header
+            file.unlink(missing_ok=True)
         raise UserError(
             f"The journal {path} is torn: {present} of {size} bytes are there.",
             hint="Nothing was changed. Restore the file from a copy, or move it away to start it anew.",
