@@ -13,7 +13,7 @@ from skillmix.render.numbers import in_words, whole
 from skillmix.report.contents import Contents, ReportFigure
 from skillmix.report.finding_sentences import finding_sentence
 from skillmix.report.layout.glossary import TERMS
-from skillmix.report.layout.origin import period
+from skillmix.report.layout.origin import period, simulated_models
 from skillmix.report.layout.table_views import PUBLISHED_BLOCK, Block, TableBlock, blocks_of
 from skillmix.report.main_result import CLAIM_TITLES, main_result
 from skillmix.report.records import Report, by_key
@@ -69,6 +69,7 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
         report=report,
         title=_title(report),
         result=main_result(report),
+        simulated=simulated_models(report),
         result_figure=next((b for b in _blocks(sections, "result") if isinstance(b, ReportFigure)), None),
         claims=_claims(report),
         missing_claims=missing_claims(report),

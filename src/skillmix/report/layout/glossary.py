@@ -49,6 +49,8 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "novelty bound": "How often a corpus would contain such a text by chance. It assumes that "
     + "; that ".join(ASSUMPTIONS)
     + ".",
+    "scripted": "A simulated student or grader: code that follows a script, with rates of success set in advance. Its "
+    "numbers test the pipeline and say nothing about a language model.",
     "grader": "A model or code that gives the points. Both make mistakes: the report counts votes and disagreements, "
     "not truth.",
 }
