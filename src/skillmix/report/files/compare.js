@@ -112,7 +112,7 @@ function fillChoices(rows) {
   for (const field of ["grader", "setting"]) {
     const names = [...new Set(rows.map((row) => row[field]))];
     const before = byId(field).value;
-    fillSelect(field, names.map((name) => [name, name]), "all");
+    fillSelect(field, names.map((name) => [name, name]), `every ${field}`);
     byId(field).value = names.includes(before) ? before : "";
     byId(`${field}-label`).hidden = names.length < 2;
   }

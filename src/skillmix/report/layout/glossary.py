@@ -35,8 +35,9 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "interval": "At 95 %, over combinations: how the number varies with other combinations, not with another grader.",
     "too few": f"Fewer than {FEWEST_COMBINATIONS} combinations, or two seeds, give no reliable interval.",
     "p": "How often chance alone would give a difference as large as this one, if the students were equal.",
-    "p, corrected": "p after Holm's correction for the number of comparisons; below .05 counts as found.",
-    "within noise": "The 95 % interval of the difference includes 0.",
+    "p, corrected": "p after Holm's correction for the number of comparisons; below .05 a difference counts as found, "
+    "from .05 on as not found.",
+    "within noise": "The 95 % interval of the difference includes 0, without a correction for the number of rows.",
     "ungraded": "A text whose grade cannot be read. It does not count as 0; the grader is asked again first.",
     "format failure": "A reply without the marker 'Answer:', or with an empty answer.",
     "format valid": "The share of texts with the marker and an answer after it, whatever skills they show.",
