@@ -71,6 +71,8 @@ def test_every_table_but_the_findings_holds_the_rows_of_each_run(runs: list[Seco
     for name in sorted(names):
         if name == "common-skills-removed":
             continue  # it takes one k for all runs; every number of it is worked out for one run
+        if name == "where-the-time-went":
+            continue  # its last row adds up the steps of all runs
         if name == "skills":
             continue  # it has a row for each skill of all runs, and a column for each student
         rows = [row for run in chosen for row in with_run(run, name)]
