@@ -108,9 +108,9 @@ def _with_ends(row: Row, rows: list[Row]) -> Row:
 
 
 def calls_and_cost(case: Case) -> list[Row]:
-    """Every call of the journal, by role, name and model."""
+    """Every call of the journal, by role, name and model, and their sum."""
     calls = case.run.calls.assign(name=lambda c: c["grader"].fillna(c["student"]))
-    rows = []
+    rows: list[Row] = []
     for (stage, name, model), group in calls.groupby(["stage", "name", "model"]):
         done = group[group["status"].eq("done")]
         row: Row = {"name": name, "role": {"generate": "student", "grade": "grader"}[stage], "model": model}
@@ -122,6 +122,9 @@ def calls_and_cost(case: Case) -> list[Row]:
         ):
             row[heading] = float("nan") if done[column].isna().any() else float(group[column].sum())
         rows.append(row)
+    if len(rows) > 1:
+        numbers = ("calls", "input tokens", "output tokens", "US dollars")
+        rows.append({"name": "all", "role": "–", "model": "–"} | {name: sum(r[name] for r in rows) for name in numbers})
     return rows
 
 

@@ -156,3 +156,14 @@ def skills(case: Case) -> list[Row]:
             row[f"{student}, texts"] = len(points) or float("nan")
         rows.append(row)
     return rows
+
+
+def hardest_skills(case: Case) -> list[Row]:
+    """The five lowest shares of each student in the table of skills."""
+    rows = []
+    for student in case.run.students:
+        shown, texts = f"{student}, shown", f"{student}, texts"
+        known = [row for row in skills(case) if row[texts] == row[texts]]
+        hardest = sorted(known, key=lambda row: (row[shown], row["skill"]))[:5]
+        rows += [{"student": student, "skill": r["skill"], "shown": r[shown], "texts": r[texts]} for r in hardest]
+    return rows

@@ -29,6 +29,7 @@ TABLES: dict[str, Callable[[Case], list[Row]]] = {
     "unreadable": expected_graders.unreadable,
     "where-the-time-went": expected_data.where_the_time_went,
     "skills": expected_result.skills,
+    "hardest-skills": expected_result.hardest_skills,
     "yield": expected_data.data_yield,
     "lineage": expected_data.lineage,
     "findings": expected_data.findings,

@@ -75,6 +75,20 @@ def test_every_table_fits_or_scrolls_inside_itself(browser: Any, folder: Path, w
         assert outside == []
 
 
+def test_on_a_phone_names_stay_in_their_column_and_the_other_pages_in_sight(browser: Any, folder: Path) -> None:
+    with window(browser, 400):
+        open_page(browser, folder)
+        assert [box(browser, f"nav a[href='{page}.html']")["right"] <= 400 for page in ("compare", "texts")] == [
+            True
+        ] * 2
+        wide = browser.execute_script(
+            "return [...document.querySelectorAll('#skills tbody th')].filter((e) => e.offsetHeight).filter((e) => {"
+            "const range = document.createRange(); range.selectNodeContents(e);"
+            "return range.getBoundingClientRect().right > e.getBoundingClientRect().right; }).map((e) => e.textContent)"
+        )
+        assert wide == []
+
+
 @pytest.fixture(scope="module")
 def six_k(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of two students and two graders at k = 1 to 6."""

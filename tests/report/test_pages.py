@@ -15,7 +15,8 @@ from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.report.archive import LARGEST, Chunks
 from skillmix.report.contents import Contents, PageSection
-from skillmix.report.page import index_page
+from skillmix.report.layout.glossary import TERMS
+from skillmix.report.page import index_page, prose
 from skillmix.report.records import Report, SkillDefinition
 from skillmix.report.tables.formats import as_csv, as_markdown
 from skillmix.report.tables.latex import as_latex
@@ -288,3 +289,28 @@ def test_rules_are_checked_before_anything_is_read(in_folder: Path) -> None:
 
     with pytest.raises(UserError, match="no rules"):
         report(["evil"], options=ReportOptions(rules="lenient"))
+
+
+def test_the_page_explains_itself_to_a_reader_who_knows_nothing(folder: Path) -> None:
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    lead = page.split('<section id="findings"')[0]
+
+    assert 'class="simulated">The ' in lead and "no language model." in lead
+    assert "`" not in page and "<code>skillmix compare RUN A B</code>" in page
+    assert not re.search(r"\d %", re.sub(r"<title>.*?</title>| (?:alt|aria-label)=\"[^\"]*\"", "", page))
+    (menu,) = re.findall(r'<nav aria-label="Sections">(.*?)</nav>', page)
+    assert re.findall(r'href="([^"]+)"', menu)[:2] == ["compare.html", "texts.html"]
+    (intro,) = re.findall(r'<section id="scores">\s*<h2>Scores</h2>\s*<p class="intro">(.*?)</p>', page)
+    assert re.search(r"A big number takes the best (?:of \d+ texts|text) of each combination; .*mean of single", intro)
+    assert "Skills, the hardest for all students first" in page
+    terms = {term.name for term in TERMS}
+    assert {"scripted", "train", "held-out", "student", "grader", "marker", "waiting", "best of N"} <= terms
+    (times,) = re.findall(r'id="where-the-time-went">.*?<thead>(.*?)</thead>', page, re.DOTALL)
+    assert ">writing, s<" in times and ">sum, s<" in times and ">share<" in times
+    assert "writing," in (folder / "tables" / "where-the-time-went.csv").read_text(encoding="utf-8").split(", s")[0]
+    (calls,) = re.findall(r'id="calls-and-cost">(.*?)</section>', page, re.DOTALL)
+    assert '<th scope="row" class="short">all</th>' in calls and "two calls for each text" in calls
+
+
+def test_prose_escapes_everything_but_its_own_code() -> None:
+    assert prose("`<b>` & 5 % ` alone") == "<code>&lt;b&gt;</code> &amp; 5\u00a0% ` alone"

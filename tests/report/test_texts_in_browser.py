@@ -72,7 +72,14 @@ def test_any_two_students_are_compared_with_the_numbers_of_the_command(
         assert cells[7:11] == [str(row.wins), str(row.ties), str(row.losses), str(row.combinations)]
     assert shown(browser, "#verdict")[0].startswith("No row shows a clear difference between m123 and m1")
     open_comparison(browser, folder, "a=world/base&b=world/m123")
-    assert shown(browser, "#verdict")[0].startswith("m123 has more full marks than base in")
+    verdict = shown(browser, "#verdict")[0]
+    assert verdict.startswith("m123 has more full marks than base in")
+    assert "over every grader, setting and k (corrected p < .05)" in verdict and "noise" not in verdict
+    for page in (open_comparison, open_texts):
+        page(browser, folder, "")
+        choices = {field: shown(browser, f"#{field} option") for field in ("setting", "grader")}
+        assert {names[0] for names in choices.values()} == {"every setting", "every grader"}
+        assert all(len(set(names)) == len(names) for names in choices.values())
     assert_quiet(browser)
 
 

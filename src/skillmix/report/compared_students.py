@@ -82,30 +82,37 @@ class ComparedStudents:
         rows = [cell.row for cell in self.cells if cell.row.p_corrected < _LEVEL]
         more = sum(row.difference > 0 for row in rows)
         fewer = len(rows) - more
-        total = len(self.cells)
+        counts = more, fewer, len(self.cells)
         return (
-            _sentence(self.second, self.first, (more, fewer, total)),
-            _sentence(self.first, self.second, (fewer, more, total)),
+            _sentence((self.second, self.first), counts, self._scope),
+            _sentence((self.first, self.second), (fewer, more, len(self.cells)), self._scope),
         )
 
+    @property
+    def _scope(self) -> str:
+        """The rows that the sentences count, whatever rows a reader chooses to see."""
+        several = len({cell.row.grader for cell in self.cells}) > 1
+        return "every grader, setting and k" if several else "every setting and k"
 
-def _sentence(name: str, other: str, counts: tuple[int, int, int]) -> str:
-    """A sentence about the rows that are clear after correction.
 
-    >>> _sentence("b", "a", (2, 0, 5))
-    'b has more full marks than a in two of five rows (corrected p < .05), fewer in none; three rows are within noise.'
+def _sentence(names: tuple[str, str], counts: tuple[int, int, int], scope: str) -> str:
+    """A sentence about the rows whose difference is found after correction.
+
+    >>> for sentence in _sentence(("b", "a"), (2, 0, 5), "every setting and k").split("; "):
+    ...     print(sentence)
+    b has more full marks than a in two of five rows over every setting and k (corrected p < .05), fewer in none
+    in three no difference is found (corrected p of .05 or more).
     """
-    more, fewer, total = counts
-    rows = "row" if total == 1 else "rows"
+    (name, other), (more, fewer, total) = names, counts
     if not more and not fewer:
-        return f"No row shows a clear difference between {name} and {other}: corrected p is .05 or more in all of them."
-    noise = total - more - fewer
-    rest = f"; {in_words(noise)} {'row is' if noise == 1 else 'rows are'} within noise" if noise else ""
+        return f"No row shows a clear difference between {name} and {other}: corrected p is .05 or more at {scope}."
+    open_rows = total - more - fewer
+    rest = f"; in {in_words(open_rows)} no difference is found (corrected p of .05 or more)" if open_rows else ""
     (word, count), (other_word, other_count) = sorted([("more", more), ("fewer", fewer)], key=lambda pair: -pair[1])
     others = in_words(other_count) if other_count else "none"
     return (
-        f"{name} has {word} full marks than {other} in {in_words(count)} of {in_words(total)} {rows} "
-        f"(corrected p < .05), {other_word} in {others}{rest}."
+        f"{name} has {word} full marks than {other} in {in_words(count)} of {in_words(total)} "
+        f"{'row' if total == 1 else 'rows'} over {scope} (corrected p < .05), {other_word} in {others}{rest}."
     )
 
 

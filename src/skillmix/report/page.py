@@ -4,6 +4,7 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from importlib import resources
 from typing import Final
 
@@ -13,8 +14,8 @@ from skillmix.render.numbers import in_words, whole
 from skillmix.report.contents import Contents, ReportFigure
 from skillmix.report.finding_sentences import finding_sentence
 from skillmix.report.layout.glossary import TERMS
-from skillmix.report.layout.origin import period
-from skillmix.report.layout.table_views import PUBLISHED_BLOCK, Block, TableBlock, blocks_of
+from skillmix.report.layout.origin import period, simulated_models
+from skillmix.report.layout.table_views import PUBLISHED_BLOCK, SECONDS, Block, TableBlock, blocks_of
 from skillmix.report.main_result import CLAIM_TITLES, main_result
 from skillmix.report.records import Report, by_key
 from skillmix.report.sections import SECTIONS, SectionId
@@ -34,6 +35,9 @@ _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
+
+_CODE = re.compile("`([^`\n]+)`")
+_PERCENT = re.compile(r"(\d) %")
 
 
 def asset(name: str) -> str:
@@ -64,11 +68,17 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
     """The page with the result, findings, tables and figures; it can be read without its script."""
     environment = _environment()
     environment.globals["skill"] = partial(_skill_name, list(report.definitions), {run.name for run in report.runs})
-    sections = {s.id: _ShownSection(s.id, s.title, s.intro, tuple(blocks_of(s.items))) for s in contents.sections}
+    sections = {
+        s.id: _ShownSection(
+            s.id, s.title, f"{s.intro}{_best_of(report) if s.id == 'scores' else ''}", tuple(blocks_of(s.items))
+        )
+        for s in contents.sections
+    }
     return environment.from_string(asset("index.html")).render(
         report=report,
         title=_title(report),
         result=main_result(report),
+        simulated=simulated_models(report),
         result_figure=next((b for b in _blocks(sections, "result") if isinstance(b, ReportFigure)), None),
         claims=_claims(report),
         missing_claims=missing_claims(report),
@@ -84,6 +94,14 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
         terms=TERMS,
         definitions=report.definitions.values(),
     )
+
+
+def _best_of(report: Report) -> str:
+    """How a big number of the scores differs from the small one below it."""
+    numbers = {run.generations for run in report.runs}
+    number = numbers.pop() if len(numbers) == 1 else 0
+    texts = f"best of {number} texts" if number > 1 else "best text"
+    return f' A big number takes the {texts} of each combination; "one try" below it is the mean of single texts.'
 
 
 def _blocks(sections: Mapping[SectionId, _ShownSection], name: SectionId) -> tuple[Block, ...]:
@@ -111,11 +129,38 @@ def compare_page(report: Report) -> str:
 def _environment() -> Environment:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals["kind"] = _entry_kind
-    environment.globals["term"] = {term.name: term.id for term in TERMS}.get
+    environment.globals["term"] = _term_id
     environment.globals["is_ours"] = _is_ours
     environment.filters["visible"] = visible
+    environment.filters["prose"] = prose
     environment.filters["whole"] = whole
     return environment
+
+
+class _Html(str):
+    """Text that is HTML already, so that a template does not escape it again."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return str(self)
+
+
+def prose(text: object) -> _Html:
+    r"""A sentence of the page as HTML: code between backticks, and no line break before a percent sign.
+
+    >>> prose("95 % of `<b>`")
+    '95\xa0% of <code>&lt;b&gt;</code>'
+    """
+    return _Html(_PERCENT.sub("\\1\N{NO-BREAK SPACE}%", _CODE.sub(r"<code>\1</code>", escape(visible(text)))))
+
+
+_TERM_IDS: Final = {term.name: term.id for term in TERMS}
+
+
+def _term_id(heading: str) -> str | None:
+    """The address of the term that heads a column; None if the glossary does not have it."""
+    return _TERM_IDS.get(heading.removesuffix(SECONDS))
 
 
 def visible(text: object) -> str:

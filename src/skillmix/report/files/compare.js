@@ -104,7 +104,7 @@ function reasonAgainst(a, b) {
   if (index.students.length < 2) return "This report has one student. A comparison needs two.";
   if (a === b) return "Pick two different students.";
   if (index.students[a][0] !== index.students[b][0]) return "Pick two students of one run: the runs have other combinations.";
-  return pairOf(a, b) ? "" : "These two students share no complete combination under one grader, or the report has too many pairs; see `skillmix compare`.";
+  return pairOf(a, b) ? "" : "These two students share no complete combination under one grader, or the report has too many pairs; the command skillmix compare shows any pair.";
 }
 
 /* The graders and settings of the pair; hidden where there is one. */
@@ -112,7 +112,7 @@ function fillChoices(rows) {
   for (const field of ["grader", "setting"]) {
     const names = [...new Set(rows.map((row) => row[field]))];
     const before = byId(field).value;
-    fillSelect(field, names.map((name) => [name, name]), "all");
+    fillSelect(field, names.map((name) => [name, name]), `every ${field}`);
     byId(field).value = names.includes(before) ? before : "";
     byId(`${field}-label`).hidden = names.length < 2;
   }

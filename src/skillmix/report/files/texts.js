@@ -113,13 +113,13 @@ function fillForms() {
   const students = index.students.map((entry) => [keyOf(entry), nameOf(entry)]);
   fillSelect("sort", [["worst", "fewest points first"], ["disagreement", "graders disagree most"], ["random", "random, by seed"]], "order of the draw");
   byId("sort").options[2].disabled = index.graders.length < 2;
-  fillSelect("a", students, "all");
+  fillSelect("a", students, "every student");
   fillSelect("b", students, "nobody");
   fillSelect("differ", [["any", "differ"], ["won", "differ, B is better"], ["lost", "differ, A is better"]], "all combinations");
-  fillSelect("grader", index.graders.map((entry) => [keyOf(entry), nameOf(entry)]), "all");
-  fillSelect("setting", [...new Set(index.cells.map((cell) => cell[2]))].map((name) => [name, name]), "all");
-  fillSelect("k", [...new Set(index.cells.map((cell) => cell[3]))].sort((x, y) => x - y).map((k) => [k, k]), "all");
-  fillSelect("outcome", [...OUTCOMES, ...Object.keys(FLAGS)].map((name) => [name, name]), "all");
+  fillSelect("grader", index.graders.map((entry) => [keyOf(entry), nameOf(entry)]), "every grader");
+  fillSelect("setting", [...new Set(index.cells.map((cell) => cell[2]))].map((name) => [name, name]), "every setting");
+  fillSelect("k", [...new Set(index.cells.map((cell) => cell[3]))].sort((x, y) => x - y).map((k) => [k, k]), "every k");
+  fillSelect("outcome", [...OUTCOMES, ...Object.keys(FLAGS)].map((name) => [name, name]), "every outcome");
   for (const [id, names] of [["skills", index.skills], ["topics", index.topics]]) {
     byId(id).replaceChildren(...[...names].sort().map((name) => option(name, "")));
   }

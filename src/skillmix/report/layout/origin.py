@@ -1,12 +1,12 @@
-"""The section "The runs": when, with what and on which machine runs were made, and how to make the page again."""
+"""Where runs come from: which models are simulated, when and where runs were made, and how to make the page again."""
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from skillmix.experiment.experiment import Experiment
-from skillmix.report.records import RunFacts
+from skillmix.report.records import Report, RunFacts
 from skillmix.runs.run import Run
 
 _HASH_LINE = re.compile(r"^(catalog_hash|prompts_hash): .*\n", re.MULTILINE)
@@ -41,6 +41,38 @@ def decoding_in_words(experiment: Experiment) -> dict[str, str]:
 def _sampling(temperature: float, max_tokens: int, top_p: float | None) -> str:
     words = f"temperature {temperature:g}, at most {max_tokens:,} tokens"
     return words if top_p is None else f"{words}, top-p {top_p:g}"
+
+
+def simulated_models(report: Report) -> str:
+    """A sentence that names the students and graders that are scripted; empty if there is none."""
+    facts = {run.name: run for run in report.runs}
+    students = {report.label(*key): facts[key[0]].students.get(key[1], "") for key in report.students}
+    judges = dict.fromkeys((cell.key.run, cell.key.grader) for cell in report.cells)
+    graders = {report.label(*key): facts[key[0]].graders.get(key[1], "") for key in judges}
+    named = [words for role, specs in (("student", students), ("grader", graders)) if (words := _scripted(role, specs))]
+    if not named:
+        return ""
+    simulated = " and ".join(text for text, _ in named)
+    if sum(count for _, count in named) == 1:
+        return f"{_capital(simulated)} is simulated: a scripted model with rates set in advance, no language model."
+    return f"{_capital(simulated)} are simulated: scripted models with rates set in advance, no language model."
+
+
+def _scripted(role: str, specs: Mapping[str, str]) -> tuple[str, int] | None:
+    """The scripted models of a role in words, and their number; their names only if other models have the role too."""
+    names = [name for name, spec in specs.items() if spec.startswith("scripted:")]
+    if not names:
+        return None
+    listed = "" if len(names) == len(specs) else f" {_listed(names)}"
+    return f"the {role}{'' if len(names) == 1 else 's'}{listed}", len(names)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def period(facts: RunFacts) -> str:

@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from skillmix.report.contents import ReportFigure
-from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable, ScoreEntry
+from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable, ScoreEntry, Seconds
 
 PUBLISHED_BLOCK: Final = "published-and-ours"
 """The block of the paper's tables."""
+SECONDS: Final = ", s"
+"""The unit after the heading of a column of seconds; files have the heading alone."""
 _WIDEST: Final = 12
 """A table with more columns shows one metric at a time."""
 
@@ -104,7 +106,8 @@ _FAMILIES: Final = {"scores": _scores, "published": _published}
 def _plain_view(table: ReportTable, label: str) -> TableView:
     heading = table.note if label else ""
     body = TableBody("", heading, table.rows)
-    return TableView(label, table.columns, tuple(table.numeric), table.groups, (body,))
+    columns = tuple(f"{name}{SECONDS}" if table.form(c) is Seconds else name for c, name in enumerate(table.columns))
+    return TableView(label, columns, tuple(table.numeric), table.groups, (body,))
 
 
 def _is_by_metric(table: ReportTable) -> bool:

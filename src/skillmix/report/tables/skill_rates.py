@@ -1,14 +1,19 @@
-"""The table of skills: how often each student shows each skill when asked for it."""
+"""Tables of skills: how often each student shows each skill when asked for it, and its hardest skills."""
+
+from typing import Final
 
 from skillmix.report.records import Report
 from skillmix.report.registry import table
-from skillmix.report.tables.table import Count, Entry, Estimate, ReportTable
+from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable
 from skillmix.scores.skills import Rate, skill_rates
+
+_HARDEST: Final = 5
+"""Skills of each student in the table of the hardest."""
 
 
 @table(section="skills", order=5)
 def skill_table(report: Report) -> ReportTable | None:
-    """Every skill that was asked for, the hardest first."""
+    """Every skill that was asked for, the hardest for all students first."""
     if not report.students:
         return None
     grader = report.graders[0]
@@ -27,12 +32,36 @@ def skill_table(report: Report) -> ReportTable | None:
     ]
     return ReportTable(
         name="skills",
-        title="Skills, the hardest first",
+        title="Skills, the hardest for all students first",
         note=f"Shown: the share of texts that show the skill, of the texts that were asked for it and that {grader} "
         "decided; all k and settings together. Ordered by the share over all students.",
         columns=("skill", "category", "side", *(("shown", "texts") * len(rates))),
         rows=tuple(rows),
         groups=(("", 3), *((report.label(*key), 2) for key in report.students)),
+    )
+
+
+@table(section="skills", order=6)
+def hardest_table(report: Report) -> ReportTable | None:
+    """The hardest skills of each student, where a report has several students."""
+    if len(report.students) < 2:
+        return None
+    grader = report.graders[0]
+    rows: list[tuple[Entry, ...]] = []
+    for key in report.students:
+        rates = skill_rates(report.cells_of(key, grader=grader))
+        hardest = sorted(rates, key=lambda name: (rates[name].value, name))[:_HARDEST]
+        rows += [(report.label(*key), name, *_entries(rates[name])) for name in hardest]
+    if not rows:
+        return None
+    return ReportTable(
+        name="hardest-skills",
+        title="The hardest skills of each student",
+        note=f"The {_HARDEST} skills that each student shows least often, by its own share of texts under {grader}; "
+        "all k and settings together. A share of few texts may be low by chance.",
+        columns=("student", "skill", "shown", "texts"),
+        rows=tuple(rows),
+        is_detail=len(rows) > LONG,
     )
 
 
