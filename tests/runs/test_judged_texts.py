@@ -10,11 +10,11 @@ from skillmix.catalog.combinations import combination_of
 from skillmix.catalog.files import load_catalog
 from skillmix.grading.answers import Answer
 from skillmix.grading.ballots import StudentText
-from skillmix.runs.reading import judged_texts, verdict_workers, worker_pool
-from skillmix.runs.reading.judged_texts import JudgedText, judged_conversations
+from skillmix.runs.judging import judged_texts, verdict_workers, worker_pool
+from skillmix.runs.judging.judged_texts import JudgedText, judged_conversations
+from skillmix.runs.judging.verdict_workers import VerdictWorkers
+from skillmix.runs.judging.worker_pool import shared_pool, shared_workers
 from skillmix.runs.reading.read_ahead import GradedConversation
-from skillmix.runs.reading.verdict_workers import VerdictWorkers
-from skillmix.runs.reading.worker_pool import shared_pool, shared_workers
 from skillmix.runs.rules_grader import RulesGrader, reading_of
 from skillmix.runs.run import Run
 

@@ -24,10 +24,10 @@ DECIDING = (
     "runs/reading/deciding.py",
     "runs/reading/reply_reader.py",
     "runs/reading/decisions.py",
-    "runs/reading/verdict_workers.py",
+    "runs/judging/verdict_workers.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (3, "e4bcf0d41a67f2b9")
+KNOWN = (3, "9f6385fb18eca248")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 

@@ -15,9 +15,9 @@ from skillmix.catalog.combinations import combination_of
 from skillmix.catalog.files import load_catalog
 from skillmix.grading.answers import RULES, Answer
 from skillmix.prompts.rubric import Phrases
-from skillmix.runs.reading import verdict_workers, worker_pool
+from skillmix.runs.judging import verdict_workers, worker_pool
+from skillmix.runs.judging.verdict_workers import Means, Question, VerdictWorkers, decide
 from skillmix.runs.reading.reply_reader import ReplyReader
-from skillmix.runs.reading.verdict_workers import Means, Question, VerdictWorkers, decide
 from skillmix.runs.rules_grader import RulesGrader
 from skillmix.runs.run import RunGrader
 

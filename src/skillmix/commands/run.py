@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     """Run every step of an experiment; run the same command again to continue."""
     if options.dry_run:
         return dry_run(options)
-    from skillmix.runs.reading.worker_pool import shared_workers
+    from skillmix.runs.judging.worker_pool import shared_workers
 
     with shared_workers():  # the steps, the report and the scores
         return _run(options)

@@ -18,9 +18,9 @@ from skillmix.report.followed_examples import followed_examples, texts_following
 from skillmix.report.layout.origin import decoding_in_words
 from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, Shown, TemplateBaseline
 from skillmix.runs.finished.manifest import read_invocations
+from skillmix.runs.judging.judged_texts import JudgedText, judged_conversations
 from skillmix.runs.reading.call_totals import CallTotals, call_totals
 from skillmix.runs.reading.graded_conversations import ConversationKey, graded_conversations, written_conversations
-from skillmix.runs.reading.judged_texts import JudgedText, judged_conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
 from skillmix.runs.rules_grader import applicable_reasons

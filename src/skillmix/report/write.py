@@ -18,8 +18,8 @@ from skillmix.report.layout.origin import experiment_files, reproducing_command
 from skillmix.report.records import Report, by_key
 from skillmix.report.run_reading import RunReading, read_run
 from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, replacing
+from skillmix.runs.judging.worker_pool import shared_workers
 from skillmix.runs.progress.terminal import say
-from skillmix.runs.reading.worker_pool import shared_workers
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.compare import before_and_after
 from skillmix.scores.findings import findings

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from skillmix.calls import CallProblem, Reply
 from skillmix.experiment.experiment import Experiment
 from skillmix.grading.points import earns_nothing
+from skillmix.runs.judging.judged_texts import judged_conversations
 from skillmix.runs.reading.graded_conversations import conversations
-from skillmix.runs.reading.judged_texts import judged_conversations
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
 from skillmix.runs.run import TURNS, Run, open_run
 from skillmix.scores.scoring import SkippedCell, run_scores, skipped_cells

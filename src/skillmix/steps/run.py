@@ -25,11 +25,11 @@ from skillmix.render.nearest import name_hint
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.manifest import invocation_facts
+from skillmix.runs.judging.worker_pool import shared_workers
 from skillmix.runs.planned_work import first_model_here
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.reading.past_calls import PastCalls
-from skillmix.runs.reading.worker_pool import shared_workers
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.seconds.step_meter import metered_last_step, metered_step
 from skillmix.runs.students import with_trained

@@ -19,6 +19,7 @@ import skillmix
 from skillmix.checkers.registry import ENTRY_POINTS
 from skillmix.grading.answers import Rules
 from skillmix.hashing import digest
+from skillmix.runs.judging.verdict_workers import Means, Question, VerdictWorkers
 from skillmix.runs.reading.conversation_index import (
     NOTHING_KNOWN,
     ConversationIndex,
@@ -31,7 +32,6 @@ from skillmix.runs.reading.conversation_index import (
 )
 from skillmix.runs.reading.deciding import answer_of, is_over
 from skillmix.runs.reading.decision_cache import Decision, DecisionCache
-from skillmix.runs.reading.verdict_workers import Means, Question, VerdictWorkers
 from skillmix.runs.run import Run, RunGrader
 
 READER_VERSION: Final = 3

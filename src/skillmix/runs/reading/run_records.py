@@ -12,9 +12,9 @@ from skillmix.grading.points import Points, earns_nothing
 from skillmix.grading.reader import Reading
 from skillmix.grading.reasons import reasons_of
 from skillmix.prompts.rubric import Rubric, rubric_of
+from skillmix.runs.judging.judged_texts import judged_conversations
 from skillmix.runs.reading.deciding import Votes, ballot_of, votes_of
 from skillmix.runs.reading.graded_conversations import conversations
-from skillmix.runs.reading.judged_texts import judged_conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.rules_grader import CodeVerdict, RulesGrader, applicable_reasons
 from skillmix.runs.run import Run

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from skillmix.checkers.judge import Verdict
 from skillmix.checkers.passage import Span
 from skillmix.grading.ballots import StudentText
+from skillmix.runs.judging.worker_pool import BATCH, WorkerPool, code_of_worker, shared_pool
 from skillmix.runs.reading.read_ahead import GradedConversation
-from skillmix.runs.reading.worker_pool import BATCH, WorkerPool, code_of_worker, shared_pool
 from skillmix.runs.rules_grader import RulesGrader
 from skillmix.runs.run import Run
 

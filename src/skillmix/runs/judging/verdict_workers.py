@@ -10,11 +10,11 @@ from skillmix.grading.answers import Answer, Rules
 from skillmix.grading.ballots import StudentText
 from skillmix.grading.points import text_score
 from skillmix.prompts.rubric import Phrases
+from skillmix.runs.judging.worker_pool import BATCH, WorkerPool, code_of_worker, shared_pool
 from skillmix.runs.reading.conversation_index import IndexedVote
 from skillmix.runs.reading.deciding import ballot_of, votes_of
 from skillmix.runs.reading.decision_cache import Decision
 from skillmix.runs.reading.reply_reader import ReplyReader
-from skillmix.runs.reading.worker_pool import BATCH, WorkerPool, code_of_worker, shared_pool
 from skillmix.runs.rules_grader import RulesGrader
 from skillmix.runs.run import RunGrader
 
