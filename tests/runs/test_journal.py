@@ -226,33 +226,6 @@ def test_a_torn_journal_is_refused_and_left_alone(tmp_path: Path, share: float) 
     assert path.read_bytes() == content
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="locks of files work otherwise there")
-def test_a_reader_in_the_same_process_keeps_the_locks_of_the_writer(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path) as journal:
-        journal.record(request(), Reply("one"))
-        with JournalReader(tmp_path):
-            pass
-        # The last client of a database removes its write-ahead log; without locks this one would seem to be the last.
-        other = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT 1 FROM calls'); c.close()"
-        subprocess.run([sys.executable, "-c", other, str(journal.path)], check=True)
-
-        assert journal.path.with_name("calls.sqlite-wal").exists()
-        assert journal.record(request(2), Reply("two"))
-
-
-def test_combinations_that_are_noted_come_with_the_next_tries(tmp_path: Path) -> None:
-    combination = combination_of(["a"], "t")
-    with JournalWriter(tmp_path) as journal:
-        journal.note_combinations([combination])
-        with JournalReader(tmp_path) as reader:
-            assert not reader.combinations()
-        thread = journal.in_thread()
-        thread.record_tries([Try(request(), Reply("one"), 0.1, stored=Reply("one"))]).result()
-        with JournalReader(tmp_path) as reader:
-            assert reader.combinations() == {combination.id: combination}
-        thread.close()
-
-
 def test_a_hole_in_the_middle_is_never_read_as_data(tmp_path: Path) -> None:
     path = filled(tmp_path)
     content = bytearray(path.read_bytes())

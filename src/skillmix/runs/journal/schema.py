@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -196,40 +196,19 @@ def _reading(path: Path) -> sqlite3.Connection:
 
 
 def _refuse_torn(path: Path) -> None:
-    """Refuse a file that is shorter than its header says; SQLite would notice only when it reads the missing part.
-
-    SQLite reads the header: if this process closed a file of its own, the kernel would drop the locks of its other
-    connections to the same file.
-    """
-    present = path.stat().st_size
-    wal, shared = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
-    added = [file for file in (wal, shared) if not file.exists()]
-    size = _size_in_header(path) if present >= _HEADER_BYTES else None
-    if size is None:
+    """Refuse a file that is shorter than its header says; SQLite would notice only when it reads the missing part."""
+    with path.open("rb") as file:
+        header = file.read(100)
+    wal = path.with_name(path.name + "-wal")
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
         raise UserError(f"{path} is not a journal.", hint="Nothing was changed. Check the path.")
-    if present < size and not (wal.exists() and wal.stat().st_size):
-        for file in added:  # by the connection that read the header
-            file.unlink(missing_ok=True)
+    page = int.from_bytes(header[16:18]) or 1
+    size = (65536 if page == 1 else page) * int.from_bytes(header[28:32])
+    if header[24:28] == header[92:96] and path.stat().st_size < size and not (wal.exists() and wal.stat().st_size):
         raise UserError(
-            f"The journal {path} is torn: {present} of {size} bytes are there.",
+            f"The journal {path} is torn: {path.stat().st_size} of {size} bytes are there.",
             hint="Nothing was changed. Restore the file from a copy, or move it away to start it anew.",
         )
-
-
-_HEADER_BYTES: Final = 100
-
-
-def _size_in_header(path: Path) -> int | None:
-    """The size of a database by its header; None if the file is no database."""
-    with closing(open_read_only(path)) as connection:
-        try:
-            connection.execute("PRAGMA writable_schema = ON")  # otherwise a torn file is an error without its size
-            pages = connection.execute("PRAGMA page_count").fetchone()[0]
-            return int(pages * connection.execute("PRAGMA page_size").fetchone()[0])
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-                return None
-            raise
 
 
 def _checked_version(path: Path) -> int | None:
