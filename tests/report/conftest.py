@@ -38,7 +38,7 @@ def inside(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("world")
     with inside(folder):
@@ -63,7 +63,7 @@ def every_other_set(world: World) -> list[list[str]]:
     return [skills for skills in rows if len(skills) > 1][::2]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def scripted(world: World) -> Reported:
     with inside(world.run.parents[1]):
         run = SecondRun(world.run)
@@ -71,17 +71,17 @@ def scripted(world: World) -> Reported:
         return reported(Case(run, by_rules={"default": run, "paper": run}), ReportOptions(rules="both", published=True))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def made(scripted: Reported) -> WrittenReport:
     return scripted.made
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def folder(made: WrittenReport) -> Path:
     return made.page.parent
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def trained(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Reported:
     folder = tmp_path_factory.mktemp("trained")
     with inside(folder):
@@ -91,7 +91,7 @@ def trained(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Repo
         return reported(Case(second), ReportOptions())
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def by_code(tmp_path_factory: pytest.TempPathFactory) -> Reported:
     folder = tmp_path_factory.mktemp("code")
     with inside(folder):
