@@ -129,6 +129,7 @@ def compare_page(report: Report) -> str:
 def _environment() -> Environment:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals["kind"] = _entry_kind
+    environment.globals["head"] = asset("head.html").rstrip()
     environment.globals["term"] = _term_id
     environment.globals["is_ours"] = _is_ours
     environment.filters["visible"] = visible
