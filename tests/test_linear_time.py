@@ -57,10 +57,13 @@ Use = tuple[str, "re.Pattern[str]", str]
 def expressions() -> Iterator[Use]:
     """Every compiled expression of the package, with each way in which it is used."""
     sources = [path.read_text("utf-8") for path in MODULES]
+    ways_of: dict[str, set[str]] = {}
+    for name, way in re.findall(rf"\b(\w+)\.({_WAYS})\(", "\n".join(sources)):
+        ways_of.setdefault(name, set()).add(way)
     for path, source in zip(MODULES, sources, strict=True):
         module = importlib.import_module(f"skillmix.{name_of(path).replace('/', '.')}")
         for name in re.findall(r"^(\w+)(?:: Final)? = re\.compile\(", source, re.MULTILINE):
-            ways = {way for text in sources for way in re.findall(rf"\b{name}\.({_WAYS})\(", text)}
+            ways = ways_of.get(name, set())
             assert ways or name.isupper(), f"{path.name}: {name} is not used"
             for way in sorted(ways):
                 yield f"{name_of(path)}:{name}.{way}", getattr(module, name), way

@@ -60,7 +60,9 @@ def truth(student: str, k: int, metric: str) -> tuple[float, float]:
 
 
 def scores_of(seed: int) -> list[CellScore]:
-    run_checked(experiment_of(SMOKE | {"seed": seed, "name": f"smoke-{seed}"}, source="smoke"))
+    """The scores of the shipped file with another seed; only the first run makes its report, which takes longer."""
+    steps = SMOKE["steps"] if seed == 0 else [step for step in SMOKE["steps"] if step["stage"] != "report"]
+    run_checked(experiment_of(SMOKE | {"seed": seed, "name": f"smoke-{seed}", "steps": steps}, source="smoke"))
     return run_scores(f"smoke-{seed}")
 
 

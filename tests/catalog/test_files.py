@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from skillmix.catalog import yaml as yaml_reader
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog, shipped_catalogs
 from skillmix.catalog.names import before_parenthesis, fold_name
@@ -247,6 +248,26 @@ def test_the_content_hash_notices_a_changed_word(tmp_path: Path) -> None:
     after = load_catalog(folder_with(tmp_path, skills=GOOD["skills.yaml"].replace("definition: d", "definition: f")))
 
     assert before != after.content_hash()
+
+
+def test_a_file_is_parsed_again_only_after_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_with(tmp_path)
+    parsed: list[str] = []
+    parse = yaml_reader.yaml_of
+
+    def counted(text: str, *, source: str) -> object:
+        parsed.append(source)
+        return parse(text, source=source)
+
+    monkeypatch.setattr(yaml_reader, "yaml_of", counted)
+
+    first = load_catalog(folder)
+    assert load_catalog(folder) == first
+    assert [Path(source).name for source in parsed] == ["skills.yaml", "topics.yaml", "partitions.yaml"]
+    topics = tmp_path / "topics.yaml"
+    topics.write_text(topics.read_text(encoding="utf-8") + "# one more line\n", encoding="utf-8")
+    assert load_catalog(folder) == first
+    assert [Path(source).name for source in parsed[3:]] == ["topics.yaml"]
 
 
 def test_the_clauses_of_the_template_student_must_fit_the_catalogue(tmp_path: Path) -> None:

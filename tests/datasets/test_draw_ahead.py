@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from skillmix.calls import CallProblem, Outcome, Request
 from skillmix.catalog.combinations import combination_of
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
+from skillmix.datasets.writing import sampling
 from skillmix.datasets.writing.decided_texts import DecidedTexts
 from skillmix.datasets.writing.draw_ahead import DrawAhead, key_of
 from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target
@@ -223,8 +224,10 @@ def test_the_texts_in_vain_are_no_more_than_the_device_holds(in_folder: Path) ->
     "per_skill", [{}, {"ceiling": 2}, {"floor": 1, "ceiling": 4}], ids=["plain", "ceiling", "floor"]
 )
 def test_nothing_is_written_in_vain_where_calls_may_cost_money(
-    in_folder: Path, writer: str, grader: str, per_skill: dict[str, int]
+    in_folder: Path, writer: str, grader: str, per_skill: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # 40 texts with three skills each are more than a ceiling of 2 allows, and the search for the last ones ends sooner.
+    monkeypatch.setattr(sampling, "_SEARCH", 500)
     graders = {"judge": {"model": grader, "rounds": 1}}
     step = {"k": [1, 2, 3], "target": {1: 40, 2: 40, 3: 40}, "per_skill": per_skill} if per_skill else {}
     result = run_experiment(written(in_folder, writer=writer, graders=graders, step=step))

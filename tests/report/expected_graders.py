@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from itertools import combinations as subsets
 from math import prod
 from operator import mul
@@ -51,11 +52,11 @@ def why_full_marks_were_missed(case: Case) -> list[Row]:
 
 
 def texts_that_follow_an_example(case: Case) -> list[Row]:
-    examples = [_triples(skill.example) for skill in case.run.catalog.skills]
+    examples = tuple(skill.example for skill in case.run.catalog.skills)
     rows = []
     for where in case.run.places:
         texts = list(case.run.cell(where).itertuples())
-        follows = [any(_is_followed(e, _triples(t.text)) for e in examples) for t in texts]
+        follows = [_follows_one(t.text, examples) for t in texts]
         full = [all(t.points) for t in texts]
         row: Row = dict(zip(("student", "grader", "setting", "k"), where, strict=True))
         both = sum(f and m for f, m in zip(follows, full, strict=True))
@@ -96,12 +97,20 @@ def _same_words(case: Case, texts: list[Any]) -> float:
     )
 
 
-def _triples(text: str) -> set[tuple[str, ...]]:
+@cache
+def _follows_one(text: str, examples: tuple[str, ...]) -> bool:
+    """Each setting and each table asks about the same texts again."""
+    triples = _triples(text)
+    return any(_is_followed(_triples(example), triples) for example in examples)
+
+
+@cache
+def _triples(text: str) -> frozenset[tuple[str, ...]]:
     words = re.findall(r"\w+(?:'\w+)*", text.lower().replace("’", "'"))
-    return {tuple(words[n : n + 3]) for n in range(len(words) - 2)}
+    return frozenset(tuple(words[n : n + 3]) for n in range(len(words) - 2))
 
 
-def _is_followed(example: set[tuple[str, ...]], text: set[tuple[str, ...]]) -> bool:
+def _is_followed(example: frozenset[tuple[str, ...]], text: frozenset[tuple[str, ...]]) -> bool:
     common = len(example & text)
     return common >= 3 and 2 * common >= len(example)
 

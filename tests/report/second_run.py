@@ -104,12 +104,19 @@ class SecondRun:
     def places(self) -> list[Where]:
         return [(st, g, s, k) for st in self.students for g in self.graders for s in self.settings for k in self.ks]
 
-    def cell(self, where: Where, only: Callable[[Any], bool] = lambda _: True) -> Frame:
-        """The graded texts of a cell, or of some of its combinations."""
+    def cell(self, where: Where, only: Callable[[Any], bool] | None = None) -> Frame:
+        """The graded texts of a cell, or of some of its combinations; nobody may change a whole cell."""
+        if only is None and where in self._cells:
+            return self._cells[where]
         student, grader, setting, k = where
-        ids = [c.id for c in self.drawn[setting, k] if only(c)]
+        ids = [c.id for c in self.drawn[setting, k] if only is None or only(c)]
         rows = self._by_k[student, grader, k]
-        return rows[rows["combination"].isin(ids)]
+        found = rows[rows["combination"].isin(ids)]
+        return self._cells.setdefault(where, found) if only is None else found
+
+    @cached_property
+    def _cells(self) -> dict[Where, Frame]:
+        return {}
 
     @cached_property
     def _by_k(self) -> dict[Any, Frame]:
@@ -118,9 +125,8 @@ class SecondRun:
     def summary(self, where: Where, metric: str, only: Callable[[Any], bool] | None = None) -> dict[str, float]:
         if only is None and (where, metric) in self._summaries:
             return self._summaries[where, metric]
-        chosen = only or (lambda _: True)
-        ids = [c.id for c in self.drawn[where[2:]] if chosen(c)]
-        found = second_way.summary(self.cell(where, chosen), metric, combinations=ids, generations=self.generations)
+        ids = [c.id for c in self.drawn[where[2:]] if only is None or only(c)]
+        found = second_way.summary(self.cell(where, only), metric, combinations=ids, generations=self.generations)
         return self._summaries.setdefault((where, metric), found) if only is None else found
 
     @cached_property
@@ -129,6 +135,15 @@ class SecondRun:
 
     def best(self, where: Where) -> dict[str, float]:
         """Full marks, best of the generations, of the combinations that are complete."""
+        if where not in self._bests:
+            self._bests[where] = self._best(where)
+        return self._bests[where]
+
+    @cached_property
+    def _bests(self) -> dict[Where, dict[str, float]]:
+        return {}
+
+    def _best(self, where: Where) -> dict[str, float]:
         texts = self.cell(where)
         scored = texts.assign(score=[second_way.metric_of(p, "full marks") for p in texts["points"]])
         found = {}

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 from skillmix.catalog.catalog import RESERVED_NAMES, Catalog, EntailedPair, Partition, Side, Skill, WovenRule
 from skillmix.catalog.names import fold_name
 from skillmix.catalog.validation import Fault, fault_words
-from skillmix.catalog.yaml import read_yaml
+from skillmix.catalog.yaml import read_shared_yaml
 from skillmix.errors import UserError, faults_error
 from skillmix.render.nearest import name_hint
 
@@ -158,7 +158,7 @@ def _build(name: str, folder: Path) -> Catalog:
 
 def _validated(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
     try:
-        return TypeAdapter(shape).validate_python(read_yaml(path))
+        return TypeAdapter(shape).validate_python(read_shared_yaml(path))
     except UserError as error:
         faults.append(f"{path.name}: {error.message.removeprefix(f'{path} ')}")
     except ValidationError as error:

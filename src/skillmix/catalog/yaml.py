@@ -1,6 +1,7 @@
 """Read YAML from outside: plain data only, no repeated keys, and errors with file and line."""
 
 from collections.abc import Hashable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,7 +48,23 @@ def read_text(path: Path) -> str:
 
 def read_yaml(path: Path) -> object:
     """Read the plain data of a YAML file; an empty file is an error."""
-    document = yaml_of(read_text(path), source=str(path))
+    return _not_empty(yaml_of(read_text(path), source=str(path)), path)
+
+
+def read_shared_yaml(path: Path) -> object:
+    """Read a YAML file as `read_yaml` does, but parse the same text only once; the caller must not change the data.
+
+    A command loads its catalog and its prompts several times, and parsing takes nearly all of that time.
+    """
+    return _not_empty(_parsed(read_text(path), str(path)), path)
+
+
+@lru_cache(maxsize=32)
+def _parsed(text: str, source: str) -> object:
+    return yaml_of(text, source=source)
+
+
+def _not_empty(document: object, path: Path) -> object:
     if document is None:
         raise UserError(f"{path} is empty.", hint="The shipped catalogs show what belongs there.")
     return document

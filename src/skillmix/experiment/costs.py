@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from skillmix.calls import Request
 from skillmix.catalog.files import SHIPPED
 from skillmix.catalog.validation import fault_words
-from skillmix.catalog.yaml import read_yaml
+from skillmix.catalog.yaml import read_shared_yaml
 from skillmix.errors import faults_error
 from skillmix.models.specs import ModelSpec, provider_of
 
@@ -89,7 +89,7 @@ def load_prices(path: Path | None) -> dict[str, Price]:
     """Read the user's price file, or the one in the package."""
     file = path or SHIPPED / "prices.yaml"
     try:
-        entries = TypeAdapter(dict[str, _Entry]).validate_python(read_yaml(file))
+        entries = TypeAdapter(dict[str, _Entry]).validate_python(read_shared_yaml(file))
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, e['loc'])) or 'the file'}: {fault_words(e)}" for e in error.errors()]
         raise faults_error(

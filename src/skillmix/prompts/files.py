@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 from skillmix.catalog.catalog import Skill
 from skillmix.catalog.files import SHIPPED
-from skillmix.catalog.yaml import read_text, read_yaml
+from skillmix.catalog.yaml import read_shared_yaml, read_text
 from skillmix.errors import UserError, faults_error
 from skillmix.prompts.prompt_set import KNOWN_FILES, PromptSet, WorkedExample, is_known, prompt_set
 from skillmix.prompts.rubric import Phrases
@@ -78,7 +78,7 @@ def _examples(path: Path) -> tuple[WorkedExample, ...]:
     if not path.is_file():
         return ()
     try:
-        entries = TypeAdapter(list[_ExampleEntry]).validate_python(read_yaml(path))
+        entries = TypeAdapter(list[_ExampleEntry]).validate_python(read_shared_yaml(path))
     except ValidationError as error:
         faults = [f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors()]
         hint = "Each entry has a topic, skills with a name, a definition and an example each, and two answers."
@@ -97,7 +97,7 @@ def _phrases(path: Path) -> Phrases:
     if not path.is_file():
         return Phrases()
     try:
-        entries = _CriteriaFile.model_validate(read_yaml(path))
+        entries = _CriteriaFile.model_validate(read_shared_yaml(path))
     except ValidationError as error:
         faults = []
         for fault in error.errors():
