@@ -131,6 +131,15 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             calls += [call_of_row(row) for row in rows]
         return calls
 
+    def gradings(self) -> Iterator[Call]:
+        """Every grading call of this file, in key order."""
+        query = (
+            f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply WHERE stage = 'grade'"
+        )
+        with telling_what_broke(self.path):
+            rows = self._connection.execute(f"{query} ORDER BY {_KEY_ORDER['grade']}").fetchall()
+        return map(call_of_row, rows)
+
     def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
         """How many calls of each conversation have a final outcome; a vote that was asked for again counts once.
 
@@ -251,7 +260,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply "
             f"WHERE stage = '{stage}' ORDER BY {_KEY_ORDER[stage]}"
         )
-        files = [self._calls_of(path, connection, query) for path, connection in self._files]
+        files = [self._calls_of(path, connection, query) for path, connection in self._files_with(stage)]
         if len(files) == 1:
             yield from files[0]
             return
@@ -300,6 +309,14 @@ class JournalReader(AbstractContextManager["JournalReader"]):
     def files(self) -> list[tuple[Path, sqlite3.Connection]]:
         """The open files, for readers that need only a few columns of many rows."""
         return self._files
+
+    def _files_with(self, stage: str) -> Iterator[tuple[Path, sqlite3.Connection]]:
+        """The files with calls of a stage: the answers of people are in files of their own, which need no merging."""
+        for path, connection in self._files:
+            with telling_what_broke(path):
+                row = connection.execute(f"SELECT 1 FROM calls WHERE stage = '{stage}' LIMIT 1").fetchone()
+            if row is not None:
+                yield path, connection
 
     def _calls_of(self, path: Path, connection: sqlite3.Connection, query: str) -> Iterator[Call]:
         with telling_what_broke(path):
