@@ -255,7 +255,7 @@ class Run:
         return {name: _run_grader(name, settings) for name, settings in self.known_experiment.graders.items()}
 
     def grader(self, name: str) -> RunGrader:
-        """A grader by name; the journal may hold the votes of people, and of graders that no experiment names any more."""
+        """A grader by name; the journal may hold votes of people, and of graders that no experiment names any more."""
         if is_human(name):
             return RunGrader(name, PERSON, votes=1)
         return self.known_graders.get(name) or RunGrader(name, "unknown")

@@ -131,15 +131,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             calls += [call_of_row(row) for row in rows]
         return calls
 
-    def gradings(self) -> Iterator[Call]:
-        """Every grading call of this file, in key order."""
-        query = (
-            f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply WHERE stage = 'grade'"
-        )
-        with telling_what_broke(self.path):
-            rows = self._connection.execute(f"{query} ORDER BY {_KEY_ORDER['grade']}").fetchall()
-        return map(call_of_row, rows)
-
     def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
         """How many calls of each conversation have a final outcome; a vote that was asked for again counts once.
 
@@ -225,10 +216,10 @@ class JournalThread:
 
 
 class JournalReader(AbstractContextManager["JournalReader"]):
-    """Reads all journal files of a run together; only migrating an older file needs the lock."""
+    """Reads all journal files of a run together, or one of them; only migrating an older file needs the lock."""
 
-    def __init__(self, folder: Path) -> None:
-        paths = sorted(folder.glob("*.sqlite"))
+    def __init__(self, folder: Path, *, file: str = "*.sqlite") -> None:
+        paths = sorted(folder.glob(file))
         if not paths:
             raise UserError(f"There is no journal in {folder}.", hint="Check the run's name.")
         self._files: list[tuple[Path, sqlite3.Connection]] = []
