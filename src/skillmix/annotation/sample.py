@@ -10,8 +10,8 @@ and specificity.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from heapq import heapify, heappop, heapreplace
-from typing import NamedTuple
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
 
 from skillmix.hashing import digest, seed_of
 
@@ -75,14 +75,25 @@ class _SkillShares:
 
 
 def _next_of(group: list[_Entry], skills: _SkillShares) -> Candidate:
-    """Take the text whose skills were shown least; shares only grow, so an entry that is up to date is the least."""
-    while True:
-        share, order, one = group[0]
+    """Take the text whose skills were shown least, or nearly least: a few texts are looked at, not all.
+
+    Shares only grow. So an entry whose share has not changed since it was looked at is the least of all.
+    """
+    looked: list[_Entry] = []
+    while group and len(looked) < _MOST_LOOKS:
+        share, order, one = heappop(group)
         now = skills.of(one)
+        looked.append((now, order, one))
         if now <= share:
-            heappop(group)
-            return one
-        heapreplace(group, (now, order, one))
+            break
+    best = min(looked)
+    for entry in looked:
+        if entry is not best:
+            heappush(group, entry)
+    return best[2]
+
+
+_MOST_LOOKS: Final = 24
 
 
 def _spread(total: int, start: int) -> Iterator[int]:

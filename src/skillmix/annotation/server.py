@@ -30,7 +30,7 @@ _LARGEST: Final = 64 * 1024
 _LONGEST_ID: Final = 100
 _HEADERS: Final = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
@@ -44,6 +44,7 @@ _FILES: Final = {
     "": ("annotate.html", "text/html"),
     "annotate.js": ("annotate.js", "text/javascript"),
     "annotate.css": ("annotate.css", "text/css"),
+    "annotate.svg": ("annotate.svg", "image/svg+xml"),
 }
 
 

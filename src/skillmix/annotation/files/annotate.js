@@ -211,8 +211,17 @@ function show(comment) {
   $("back").disabled = number === 0;
   progress();
   const open = item.questions.findIndex((question) => !votes.has(question.name));
+  measure();
   scrollTo(0, 0);
   select(open === -1 ? 0 : open, { scrolls: false });
+}
+
+/* On a phone the text stays above the questions; a question that is scrolled to must not end up behind it. */
+function measure() {
+  const text = $("text").getBoundingClientRect();
+  const isAbove = getComputedStyle($("text")).position === "sticky";
+  const height = document.querySelector("header").offsetHeight + (isAbove ? text.height : 0) + 12;
+  document.documentElement.style.setProperty("--above", `${height}px`);
 }
 
 function questionRow(question, index) {
@@ -224,7 +233,7 @@ function questionRow(question, index) {
   row.setAttribute("aria-labelledby", title.id);
   row.append(title);
   if (question.definition) row.append(element("p", "about", question.definition));
-  if (question.example) row.append(element("p", "about example", `For example: ${question.example}`));
+  if (question.example) row.append(element("p", "about", `Example: ${question.example}`));
   const group = element("div", "votes");
   group.setAttribute("role", "group");
   group.setAttribute("aria-labelledby", title.id);
@@ -266,7 +275,7 @@ function select(index, { scrolls = true } = {}) {
 
 function say(words) {
   const open = item ? item.questions.filter((question) => !votes.has(question.name)).length : 0;
-  const left = open === 0 ? "Ready to save." : open === 1 ? "1 question is open." : `${open} questions are open.`;
+  const left = open === 0 ? "Ready to save" : `${open} of ${item.questions.length} open`;
   $("status").textContent = words || left;
   $("save").classList.toggle("waiting", open > 0);
 }
@@ -277,9 +286,8 @@ function press(vote) {
   history = [...history.filter((other) => other !== name), name];
   mark(rows()[current], name);
   leave();
-  const after = [...item.questions.keys()].filter((index) => !votes.has(item.questions[index].name));
-  const next = after.find((index) => index > current) ?? after[0];
-  select(next ?? current);
+  const open = [...item.questions.keys()].filter((index) => !votes.has(item.questions[index].name));
+  select(open.find((index) => index > current) ?? open[0] ?? current + 1);
 }
 
 function undo() {
@@ -372,6 +380,7 @@ async function begin() {
   document.addEventListener("keydown", onKey);
   document.addEventListener("visibilitychange", () => { if (item) count(); });
   addEventListener("pagehide", leave);
+  addEventListener("resize", () => { if (item) measure(); });
   $("save").addEventListener("click", save);
   $("back").addEventListener("click", () => open(number - 1));
   $("look").addEventListener("click", () => open(0));
@@ -379,7 +388,9 @@ async function begin() {
   await send();  // answers of an earlier visit that the server does not have yet
   await reload();
   const first = done.indexOf(false);
-  await open(first === -1 ? done.length : first);
+  const named = Number.parseInt(location.hash.slice(1), 10) - 1;  // "#17" opens the 17th text
+  if (named >= 0 && named < done.length) await open(named);
+  else await open(first === -1 ? done.length : first);
 }
 
 begin();
