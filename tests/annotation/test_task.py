@@ -22,12 +22,12 @@ from skillmix.scores.graders import grader_agreement
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.status import run_status
 from skillmix.steps.run import run_experiment
-from tests.annotation.run_for_people import make_run, skills_and_topic
+from tests.annotation.run_for_people import copied_run, skills_and_topic
 
 
 @pytest.fixture
 def people(in_folder: Path) -> Run:
-    return make_run(texts=12)
+    return copied_run(texts=12)
 
 
 def all_yes(item: Any, **changes: Any) -> HumanAnswer:
@@ -50,7 +50,7 @@ def test_an_answer_is_a_vote_of_the_person_and_unsure_is_unknown(people: Run) ->
     k = item.combination.k
     assert (ballot.grader, ballot.text) == ("human:ann", item.text)
     assert points[k : k + 2] == (None, False)
-    assert people.grader("human:ann").is_human and not people.grader("judge").is_human
+    assert people.grader("human:ann").is_human and not people.grader("juror").is_human
     assert "human:ann" not in open_run("people").graders
 
 
@@ -117,10 +117,10 @@ def test_people_change_no_score_no_status_and_no_finding(people: Run) -> None:
     again = open_run("people")
 
     assert (run_scores(again), run_status(again), again.graders) == before
-    assert {row.grader for row in run_texts(again)} == {"judge", "human:ann", "human:bo"}
+    assert {row.grader for row in run_texts(again)} == {"juror", "human:ann", "human:bo"}
     ballots = [(b, b.points(again.rules(), again.phrases)) for b in run_records(again).ballots]
     pairs = {(a.first, a.second) for a in grader_agreement("people", ballots)[0]}
-    assert {("human:ann", "judge"), ("human:bo", "judge")} <= pairs
+    assert {("human:ann", "juror"), ("human:bo", "juror")} <= pairs
 
 
 def experiment(**changes: Any) -> dict[str, Any]:
@@ -264,9 +264,9 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any]) -> None:
 
 
 def test_an_unknown_student_gets_a_hint(people: Run) -> None:
-    with pytest.raises(UserError, match="no student 'smal'") as error:
-        make_task(people, TaskSettings(("ann",), student="smal"))
-    assert error.value.hint is not None and 'Did you mean "small"?' in error.value.hint
+    with pytest.raises(UserError, match="no student 'littlebrd'") as error:
+        make_task(people, TaskSettings(("ann",), student="littlebrd"))
+    assert error.value.hint is not None and 'Did you mean "littlebird"?' in error.value.hint
 
 
 def test_no_experiment_and_no_import_can_name_a_person_as_grader(in_folder: Path) -> None:
