@@ -26,6 +26,7 @@ ORDER = (  # a folder imports only what is named before it
     "experiment",
     "runs",
     "scores",
+    "annotation",
     "datasets",
     "training",
     "report",
@@ -39,7 +40,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "gguf": ("models/gguf.py",),
     "safetensors": ("models/local/", "models/gguf.py", "training/"),
     "tokenizers": ("models/local/", "models/gguf.py", "training/"),
-    "aiohttp": ("models/servers/",),
+    "aiohttp": ("models/servers/", "annotation/server.py"),
     "pydantic": (
         "catalog/files.py",
         "prompts/files.py",

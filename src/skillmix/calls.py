@@ -305,6 +305,33 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
+HUMAN: Final = "human:"
+"""How the names of graders that are people begin; no experiment file and no import can name such a grader."""
+_LONGEST_RATER: Final = 60
+
+
+def human_grader(rater: str) -> str:
+    """The name under which a journal keeps the votes of a person.
+
+    >>> human_grader("ann")
+    'human:ann'
+    """
+    if len(rater) > _LONGEST_RATER:
+        raise UserError(
+            f"The name {rater[:20]!r}… is too long for a rater.", hint=f"Use at most {_LONGEST_RATER} letters."
+        )
+    return HUMAN + checked_name(rater, "rater")
+
+
+def is_human(grader: str) -> bool:
+    """Whether a grader is a person.
+
+    >>> is_human("human:ann"), is_human("judge")
+    (True, False)
+    """
+    return grader.startswith(HUMAN)
+
+
 def as_name(label: str) -> str:
     """The nearest valid name to a label of another program.
 

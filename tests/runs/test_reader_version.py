@@ -21,13 +21,15 @@ DECIDING = (
     "checkers/**/*.py",
     "checkers/**/*.json",
     "runs/rules_grader.py",
+    "runs/graders/human_votes.py",
+    "runs/graders/run_grader.py",
     "runs/reading/deciding.py",
     "runs/reading/reply_reader.py",
     "runs/reading/decisions.py",
     "runs/judging/verdict_workers.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (3, "9f6385fb18eca248")
+KNOWN = (3, "a7243248583323f0")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 

@@ -6,7 +6,7 @@ from skillmix.calls import text_id, was_cut
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import Answer, Rules
 from skillmix.grading.points import Points, decide_points
-from skillmix.grading.reader import Reading, read_grades
+from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import Phrases, Rubric, rubric_of
 
 
@@ -55,9 +55,3 @@ class Ballot:
     def points(self, rules: Rules, phrases: Phrases) -> Points:
         """The points of the text, from the votes and from code."""
         return decide_points(self.rubric(phrases), self.text.answer, self.readings, rounds=self.rounds, rules=rules)
-
-
-def read_reply(text: StudentText, reply: str, *, phrases: Phrases) -> Reading:
-    """Read a grader's reply about a text."""
-    rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=phrases)
-    return read_grades(rubric, reply, text=text.answer.text)

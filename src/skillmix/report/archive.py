@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Final
 
-from skillmix.calls import Call, CallProblem, GradeKey, Reply
+from skillmix.calls import Call, CallProblem, GradeKey, Reply, is_human
 from skillmix.catalog.catalog import RESERVED_NAMES
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import Rules
@@ -160,7 +160,8 @@ class RunArchive:
         """Keep what graders wrote about the points of a text that their votes may deny; first replies come first."""
         by_grader: dict[str, list[tuple[str, tuple[float | None, ...]]]] = {}
         for call, reading in zip(graded.calls, graded.readings, strict=True):
-            if isinstance(call.key, GradeKey) and isinstance(call.outcome, Reply) and reading and reading.points:
+            is_model = isinstance(call.key, GradeKey) and not is_human(call.key.grader)
+            if is_model and isinstance(call.outcome, Reply) and reading and reading.points:
                 by_grader.setdefault(call.key.grader, []).append((call.outcome.text, reading.points))
         for grader, votes in by_grader.items():
             # Code decides on length, the last criterion, and gives the reason itself.

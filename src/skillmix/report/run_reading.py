@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from skillmix.calls import Call, Reply
+from skillmix.calls import Call, Reply, is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
@@ -77,6 +77,8 @@ class _CallCounter:
     def add_gradings(self, conversation: GradedConversation) -> None:
         for call, reading in zip(conversation.calls, conversation.readings, strict=True):
             grader = str(getattr(call.key, "grader", ""))
+            if is_human(grader):
+                continue  # a person's answer is no call, and never unreadable
             self.calls[grader] += 1
             if reading is None:
                 self.without_reply[grader] += 1
@@ -235,13 +237,13 @@ def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
         rules="default",
         exclude=tuple(experiment.exclude),
         students=student_specs(experiment),
-        graders=graders or dict.fromkeys(sorted({b.grader for b in records.ballots}), "imported"),
+        graders=graders or dict.fromkeys(sorted({b.grader for b in records.graders_ballots}), "imported"),
         rounds={name: s.votes for name, s in experiment.graders.items()},
         generations=max(
             (cell.generations for s in experiment.steps for cell in s.undrawn_cells(experiment.steps)), default=0
         ),
         texts=len(records.texts),
-        graded=len({id(b.text) for b in records.ballots}),
+        graded=len({id(b.text) for b in records.graders_ballots}),
         missing=sum(points is None for cell in cells for texts in cell.points for points in texts),
         excluded_by_setting={
             cell.label: cell.exclude

@@ -10,7 +10,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import yaml
 
 from skillmix import __version__
-from skillmix.calls import checked_name
+from skillmix.calls import checked_name, is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
 from skillmix.catalog.yaml import read_yaml
@@ -34,6 +34,8 @@ from skillmix.render.nearest import name_hint
 from skillmix.runs.finished.draws_around import DrawsAround
 from skillmix.runs.finished.step_records import FinishedSteps
 from skillmix.runs.folder_replacement import write_whole
+from skillmix.runs.graders.run_grader import PERSON
+from skillmix.runs.graders.run_grader import RunGrader as RunGrader
 from skillmix.runs.journal.journal import MAIN_FILE, JournalReader, JournalWriter
 from skillmix.runs.journal.locking import locked
 from skillmix.runs.reading.reply_reader import ReplyReader
@@ -44,33 +46,6 @@ TURNS: Final = 2
 """Turns of a conversation that skillmix holds."""
 _FIXED: Final = ("name", "seed", "catalog", "catalog_hash", "partition", "exclude")
 """What a run cannot change; more combinations, generations, rounds, k, students and graders only extend it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunGrader:
-    """A grader as the reader of a run needs it."""
-
-    name: str
-    model: str
-    votes: int | None = None
-    """How many rounds count; None for an imported grader, whose rounds all count."""
-    has_code: bool = False
-    """Whether code decides the skills that have a checker."""
-    asks_model: bool = True
-    """Whether a model votes; False if code decides alone."""
-
-    @property
-    def is_code_alone(self) -> bool:
-        """Whether code decides every point."""
-        return self.has_code and not self.asks_model
-
-    def counts(self, number: int) -> bool:
-        """Whether a round, numbered from 0, counts; rounds from when the grader had more of them do not.
-
-        >>> RunGrader("judge", "m", votes=1).counts(0), RunGrader("judge", "m", votes=1).counts(1)
-        (True, False)
-        """
-        return self.votes is None or number < self.votes
 
 
 class Run:
@@ -180,6 +155,10 @@ class Run:
         value: _T = self._remembered[name]
         return value
 
+    def forget_records(self) -> None:
+        """Work out everything from the journal again, because people voted since."""
+        self._remembered.clear()
+
     @property
     def reply_reader(self) -> ReplyReader:
         """Reads graders' replies; while this process writes to the run, it keeps its readings for the final table."""
@@ -262,10 +241,10 @@ class Run:
 
     @cached_property
     def graders(self) -> Mapping[str, RunGrader]:
-        """The graders: those of the experiment, or those whose gradings were imported."""
+        """The graders: those of the experiment, or those whose gradings were imported. People are not among them."""
         if self.is_imported:
             with self.read() as journal:
-                return {name: RunGrader(name, "imported") for name in journal.graders()}
+                return {name: RunGrader(name, "imported") for name in journal.graders() if not is_human(name)}
         return {name: _run_grader(name, settings) for name, settings in self.experiment.graders.items()}
 
     @cached_property
@@ -276,7 +255,9 @@ class Run:
         return {name: _run_grader(name, settings) for name, settings in self.known_experiment.graders.items()}
 
     def grader(self, name: str) -> RunGrader:
-        """A grader by name; the journal may hold the votes of one that no experiment names any more."""
+        """A grader by name; the journal may hold votes of people, and of graders that no experiment names any more."""
+        if is_human(name):
+            return RunGrader(name, PERSON, votes=1)
         return self.known_graders.get(name) or RunGrader(name, "unknown")
 
     @property

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from skillmix.calls import CallProblem, Reply
+from skillmix.calls import CallProblem, GradeKey, Reply, is_human
 from skillmix.experiment.experiment import Experiment
 from skillmix.grading.points import earns_nothing
 from skillmix.runs.judging.judged_texts import judged_conversations
@@ -36,6 +36,8 @@ def run_status(run: str | Run) -> Status:
     cost = 0.0
     with run.read() as journal:
         for call in (*journal.calls("generate"), *journal.calls("grade")):
+            if isinstance(call.key, GradeKey) and is_human(call.key.grader):
+                continue  # a person's answer is no call
             problem = call.outcome if isinstance(call.outcome, CallProblem) else None
             is_own = problem is not None and problem.kind == "final"
             failed += problem is not None and not is_own

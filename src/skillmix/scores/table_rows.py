@@ -83,7 +83,7 @@ def unnamed_notes(groups: Iterable[BallotCell]) -> list[str]:
 def _imported_groups(records: RunRecords) -> Iterator[BallotCell]:
     """The cells of an imported run: one for each student, grader and k."""
     cells: dict[tuple[str, str, int], dict[str, list[Ballot | None]]] = defaultdict(lambda: defaultdict(list))
-    for ballot in records.ballots:
+    for ballot in records.graders_ballots:
         combination = ballot.text.combination
         cells[ballot.text.student, ballot.grader, combination.k][combination.id].append(ballot)
     for (student, grader, k), by_combination in sorted(cells.items()):
@@ -155,7 +155,7 @@ def _unplanned_groups(run: Run, records: RunRecords) -> Iterator[BallotCell]:
     writing = {pair for e in (run.experiment, *run.earlier) for pair in writers_and_graders(e)}
     voted = {
         (b.text.student, b.grader, b.text.combination.k)
-        for b in records.ballots
+        for b in records.graders_ballots
         if b.readings
         and not run.grader(b.grader).is_code_alone
         and (b.text.student, b.grader) not in writing

@@ -216,10 +216,10 @@ class JournalThread:
 
 
 class JournalReader(AbstractContextManager["JournalReader"]):
-    """Reads all journal files of a run together; only migrating an older file needs the lock."""
+    """Reads all journal files of a run together, or one of them; only migrating an older file needs the lock."""
 
-    def __init__(self, folder: Path) -> None:
-        paths = sorted(folder.glob("*.sqlite"))
+    def __init__(self, folder: Path, *, file: str = "*.sqlite") -> None:
+        paths = sorted(folder.glob(file))
         if not paths:
             raise UserError(f"There is no journal in {folder}.", hint="Check the run's name.")
         self._files: list[tuple[Path, sqlite3.Connection]] = []
@@ -251,7 +251,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply "
             f"WHERE stage = '{stage}' ORDER BY {_KEY_ORDER[stage]}"
         )
-        files = [self._calls_of(path, connection, query) for path, connection in self._files]
+        files = [self._calls_of(path, connection, query) for path, connection in self._files_with(stage)]
         if len(files) == 1:
             yield from files[0]
             return
@@ -300,6 +300,14 @@ class JournalReader(AbstractContextManager["JournalReader"]):
     def files(self) -> list[tuple[Path, sqlite3.Connection]]:
         """The open files, for readers that need only a few columns of many rows."""
         return self._files
+
+    def _files_with(self, stage: str) -> Iterator[tuple[Path, sqlite3.Connection]]:
+        """The files with calls of a stage: the answers of people are in files of their own, which need no merging."""
+        for path, connection in self._files:
+            with telling_what_broke(path):
+                row = connection.execute(f"SELECT 1 FROM calls WHERE stage = '{stage}' LIMIT 1").fetchone()
+            if row is not None:
+                yield path, connection
 
     def _calls_of(self, path: Path, connection: sqlite3.Connection, query: str) -> Iterator[Call]:
         with telling_what_broke(path):

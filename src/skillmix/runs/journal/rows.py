@@ -1,7 +1,6 @@
 """Decode journal rows into records; a damaged row is an error."""
 
 import json
-from dataclasses import astuple
 from functools import lru_cache
 from typing import Final
 
@@ -32,7 +31,10 @@ CALL_COLUMNS: Final = (
 
 def key_order(call: Call) -> tuple[object, ...]:
     """The sort key of a call among the calls of its stage."""
-    return astuple(call.key)
+    key = call.key
+    if isinstance(key, GenerateKey):
+        return key.student, key.combination, key.generation, key.turn
+    return key.student, key.combination, key.generation, key.text, key.grader, key.round, key.attempt
 
 
 def union(calls: list[Call]) -> Call:

@@ -10,13 +10,13 @@ from skillmix.grading.answers import Answer, Rules
 from skillmix.grading.ballots import StudentText
 from skillmix.grading.points import text_score
 from skillmix.prompts.rubric import Phrases
+from skillmix.runs.graders.run_grader import RunGrader
 from skillmix.runs.judging.worker_pool import BATCH, WorkerPool, code_of_worker, shared_pool
 from skillmix.runs.reading.conversation_index import IndexedVote
 from skillmix.runs.reading.deciding import ballot_of, votes_of
 from skillmix.runs.reading.decision_cache import Decision
 from skillmix.runs.reading.reply_reader import ReplyReader
 from skillmix.runs.rules_grader import RulesGrader
-from skillmix.runs.run import RunGrader
 
 WORTH_IT: Final = 1000
 """Texts that are decided here before workers are started, which takes a worker a second."""
@@ -46,7 +46,7 @@ def decide(question: Question, means: Means) -> Decision:
     text = StudentText("", combination, 0, answer)
     address = text.id
     attempts = [
-        (vote.round, means.reader.read(text, reply) if vote.reply else None)
+        (vote.round, means.reader.read(text, reply, grader=grader.name) if vote.reply else None)
         for vote, reply in votes
         if vote.text == address and grader.counts(vote.round)
     ]

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from skillmix.grading.answers import Answer, extract_answer, plain_answer
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.reader import Reading
+from skillmix.runs.graders.run_grader import RunGrader
 from skillmix.runs.rules_grader import CodeVerdict, reading_of, with_verdict
-from skillmix.runs.run import RunGrader
 
 Votes = Mapping[int, Reading | None]
 """The vote of each round; None if the round has no reply."""
@@ -44,6 +44,14 @@ def votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int, Readin
         earlier = votes.get(number)
         if earlier is None or earlier.points is None:
             votes[number] = reading or earlier
+    return votes
+
+
+def latest_votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int, Reading | None]:
+    """The vote of each round of a person: the latest answer, because a further attempt is a correction."""
+    votes: dict[int, Reading | None] = {}
+    for number, reading in attempts:
+        votes[number] = reading or votes.get(number)
     return votes
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from skillmix.calls import GradeKey, Reply
+from skillmix.calls import GradeKey, Reply, is_human
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.grader_words import words_about
 from skillmix.grading.reader import read_grades
@@ -34,7 +34,7 @@ def denial_words(run: Run, denied: Mapping[TextUnderGrader, Collection[str]]) ->
             key = call.key
             assert isinstance(key, GradeKey)  # the stage holds grading calls only
             text = TextUnderGrader(key.student, key.combination, key.generation, key.grader)
-            if text in denied and isinstance(call.outcome, Reply):
+            if text in denied and isinstance(call.outcome, Reply) and not is_human(key.grader):
                 found = _words_in(run, combinations[key.combination], call.outcome.text, denied[text])
                 words[text] = {**found, **words.get(text, {})}
     return words

@@ -8,12 +8,12 @@ from itertools import islice
 from multiprocessing import get_context
 from typing import Final, NamedTuple
 
-from skillmix.calls import Call, Reply
+from skillmix.calls import Call, GradeKey, Reply
 from skillmix.grading.ballots import StudentText
-from skillmix.grading.reader import Reading, read_grades
+from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import Phrases, rubric_of
 from skillmix.runs.helper_process import is_there_a_second_core
-from skillmix.runs.reading.reply_reader import ReplyReader
+from skillmix.runs.reading.reply_reader import ReplyReader, reading_by
 
 _BATCH: Final = 200
 """Conversations that go to the second process together."""
@@ -74,8 +74,15 @@ def _read_with_help(ungraded: Iterator[Ungraded], reader: ReplyReader) -> Iterat
 
 def _read_here(conversation: Ungraded, reader: ReplyReader) -> GradedConversation:
     text, calls = conversation
-    readings = [reader.read(text, c.outcome.text) if isinstance(c.outcome, Reply) else None for c in calls]
+    readings = [
+        reader.read(text, c.outcome.text, grader=_grader(c)) if isinstance(c.outcome, Reply) else None for c in calls
+    ]
     return GradedConversation(text, calls, readings)
+
+
+def _grader(call: Call) -> str:
+    assert isinstance(call.key, GradeKey)  # only grading calls are read
+    return call.key.grader
 
 
 def _helper() -> ProcessPoolExecutor | None:
@@ -104,7 +111,8 @@ class _Replies(NamedTuple):
     skills: tuple[str, ...]
     topic: str
     text: str
-    replies: list[str | None]
+    replies: list[tuple[str, str] | None]
+    """Each with the name of its grader; None for a call without a reply."""
 
 
 def _sent(pool: ProcessPoolExecutor, batch: list[Ungraded], phrases: Phrases) -> _Batch:
@@ -113,7 +121,7 @@ def _sent(pool: ProcessPoolExecutor, batch: list[Ungraded], phrases: Phrases) ->
             text.combination.skills,
             text.combination.topic,
             text.answer.text,
-            [call.outcome.text if isinstance(call.outcome, Reply) else None for call in calls],
+            [(_grader(c), c.outcome.text) if isinstance(c.outcome, Reply) else None for c in calls],
         )
         for text, calls in batch
     ]
@@ -127,7 +135,7 @@ def _readings(batch: list[_Replies], phrases: Phrases) -> _Readings:
     readings: _Readings = []
     for skills, topic, text, replies in batch:
         rubric = rubric_of(skills, topic, phrases=phrases)
-        readings.append([None if reply is None else read_grades(rubric, reply, text=text) for reply in replies])
+        readings.append([None if one is None else reading_by(one[0], rubric, one[1], text=text) for one in replies])
     return readings
 
 

@@ -1,11 +1,16 @@
-"""Read graders' replies; while a run is being written, keep the readings, which its scores and report need again."""
+"""Read graders' replies; while a run is being written, keep the readings, which its scores and report need again.
+
+The grader's name decides how a reply is read: a model writes words, and the answer of a person is a document of ours.
+"""
 
 from hashlib import blake2b
 from typing import Final
 
-from skillmix.grading.ballots import StudentText, read_reply
-from skillmix.grading.reader import Reading
-from skillmix.prompts.rubric import Phrases
+from skillmix.calls import is_human
+from skillmix.grading.ballots import StudentText
+from skillmix.grading.reader import Reading, read_grades
+from skillmix.prompts.rubric import Phrases, Rubric, rubric_of
+from skillmix.runs.graders.human_votes import read_human_answer
 
 _MOST_KEPT: Final = 100_000
 
@@ -18,20 +23,29 @@ class ReplyReader:
         self.keeps_readings = False
         self._kept: dict[bytes, Reading] = {}
 
-    def read(self, text: StudentText, reply: str) -> Reading:
-        """What a reply says about a text."""
+    def read(self, text: StudentText, reply: str, *, grader: str) -> Reading:
+        """What a grader's reply says about a text."""
         if not self.keeps_readings and not self._kept:
-            return read_reply(text, reply, phrases=self.phrases)
-        key = _key(text, reply)
+            return self._read(text, reply, grader)
+        key = _key(text, reply, grader)
         reading = self._kept.get(key)
         if reading is None:
-            reading = read_reply(text, reply, phrases=self.phrases)
+            reading = self._read(text, reply, grader)
             if self.keeps_readings and len(self._kept) < _MOST_KEPT:
                 self._kept[key] = reading
         return reading
 
+    def _read(self, text: StudentText, reply: str, grader: str) -> Reading:
+        rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=self.phrases)
+        return reading_by(grader, rubric, reply, text=text.answer.text)
 
-def _key(text: StudentText, reply: str) -> bytes:
-    content = blake2b(f"{text.combination.id}{text.id}".encode(), digest_size=16)
+
+def reading_by(grader: str, rubric: Rubric, reply: str, *, text: str) -> Reading:
+    """The reading of a reply, by the grader's kind."""
+    return read_human_answer(rubric, reply) if is_human(grader) else read_grades(rubric, reply, text=text)
+
+
+def _key(text: StudentText, reply: str, grader: str) -> bytes:
+    content = blake2b(f"{text.combination.id}{text.id}{is_human(grader)}".encode(), digest_size=16)
     content.update(reply.encode("utf-8", "surrogatepass"))
     return content.digest()

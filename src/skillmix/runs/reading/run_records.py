@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from skillmix.calls import GradeKey
+from skillmix.calls import GradeKey, is_human
 from skillmix.checkers.judge import Verdict
 from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot, StudentText
@@ -13,7 +13,7 @@ from skillmix.grading.reader import Reading
 from skillmix.grading.reasons import reasons_of
 from skillmix.prompts.rubric import Rubric, rubric_of
 from skillmix.runs.judging.judged_texts import judged_conversations
-from skillmix.runs.reading.deciding import Votes, ballot_of, votes_of
+from skillmix.runs.reading.deciding import Votes, ballot_of, latest_votes_of, votes_of
 from skillmix.runs.reading.graded_conversations import conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.rules_grader import CodeVerdict, RulesGrader, applicable_reasons
@@ -22,11 +22,19 @@ from skillmix.runs.run import Run
 
 @dataclass(frozen=True, slots=True)
 class RunRecords:
-    """The texts and ballots of a run, in key order; ballots of code alone and of earlier graders come last."""
+    """The texts and ballots of a run, in key order; ballots of code alone, of earlier graders and of people come last.
+
+    People vote on a sample of the texts, so their ballots belong into no score; `graders_ballots` leaves them out.
+    """
 
     run: Run
     texts: list[StudentText]
     ballots: list[Ballot]
+
+    @property
+    def graders_ballots(self) -> Iterator[Ballot]:
+        """The ballots of models and code."""
+        return (ballot for ballot in self.ballots if not is_human(ballot.grader))
 
     def rubric_of(self, text: StudentText) -> Rubric:
         """The rubric of one text."""
@@ -89,7 +97,7 @@ class RecordsBuilder:
     def _by_earlier_graders(
         self, text: StudentText, votes: Mapping[str, Votes], verdict: CodeVerdict | None
     ) -> Iterator[Ballot]:
-        """Ballots of graders that the experiment does not name: those that voted, and those planned by earlier ones."""
+        """Ballots of graders that the experiment does not name: those who voted, and those planned by earlier ones."""
         planned = self._earlier_plan.get((text.student, text.combination.id), ())
         for name in sorted({*votes, *planned} - self._run.graders.keys()):
             grader = self._run.grader(name)
@@ -105,7 +113,8 @@ class RecordsBuilder:
 
     def _unasked_ballots(self) -> Iterator[Ballot]:
         """Texts that earn nothing, under graders that no known experiment names; nobody asks a grader about them."""
-        unknown = [b for b in self._earlier_ballots if b.grader not in self._run.known_graders]
+        known = self._run.known_graders
+        unknown = [b for b in self._earlier_ballots if b.grader not in known and not is_human(b.grader)]
         graders: dict[tuple[str, int], set[str]] = defaultdict(set)
         for ballot in unknown:
             graders[ballot.text.student, ballot.text.combination.k].add(ballot.grader)
@@ -118,20 +127,26 @@ class RecordsBuilder:
                         yield ballot_of(text, self._run.grader(name), {}, None)
 
     def _imported_ballots(self) -> list[Ballot]:
-        """Every text under every grader of its student.
+        """Every text under every grader of its student, and under the people who voted on it.
 
         A student who earned nothing with every text was never given to a grader, and stands under each of them.
         """
         graders: dict[str, set[str]] = defaultdict(set)
         for text, votes in zip(self._texts, self._imported_votes, strict=True):
-            graders[text.student].update(votes)
+            graders[text.student].update(name for name in votes if not is_human(name))
         everyone = set[str]().union(*graders.values())
         gradeable = {text.student for text in self._texts if text.answer.text}
-        return [
+        by_graders = [
             ballot_of(text, self._run.graders[name], votes.get(name, {}), None)
             for text, votes in zip(self._texts, self._imported_votes, strict=True)
             for name in sorted(graders[text.student] if text.student in gradeable else everyone)
         ]
+        by_people = [
+            ballot_of(text, self._run.grader(name), votes[name], None)
+            for text, votes in zip(self._texts, self._imported_votes, strict=True)
+            for name in sorted(filter(is_human, votes))
+        ]
+        return [*by_graders, *by_people]
 
 
 def _earlier_plan(run: Run) -> dict[tuple[str, str], set[str]]:
@@ -149,7 +164,7 @@ def _votes_by_grader(conversation: GradedConversation) -> dict[str, Votes]:
         key = call.key
         assert isinstance(key, GradeKey)  # conversations join grading calls only
         attempts.setdefault(key.grader, []).append((key.round, reading))
-    return {grader: votes_of(own) for grader, own in attempts.items()}
+    return {grader: (latest_votes_of if is_human(grader) else votes_of)(own) for grader, own in attempts.items()}
 
 
 def _verdict(code: RulesGrader, text: StudentText) -> Verdict:

@@ -1,0 +1,179 @@
+"""The task as a spreadsheet: one row for each question, in CSV, written for one person and read back with checks.
+
+Texts come from models, and a spreadsheet takes a cell that begins with "=" for a formula. Such cells get an apostrophe
+in front, so nothing in the file is ever computed. Whoever fills the file may sort its rows and use another separator;
+a changed text, question or criterion is a fault.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from skillmix.annotation.items import AnnotationItem, Question
+from skillmix.annotation.task import AnnotationTask, fault_of
+from skillmix.errors import UserError, faults_error
+from skillmix.runs.graders.human_votes import HumanAnswer, Vote
+
+COLUMNS: Final = ("item", "text", "topic", "criterion", "question", "definition", "example", "vote", "comment")
+_VOTES: Final[Mapping[str, Vote]] = {
+    "1": 1, "1.0": 1, "yes": 1, "y": 1, "0": 0, "0.0": 0, "no": 0, "n": 0, "?": None, "unsure": None,
+}  # fmt: skip
+_WORDS: Final[Mapping[Vote, str]] = {1: "1", 0: "0", None: "?"}
+_FORMULA: Final = re.compile(r"[\s\x00-\x1f]*[=+\-@\t\r|%\uff1d\uff0b\uff0d\uff20]")
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_LARGEST: Final = 100_000_000
+_MOST_FAULTS: Final = 20
+_Row = dict[str, str]
+"""Cells by column."""
+
+
+def write_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> int:
+    """Write a person's task; return the number of texts. Answers so far are filled in."""
+    content = io.StringIO()
+    writer = csv.writer(content, lineterminator="\r\n")
+    writer.writerow(COLUMNS)
+    items = task.texts(rater)
+    for item in items:
+        answer = task.answer(rater, item)
+        for question in task.questions(item):
+            writer.writerow([guarded(cell) for cell in _row(item, question, answer)])
+    _refuse_other_file(file)
+    # With its mark, spreadsheet programs read the file as UTF-8.
+    file.write_bytes(content.getvalue().encode("utf-8-sig"))
+    return len(items)
+
+
+def _row(item: AnnotationItem, question: Question, answer: HumanAnswer | None) -> list[str]:
+    about = [item.id, item.words, item.combination.topic, question.name, question.words]
+    vote = _WORDS[answer.votes[question.name]] if answer is not None else ""
+    is_first = question.name == item.criteria[0].name
+    return [*about, question.definition, question.example, vote, answer.comment if answer and is_first else ""]
+
+
+def _refuse_other_file(file: Path) -> None:
+    """Refuse to replace any file but an earlier spreadsheet without a vote."""
+    if not file.exists():
+        return
+    try:
+        has_votes = any(row["vote"].strip() for _, row in _rows(file))
+    except UserError:
+        has_votes = True
+    if has_votes:
+        raise UserError(f"{file} is there, and is not an empty task.", hint="Nothing was changed. Choose another name.")
+
+
+def guarded(cell: str) -> str:
+    """A cell that no spreadsheet takes for a formula.
+
+    >>> guarded("=1+1"), guarded("Time flies."), guarded("- a list")
+    ("'=1+1", 'Time flies.', "'- a list")
+    """
+    plain = _CONTROLS.sub("\ufffd", cell)
+    return f"'{plain}" if _FORMULA.match(cell) else plain
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadsheetAnswers:
+    """The answers in a spreadsheet, by item."""
+
+    answers: Mapping[str, HumanAnswer]
+    empty: int
+    """Texts without any vote."""
+
+
+def read_spreadsheet(task: AnnotationTask, file: Path) -> SpreadsheetAnswers:
+    """Read a spreadsheet that a person filled; all faults come in one error, and then nothing is stored."""
+    by_item: dict[str, dict[str, _Row]] = {}
+    faults: list[str] = []
+    for number, row in _rows(file):
+        try:
+            name = _checked_criterion(task, row)
+            if name in by_item.setdefault(row["item"], {}):
+                raise ValueError(f"it repeats the question on {name!r}")
+            by_item[row["item"]][name] = row
+        except ValueError as fault:
+            faults.append(f"row {number}: {fault}")
+    answers = {own: answer for own, rows in by_item.items() if (answer := _answer(rows)) is not None}
+    if not faults:  # a row with a fault would also be a missing vote
+        found = ((own, fault_of(task.items[own], answer)) for own, answer in answers.items())
+        faults = [f"the text {own}: {fault}" for own, fault in found if fault is not None]
+    if faults:
+        more = len(faults) - _MOST_FAULTS
+        listed = [*faults[:_MOST_FAULTS], *([f"… and {more} more"] if more > 0 else [])]
+        raise faults_error(str(file), listed, hint="Nothing was stored. A vote is 1, 0 or ?, one for each question.")
+    return SpreadsheetAnswers(answers, len(by_item) - len(answers))
+
+
+def _answer(rows: Mapping[str, _Row]) -> HumanAnswer | None:
+    """The answer in the rows of one text; None if no row has a vote."""
+    votes = {name: _vote(row["vote"]) for name, row in rows.items() if row["vote"].strip()}
+    comments = dict.fromkeys(row["comment"].strip() for row in rows.values())
+    return HumanAnswer(votes, "\n".join(filter(None, comments))) if votes else None
+
+
+def _checked_criterion(task: AnnotationTask, row: _Row) -> str:
+    """The criterion of a row; a ValueError says what is wrong with the row."""
+    item = task.items.get(row["item"])
+    if item is None:
+        raise ValueError(f"the run has no text {row['item'][:40]!r}")
+    question = next((q for q in task.questions(item) if _is_same(row["criterion"], q.name)), None)
+    if question is None:
+        raise ValueError(f"{row['criterion'][:60]!r} is not a criterion of its text")
+    expected = {"text": item.words, "topic": item.combination.topic, "question": question.words}
+    changed = next((name for name, cell in expected.items() if not _is_same(row[name], cell)), None)
+    if changed is not None:
+        raise ValueError(f"the {changed} was changed")
+    if row["vote"].strip() and row["vote"].strip().casefold() not in _VOTES:
+        raise ValueError(f"{row['vote'].strip()[:20]!r} is not a vote")
+    return question.name
+
+
+def _vote(cell: str) -> Vote:
+    return _VOTES[cell.strip().casefold()]
+
+
+def _is_same(cell: str, expected: str) -> bool:
+    """Whether a cell says what was written; programs change spaces and line ends."""
+    plain = _CONTROLS.sub("\ufffd", expected)
+    return " ".join(cell.split()) in (" ".join(plain.split()), " ".join(guarded(expected).split()))
+
+
+def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
+    """The rows of a spreadsheet with their numbers; columns that somebody added are left out."""
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise UserError(f"{file} is too large for a task.", hint="Check the path.")
+        content = file.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.", hint="Check the path.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is not in UTF-8.", hint='Save it as "CSV UTF-8".') from None
+    longest = csv.field_size_limit(_LARGEST)
+    try:
+        rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=_separator(content), strict=True))
+    except csv.Error as error:
+        raise UserError(f"{file} is not CSV: {error}.", hint="Save it as CSV again.") from None
+    finally:
+        csv.field_size_limit(longest)
+    header = [name.strip() for name in rows[0]] if rows else []
+    missing = [name for name in COLUMNS if header.count(name) != 1]
+    if missing:
+        raise UserError(
+            f"{file} is not a task: it has no column {missing[0]!r}.", hint="Fill a file that --export wrote."
+        )
+    places = {name: header.index(name) for name in COLUMNS}
+    return (
+        (number, {name: row[place] if place < len(row) else "" for name, place in places.items()})
+        for number, row in enumerate(rows[1:], start=2)
+        if any(cell.strip() for cell in row)
+    )
+
+
+def _separator(content: str) -> str:
+    """The separator of the first line: spreadsheet programs of some languages write semicolons or tabs."""
+    first = content.partition("\n")[0]
+    return max((",", ";", "\t"), key=first.count)

@@ -1,0 +1,185 @@
+"""A task for people: which texts of a run each of them reads, their questions, and the answers so far."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from skillmix.annotation.assignment import Assignment, assign
+from skillmix.annotation.items import AnnotationItem, Question, Questions, items_of, task_in_words
+from skillmix.annotation.sample_size import texts_for_width
+from skillmix.calls import human_grader
+from skillmix.errors import UserError
+from skillmix.render.nearest import name_hint
+from skillmix.runs.graders.human_votes import LONGEST_COMMENT, HumanAnswer, is_duration, is_vote
+from skillmix.runs.graders.rater_journal import Answers, RaterJournal, latest_answer, stored_answers
+from skillmix.runs.reading.run_records import run_records
+from skillmix.runs.run import Run
+
+TEXTS = 50
+"""Texts for each person, unless somebody asks for another number."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """Who reads, and how many of which texts."""
+
+    raters: tuple[str, ...]
+    n: int | None = None
+    """Texts for each person; None for the number that gives `width`, or else 50."""
+    width: float | None = None
+    """The width of the 95 % interval of agreement between a person and a grader."""
+    agreement: float = 0.5
+    """The agreement at which the interval has that width; .5 is the worst case."""
+    overlap: float = 0.3
+    """The share of a person's texts that everybody reads."""
+    seed: int = 0
+    student: str | None = None
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        for rater in self.raters:
+            human_grader(rater)
+        twice = next((rater for rater in self.raters if self.raters.count(rater) > 1), None)
+        if twice is not None:
+            raise UserError(f"The rater {twice!r} is named twice.", hint="Give each person one name.")
+        if not self.raters:
+            raise UserError("Nobody is named who reads.", hint="Name each person with --rater NAME.")
+        if not 0 <= self.overlap <= 1:
+            raise UserError(f"{self.overlap} is not a share of texts.", hint="Use a number from 0 to 1.")
+        if self.n is not None and self.width is not None:
+            raise UserError("Two numbers of texts are asked for.", hint="Give --n or --width, not both.")
+        if self.n is not None and self.n < 1:
+            raise UserError(f"{self.n} is not a number of texts.", hint="Use 1 or more.")
+
+    @property
+    def texts(self) -> int:
+        """Texts for each person."""
+        if self.width is not None:
+            return texts_for_width(self.width, agreement=self.agreement)
+        return TEXTS if self.n is None else self.n
+
+
+@dataclass(frozen=True)
+class AnnotationTask:
+    """The texts of a run that people read; a pure function of the run, the settings and the answers so far."""
+
+    run: Run
+    settings: TaskSettings
+    items: Mapping[str, AnnotationItem]
+    """All texts of the run that may be chosen, by id."""
+    assignment: Assignment
+    _answers: Mapping[str, Answers] = field(repr=False)
+
+    @property
+    def raters(self) -> tuple[str, ...]:
+        """The people."""
+        return self.settings.raters
+
+    def texts(self, rater: str) -> list[AnnotationItem]:
+        """The texts of a person, in the order in which the person sees them."""
+        return [self.items[one] for one in self.assignment.texts[rater]]
+
+    def answer(self, rater: str, item: AnnotationItem) -> HumanAnswer | None:
+        """A person's answer about a text when the task was made; None if there was none."""
+        return latest_answer(self._answers[rater], item.text)
+
+    @cached_property
+    def _questions(self) -> Questions:
+        return Questions(self.run.unchanged_catalog)
+
+    def questions(self, item: AnnotationItem) -> list[Question]:
+        """The questions about a text."""
+        return self._questions.of(item)
+
+    @contextmanager
+    def answering(self, rater: str) -> Iterator["AnswerStore"]:
+        """Store answers of a person; only one process can for the same person."""
+        with RaterJournal(self.run.journal, rater) as journal:
+            try:
+                yield AnswerStore(self, journal)
+            finally:
+                self.run.forget_records()
+
+
+class AnswerStore:
+    """Stores the answers of one person, each in one transaction before anyone sees that it is stored."""
+
+    def __init__(self, task: AnnotationTask, journal: RaterJournal) -> None:
+        self._task = task
+        self._journal = journal
+
+    def latest(self, item: AnnotationItem) -> HumanAnswer | None:
+        """The answer about a text that counts; None if there is none yet."""
+        return self._journal.latest(item.text)
+
+    def answered(self, items: Sequence[AnnotationItem]) -> list[bool]:
+        """Whether each of these texts has an answer."""
+        return [self.latest(item) is not None for item in items]
+
+    def store(self, item: AnnotationItem, answer: HumanAnswer) -> bool:
+        """Store an answer; False if the same answer is stored already. A fault is an error, and nothing is stored."""
+        fault = fault_of(item, answer)
+        if fault is not None:
+            raise UserError(f"The answer about the text {item.id} cannot be stored: {fault}.", hint=_VOTES)
+        return self._journal.store(item.text, task_in_words(item, self._task.questions(item)), answer)
+
+    def store_all(self, answers: Mapping[str, HumanAnswer]) -> int:
+        """Store answers by the id of their text; return how many were new. With a fault, nothing is stored."""
+        with self._journal.transaction():
+            return sum(self.store(self._task.items[own], answer) for own, answer in answers.items())
+
+
+_VOTES = "Give each criterion 1 (yes), 0 (no) or None (unsure)."
+
+
+def fault_of(item: AnnotationItem, answer: HumanAnswer) -> str | None:
+    """Why an answer does not fit a text; None if it does."""
+    names = [criterion.name for criterion in item.criteria]
+    missing = [name for name in names if name not in answer.votes]
+    unknown = [name for name in answer.votes if name not in names]
+    if missing or unknown:
+        return f"it has no vote on {missing[0]!r}" if missing else f"{unknown[0]!r} is not a criterion of it"
+    wrong = next((name for name in names if not is_vote(answer.votes[name])), None)
+    if wrong is not None:
+        return f"the vote on {wrong!r} is {answer.votes[wrong]!r}"
+    if len(answer.comment) > LONGEST_COMMENT:
+        return f"the comment has {len(answer.comment)} letters where {LONGEST_COMMENT} are allowed"
+    if answer.seconds is not None and not is_duration(answer.seconds):
+        return f"{answer.seconds!r} is not a number of seconds"
+    return None
+
+
+def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
+    """Choose the texts of each person; the run is read once."""
+    records = run_records(run)
+    _refuse_unknown_student(run, settings.student, {text.student for text in records.texts})
+    wanted = items_of(records, student=settings.student, k=settings.k)
+    if not wanted:
+        raise UserError(
+            f"The run {run.name} has no text that people could read.",
+            hint="Run it first, or choose another student or k. Empty answers and refusals are not shown.",
+        )
+    answers = {rater: stored_answers(run.journal, rater) for rater in settings.raters}
+    answered = {
+        rater: [item.id for item in wanted if latest_answer(own, item.text) is not None]
+        for rater, own in answers.items()
+    }
+    assignment = assign(
+        [item.candidate for item in wanted],
+        settings.raters,
+        n=settings.texts,
+        overlap=settings.overlap,
+        seed=settings.seed,
+        answered=answered,
+    )
+    items = {item.id: item for item in (*items_of(records), *wanted)}
+    return AnnotationTask(run, settings, items, assignment, answers)
+
+
+def _refuse_unknown_student(run: Run, student: str | None, known: set[str]) -> None:
+    if student is not None and student not in known:
+        listed = f"Its students: {', '.join(sorted(known)) or 'none'}."
+        raise UserError(
+            f"The run {run.name} has no student {student!r}.", hint=name_hint(student, known, otherwise=listed)
+        )

@@ -1,0 +1,154 @@
+"""`skillmix annotate`: people read texts of a run, blind, and answer on a page of this machine."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from skillmix.commands.shared_options import Commands, above_zero, add_command, positive
+from skillmix.commands.streams import print_json
+from skillmix.errors import UserError
+from skillmix.render.numbers import share, whole
+from skillmix.render.wording import plural
+
+if TYPE_CHECKING:
+    from skillmix.annotation.task import AnnotationTask, AnswerStore
+
+
+def add_parsers(commands: Commands) -> None:
+    """Add the command `annotate`."""
+    parser = add_command(commands, "annotate", annotate)
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument(
+        "--rater", action="append", required=True, metavar="NAME", help="a person who reads; repeat it for several"
+    )
+    parser.add_argument("--n", type=positive, help="texts for each person (default 50)")
+    parser.add_argument(
+        "--width", type=above_zero, help="instead of --n: as many texts as make the interval of agreement this narrow"
+    )
+    parser.add_argument(
+        "--agreement", type=float, default=0.5, help="the agreement to expect for --width (default .5, the worst case)"
+    )
+    parser.add_argument(
+        "--overlap", type=float, default=0.3, help="the share of a person's texts that everybody reads (default .3)"
+    )
+    parser.add_argument("--student", help="only texts of this student")
+    parser.add_argument("--k", type=positive, help="only texts with this number of skills")
+    parser.add_argument("--seed", type=int, default=0, help="another seed chooses other texts (default 0)")
+    parser.add_argument("--port", type=int, help="default: the port of last time, or any free one")
+    parser.add_argument("--new-links", action="store_true", help="make new links; the old ones end")
+    parser.add_argument("--export", type=Path, metavar="FILE.csv", help="write the task as a spreadsheet instead")
+    parser.add_argument(
+        "--import", type=Path, metavar="FILE.csv", dest="filled", help="store the votes of a spreadsheet"
+    )
+
+
+def annotate(options: argparse.Namespace) -> int:
+    """Let people grade texts of a run blind, on a page of this machine; Ctrl-C ends it, and the next start goes on.
+
+    Each answer is stored at once, as a vote of the grader human:NAME.
+    """
+    from skillmix.annotation.task import TaskSettings, make_task
+    from skillmix.runs.run import open_run
+
+    settings = TaskSettings(
+        raters=tuple(options.rater),
+        n=options.n,
+        width=options.width,
+        agreement=options.agreement,
+        overlap=options.overlap,
+        seed=options.seed,
+        student=options.student,
+        k=options.k,
+    )
+    _refuse_two_ways(options)
+    task = make_task(open_run(options.run), settings)
+    if options.filled is not None:
+        return _import(task, options)
+    _print_task(task)
+    return _export(task, options) if options.export is not None else _serve(task, options)
+
+
+def _refuse_two_ways(options: argparse.Namespace) -> None:
+    if options.export is not None and options.filled is not None:
+        raise UserError("--export and --import cannot go together.", hint="Give one of them.")
+    if (options.export or options.filled) and len(options.rater) > 1:
+        raise UserError("A spreadsheet is for one person.", hint="Name one --rater; run the command again for others.")
+
+
+def _print_task(task: "AnnotationTask") -> None:
+    """Say on standard error how many texts each person reads, and how wide an interval of agreement they give."""
+    from skillmix.annotation.sample_size import width_of
+
+    settings = task.settings
+    for rater in task.raters:
+        number = len(task.assignment.texts[rater])
+        short = "" if number == settings.texts else f" instead of {whole(settings.texts)}: the run has no more"
+        width = share(width_of(number, agreement=settings.agreement))
+        print(
+            f"{rater} reads {plural(number, 'text')}{short}; agreement interval {width} wide at most", file=sys.stderr
+        )
+    if len(task.raters) > 1:
+        shared = task.assignment.shared
+        print(f"{plural(shared, 'text')} for everybody, {whole(task.assignment.distinct)} in all", file=sys.stderr)
+
+
+def _export(task: "AnnotationTask", options: argparse.Namespace) -> int:
+    from skillmix.annotation.spreadsheet import write_spreadsheet
+
+    texts = write_spreadsheet(task, task.raters[0], options.export)
+    if options.json:
+        return print_json({"file": str(options.export), "texts": texts})
+    print(options.export)
+    name = f"skillmix annotate {quote(options.run)} --rater {task.raters[0]} --import {quote(str(options.export))}"
+    print(f"fill the column vote with 1, 0 or ?, then: {name}", file=sys.stderr)
+    return 0
+
+
+def _import(task: "AnnotationTask", options: argparse.Namespace) -> int:
+    from skillmix.annotation.spreadsheet import read_spreadsheet
+
+    rater = task.raters[0]
+    read = read_spreadsheet(task, options.filled)
+    with task.answering(rater) as store:
+        new = store.store_all(read.answers)
+    if options.json:
+        return print_json({"rater": rater, "answers": len(read.answers), "new": new, "empty": read.empty})
+    print(
+        f"{rater}: {plural(len(read.answers), 'answer')}, {whole(new)} of them new; {whole(read.empty)} texts are empty"
+    )
+    return 0
+
+
+def _serve(task: "AnnotationTask", options: argparse.Namespace) -> int:
+    import asyncio
+    from contextlib import ExitStack
+
+    from skillmix.annotation.links import links_of
+    from skillmix.annotation.server import serve
+
+    def ready(addresses: Mapping[str, str]) -> None:
+        if options.json:
+            print_json([{"rater": rater, "address": address} for rater, address in addresses.items()])
+        else:
+            for rater, address in addresses.items():
+                print(f"{rater}: {address}")
+        print("open the link of each person in a browser of this machine; Ctrl-C ends", file=sys.stderr)
+        sys.stdout.flush()
+
+    with ExitStack() as opened:
+        stores = {rater: opened.enter_context(task.answering(rater)) for rater in task.raters}
+        links = links_of(task.run, task.raters, new=options.new_links)
+        try:
+            asyncio.run(serve(task, stores, links, port=options.port, ready=ready))
+        finally:
+            _print_answers(task, stores)
+    return 0
+
+
+def _print_answers(task: "AnnotationTask", stores: "Mapping[str, AnswerStore]") -> None:
+    for rater, store in stores.items():
+        done = store.answered(task.texts(rater))
+        print(f"{rater}: {whole(sum(done))} of {whole(len(done))} texts answered", file=sys.stderr)

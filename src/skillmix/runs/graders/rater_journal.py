@@ -1,0 +1,139 @@
+"""The journal file of one person's answers: `human-NAME.sqlite` beside the calls of a run.
+
+Readers take the union of all files in the folder, so the answers count like any votes. A file of its own has its own
+lock: people can answer while the experiment runs, and somebody who read a copy of the run on another machine sends
+this one file back.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from skillmix.calls import UNKNOWN_DECODING, GradeKey, Message, Reply, Request, human_grader
+from skillmix.grading.ballots import StudentText
+from skillmix.runs.graders.human_votes import HumanAnswer, answer_of_document, document_of
+from skillmix.runs.graders.run_grader import PERSON
+from skillmix.runs.journal.journal import JournalReader, JournalWriter
+
+ItemKey = tuple[str, str]
+"""A combination and the hash of a text: an answer is about the text, whichever student wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """The answers of one person about one text, under the conversation that has the text."""
+
+    conversation: tuple[str, str, int]
+    by_number: dict[int, HumanAnswer | None] = field(default_factory=dict)
+    """None for an answer that is damaged."""
+
+    @property
+    def latest(self) -> HumanAnswer | None:
+        """The answer that counts; None if there is none that can be read."""
+        return self.by_number[max(self.by_number)] if self.by_number else None
+
+
+Answers = dict[ItemKey, Attempts]
+
+
+def item_key(text: StudentText) -> ItemKey:
+    """The key of a text among a person's answers."""
+    return text.combination.id, text.id
+
+
+def latest_answer(answers: Answers, text: StudentText) -> HumanAnswer | None:
+    """The answer about a text that counts; None if there is none yet."""
+    attempts = answers.get(item_key(text))
+    return None if attempts is None else attempts.latest
+
+
+def stored_answers(folder: Path, rater: str) -> Answers:
+    """The answers of a person in a journal's folder; the file may be open for writing elsewhere."""
+    grader, file = human_grader(rater), _file_of(rater)
+    answers: Answers = {}
+    if not (folder / file).exists():
+        return answers
+    with JournalReader(folder, file=file) as journal:
+        for call in journal.calls("grade"):
+            key = call.key
+            if isinstance(key, GradeKey) and key.grader == grader and key.round == 0:
+                conversation = (key.student, key.combination, key.generation)
+                attempts = answers.setdefault((key.combination, key.text), Attempts(conversation))
+                if attempts.conversation == conversation:
+                    document = call.outcome.text if isinstance(call.outcome, Reply) else ""
+                    attempts.by_number[key.attempt] = answer_of_document(document)
+    return answers
+
+
+class RaterJournal(AbstractContextManager["RaterJournal"]):
+    """Adds the answers of one person to a run; only one process can at a time."""
+
+    def __init__(self, folder: Path, rater: str) -> None:
+        self.grader = human_grader(rater)
+        _make_file(folder, _file_of(rater))
+        self._writer = JournalWriter(folder, file=_file_of(rater))
+        try:
+            self._answers = stored_answers(folder, rater)
+        except BaseException:
+            self._writer.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file and free its lock."""
+        self._writer.close()
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Store everything inside the block, or nothing."""
+        return self._writer.transaction()
+
+    def latest(self, text: StudentText) -> HumanAnswer | None:
+        """The answer about a text that counts; None if there is none yet."""
+        return latest_answer(self._answers, text)
+
+    def store(self, text: StudentText, shown: str, answer: HumanAnswer) -> bool:
+        """Store an answer in one transaction; False if it is there already. `shown` is the task as it was shown.
+
+        A changed answer is a further attempt, and the latest attempt counts.
+        """
+        attempts = self._answers.get(item_key(text), Attempts(text.conversation))
+        if _is_known(answer, attempts):
+            return False
+        number = max(attempts.by_number, default=-1) + 1
+        key = GradeKey(*attempts.conversation, text.id, self.grader, 0, number)
+        request = Request(key, PERSON, (Message("user", shown),), UNKNOWN_DECODING, None)
+        with self._writer.transaction():
+            self._writer.add_combinations([text.combination])
+            self._writer.record(request, Reply(document_of(answer)), origin="imported")
+        attempts.by_number[number] = answer
+        self._answers[item_key(text)] = attempts
+        return True
+
+
+def _is_known(answer: HumanAnswer, attempts: Attempts) -> bool:
+    """Whether an answer was sent before, or says the same as the one that counts."""
+    ids = {one.id for one in attempts.by_number.values() if one is not None and one.id is not None}
+    return answer.id in ids or (attempts.latest is not None and attempts.latest.says_the_same(answer))
+
+
+def _file_of(rater: str) -> str:
+    return f"human-{rater}.sqlite"
+
+
+def _make_file(folder: Path, file: str) -> None:
+    """Make an empty journal file at once: a reader must not meet it before it has its tables."""
+    if (folder / file).exists():
+        return
+    new = f"{file}.new"
+    JournalWriter(folder, file=new).close()
+    (folder / new).replace(folder / file)
+    (folder / f"{new}.lock").unlink(missing_ok=True)
