@@ -181,12 +181,14 @@ def test_a_run_without_any_server_stops_with_all_addresses(in_folder: Path, caps
     assert f"cannot be used: no connection. no address answers: {', '.join(addresses)}" in said
 
 
-def test_a_dry_run_and_the_status_take_several_addresses(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_shows_the_first_address_and_the_number_of_the_others(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write(in_folder, "dry", ["http://127.0.0.1:9/v1", "http://127.0.0.1:10/v1"])
 
-    assert command(["run", str(path), "--dry-run"]) == 0
+    assert command(["run", str(path), "--dry-run", "--wide"]) == 0
 
-    assert "openai:student" in capsys.readouterr().out
+    assert "| openai:student@http://127.0.0.1:9/v1 +1 |" in capsys.readouterr().out
 
 
 def test_a_text_is_graded_by_the_address_that_answers(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

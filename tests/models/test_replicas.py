@@ -428,7 +428,7 @@ def test_a_server_that_comes_back_with_another_model_gets_no_calls(monkeypatch: 
     monkeypatch.setattr(module, "FIRST_WAIT", 0.05)
 
     async def main() -> tuple[dict[CallKey, Outcome], int, list[str]]:
-        kept = {"models": ["m"], "models_status": 200}
+        kept: dict[str, Any] = {"models": ["m"], "models_status": 200}
         async with several(after(0.005), after(0.005), details={"root": "/a/m1"}, **kept) as (steady, first_life):
             model = model_at(steady.address, first_life.address, concurrency=8)
             said: list[str] = []

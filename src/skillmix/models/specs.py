@@ -270,7 +270,17 @@ def parse_spec(text: str) -> ModelSpec:
         raise UserError(f"{text!r} names no model.", hint=provider.form)
     if name == "rules" and model and parse_spec(model).provider == "rules":
         raise UserError(f"{text!r} names rules twice.", hint=provider.form)
-    return ModelSpec(name, model, *addresses[:1], replicas=addresses[1:])
+    return ModelSpec(name, model, addresses[0] if addresses else None, addresses[1:])
+
+
+def short_spec(text: str) -> str:
+    """A spec with its first address only, and the number of the others.
+
+    >>> short_spec("openai:m@http://a/v1,http://b/v1,http://c/v1")
+    'openai:m@http://a/v1 +2'
+    """
+    first, *others = text.split(",") if "@" in text else [text]
+    return f"{first} +{len(others)}" if others else first
 
 
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\.?|[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?")
