@@ -221,6 +221,8 @@ class CallProblem:
     """Whether the provider certainly does not bill this try; not stored."""
     tokens: tuple[int | None, int | None] = (None, None)
     """Input and output tokens as the provider counted them; not stored."""
+    may_move: bool = False
+    """Whether another address of the same model can take the call at once; not stored."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", clean_text(self.reason))

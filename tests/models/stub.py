@@ -23,16 +23,20 @@ class Stub:
     handler: Handler
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    probes: list[dict[str, str]] = field(default_factory=list)
+    """The headers of questions for the list of models."""
     address: str = ""
     most_at_once: int = 0
-    _now: int = 0
+    stop: Callable[[], Awaitable[None]] | None = None
+    """Ends the server as a kill does: its connections are dropped at once."""
+    now: int = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
         self.headers.append(dict(request.headers))
-        self._now += 1
-        self.most_at_once = max(self.most_at_once, self._now)
+        self.now += 1
+        self.most_at_once = max(self.most_at_once, self.now)
         try:
             answer = self.handler(body)
             if answer is DROP:
@@ -50,28 +54,43 @@ class Stub:
                 await asyncio.sleep(10)
             return await answer if isinstance(answer, Awaitable) else answer
         finally:
-            self._now -= 1
+            self.now -= 1
 
 
 @asynccontextmanager
 async def serving(
-    handler: Handler, *, models: list[str] | None = None, models_status: int = 404
+    handler: Handler,
+    *,
+    models: list[str] | None = None,
+    models_status: int = 404,
+    details: dict[str, object] | None = None,
+    port: int = 0,
 ) -> AsyncIterator[Stub]:
     stub = Stub(handler)
     application = web.Application()
 
-    async def listed(_: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": name} for name in models or []]}, status=models_status)
+    async def listed(request: web.Request) -> web.Response:
+        stub.probes.append(dict(request.headers))
+        data = [{"id": name, **(details or {})} for name in models or []]
+        return web.json_response({"data": data}, status=models_status)
 
     application.router.add_get("/v1/models", listed)
     application.router.add_post("/v1/chat/completions", stub.handle)
     application.router.add_post("/v1/messages", stub.handle)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
-    port = runner.addresses[0][1]
-    stub.address = f"http://127.0.0.1:{port}/v1"
+    stub.address = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+
+    async def stop() -> None:
+        assert runner.server is not None
+        for connection in runner.server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+        await runner.cleanup()
+
+    stub.stop = stop
     try:
         yield stub
     finally:

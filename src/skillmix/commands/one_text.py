@@ -319,7 +319,7 @@ _HINTS: Final = {
 
 
 async def _outcome_of(request: "Request") -> "Outcome":
-    from skillmix.calls import Reply
+    from skillmix.calls import CallProblem
     from skillmix.models.specs import ModelOptions, open_model, parse_spec
 
     model = open_model(parse_spec(request.model), ModelOptions(concurrency=1))
@@ -327,10 +327,11 @@ async def _outcome_of(request: "Request") -> "Outcome":
     async def only() -> "AsyncIterator[Request]":
         yield request
 
-    outcome: Outcome = Reply("")
+    outcome: Outcome = CallProblem("passing", "not called", may_move=True)
     try:
-        async for _, answer in model.serve(only()):
-            outcome = answer
+        while isinstance(outcome, CallProblem) and outcome.may_move:
+            async for _, answer in model.serve(only()):
+                outcome = answer
     finally:
         await model.close()
     return outcome

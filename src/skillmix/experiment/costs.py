@@ -67,8 +67,9 @@ def usual_tokens_in(characters: float) -> float:
 def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
     """The price of a model; None if it is unknown. Models on this machine are free unless the price file lists them."""
     listed = prices.get(f"{spec.provider}:{spec.name}")
-    host = urlsplit(spec.address).hostname if spec.address else None
-    if listed is None and (provider_of(spec).is_free or host in ("localhost", "127.0.0.1", "::1")):
+    hosts = {urlsplit(address).hostname for address in spec.addresses}
+    is_here = bool(hosts) and hosts <= {"localhost", "127.0.0.1", "::1"}
+    if listed is None and (provider_of(spec).is_free or is_here):
         return Price(0.0, 0.0)
     return listed
 

@@ -24,9 +24,16 @@ class ModelSpec:
     provider: str
     name: str
     address: str | None = None
+    replicas: tuple[str, ...] = ()
+    """Further addresses of servers with the same model."""
 
     def __str__(self) -> str:
-        return f"{self.provider}:{self.name}" + (f"@{self.address}" if self.address else "")
+        return f"{self.provider}:{self.name}" + (f"@{','.join(self.addresses)}" if self.address else "")
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All addresses of the model; none if the spec leaves the address to the provider."""
+        return (self.address, *self.replicas) if self.address else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,8 @@ class Provider:
     """Whether a spec must say more than the provider's name."""
     address: str | None = None
     """The provider's own server; a spec may name a compatible server instead, as in `openai:NAME@URL`."""
+    has_replicas: bool = False
+    """Whether a spec may name several servers with the same model, as in `openai:NAME@URL1,URL2`."""
     key: str | None = None
     """Environment variable with the key for that server."""
     announce: Callable[[ModelSpec], None] | None = None
@@ -117,9 +126,10 @@ def _open_scripted(spec: ModelSpec, options: ModelOptions) -> Model:
 _ROWS: Final = (
     Provider(
         "openai",
-        "any OpenAI-compatible endpoint: openai:gpt-4o, openai:my-model@http://localhost:8000/v1",
+        "any OpenAI-compatible endpoint: openai:gpt-4o, openai:my-model@http://localhost:8000/v1 or …@URL1,URL2",
         _open_openai,
         address="https://api.openai.com/v1",
+        has_replicas=True,
         key="OPENAI_API_KEY",
     ),
     Provider(
@@ -246,6 +256,8 @@ def parse_spec(text: str) -> ModelSpec:
 
     >>> parse_spec("openai:my-model@http://localhost:8000/v1").address
     'http://localhost:8000/v1'
+    >>> parse_spec("openai:my-model@http://a:8000/v1,http://b:8000/v1").addresses
+    ('http://a:8000/v1', 'http://b:8000/v1')
     """
     name, colon, rest = text.partition(":")
     provider = _provider(name) if colon else None
@@ -253,25 +265,64 @@ def parse_spec(text: str) -> ModelSpec:
         hint = name_hint(name, _providers(), otherwise=_known_providers()) if colon else _known_providers()
         raise UserError(f"{text!r} is not a model.", hint=hint)
     model, at, address = rest.partition("@") if provider.address else (rest, "", "")
-    if at:
-        _check_address(address)
+    addresses = _addresses(address, provider) if at else ()
     if not model and provider.needs_name:
         raise UserError(f"{text!r} names no model.", hint=provider.form)
     if name == "rules" and model and parse_spec(model).provider == "rules":
         raise UserError(f"{text!r} names rules twice.", hint=provider.form)
-    return ModelSpec(name, model, address.rstrip("/") or None)
+    return ModelSpec(name, model, addresses[0] if addresses else None, addresses[1:])
+
+
+def short_spec(text: str) -> str:
+    """A spec with its first address only, and the number of the others.
+
+    >>> short_spec("openai:m@http://a/v1,http://b/v1,http://c/v1")
+    'openai:m@http://a/v1 +2'
+    """
+    first, *others = text.split(",") if "@" in text else [text]
+    return f"{first} +{len(others)}" if others else first
 
 
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\.?|[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?")
 _PATH: Final = re.compile(r"[A-Za-z0-9/._~:%+-]*")
-_ADDRESS_HINT: Final = "An address looks like https://models.example/v1 or http://localhost:8000/v1."
+_PORTS: Final = {"http": 80, "https": 443}
+_ADDRESS_HINT: Final = (
+    "An address looks like https://models.example/v1 or http://localhost:8000/v1; several are joined by commas."
+)
+_HOLDS_PASSWORD: Final = (
+    "The address of a model holds a user name or a password; name the variable of a key with `key:` instead."
+)
 
 
-def _check_address(address: str) -> None:
-    """Refuse an address that cannot receive requests."""
-    fault = _address_fault(address)
-    if fault is not None:
-        raise UserError(fault, hint=_ADDRESS_HINT)
+def _addresses(text: str, provider: Provider) -> tuple[str, ...]:
+    """The addresses of a spec; an error with all faults if one of them cannot receive requests or comes twice."""
+    if "@" in text:
+        # The text before the "@" may be a password, with a comma in it, so the message does not repeat it.
+        raise UserError(_HOLDS_PASSWORD, hint=_ADDRESS_HINT)
+    addresses = [part.strip() for part in text.split(",")]
+    faults = [fault for address in addresses if (fault := _address_fault(address))] or _repeated(addresses)
+    if faults:
+        raise UserError(" ".join(dict.fromkeys(faults)), hint=_ADDRESS_HINT)
+    if len(addresses) > 1 and not provider.has_replicas:
+        raise UserError(
+            f"{provider.name}: takes one address and not {len(addresses)}.",
+            hint="Only openai: takes several addresses of one model.",
+        )
+    return tuple(address.rstrip("/") for address in addresses)
+
+
+def _repeated(addresses: list[str]) -> list[str]:
+    """The faults of addresses that lead to the same server as an earlier one."""
+    faults = []
+    first: dict[object, str] = {}
+    for address in addresses:
+        parts = urlsplit(address)
+        place = parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], parts.path.rstrip("/")
+        if place in first:
+            other = "" if first[place] == address else f", first as {first[place]!r}"
+            faults.append(f"The address {address!r} is listed twice{other}.")
+        first.setdefault(place, address)
+    return faults
 
 
 def _address_fault(address: str) -> str | None:
@@ -280,9 +331,6 @@ def _address_fault(address: str) -> str | None:
         port = parts.port
     except ValueError as error:
         return f"The address of a model cannot be read: {error}."
-    if parts.username is not None or parts.password is not None or "@" in address:
-        # The text before the "@" may be a password, so the message does not repeat it.
-        return "The address of a model holds a user name or a password; name the variable of a key with `key:` instead."
     if parts.scheme not in ("http", "https"):
         return f"{address!r} is not an address: it does not start with http:// or https://."
     return _host_fault(address, parts, port)

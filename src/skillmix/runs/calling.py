@@ -28,7 +28,7 @@ from skillmix.runs.students import require_trained
 
 _MAX_OPEN: Final = 512
 _MAX_OPEN_LOCALLY: Final = 8192
-"""Conversations open at once; a model on a GPU serves thousands."""
+"""Conversations open at once; a model on a GPU serves thousands, and so do many servers with one model."""
 
 
 class SharedDraws:
@@ -179,9 +179,13 @@ async def serve(
     async with AsyncExitStack() as opened:
         models = await opened_models(used, opened)
         is_local = any(provider_of(str(settings.asked)).is_in_process for settings in used.values())
-        max_open = _MAX_OPEN_LOCALLY if is_local else _MAX_OPEN
+        at_once = sum(getattr(model, "at_once", 0) for model in models.values())
+        max_open = _MAX_OPEN_LOCALLY if is_local else max(_MAX_OPEN, 2 * at_once)
         scheduler = Scheduler(models, context.journal, budget=context.budget, max_open=max_open, clock=context.clock)
         scheduler.say = say
+        for model in models.values():
+            if (replicas := getattr(model, "replicas", None)) is not None:
+                replicas.say = say
         begin(scheduler)
         try:
             with stopping_on_interrupt(scheduler):

@@ -19,19 +19,27 @@ class Retries:
         self._tries = TRIES if tries is None else tries
         self._first_wait = FIRST_WAIT if first_wait is None else first_wait
         self._attempts: dict[CallKey, int] = {}
+        self._moves: dict[CallKey, int] = {}
         self._announced: set[str] = set()
 
     def wait_after(self, request: Request, problem: CallProblem) -> float | None:
-        """Seconds to wait before the next try; None if the call has had all its tries."""
+        """Seconds to wait before the next try; None if the call has had all its tries.
+
+        A call that another address can take does not wait, and its next wait is not longer for it.
+        """
         attempt = self._attempts[request.key] = self._attempts.get(request.key, 0) + 1
         if attempt >= self._tries:
             return None
-        return max(self._own_wait(request.key, attempt), min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT))
+        if problem.may_move:
+            self._moves[request.key] = self._moves.get(request.key, 0) + 1
+            return 0.0
+        waits = attempt - self._moves.get(request.key, 0)
+        return max(self._own_wait(request.key, waits), min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT))
 
     def announcement(self, request: Request, problem: CallProblem) -> str | None:
         """A line for the user when a server first asks for more than the longest wait; None otherwise."""
         asked = problem.retry_after or 0.0
-        if asked <= LONGEST_ASKED_WAIT or request.model in self._announced:
+        if asked <= LONGEST_ASKED_WAIT or problem.may_move or request.model in self._announced:
             return None
         self._announced.add(request.model)
         return (
@@ -42,6 +50,7 @@ class Retries:
     def forget(self, key: CallKey) -> None:
         """Drop the count of a call that is over."""
         self._attempts.pop(key, None)
+        self._moves.pop(key, None)
 
     def _own_wait(self, key: CallKey, attempt: int) -> float:
         """Doubling, with a jitter that depends on the key, so that calls do not return together."""

@@ -108,8 +108,8 @@ async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
     await _check_chat_templates(experiment, steps)
     async with AsyncExitStack() as opened:
         models = await opened_models(settings, opened)
-        for key, address in sorted({(s.key, parse_spec(str(s.asked)).address) for s in settings.values() if s.key}):
-            say(f"{key} is sent to {address or 'the address of its provider'}")
+        for key, addresses in sorted({(s.key, parse_spec(str(s.asked)).addresses) for s in settings.values() if s.key}):
+            say(f"{key} is sent to {', '.join(addresses) or 'the address of its provider'}")
         problems = await asyncio.gather(*(_probed(model) for model in models.values()))
         for name, problem in zip(models, problems, strict=True):
             if problem is not None:

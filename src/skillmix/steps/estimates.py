@@ -15,7 +15,7 @@ from skillmix.experiment.experiment import BudgetSettings, Experiment, StudentSe
 from skillmix.experiment.gpu_hours import generation_hours
 from skillmix.experiment.plan import Settings
 from skillmix.models.request_fields import additions
-from skillmix.models.specs import parse_spec
+from skillmix.models.specs import parse_spec, short_spec
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.render.markdown import markdown_table
@@ -297,7 +297,8 @@ def _counted_once(estimates: Sequence[CallEstimate]) -> list[CallEstimate]:
 def _model_cell(estimate: CallEstimate) -> str:
     words = additions(estimate.system, estimate.extra)
     short = words if len(words) <= _LONGEST_ADDITIONS else f"{words[: _LONGEST_ADDITIONS - 1]}…"
-    return f"{estimate.model} ({short})" if short else estimate.model
+    model = short_spec(estimate.model)
+    return f"{model} ({short})" if short else model
 
 
 def _numbers(estimate: CallEstimate) -> list[float | None]:
@@ -345,7 +346,7 @@ def _price_note(model: str, price: Price) -> str:
     noted = f"noted on {price.noted}" if price.noted else "the price file has no date"
     source = f"; {price.source}" if price.source else ""
     dollars_per_million = f"{price.input:g} and {price.output:g} US dollars per million tokens in and out"
-    return f"Price of {model}: {dollars_per_million} ({noted}{source})."
+    return f"Price of {short_spec(model)}: {dollars_per_million} ({noted}{source})."
 
 
 def budget_warnings(estimates: Sequence[CallEstimate], budget: BudgetSettings) -> Iterator[str]:

@@ -30,8 +30,18 @@ class Server:
 
 
 def server_of(spec: ModelSpec, access: Access) -> Server:
-    """The server of a model, with its key; an error if the key may not go there."""
-    address = spec.address or _ADDRESSES[spec.provider]
+    """The only server of a model, with its key; an error if the key may not go there."""
+    (server,) = servers_of(spec, access)
+    return server
+
+
+def servers_of(spec: ModelSpec, access: Access) -> tuple[Server, ...]:
+    """The servers of a model, each with the key for its address; an error if a key may not go to one of them."""
+    addresses = spec.addresses or (_ADDRESSES[spec.provider],)
+    return tuple(_server_at(address, spec, access) for address in addresses)
+
+
+def _server_at(address: str, spec: ModelSpec, access: Access) -> Server:
     is_own = _owner(address) == spec.provider
     variable = access.key or (provider_of(spec).key if is_own else None)
     if variable is None:

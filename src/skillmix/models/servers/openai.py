@@ -6,10 +6,11 @@ from typing import Final
 
 from skillmix.calls import CallProblem, Outcome, Reply, Request
 from skillmix.models.servers.http import Endpoint, Refused, fatal_in_probe
-from skillmix.models.servers.keys import server_of
+from skillmix.models.servers.keys import Server, servers_of
 from skillmix.models.servers.masking import MASK
 from skillmix.models.servers.pool import CONCURRENCY, Pool
-from skillmix.models.servers.replies import chat_answer, listed_models
+from skillmix.models.servers.replicas import Replicas
+from skillmix.models.servers.replies import ListedModel, chat_answer, listed_models
 from skillmix.models.specs import ModelOptions, ModelSpec
 
 _THINKING = re.compile(r"^\s*<think>.*?</think>\s*", re.DOTALL)
@@ -22,30 +23,59 @@ _NAMES_SHOWN: Final = 8
 
 
 class OpenAIModel:
-    """A chat model behind `/chat/completions`."""
+    """A chat model behind `/chat/completions`, at one address or at several."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
-        server = server_of(spec, options.access)
-        self._name = spec.name
-        headers = {"Authorization": f"Bearer {server.secret}"} if server.secret else {}
-        self._endpoint = Endpoint(server, headers=headers, timeout=options.timeout)
-        self._pool = Pool(self.answer, limit=options.concurrency or CONCURRENCY)
-        self._limit_name = "max_tokens"
-        self._left_out: set[str] = set()
+        servers = [ChatServer(server, spec.name, options.timeout) for server in servers_of(spec, options.access)]
+        self._servers = servers
+        self.at_once = options.concurrency or CONCURRENCY * len(servers)
+        """Calls in flight at once, over all addresses."""
+        self.replicas = Replicas(servers, limit=self.at_once) if len(servers) > 1 else None
+        """Shares the calls out over several addresses; None if there is one."""
+        self.answer = servers[0].answer if self.replicas is None else self.replicas.answer
+        """Make one call."""
+        self._pool = Pool(self.answer, limit=self.at_once)
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests, many at once."""
         return self._pool.serve(requests)
 
     async def probe(self) -> CallProblem | None:
-        """Look for the model in the server's list of models, if the server has one."""
+        """Look for the model in the list of each server that has a list."""
+        if self.replicas is not None:
+            return await self.replicas.probe()
+        listed = await self._servers[0].listed()
+        return listed if isinstance(listed, CallProblem) else None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self.replicas is not None:
+            await self.replicas.close()
+        for server in self._servers:
+            await server.close()
+
+
+class ChatServer:
+    """One address of a chat model, and the parameters that its server refuses."""
+
+    def __init__(self, server: Server, name: str, timeout: float) -> None:
+        headers = {"Authorization": f"Bearer {server.secret}"} if server.secret else {}
+        self.address = server.address
+        self._name = name
+        self._endpoint = Endpoint(server, headers=headers, timeout=timeout)
+        self._limit_name = "max_tokens"
+        self._left_out: set[str] = set()
+
+    async def listed(self) -> ListedModel | CallProblem | None:
+        """The model in the server's list of models, or why it cannot be used; None if the server has no list."""
         listed = await self._endpoint.get("/models")
         if isinstance(listed, CallProblem):
             return None if listed.reason == "HTTP 404" else fatal_in_probe(listed)
-        names = listed_models(listed) if isinstance(listed, bytes) else []
-        if not names or any(name in (self._name, f"{self._name}:latest") for name in names):
-            return None
-        shown = ", ".join(MASK.line(name, longest=80) for name in names[:_NAMES_SHOWN])
+        models = listed_models(listed) if isinstance(listed, bytes) else []
+        found = [model for model in models if model.name in (self._name, f"{self._name}:latest")]
+        if found or not models:
+            return found[0] if found else None
+        shown = ", ".join(MASK.line(model.name, longest=80) for model in models[:_NAMES_SHOWN])
         return CallProblem("fatal", "unknown model", f"{self._name!r} is not among {MASK.line(shown)}")
 
     async def close(self) -> None:

@@ -15,6 +15,35 @@ CONCURRENCY: Final = 64
 """Calls in flight if the experiment file does not say."""
 
 
+class Room:
+    """How many calls may be in flight: `limit` at most, and fewer while the server turns many of them away."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._answered = self._turned_away = 0
+        self.size = limit
+
+    def note(self, *, is_turned_away: bool) -> bool:
+        """Halve the room when a fifth of a window of calls is turned away; widen it after a better window.
+
+        True if there may be more room now. A single call that is turned away changes nothing: otherwise a server that
+        drops one call in twenty at random would end up with one call at a time.
+        """
+        window = max(_SMALLEST_WINDOW, self.size)
+        self._answered += 1
+        self._turned_away += is_turned_away
+        is_wider = False
+        if 5 * self._turned_away >= window:
+            self.size = max(1, self.size // 2)
+        elif self._answered >= window:
+            self.size = min(self._limit, self.size + max(1, self.size // 8))
+            is_wider = True
+        else:
+            return False
+        self._answered = self._turned_away = 0
+        return is_wider
+
+
 class Pool:
     """Keeps up to `limit` calls in flight; `room` is the present number.
 
@@ -25,8 +54,12 @@ class Pool:
     def __init__(self, answer: Answer, *, limit: int) -> None:
         self._answer = answer
         self._limit = limit
-        self._answered = self._turned_away = 0
-        self.room = limit
+        self._room = Room(limit)
+
+    @property
+    def room(self) -> int:
+        """The present number of calls in flight."""
+        return self._room.size
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
         """Answer requests, and yield outcomes in the order of their arrival."""
@@ -52,7 +85,7 @@ class Pool:
         self, slot: int, stream: "_SharedStream", results: "asyncio.Queue[_Result | asyncio.Task[None]]"
     ) -> None:
         while True:
-            while slot >= self.room and not stream.is_over:
+            while slot >= self._room.size and not stream.is_over:
                 await stream.wait_for_change()
             request = await stream.pull()
             if request is None:
@@ -62,22 +95,10 @@ class Pool:
             results.put_nowait((request, outcome))
 
     def _adapt(self, outcome: Outcome, stream: "_SharedStream") -> None:
-        """Halve the room when the server turns away a fifth of a window of calls; widen it after a better window.
-
-        A single 429 changes nothing: otherwise a server that drops one call in twenty at random would end up with one
-        call at a time.
-        """
-        window = max(_SMALLEST_WINDOW, self.room)
-        self._answered += 1
-        self._turned_away += isinstance(outcome, CallProblem) and outcome.reason in _OVERLOAD
-        if 5 * self._turned_away >= window:
-            self.room = max(1, self.room // 2)
-        elif self._answered >= window:
-            self.room = min(self._limit, self.room + max(1, self.room // 8))
+        # A call that another address can take says nothing about the model as a whole.
+        is_overload = isinstance(outcome, CallProblem) and outcome.reason in _OVERLOAD and not outcome.may_move
+        if self._room.note(is_turned_away=is_overload):
             stream.wake()
-        else:
-            return
-        self._answered = self._turned_away = 0
 
 
 class _SharedStream:

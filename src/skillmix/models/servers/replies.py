@@ -66,6 +66,8 @@ class _AnthropicMessage(_Part):
 
 class _ListedModel(_Part):
     id: str
+    root: object = None
+    max_model_len: object = None
 
 
 class _ModelList(_Part):
@@ -120,10 +122,32 @@ def anthropic_answer(raw: bytes, *, max_tokens: int | None = None) -> ServerAnsw
     return _checked_answer(_RawAnswer(text, document.stop_reason, tokens), max_tokens)
 
 
-def listed_models(raw: bytes) -> list[str]:
-    """The names in a list of models; an empty list if the body is not such a list."""
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """A model in a server's list, with what the server says of it."""
+
+    name: str
+    weights: str | None = None
+    """The last part of the path or name of its weights; None if the server does not say."""
+    context: int | None = None
+    """The most tokens of a prompt and its reply; None if the server does not say."""
+
+
+def listed_models(raw: bytes) -> list[ListedModel]:
+    """The models in a list of models; an empty list if the body is not such a list."""
     document = _checked(raw, _LIST.validate_python)
-    return [] if isinstance(document, CallProblem) else [model.id for model in document.data]
+    if isinstance(document, CallProblem):
+        return []
+    return [ListedModel(m.id, _last_part(m.root), _count(m.max_model_len)) for m in document.data]
+
+
+def _last_part(path: object) -> str | None:
+    """Machines may keep the same weights in different folders, so only the last part of a path tells them apart."""
+    return (path.rstrip("/").rsplit("/", 1)[-1] or None) if isinstance(path, str) else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and is_count(value) else None
 
 
 def error_message(raw: bytes) -> str:

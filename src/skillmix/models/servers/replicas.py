@@ -1,0 +1,373 @@
+"""Several addresses of one model: each call goes to the least loaded one that works.
+
+A conversation prefers one address, because its server may keep the beginning of the conversation in a cache. A server
+that fails gets no calls until it answers again, and a call that it failed can move to another address at once.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from math import inf
+from typing import Final, Protocol
+
+from skillmix.calls import CallKey, CallProblem, GenerateKey, Outcome, Request
+from skillmix.models.servers.masking import MASK
+from skillmix.models.servers.pool import Room
+from skillmix.models.servers.replies import ListedModel
+
+FIRST_WAIT: Final = 0.5
+LONGEST_WAIT: Final = 60.0
+LONGEST_ASKED_WAIT: Final = 600.0
+"""Seconds in which an address gets no calls; a server that asks for a longer wait gets calls again after this time."""
+_LONGEST_CHECK: Final = 6.0
+"""Seconds until a server without an answer to "which model" counts as out of reach; a probe may take 8 s in all."""
+_START: Final = 2.0
+"""Seconds in which the first calls wait for the checks of all addresses."""
+_QUIET: Final = 60.0
+"""Seconds between two lines about the failures of one address."""
+_HOMES: Final = 20_000
+"""Conversations whose address is remembered."""
+_NAMED: Final = 16
+"""Addresses that a message names."""
+
+Listed = ListedModel | CallProblem | None
+"""The model in a server's list, or why the server cannot be used; None if the server has no list."""
+
+
+class ReplicaServer(Protocol):
+    """One address of a model."""
+
+    address: str
+
+    async def listed(self) -> Listed:
+        """Ask the server which model it has."""
+        ...
+
+    async def answer(self, request: Request) -> Outcome:
+        """Make one call."""
+        ...
+
+
+class Replica:
+    """The state of one address."""
+
+    def __init__(self, server: ReplicaServer, index: int, limit: int) -> None:
+        self.server = server
+        self.index = index
+        self.in_flight = 0
+        self.room = Room(limit)
+        self.down_until: float | None = inf
+        """When the server is checked again; None while it gets calls."""
+        self.problem: CallProblem | None = None
+        """Why it gets no calls."""
+        self.is_checking = False
+        self.is_on_trial = False
+        """Whether it has not answered a call since it failed; it then gets one call at a time."""
+        self._failures = 0
+        self._answered_at = -inf
+        self._down_at = -inf
+
+    @property
+    def address(self) -> str:
+        """The address of the server."""
+        return self.server.address
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the server has as many calls as it can take."""
+        return self.in_flight >= (1 if self.is_on_trial else self.room.size)
+
+    def note_answer(self, sent_at: float, now: float) -> bool:
+        """Remember an answer; True if it brings the address back."""
+        self._answered_at = now
+        self.room.note(is_turned_away=False)
+        if sent_at < self._down_at:  # an answer to an older call does not end a pause that the server asked for
+            return False
+        was_down = self.down_until is not None
+        self.is_on_trial = False
+        self._failures = 0
+        self.down_until = None
+        return was_down
+
+    def note_problem(self, problem: CallProblem, sent_at: float, now: float) -> bool:
+        """Remember a failed call; True if the address gets no calls from now on.
+
+        A server that has answered another call since this one was sent works, unless it asks for a pause itself.
+        """
+        self.room.note(is_turned_away=True)
+        asked = min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT)
+        if self.down_until is not None and now < self.down_until:
+            self.down_until = max(self.down_until, now + asked)
+            return False
+        if not asked and (self._answered_at >= sent_at or self._down_at >= sent_at):
+            return False
+        return self.take_down(problem, now, asked)
+
+    def take_down(self, problem: CallProblem, now: float, least: float = 0.0) -> bool:
+        """Give the address no calls for a while, twice as long after each failure in a row; True if it had calls."""
+        was_up = self.down_until is None
+        wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(self._failures, 20))
+        self._failures += 1
+        self._down_at = now
+        self.down_until = now + max(wait, least)
+        self.problem = problem
+        return was_up
+
+    def bring_back(self) -> None:
+        """Give the address calls again, one at a time if it has failed before."""
+        self.down_until = None
+        self.is_on_trial = self._failures > 0
+
+
+class Replicas:
+    """Shares the calls of a model out over its addresses."""
+
+    def __init__(
+        self, servers: Sequence[ReplicaServer], *, limit: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._replicas = [Replica(server, index, limit) for index, server in enumerate(servers)]
+        self._clock = clock
+        self._tried: dict[CallKey, set[int]] = {}
+        self._homes: dict[str, int] = {}
+        self._listed: dict[str, ListedModel] = {}
+        self._unusable: CallProblem | None = None
+        self._is_started = False
+        self._starting: asyncio.Task[None] | None = None
+        self._checks: set[asyncio.Task[None]] = set()
+        self._said: dict[int, float] = {}
+        self.say: Callable[[str], None] = lambda line: None
+        """Shows a line to the user."""
+
+    async def probe(self) -> CallProblem | None:
+        """Ask all servers which model they have; a problem if one cannot be used or differs, or if none answers.
+
+        A server that is out of reach is no problem while another one answers: it may come back during the run.
+        """
+        answers = await asyncio.gather(*(_checked(replica.server) for replica in self._replicas))
+        found = dict(zip((replica.address for replica in self._replicas), answers, strict=True))
+        return _refused(found) or _out_of_reach(found) or _different(found)
+
+    async def close(self) -> None:
+        """End the checks."""
+        tasks = [*self._checks, *([self._starting] if self._starting else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def answer(self, request: Request) -> Outcome:
+        """Make one call at one address; the problem says whether another address can take the call at once."""
+        if not self._is_started:
+            await self._start()
+        if self._unusable is not None:
+            return self._unusable
+        replica = self.choose(request.key)
+        sent_at = self._clock()
+        replica.in_flight += 1
+        try:
+            outcome = await replica.server.answer(request)
+        finally:
+            replica.in_flight -= 1
+        if isinstance(outcome, CallProblem) and outcome.kind == "passing":
+            return self._moved(request.key, replica, outcome, sent_at)
+        self._tried.pop(request.key, None)
+        if replica.note_answer(sent_at, self._clock()):
+            self._say_back(replica)
+        if isinstance(outcome, CallProblem) and outcome.kind == "fatal":
+            return _at(replica.address, outcome)
+        return outcome
+
+    def choose(self, key: CallKey) -> Replica:
+        """The address for a call: that of its conversation, or the least loaded one if that has much less to do."""
+        self._check_again()
+        conversation = conversation_of(key)
+        first = _first_choice(conversation, len(self._replicas))
+        home = self._homes.get(conversation, first)
+        candidates = self._candidates(key)
+
+        def distance(replica: Replica) -> int:
+            return (replica.index - home) % len(self._replicas)
+
+        preferred = min(candidates, key=distance)
+        least = min(candidates, key=lambda replica: (replica.in_flight, distance(replica)))
+        is_crowded = preferred.in_flight > least.in_flight + max(1, least.in_flight // 8)
+        chosen = least if is_crowded else preferred
+        self._remember(conversation, first, chosen.index)
+        return chosen
+
+    def _candidates(self, key: CallKey) -> list[Replica]:
+        """The addresses that a call may go to: those that work, have room and have not failed this call.
+
+        If no address works, the one that is due first is tried.
+        """
+        tried = self._tried.get(key, ())
+        up = [replica for replica in self._replicas if replica.down_until is None]
+        if not up:
+            return [min(self._replicas, key=lambda replica: replica.down_until or 0.0)]
+        fresh = [replica for replica in up if replica.index not in tried] or up
+        return [replica for replica in fresh if not replica.is_full] or fresh
+
+    def _remember(self, conversation: str, first: int, chosen: int) -> None:
+        """Keep the address of a conversation that is not at its first choice."""
+        if chosen == first:
+            self._homes.pop(conversation, None)
+            return
+        self._homes[conversation] = chosen
+        if len(self._homes) > _HOMES:
+            del self._homes[next(iter(self._homes))]
+
+    def _moved(self, key: CallKey, replica: Replica, problem: CallProblem, sent_at: float) -> CallProblem:
+        """The problem of a call that may pass, with whether the call can move to another address."""
+        now = self._clock()
+        if replica.note_problem(problem, sent_at, now):
+            self._say_down(replica)
+        tried = self._tried.setdefault(key, set())
+        tried.add(replica.index)
+        if any(other.down_until is None and other.index not in tried for other in self._replicas):
+            return replace(_at(replica.address, problem), may_move=True)
+        del self._tried[key]
+        return self._of_all(replica, problem, now)
+
+    def _of_all(self, replica: Replica, problem: CallProblem, now: float) -> CallProblem:
+        """The problem of a call that no address could answer; the call waits for the address that is due first."""
+        ups = [other for other in self._replicas if other.down_until is None]
+        if problem.retry_after is not None:
+            due = min(other.down_until or now for other in self._replicas)
+            problem = replace(problem, retry_after=max(0.0, due - now))
+        if ups:
+            return _at(replica.address, problem)
+        replica.problem = problem
+        why = {other.address: other.problem.reason if other.problem else "not checked" for other in self._replicas}
+        return replace(problem, detail=f"no address answers: {_named(why)}")
+
+    def _check_again(self) -> None:
+        """Begin to check the addresses whose wait is over."""
+        for replica in self._replicas:
+            if replica.down_until is not None and not replica.is_checking and self._clock() >= replica.down_until:
+                self._begin_check(replica)
+
+    def _begin_check(self, replica: Replica) -> asyncio.Task[None]:
+        replica.is_checking = True
+        task = asyncio.create_task(self._check(replica))
+        self._checks.add(task)
+        task.add_done_callback(self._checks.discard)
+        return task
+
+    async def _start(self) -> None:
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._first_checks())
+        await asyncio.shield(self._starting)
+
+    async def _first_checks(self) -> None:
+        """Check all addresses; an address that takes long joins later."""
+        tasks = [self._begin_check(replica) for replica in self._replicas]
+        _, pending = await asyncio.wait(tasks, timeout=_START)
+        while pending and all(replica.down_until is not None for replica in self._replicas):
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        refused = {replica.address: replica.problem for replica in self._replicas}
+        self._unusable = _refused(refused) or _different(self._listed)
+        self._is_started = True
+
+    async def _check(self, replica: Replica) -> None:
+        """Ask a server which model it has; it gets calls if it has the model of the others."""
+        try:
+            listed = await _checked(replica.server)
+        finally:
+            replica.is_checking = False
+        if self._is_started and isinstance(listed, ListedModel):
+            listed = _different({**self._listed, replica.address: listed}) or listed
+        if isinstance(listed, CallProblem):
+            wait = LONGEST_WAIT if listed.reason != _NO_CONNECTION else 0.0
+            replica.take_down(listed, self._clock(), wait)
+            self._say_down(replica)
+            return
+        if listed is not None:
+            self._listed[replica.address] = listed
+        replica.bring_back()
+        if self._is_started:
+            self._say_back(replica)
+
+    def _say_down(self, replica: Replica) -> None:
+        now = self._clock()
+        if now - self._said.get(replica.index, -inf) < _QUIET:
+            return
+        self._said[replica.index] = now
+        others = sum(other.down_until is None for other in self._replicas)
+        problem = replica.problem
+        why = f"{problem.reason}: {problem.detail}".removesuffix(": ") if problem else "not checked"
+        left = (
+            f"they go to {others} other address{'' if others == 1 else 'es'}" if others else "no other address answers"
+        )
+        self.say(f"{replica.address} gets no calls for now ({why}); {left}")
+
+    def _say_back(self, replica: Replica) -> None:
+        if replica.index in self._said:
+            del self._said[replica.index]
+            self.say(f"{replica.address} gets calls again")
+
+
+_NO_CONNECTION: Final = "no connection"
+
+
+def conversation_of(key: CallKey) -> str:
+    """What the calls that share the beginning of their messages have in common: a conversation, or a graded text."""
+    text = "" if isinstance(key, GenerateKey) else key.text
+    return f"{key.student}/{key.combination}/{key.generation}/{text}"
+
+
+def _first_choice(conversation: str, addresses: int) -> int:
+    """The address that a conversation prefers, as a number."""
+    return int.from_bytes(blake2b(conversation.encode(), digest_size=8).digest()) % addresses
+
+
+async def _checked(server: ReplicaServer) -> Listed:
+    try:
+        return await asyncio.wait_for(server.listed(), _LONGEST_CHECK)
+    except TimeoutError:
+        return CallProblem("fatal", _NO_CONNECTION, f"nothing came back in {_LONGEST_CHECK:g} s")
+
+
+def _refused(found: Mapping[str, Listed]) -> CallProblem | None:
+    """The problem of the first server that answers but cannot be used, with its address."""
+    for address, problem in found.items():
+        if isinstance(problem, CallProblem) and problem.kind == "fatal" and problem.reason != _NO_CONNECTION:
+            return _at(address, problem)
+    return None
+
+
+def _out_of_reach(found: Mapping[str, Listed]) -> CallProblem | None:
+    """The problem if no server answers."""
+    problems = [problem for problem in found.values() if isinstance(problem, CallProblem)]
+    if len(problems) < len(found):
+        return None
+    return CallProblem("fatal", _NO_CONNECTION, f"no address answers: {_named(dict.fromkeys(found, ''))}")
+
+
+def _different(found: Mapping[str, Listed]) -> CallProblem | None:
+    """The problem if servers list the same name with different weights or another context, with their addresses."""
+    models = {address: model for address, model in found.items() if isinstance(model, ListedModel)}
+    weights = {address: MASK.line(model.weights, longest=80) for address, model in models.items() if model.weights}
+    contexts = {address: f"{model.context} tokens" for address, model in models.items() if model.context is not None}
+    for said, values in (("the weights", weights), ("a context of", contexts)):
+        if len(set(values.values())) > 1:
+            usual = Counter(values.values()).most_common(1)[0][0]
+            reference = next(address for address, value in values.items() if value == usual)
+            others = ", ".join(f"{a} has {said} {value}" for a, value in values.items() if value != usual)
+            return CallProblem("fatal", "different models", f"{others}, and {reference} has {said} {usual}")
+    return None
+
+
+def _at(address: str, problem: CallProblem) -> CallProblem:
+    """A problem with the address of its server."""
+    if address in problem.detail:
+        return problem
+    return replace(problem, detail=f"{address}: {problem.detail}".removesuffix(": "))
+
+
+def _named(addresses: Mapping[str, str]) -> str:
+    """Addresses in one line, each with its reason."""
+    shown = [f"{address} ({why})" if why else address for address, why in list(addresses.items())[:_NAMED]]
+    left = len(addresses) - len(shown)
+    return ", ".join(shown) + (f" and {left} others" if left else "")
