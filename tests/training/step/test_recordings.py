@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from skillmix.experiment.train_step import LoraSettings
+from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured
 from skillmix.training.data.examples import Example
 from skillmix.training.data.micro_batches import pack
 from skillmix.training.recipe import TrainingRecipe
@@ -17,7 +18,7 @@ from skillmix.training.step import engine as engine_module
 from skillmix.training.step import inputs as inputs_module
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.inputs import device_inputs, exact_shape, host_inputs, padded_shape, tokens_multiple
-from skillmix.training.step.recordings import Recordings
+from skillmix.training.step.recordings import GraphRecorder, Recordings
 from tests.training.tiny import distance, example, gradients_of, random_step, tiny_model, weights_of
 
 pytestmark = pytest.mark.machine
@@ -29,7 +30,7 @@ class Rerunner:
     """Runs recorded work again instead of replaying a graph; like a graph, a recording does not run the work."""
 
     def __init__(self) -> None:
-        self.recorded = self.replayed = 0
+        self.recorded = self.replayed = self.forgotten = 0
 
     def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
         self.recorded += 1
@@ -42,6 +43,9 @@ class Rerunner:
 
     def running(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def forget(self) -> None:
+        self.forgotten += 1
 
 
 class Refuser(Rerunner):
@@ -230,3 +234,27 @@ def test_auto_compiles_where_all_trainings_together_save_time(
 
     assert bool(compiled) == is_compiled
     assert ("does not compile" in capsys.readouterr().err) != is_compiled
+
+
+def test_recordings_that_are_dropped_leave_their_memory_to_no_others() -> None:
+    recorder = Rerunner()
+    recordings = Recordings(recorder, Engine(tiny_model(), RECIPE).optimizer)
+
+    recordings.clear()
+
+    assert recorder.forgotten == 1
+
+
+def test_a_pass_that_cannot_be_recorded_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def capture(self: Any, work: Callable[[], None]) -> None:
+        raise NotCaptured("no reason")
+
+    monkeypatch.setattr(GraphPool, "capture", capture)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    recorder = GraphRecorder(torch.device("cuda"))
+
+    assert [recorder.record(lambda: None) for _ in range(3)] == [None, None, None]
+    assert capsys.readouterr().err.count("cannot be recorded as a CUDA graph, and stays slower: no reason") == 1

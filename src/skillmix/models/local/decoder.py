@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import shake_128
 from typing import Any, Final
@@ -11,8 +12,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from skillmix.errors import UserError
 from skillmix.models.local.gpu.captured_prompts import PromptInputs, PromptReader
 from skillmix.models.local.gpu.fusing import fuse
+from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured
 from skillmix.models.local.gpu.host_memory import Snapshots, Staging
 from skillmix.models.local.gpu.sample_kernel import RowSettings, RowState, accept_tokens
 from skillmix.models.local.kv_cache import CacheShape, SlotCache, mask_of
@@ -55,7 +58,7 @@ class Decoder:
         """Measures the capture of steps."""
         self._reader: PromptReader | None = None
         fuse(model)
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = GraphPool()
         self._staging = Staging(self.shape.device)
         self._snapshots = Snapshots(torch.cuda.Event, (self._count, self._is_active, self._written))
         if self.shape.has_kernel:
@@ -111,6 +114,7 @@ class Decoder:
         """Note log-probabilities from now on; slow, for tests."""
         self.chances = torch.zeros(len(self._rows), self.longest, device=self.shape.device)
         self._graphs.clear()
+        self._pool.renew()
         if self._reader is not None:
             self._reader.forget()
 
@@ -246,23 +250,35 @@ class Decoder:
 
     def _capture(self, work: Callable[[], None]) -> Any:
         before = [tensor.clone() for tensor in self._state()]
-        stream = torch.cuda.Stream()
+        stream = self._pool.stream
         stream.wait_stream(torch.cuda.current_stream())
-        graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):
             for _ in range(2):
                 work()
         torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
         # Graphs are replayed one after the other, so they can share the memory of their intermediate results.
-        # Other threads may allocate pinned memory or copy meanwhile: the next model is read ahead.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            work()
+        graph = captured_at_second_try(self._pool, work)
         for tensor, saved in zip(self._state(), before, strict=True):
             tensor.copy_(saved)
         return graph
 
     def _state(self) -> list[torch.Tensor]:
         return [self._token, self._position, self._count, self._written, self._is_active]
+
+
+def captured_at_second_try(pool: GraphPool, work: Callable[[], None]) -> Any:
+    """Capture some work; the first try may have been spoilt by another thread."""
+    with suppress(NotCaptured):
+        return pool.capture(work)
+    try:
+        return pool.capture(work)
+    except NotCaptured as error:
+        raise UserError(
+            f"The steps of this model cannot be captured as CUDA graphs: {error}",
+            hint="Serve it with vLLM and use openai:NAME@URL, or set SKILLMIX_DEVICE=cpu.",
+        ) from error
 
 
 def independent_copies(copies: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:

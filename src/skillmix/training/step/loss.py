@@ -31,7 +31,9 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         rows = max(1, chunk_logits // len(weight))
         chunk_losses = _chunk_function(hidden.is_cuda)
         for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):
-            losses[part], gradient = chunk_losses(hidden[part] @ weight.T, targets[part], shares[part])
+            # Copies, because the compiler would compile again for tensors that begin inside of others.
+            chunk = targets[part].clone(), shares[part].clone()
+            losses[part], gradient = chunk_losses(hidden[part] @ weight.T, *chunk)
             if hidden_gradient is not None:
                 torch.mm(gradient, weight, out=hidden_gradient[part])
             if weight_gradient is not None:

@@ -123,8 +123,8 @@ class Optimizer:
             trained.total.add_(gradient)
 
     def _trained_parameter(self, name: str, parameter: Any, low_halves: Mapping[str, torch.Tensor]) -> TrainedParameter:
-        local, start = local_part(parameter.data).view(-1), start_of(parameter)
-        low = low_halves[name].view(-1) if name in low_halves else None
+        local, start = _flat(local_part(parameter.data)), start_of(parameter)
+        low = _flat(low_halves[name]) if name in low_halves else None
         if low is not None and len(low) > len(local):
             low = low[start : start + len(local)].clone()
         state = DTYPES[self.precision.state]
@@ -141,6 +141,17 @@ class Optimizer:
             start=torch.tensor(start, dtype=torch.int32, device=local.device),
             is_decayed=parameter.ndim > 1,
         )
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers of a contiguous tensor as a vector in the same memory.
+
+    A view would do the same, but the compiler compiles again for views of matrices and of vectors.
+    """
+    if not tensor.is_contiguous():
+        raise ValueError("only a contiguous tensor can be seen as a vector")
+    flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return flat.set_(tensor.untyped_storage(), tensor.storage_offset(), (tensor.numel(),), (1,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch._functorch.config as functorch_config
@@ -14,6 +14,8 @@ from skillmix.training.step.attention import ATTENTION
 from skillmix.training.step.inputs import Inputs
 from skillmix.training.step.loss import linear_cross_entropy
 
+_MARK: Final = "is_compiled_by_skillmix"
+
 
 def compile_layers(layers: Any, *, is_lean: bool) -> None:
     """Compile the forward pass of the layers; they share their code, so one compilation serves all of them.
@@ -24,6 +26,13 @@ def compile_layers(layers: Any, *, is_lean: bool) -> None:
     functorch_config.ban_recompute_materialized_backward = not is_lean
     for layer in layers:
         layer.forward = _with_any_length(layer.forward, torch.compile(layer.forward))
+
+
+def release_layers(layers: Any) -> None:
+    """Let layers run as they are again; a compiled layer refers to itself, so its weights would stay in memory."""
+    for layer in layers:
+        if getattr(vars(layer).get("forward"), _MARK, False):
+            del layer.forward
 
 
 def set_recompute(layers: Any, *, is_on: bool) -> None:
@@ -53,6 +62,7 @@ def _with_any_length(forward: Callable[..., Any], compiled: Callable[..., Any]) 
             torch._dynamo.mark_dynamic(tensor, 0)
         return compiled(hidden, **arguments)
 
+    setattr(call, _MARK, True)
     return call
 
 
@@ -69,7 +79,8 @@ class PackedModel(nn.Module):  # type: ignore[misc]
         causal.config.use_cache = False
 
     def release(self) -> None:
-        """Restore the model's attention and cache, so that it can generate again."""
+        """Restore the model's attention, cache and layers, so that it can generate again."""
+        release_layers(self.layers)
         attention, self.causal.config.use_cache = self._before
         self.causal.set_attn_implementation(attention)
         self.model.eval()

@@ -4,7 +4,6 @@ A recorder records; `GraphRecorder` does so with CUDA graphs. `Recordings` decid
 comes again and again, on the same memory. The work runs unrecorded the first times, which compiles its kernels.
 """
 
-import gc
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
+from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured
+from skillmix.runs.progress.terminal import say
 from skillmix.training.step.optimizer import Optimizer
 
 _UNRECORDED: Final = 1
@@ -27,6 +28,10 @@ class Recorder(Protocol):
         """A replay of the work, which has not run yet; None if it cannot be recorded."""
         ...
 
+    def forget(self) -> None:
+        """Note that all recordings have been dropped."""
+        ...
+
     def running(self) -> Any:
         """A context in which all work runs, recorded or not."""
         ...
@@ -37,39 +42,34 @@ class GraphRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = GraphPool(self._stream)
+        self._has_warned = False
 
     def record(self, work: Work) -> Work | None:
         """Record a graph; None if memory runs out, or if an operation cannot be recorded."""
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        # A collection could free events or graphs, which a recording does not allow.
-        was_collecting = gc.isenabled()
-        gc.disable()
         try:
-            # Other threads may allocate pinned memory meanwhile.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                work()
-            finally:
-                graph.capture_end()
-        except RuntimeError:  # also torch.OutOfMemoryError
-            torch.cuda.synchronize()
+            replay: Work = self._pool.capture(work).replay
+        except (NotCaptured, torch.OutOfMemoryError) as error:
+            if not self._has_warned:
+                self._has_warned = True
+                say(f"a pass of this training cannot be recorded as a CUDA graph, and stays slower: {error}")
             return None
-        finally:
-            if was_collecting:
-                gc.enable()
-        replay: Work = graph.replay
         return replay
+
+    def forget(self) -> None:
+        """Use other memory from now on."""
+        self._pool.renew()
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run on the stream of the recordings, so that libraries allocate their workspaces before a recording."""
         outer = torch.cuda.current_stream()
         self._stream.wait_stream(outer)
-        with torch.cuda.stream(self._stream):
-            yield
-        outer.wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            outer.wait_stream(self._stream)
 
 
 class _Recording(NamedTuple):
@@ -108,6 +108,7 @@ class Recordings:
     def clear(self) -> None:
         """Release all recordings and their memory."""
         self._recordings.clear()
+        self._recorder.forget()
 
     def _record(self, key: Hashable, work: Work) -> None:
         before = set(self._optimizer.untouched)

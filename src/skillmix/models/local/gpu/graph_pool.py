@@ -1,0 +1,81 @@
+"""Capture device work as CUDA graphs, such that torch stays usable after a capture that failed.
+
+Torch does not notice the end of a capture that failed. Its allocator then refuses another capture in the same pool, and
+frees no memory any more: the next call of `empty_cache`, perhaps minutes later, ends with an internal error.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+
+
+class NotCaptured(Exception):
+    """Some work cannot be captured, or another thread has spoilt the capture."""
+
+
+class GraphPool:
+    """The memory of graphs that never run at the same time, and the stream on which they are captured."""
+
+    def __init__(self, stream: Any = None) -> None:
+        """Capture on a stream, by default on a new one."""
+        self._stream = stream
+        self._handle = torch.cuda.graph_pool_handle()
+        self._broken: list[Any] = []
+        """Graphs whose captures did not end; torch may still ask them which memory is theirs."""
+
+    @property
+    def stream(self) -> Any:
+        """The stream of the captures; work that runs there before has its workspaces ready."""
+        self._stream = self._stream or torch.cuda.Stream()
+        return self._stream
+
+    def renew(self) -> None:
+        """Use other memory from now on: torch refuses a pool whose graphs are all gone but not yet freed."""
+        self._handle = torch.cuda.graph_pool_handle()
+
+    def capture(self, work: Callable[[], None]) -> Any:
+        """Capture some work without running it; NotCaptured if that fails, OutOfMemoryError if memory runs out."""
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self.stream), _no_collection():
+            try:
+                # Other threads may allocate pinned memory or copy meanwhile: the next model or step is read ahead.
+                graph.capture_begin(pool=self._handle, capture_error_mode="thread_local")
+                _captured(work, graph)
+            except BaseException as error:
+                self._abandon(graph)
+                if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
+                    raise NotCaptured(str(error).partition("\n")[0]) from error
+                raise
+        return graph
+
+    def _abandon(self, graph: Any) -> None:
+        with suppress(RuntimeError, AttributeError):  # the capture has ended, or this torch has no such function
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._handle)
+            self._broken.append(graph)
+        self.renew()
+
+
+def _captured(work: Callable[[], None], graph: Any) -> None:
+    try:
+        work()
+    except BaseException:
+        with suppress(RuntimeError):  # the error of the work says more
+            graph.capture_end()
+        raise
+    graph.capture_end()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python from collecting garbage: that could free events or graphs, which a capture does not allow."""
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_collecting:
+            gc.enable()
