@@ -3,16 +3,18 @@
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skillmix.commands.shared_options import Commands, add_catalog_options, add_command, catalog_name
 from skillmix.commands.streams import print_json
+from skillmix.errors import UserError
 from skillmix.render.layout import wrapped
 
 if TYPE_CHECKING:
     from skillmix.catalog.catalog import Catalog, Setting, Side
     from skillmix.catalog.combinations import Combination, Purpose
-    from skillmix.catalog.novelty import Novelty, NoveltyInputs
+    from skillmix.catalog.novelty import MeasuredNovelty, Novelty, NoveltyInputs
 
 
 def add_parsers(commands: Commands) -> None:
@@ -26,7 +28,7 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--n", type=int, default=10, help="number of combinations (default 10)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--partition", help="a name, or random-skills:SEED, random-categories:SEED")
-    parser.add_argument("--exclude", default="", help='skills or exclude lists to leave out, "a; b"')
+    parser.add_argument("--exclude", default="", help='skills or exclude lists to leave out, "a; file:PATH"')
     parser.add_argument("--purpose", choices=("evaluation", "training"), default="evaluation")
     parser.add_argument(
         "--ladder", action="store_true", help="each combination adds one skill to the one drawn for k - 1"
@@ -38,6 +40,10 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--skill-frequency", type=float, help="largest share of sentences that show one skill")
     parser.add_argument("--topic-frequency", type=float, help="largest share of sentences on one topic")
     parser.add_argument("--sentences-per-token", type=float)
+    measured = parser.add_argument_group("with the shares that `skillmix frequency` measured")
+    measured.add_argument("--frequencies", type=Path, metavar="FILE.json", help="frequencies.json of a run")
+    measured.add_argument("--exclude", default="", help='skills or lists to leave out, "common; a; file:PATH"')
+    measured.add_argument("--unit", choices=("sentence", "passage"), default="sentence", help="where skills meet")
 
 
 def catalog(options: argparse.Namespace) -> int:
@@ -78,10 +84,41 @@ def novelty(options: argparse.Namespace) -> int:
     names = ("skill_frequency", "topic_frequency", "sentences_per_token")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     inputs = NoveltyInputs(**given)
+    if options.frequencies is not None:
+        if options.skill_frequency is not None:
+            raise UserError("--frequencies has the frequency of each skill.", hint="Leave out --skill-frequency.")
+        return _measured(options, inputs)
+    if options.exclude or options.unit != "sentence":
+        raise UserError("--exclude and --unit belong to --frequencies.", hint="Name a frequencies.json, too.")
     bound = novelty(options.k, options.tokens, inputs)
     if options.json:
         return print_json({**asdict(bound), "inputs": asdict(inputs), "assumptions": list(ASSUMPTIONS)})
     print(novelty_page(bound, inputs, ASSUMPTIONS))
+    return 0
+
+
+def _measured(options: argparse.Namespace, inputs: "NoveltyInputs") -> int:
+    """Print the bound with measured shares."""
+    from skillmix.catalog.novelty import MEASURED_ASSUMPTIONS, SENTENCE_ASSUMPTION, measured_novelty
+    from skillmix.frequency.result import load_result, upper_shares
+
+    result = load_result(options.frequencies)
+    exclude = [name.strip() for name in options.exclude.split(";") if name.strip()]
+    shares = upper_shares(result, exclude=exclude)
+    bound = measured_novelty(
+        options.k,
+        options.tokens,
+        list(shares.values()),
+        sentences_per_passage=result.sentences_per_passage,
+        unit=options.unit,
+        inputs=inputs,
+    )
+    assumptions = [*MEASURED_ASSUMPTIONS, *([SENTENCE_ASSUMPTION] if options.unit == "sentence" else [])]
+    if options.json:
+        used = {"topic_frequency": inputs.topic_frequency, "sentences_per_token": inputs.sentences_per_token}
+        used["sentences_per_passage"] = result.sentences_per_passage
+        return print_json({**asdict(bound), "inputs": used, "shares": shares, "assumptions": assumptions})
+    print(measured_page(bound, assumptions))
     return 0
 
 
@@ -146,10 +183,11 @@ class CombinationsWanted:
 def draw(wanted: CombinationsWanted) -> "list[Combination]":
     """Draw combinations from a catalog."""
     from skillmix.catalog.combinations import Draw, draw_combinations, draw_ladder, training_draw
+    from skillmix.catalog.exclude_files import with_listed_skills
     from skillmix.catalog.files import load_catalog
 
     catalog = load_catalog(wanted.catalog)
-    pools = catalog.pools(partition=wanted.partition, exclude=wanted.exclude)
+    pools = catalog.pools(partition=wanted.partition, exclude=with_listed_skills(wanted.exclude))
     spec = Draw(side=dict(pools)[wanted.setting], setting=wanted.setting, k=wanted.k, seed=wanted.seed)
     spec = training_draw(spec, pools) if wanted.purpose == "training" else spec
     return draw_ladder(spec, wanted.count) if wanted.ladder else draw_combinations(spec, wanted.count)
@@ -231,6 +269,32 @@ def novelty_page(bound: "Novelty", inputs: "NoveltyInputs", assumptions: Sequenc
             meaning,
             f"Inputs: skill frequency {inputs.skill_frequency:g}, topic frequency {inputs.topic_frequency:g}, "
             f"{bound.sentences:.3g} sentences.",
+            "Assumptions:",
+            *(f"- {assumption}" for assumption in assumptions),
+        ]
+    )
+    return wrapped(lines, indent=2)
+
+
+def measured_page(bound: "MeasuredNovelty", assumptions: Sequence[str]) -> str:
+    """The bound with measured shares, its meaning and its assumptions, for a terminal."""
+    from skillmix.render.numbers import expectation
+
+    skills = "1 skill" if bound.k == 1 else f"{bound.k} skills"
+    meaning = (
+        "A Full Marks ratio above it means texts that were not all in the corpus; above "
+        f"{expectation(bound.a_third_new_above)}, that more than a third were not."
+        if bound.mean_occurrences < 1
+        else "No ratio is above 1, so at this k the bound says nothing about new texts."
+    )
+    lines = "\n".join(
+        [
+            expectation(bound.mean_occurrences),
+            f"is the most often that a combination of {skills} and a topic can be expected in a {bound.unit} of a "
+            f"corpus of {bound.tokens:.3g} tokens, as the mean over all combinations of {bound.skills} skills.",
+            meaning,
+            f"The combination of the most common skills: {expectation(bound.most_occurrences)}.",
+            f"The corpus has {bound.units:.3g} {bound.unit}s.",
             "Assumptions:",
             *(f"- {assumption}" for assumption in assumptions),
         ]
