@@ -1,12 +1,20 @@
-"""Commands about a catalog: `catalog`, `combinations` and `novelty`."""
+"""Commands about a catalog: `catalog`, `combinations`, `novelty` and `frequency`."""
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from skillmix.commands.shared_options import Commands, add_catalog_options, add_command, catalog_name
+from skillmix.commands.shared_options import (
+    Commands,
+    above_zero,
+    add_catalog_options,
+    add_command,
+    catalog_name,
+    positive,
+)
 from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
 from skillmix.render.layout import wrapped
@@ -15,10 +23,11 @@ if TYPE_CHECKING:
     from skillmix.catalog.catalog import Catalog, Setting, Side
     from skillmix.catalog.combinations import Combination, Purpose
     from skillmix.catalog.novelty import MeasuredNovelty, Novelty, NoveltyInputs
+    from skillmix.frequencies.counting import Counted, FrequencyWanted
 
 
 def add_parsers(commands: Commands) -> None:
-    """Add the commands `catalog`, `combinations` and `novelty`."""
+    """Add the commands `catalog`, `combinations`, `novelty` and `frequency`."""
     add_catalog_options(add_command(commands, "catalog", catalog))
 
     parser = add_command(commands, "combinations", combinations)
@@ -44,6 +53,34 @@ def add_parsers(commands: Commands) -> None:
     measured.add_argument("--frequencies", type=Path, metavar="FILE.json", help="frequencies.json of a run")
     measured.add_argument("--exclude", default="", help='skills or lists to leave out, "common; a; file:PATH"')
     measured.add_argument("--unit", choices=("sentence", "passage"), default="sentence", help="where skills meet")
+    _add_frequency(commands)
+
+
+def _add_frequency(commands: Commands) -> None:
+    parser = add_command(commands, "frequency", frequency)
+    parser.add_argument("--catalog", default="paper", metavar="NAME", help="a shipped catalogue or a folder")
+    parser.add_argument(
+        "--corpus", type=Path, nargs="+", required=True, metavar="PATH", help="text, JSON Lines or Parquet; or folders"
+    )
+    parser.add_argument("--grader", required=True, metavar="SPEC", help="a model, or rules: to decide by code")
+    parser.add_argument("--n", type=positive, default=1000, help="number of passages (default 1000)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--words", type=positive, default=100, help="words of a passage (default 100)")
+    parser.add_argument("--field", default="text", metavar="KEY", help="where records keep their text, such as a.b")
+    parser.add_argument("--skills-per-call", type=positive, default=20, metavar="N", help="skills in a call (20)")
+    parser.add_argument("--threshold", type=above_zero, default=0.05, help="share of a common skill (default 0.05)")
+    parser.add_argument("--run", default="frequency", metavar="NAME", help="the run that keeps everything")
+    parser.add_argument("--exclude-list", type=Path, metavar="FILE", help="also write the exclude list here")
+    parser.add_argument("--readers", type=positive, metavar="N", help="processes that read the corpus")
+    asking = parser.add_argument_group("how a model is asked")
+    asking.add_argument("--prompt", type=Path, metavar="FILE", help="your own prompt")
+    asking.add_argument("--temperature", type=float)
+    asking.add_argument("--max-tokens", type=positive, metavar="N")
+    asking.add_argument("--concurrency", type=positive, metavar="N")
+    asking.add_argument("--key", metavar="NAME", help="the environment variable that holds the key of an address")
+    asking.add_argument("--max-usd", type=above_zero, metavar="X", help="the most that all calls of the run may cost")
+    asking.add_argument("--prices", type=Path, metavar="FILE", help="your own price file")
+    asking.add_argument("--dry-run", action="store_true", help="print calls, tokens and cost without calling a model")
 
 
 def catalog(options: argparse.Namespace) -> int:
@@ -100,7 +137,7 @@ def novelty(options: argparse.Namespace) -> int:
 def _measured(options: argparse.Namespace, inputs: "NoveltyInputs") -> int:
     """Print the bound with measured shares."""
     from skillmix.catalog.novelty import MEASURED_ASSUMPTIONS, SENTENCE_ASSUMPTION, measured_novelty
-    from skillmix.frequency.result import load_result, upper_shares
+    from skillmix.frequencies.frequency_file import load_result, upper_shares
 
     result = load_result(options.frequencies)
     exclude = [name.strip() for name in options.exclude.split(";") if name.strip()]
@@ -120,6 +157,79 @@ def _measured(options: argparse.Namespace, inputs: "NoveltyInputs") -> int:
         return print_json({**asdict(bound), "inputs": used, "shares": shares, "assumptions": assumptions})
     print(measured_page(bound, assumptions))
     return 0
+
+
+def frequency(options: argparse.Namespace) -> int:
+    """Count how common each skill of a catalogue is in a corpus; the same command again continues."""
+    from skillmix.frequencies.counting import count_skills, estimate_counting
+
+    wanted = _frequency_wanted(options)
+    if options.dry_run:
+        estimate = estimate_counting(wanted)
+        if options.json:
+            return print_json(estimate.as_json())
+        cost = "unknown" if estimate.cost_usd is None else f"{estimate.cost_usd:.2f}"
+        print(
+            f"{estimate.passages:,} passages, {estimate.calls:,} calls, about {estimate.input_tokens:,} tokens in and "
+            f"{estimate.output_tokens:,} out, {cost} US dollars"
+        )
+        return 0
+    counted = count_skills(wanted)
+    return _show_frequencies(counted, as_json=options.json)
+
+
+def _frequency_wanted(options: argparse.Namespace) -> "FrequencyWanted":
+    from skillmix.frequencies.counting import FrequencyWanted
+
+    names = ("temperature", "max_tokens", "concurrency", "key")
+    grader: dict[str, Any] = {"model": options.grader}
+    grader |= {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    return FrequencyWanted(
+        corpus=tuple(options.corpus),
+        grader=grader,
+        catalog=options.catalog,
+        n=options.n,
+        seed=options.seed,
+        words=options.words,
+        text_field=options.field,
+        skills_per_call=options.skills_per_call,
+        threshold=options.threshold,
+        run=options.run,
+        list_file=options.exclude_list,
+        prompt=options.prompt,
+        prices=options.prices,
+        max_usd=options.max_usd,
+        readers=options.readers,
+    )
+
+
+def _show_frequencies(counted: "Counted", *, as_json: bool) -> int:
+    from skillmix.frequencies.frequency_file import LIST_FILE, result_lines, result_table
+    from skillmix.runs.progress.stopping import signal_of
+
+    for key, problem in list(counted.failed.items())[:1]:
+        print(f"failed: {len(counted.failed)} calls, such as {key}: {problem.reason}", file=sys.stderr)
+    stopped = counted.counts.stopped
+    number = signal_of(stopped)
+    if number is not None:
+        print(f"interrupted; all answers are in {counted.run.path}: run the same command to go on", file=sys.stderr)
+        return 128 + number
+    if stopped is not None:
+        print(f"stopped: {stopped.value}; raise it and run again to go on", file=sys.stderr)
+    result = counted.result
+    if as_json:
+        print_json(result.as_json())
+    else:
+        print(result_table(result) + "\n")
+        for line in result_lines(result):
+            print(wrapped(line))
+    sys.stdout.flush()
+    for reason, count in result.corpus["skipped"].items():
+        print(f"corpus: {count:,} {reason}", file=sys.stderr)
+    if result.unknown:
+        print(f"unknown: {result.unknown:,} answers are missing or cannot be read", file=sys.stderr)
+    print(f"exclude list: exclude: [file:{counted.run.path / LIST_FILE}]", file=sys.stderr)
+    return 0 if counted.is_complete else 1
 
 
 @dataclass(frozen=True, slots=True)

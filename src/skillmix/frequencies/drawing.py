@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from skillmix.errors import UserError
-from skillmix.frequency.documents import ReadCounts, check_files, corpus_files, documents_of, files_error
-from skillmix.frequency.passages import FEWEST_WORDS, PassageSample, SampledPassage, Sampler, merged
+from skillmix.frequencies.documents import ReadCounts, check_files, corpus_files, documents_of, files_error
+from skillmix.frequencies.passages import FEWEST_WORDS, PassageSample, PassageSampler, SampledPassage, merged
 from skillmix.hashing import short_id
 from skillmix.runs.folder_replacement import write_whole
 
@@ -87,7 +87,7 @@ def draw(wanted: DrawWanted) -> DrawnSample:
 
 
 def _read(files: Sequence[Path], wanted: DrawWanted) -> tuple[PassageSample, ReadCounts]:
-    sampler = Sampler(wanted.n, wanted.seed)
+    sampler = PassageSampler(wanted.n, wanted.seed)
     counts = ReadCounts()
     try:
         sampler.add_documents(documents_of(files, text_field=wanted.text_field, counts=counts), words=wanted.words)

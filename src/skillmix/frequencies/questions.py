@@ -12,12 +12,12 @@ from typing import Final
 
 from skillmix.calls import CallProblem, Decoding, GradeKey, Message, Outcome, Reply, Request, Subject, seed_for
 from skillmix.catalog.catalog import Catalog
-from skillmix.catalog.combinations import Combination, combination_of
+from skillmix.catalog.combinations import Combination, combination_id
 from skillmix.checkers.passage import passage_of
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import GraderSettings
-from skillmix.frequency.passages import SampledPassage
+from skillmix.frequencies.passages import SampledPassage
 from skillmix.grading.reader import SkillPoints, read_skill_points
 from skillmix.hashing import ranked
 from skillmix.prompts.passage_prompt import PassagePrompt
@@ -67,7 +67,11 @@ class Questions:
         """The skills of each call about a passage, in chunks of equal size as far as possible."""
         order = ranked(list(self.skills), "frequency", passage.id)
         number = self._chunks_of_a_passage
-        return [combination_of(order[start::number], _TOPIC) for start in range(number)]
+        # Not `combination_of`: its order of skills is the same for all passages.
+        return [
+            Combination(combination_id(skills, _TOPIC), skills, _TOPIC)
+            for skills in (tuple(order[start::number]) for start in range(number))
+        ]
 
     def all_chunks(self) -> Iterator[Combination]:
         """The skills of every call."""

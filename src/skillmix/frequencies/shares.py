@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import NormalDist
 
-from skillmix.frequency.passages import SampledPassage
+from skillmix.frequencies.passages import SampledPassage
 from skillmix.scores.statistics.intervals import CONFIDENCE, Interval, wilson_interval
 from skillmix.scores.statistics.student_t import t_quantile
 

@@ -14,7 +14,7 @@ from heapq import heappush, heapreplace
 from typing import Final
 
 from skillmix.calls import clean_text, text_id
-from skillmix.frequency.documents import CorpusDocument
+from skillmix.frequencies.documents import CorpusDocument
 from skillmix.grading.sentences import sentence_spans
 
 _CHARACTERS_PER_WORD: Final = 8
@@ -140,7 +140,7 @@ class PassageSample:
         return tuple(passage.id for passage in self.passages)
 
 
-class Sampler:
+class PassageSampler:
     """Keeps the passages with the lowest ranks."""
 
     def __init__(self, n: int, seed: int) -> None:
@@ -183,7 +183,7 @@ class Sampler:
 
 def merged(samples: Iterable[PassageSample], *, n: int, seed: int) -> PassageSample:
     """The sample of several parts of a corpus, each sampled with the same n and seed by a reader of its own."""
-    sampler = Sampler(n, seed)
+    sampler = PassageSampler(n, seed)
     total = 0
     for sample in samples:
         total += sample.total

@@ -10,7 +10,7 @@ from skillmix.catalog.exclude_files import with_listed_skills
 from skillmix.catalog.names import fold_name
 from skillmix.catalog.yaml import read_text
 from skillmix.errors import UserError
-from skillmix.frequency.shares import SkillShare
+from skillmix.frequencies.shares import SkillShare
 from skillmix.render.markdown import markdown_table
 from skillmix.render.nearest import name_hint
 from skillmix.runs.folder_replacement import write_whole

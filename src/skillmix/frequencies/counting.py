@@ -17,23 +17,23 @@ from skillmix.checkers.registry import checker_of
 from skillmix.errors import Interrupted, UserError
 from skillmix.experiment.costs import load_prices, usual_tokens_in
 from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
-from skillmix.frequency.drawing import WORDS, DrawnSample, DrawWanted, SampleFiles, draw
-from skillmix.frequency.questions import GRADER, Questions, with_code
-from skillmix.frequency.result import FrequencyResult, require_own_list
-from skillmix.frequency.shares import skill_shares
+from skillmix.frequencies.documents import check_files, corpus_files
+from skillmix.frequencies.drawing import WORDS, DrawnSample, DrawWanted, SampleFiles, draw
+from skillmix.frequencies.frequency_file import FrequencyResult, require_own_list
+from skillmix.frequencies.questions import GRADER, Questions, with_code
+from skillmix.frequencies.shares import skill_shares
 from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.passage_prompt import PassagePrompt, load_passage_prompt
 from skillmix.prompts.rubric import Phrases
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext, serve
-from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.progress.progress import RunProgress, watched
 from skillmix.runs.progress.stopping import signal_of
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.rules_grader import require_checkers
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.scheduler import CallCounts
-from skillmix.steps.before_run import prices_by_model
+from skillmix.steps.before_run import prices_by_model, probe_settings
 from skillmix.steps.calls import counts_line
 
 STEP: Final = "frequency"
@@ -110,13 +110,23 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
     run = new_run(wanted.run)
     document = plan.document(run)
     run.require_same_import(document)
+    check_files(corpus_files(wanted.corpus), text_field=wanted.text_field)
+    prices = prices_by_model(plan.experiment, load_prices(wanted.prices)) if plan.asked else {}
+    if plan.asked:
+        asyncio.run(probe_settings({f"grader:{GRADER}": plan.settings}))
     counts = CallCounts()
     with run.write() if plan.asked else run.locked() as journal:
         run.begin_import(document)
         drawn = SampleFiles(run.path).drawn(wanted.draw)
         questions = plan.questions(drawn)
         if journal is not None:
-            _make_calls(plan, questions, run, journal, counts)
+            limits = plan.experiment.budget
+            spent = journal.spent()
+            budget = LimitedBudget(prices, spent=spent, max_calls=limits.max_calls, max_usd=limits.max_usd)
+            journal.add_combinations(questions.all_chunks())
+            with RunProgress([Work(STEP, f"calls: {plan.settings.asked}", questions.count)]) as progress:
+                context = StepContext(plan.experiment, plan.catalog, run, journal, budget, progress)
+                _make_calls(questions, context, counts)
         run.note_invocation({"command": "frequency", "called": counts.called})
     answers: dict[str, dict[str, bool | None]] = {}
     if plan.asked:
@@ -256,21 +266,14 @@ def _plan(wanted: FrequencyWanted) -> _Plan:
     return plan
 
 
-def _make_calls(plan: _Plan, questions: Questions, run: Run, journal: JournalWriter, counts: CallCounts) -> None:
-    prices = prices_by_model(plan.experiment, load_prices(plan.wanted.prices))
-    limits = plan.experiment.budget
-    budget = LimitedBudget(prices, spent=journal.spent(), max_calls=limits.max_calls, max_usd=limits.max_usd)
-    journal.add_combinations(questions.all_chunks())
-    work = [Work(STEP, f"calls: {plan.settings.asked}", questions.count)]
-    with RunProgress(work) as progress:
-        context = StepContext(plan.experiment, plan.catalog, run, journal, budget, progress)
-        try:
-            asyncio.run(_serve(plan.settings, questions, context, counts))
-        except asyncio.CancelledError:
-            raise Interrupted(signal_of(counts.stopped) or SIGINT) from None
-        progress.end(STEP, counts_line(STEP, counts))
+def _make_calls(questions: Questions, context: StepContext, counts: CallCounts) -> None:
+    try:
+        asyncio.run(_serve(questions, context, counts))
+    except asyncio.CancelledError:
+        raise Interrupted(signal_of(counts.stopped) or SIGINT) from None
+    context.progress.end(STEP, counts_line(STEP, counts))
 
 
-async def _serve(settings: GraderSettings, questions: Questions, context: StepContext, counts: CallCounts) -> None:
+async def _serve(questions: Questions, context: StepContext, counts: CallCounts) -> None:
     async with watched(context.progress, STEP, counts):
-        await serve({f"grader:{GRADER}": settings}, questions.tasks(), questions.follow, context, counts)
+        await serve({f"grader:{GRADER}": questions.grader}, questions.tasks(), questions.follow, context, counts)
