@@ -1,6 +1,7 @@
 """Asking about passages: every skill once, in an order of each passage's own; a missing row is unknown."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -146,7 +147,7 @@ def test_code_decides_the_skills_that_have_a_checker() -> None:
     assert shown == {"simile": True, "tag question": False}
 
 
-def test_a_prompt_of_ones_own_is_checked_as_a_whole(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_prompt_of_ones_own_is_checked_as_a_whole(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
     file.write_text("Which {skils} are in {passage}?", encoding="utf-8")
 

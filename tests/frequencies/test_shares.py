@@ -1,6 +1,7 @@
 """Shares with intervals and bounds: unknown is not zero, and the intervals hold the truth."""
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ def passages(count: int, *, per_document: int = 1, occurrences: int = 1) -> list
     return [SampledPassage(f"p{n}", f"Text {n}.", f"file:{n // per_document}", occurrences) for n in range(count)]
 
 
-def share_of(answers: list[bool | None], *, threshold: float = 0.05, per_document: int = 1) -> SkillShare:
+def share_of(answers: Sequence[bool | None], *, threshold: float = 0.05, per_document: int = 1) -> SkillShare:
     sample = passages(len(answers), per_document=per_document)
     by_id = {p.id: {"pun": answer} for p, answer in zip(sample, answers, strict=True)}
     (found,) = skill_shares(["pun"], sample, by_id, threshold=threshold)

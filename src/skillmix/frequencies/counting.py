@@ -114,10 +114,12 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
     prices = prices_by_model(plan.experiment, load_prices(wanted.prices)) if plan.asked else {}
     if plan.asked:
         asyncio.run(probe_settings({f"grader:{GRADER}": plan.settings}))
+    files = SampleFiles(run.path)
+    drawn = files.drawn(wanted.draw)
     counts = CallCounts()
     with run.write() if plan.asked else run.locked() as journal:
         run.begin_import(document)
-        drawn = SampleFiles(run.path).drawn(wanted.draw)
+        files.store(drawn, wanted.draw)
         questions = plan.questions(drawn)
         if journal is not None:
             limits = plan.experiment.budget

@@ -237,7 +237,7 @@ def _parquet_column(table: Any, text_field: str) -> str:
 
 def _unpacked(file: Path) -> io.BufferedReader:
     if file.suffix.lower() == ".gz":
-        return io.BufferedReader(gzip.open(file, "rb"))  # type: ignore[arg-type]  # a GzipFile reads as a raw stream
+        return io.BufferedReader(gzip.open(file, "rb"))
     return file.open("rb")
 
 

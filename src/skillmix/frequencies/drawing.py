@@ -111,31 +111,27 @@ class SampleFiles:
         self._facts = folder / "sample.json"
 
     def drawn(self, wanted: DrawWanted) -> DrawnSample:
-        """The stored sample if it is large enough and the files are the same; otherwise a new one, which is stored."""
+        """The stored sample if it is large enough and the files are the same, else a new one; nothing is written."""
         stored = self._stored()
-        state = _state_of(wanted)
-        if stored is not None and stored[1].get("state") == state and stored[1].get("n", 0) >= wanted.n:
-            return _first(stored[0], wanted.n)
-        new = draw(wanted)
         if stored is None:
-            self._store(new, wanted, state)
-            return new
-        return self._continued(stored[0], new, wanted, state)
-
-    def _continued(self, old: DrawnSample, new: DrawnSample, wanted: DrawWanted, state: str) -> DrawnSample:
-        """The new sample, after a check that it is of the same corpus; a smaller one does not replace a larger one."""
-        shared = min(len(old.sample.ids), len(new.sample.ids))
-        is_same = old.sample.ids[:shared] == new.sample.ids[:shared] and old.sample.total == new.sample.total
-        if not is_same:
+            return draw(wanted)
+        old, facts = stored
+        if facts.get("state") == _state_of(wanted) and facts.get("n", 0) >= wanted.n:
+            return _first(old, wanted.n)
+        new = draw(wanted)
+        shared = min(len(old.passages), len(new.passages))
+        if old.sample.ids[:shared] != new.sample.ids[:shared] or old.sample.total != new.sample.total:
             raise UserError(
                 f"The run in {self._facts.parent} has a sample of another corpus, seed or length of passages.",
                 hint="Set them back, or give the new corpus a run of its own with --run.",
             )
-        if len(new.passages) > len(old.passages):
-            self._store(new, wanted, state)
         return new if len(new.passages) > len(old.passages) else _first(old, wanted.n)
 
-    def _store(self, drawn: DrawnSample, wanted: DrawWanted, state: str) -> None:
+    def store(self, drawn: DrawnSample, wanted: DrawWanted) -> None:
+        """Store a sample, unless the stored one is as large; the caller holds the run's lock."""
+        stored = self._stored()
+        if stored is not None and len(stored[0].passages) >= len(drawn.passages):
+            return
         lines = [json.dumps(asdict(passage), ensure_ascii=False) for passage in drawn.passages]
         facts = {
             "n": wanted.n,
@@ -147,7 +143,7 @@ class SampleFiles:
             "passages": drawn.sample.total,
             "skipped": drawn.skipped,
             "hash": _hash_of(drawn.sample),
-            "state": state,
+            "state": _state_of(wanted),
         }
         self._facts.unlink(missing_ok=True)
         write_whole(self._passages, "\n".join(lines) + "\n")
