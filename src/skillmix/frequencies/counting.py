@@ -137,7 +137,8 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
     if plan.settings.has_code:
         answers = with_code(answers, drawn.passages, plan.skills)
     result = plan.result(drawn, answers)
-    result.store(run.path, list_file=wanted.list_file)
+    if signal_of(counts.stopped) is None:  # an interrupted count has a result when it has gone on
+        result.store(run.path, list_file=wanted.list_file)
     return Counted(run, result, counts)
 
 
