@@ -32,8 +32,7 @@ def test_equal_shares_of_sentences_give_the_bound_of_the_paper() -> None:
 def test_the_bound_of_passages_is_the_larger_one() -> None:
     """A sentence that shows all skills is in a passage that does."""
     by_sentence, by_passage = (
-        measured_novelty(3, 1e9, SHARES, sentences_per_passage=5, unit=unit)  # type: ignore[arg-type]
-        for unit in ("sentence", "passage")
+        measured_novelty(3, 1e9, SHARES, sentences_per_passage=5, unit=unit) for unit in ("sentence", "passage")
     )
 
     assert by_passage.mean_occurrences > by_sentence.mean_occurrences
