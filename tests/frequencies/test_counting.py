@@ -31,11 +31,11 @@ FILES = ("frequencies.json", "exclude.yaml", "passages.jsonl", "sample.json", "e
 
 @pytest.fixture
 def made(in_folder: Path) -> dict[str, float]:
-    """A catalogue, a corpus of 600 texts in two files, and the true shares."""
-    texts, truth = made_texts(SHARES, size=600)
+    """A catalogue, a corpus of 400 texts in two files, and the true shares."""
+    texts, truth = made_texts(SHARES, size=400)
     write_catalog(in_folder / "made", list(SHARES))
-    write_jsonl(in_folder / "corpus/a.jsonl", texts[:250])
-    write_jsonl(in_folder / "corpus/b.jsonl.gz", texts[250:])
+    write_jsonl(in_folder / "corpus/a.jsonl", texts[:150])
+    write_jsonl(in_folder / "corpus/b.jsonl.gz", texts[150:])
     return truth
 
 
@@ -54,8 +54,8 @@ def wanted(**changes: object) -> FrequencyWanted:
 def test_known_shares_of_a_made_corpus_are_recovered_within_their_intervals(made: dict[str, float]) -> None:
     held = []
     for seed in range(5):
-        result = count_skills(wanted(seed=seed, run=f"seed-{seed}", n=200)).result
-        assert result.passages == 200 and result.corpus["passages"] == 600
+        result = count_skills(wanted(seed=seed, run=f"seed-{seed}", n=150)).result
+        assert result.passages == 150 and result.corpus["passages"] == 400
         assert result.unknown == 0
         held += [one.low <= made[one.skill] <= one.high for one in result.skills if one.low is not None and one.high]
         exact = {one.skill: one.share for one in result.skills}
@@ -68,7 +68,7 @@ def test_known_shares_of_a_made_corpus_are_recovered_within_their_intervals(made
 def test_a_sample_of_the_whole_corpus_counts_it_exactly(made: dict[str, float]) -> None:
     result = count_skills(wanted(n=5000)).result
 
-    assert result.passages == 600
+    assert result.passages == 400
     assert {one.skill: one.share for one in result.skills} == pytest.approx(made)
 
 
@@ -209,7 +209,7 @@ log = open(sys.argv[1], "a", encoding="utf-8", buffering=1)
 async def slow(self, requests):
     async for request in requests:
         log.write(f"{request.key}\\n")
-        await asyncio.sleep(0.003)
+        await asyncio.sleep(float(sys.argv[3]))
         yield request, self.answer(request)
 
 ScriptedModel.serve = slow
@@ -217,11 +217,13 @@ count_skills(wanted(n=100, grader={"model": "scripted:grader?noise=0.1&unreadabl
 """
 
 
-def child(log: str, run: str) -> "subprocess.Popen[bytes]":
+def child(log: str, run: str, *, seconds: float = 0) -> "subprocess.Popen[bytes]":
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
     quiet = subprocess.DEVNULL
-    return subprocess.Popen([sys.executable, "-c", CHILD, log, run], env=environment, stdout=quiet, stderr=quiet)
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, log, run, str(seconds)], env=environment, stdout=quiet, stderr=quiet
+    )
 
 
 def journaled(run: str) -> set[str]:
@@ -230,10 +232,10 @@ def journaled(run: str) -> set[str]:
 
 
 def test_a_killed_count_goes_on_and_writes_the_same_files_to_the_byte(made: dict[str, float], in_folder: Path) -> None:
-    first = child("first.log", "killed")
+    first = child("first.log", "killed", seconds=0.02)
     deadline = time.monotonic() + 60
     log = in_folder / "first.log"
-    while not log.exists() or len(log.read_text(encoding="utf-8").splitlines()) < 120:
+    while not log.exists() or len(log.read_text(encoding="utf-8").splitlines()) < 60:
         assert time.monotonic() < deadline and first.poll() is None
         time.sleep(0.01)
     first.send_signal(signal.SIGKILL)
@@ -321,14 +323,14 @@ def experiment(**changes: object) -> dict[str, object]:
 def test_an_experiment_leaves_out_the_counted_skills_and_notices_another_list(
     made: dict[str, float], in_folder: Path
 ) -> None:
-    common = set(count_skills(wanted(n=600)).result.common)
+    common = set(count_skills(wanted(n=400)).result.common)
     ran = run_checked(experiment_of(experiment(), source="test", checks_outside=True)).run
 
     drawn = {skill for cell in ran.cells for combination in cell.combinations for skill in combination.skills}
     assert drawn and not drawn & common
     assert set(ran.experiment.exclude) == common  # the run keeps the names, not the path
 
-    count_skills(wanted(n=600, threshold=0.2, run="other"))
+    count_skills(wanted(n=400, threshold=0.2, run="other"))
     changed = experiment(exclude=["file:runs/other/exclude.yaml"])
     with pytest.raises(UserError, match="exists with another exclude"):
         run_checked(experiment_of(changed, source="test"))

@@ -1,11 +1,14 @@
 """Cutting and drawing passages: the sample depends on the texts alone."""
 
+import io
 import random
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from skillmix.frequencies.documents import paragraphs_of
 from skillmix.frequencies.drawing import DrawWanted, draw
 from skillmix.frequencies.passages import PassageSample, PassageSampler, merged, passages_of
 from tests.frequencies.corpora import passage, write_jsonl
@@ -135,3 +138,17 @@ def test_several_readers_draw_the_same_sample(tmp_path: Path) -> None:
     one, two = (draw(DrawWanted((tmp_path,), n=20, words=20, readers=readers)) for readers in (1, 2))
 
     assert one == two
+
+
+@pytest.mark.parametrize("sign", ["word ", "A", "! ", "a. ", "\n", "... "])
+def test_cutting_takes_time_linear_in_the_length_of_the_text(sign: str) -> None:
+    def seconds(size: int) -> float:
+        text = sign * (size // len(sign))
+        started = time.process_time()
+        for _ in passages_of(paragraphs_of(io.StringIO(text)), words=100):
+            pass
+        return time.process_time() - started
+
+    seconds(1000)
+    small, large = seconds(50_000), seconds(400_000)
+    assert large < 40 * max(small, 0.005)  # 8 times the text; quadratic time would be 64 times as long

@@ -103,14 +103,18 @@ def _pieces(paragraph: str, words: int) -> Iterator[str]:
 
 
 def _cut(sentence: str, words: int) -> Iterator[str]:
+    """Pieces of the length of a passage, cut between words where that is possible."""
     longest = words * _CHARACTERS_PER_WORD
     piece: list[str] = []
+    length = 0
     for word in sentence.split():
         for start in range(0, len(word), longest):
-            piece.append(word[start : start + longest])
-            if _size(" ".join(piece)) >= words:
+            part = word[start : start + longest]
+            piece.append(part)
+            length += len(part) + 1
+            if len(piece) >= words or length > longest:
                 yield " ".join(piece)
-                piece = []
+                piece, length = [], 0
     if piece:
         yield " ".join(piece)
 

@@ -7,7 +7,6 @@ that corpus. An answer that cannot be read is unknown: it is left out of the sha
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from statistics import NormalDist
 
 from skillmix.frequencies.passages import SampledPassage
@@ -106,13 +105,3 @@ def _for_documents(known: Sequence[tuple[SampledPassage, bool]], share: float) -
     narrower = (NormalDist().inv_cdf(quantile) / t_quantile(quantile, documents - 1)) ** 2
     effective = share * (1 - share) / variance * narrower if 0 < share < 1 and variance > 0 else documents
     return wilson_interval(share, max(1, round(min(effective, len(known)))))
-
-
-def passages_needed(share: float, half_width: float) -> int:
-    """The number of passages whose 95 % interval reaches about `half_width` to either side of a share.
-
-    >>> passages_needed(0.05, 0.01)
-    1825
-    """
-    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    return round((z * sqrt(share * (1 - share)) / half_width) ** 2)
