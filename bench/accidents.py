@@ -1,8 +1,8 @@
 """How often each checker fires in ordinary prose: `python bench/accidents.py FOLDER [FOLDER …]`.
 
-Each folder holds plain text, a paragraph a line. Windows of 1 to 4 sentences that follow each other are taken at even
-distances; the table gives the share of windows in which a skill is found though nobody meant to show it, worst first.
-Below it: how many single sentences of 5 to 40 words make sense in the eyes of the code.
+Each folder holds a corpus; `bench/public_corpora.py` makes two. Windows of 1 to 4 sentences that follow each other are
+taken at even distances; the table gives the share of windows in which a skill is found though nobody meant to show it,
+worst first. Below it: how many single sentences of 5 to 40 words make sense in the eyes of the code.
 """
 
 import sys
@@ -12,6 +12,7 @@ from pathlib import Path
 from skillmix.checkers.passage import Passage, passage_of
 from skillmix.checkers.registry import CHECKERS
 from skillmix.checkers.sense import sense_problem
+from skillmix.frequencies.documents import ReadCounts, corpus_files, documents_of
 
 SIZES = (1, 2, 3, 4)
 WINDOWS = 5000  # of each size in each folder
@@ -41,9 +42,8 @@ def main(folders: list[Path]) -> None:
 
 
 def _paragraphs(folder: Path) -> Iterator[Passage]:
-    for path in sorted(folder.glob("*.txt")):
-        for line in path.read_text("utf-8").splitlines():
-            yield passage_of(line)
+    for document in documents_of(corpus_files([folder]), text_field="text", counts=ReadCounts()):
+        yield from map(passage_of, document.paragraphs)
 
 
 def _windows(paragraphs: list[Passage], size: int) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from skillmix.catalog.catalog import SETTINGS, Catalog, Setting
 from skillmix.catalog.combinations import Combination, Draw, draw_combinations
+from skillmix.catalog.exclude_files import with_listed_skills
 from skillmix.checkers.judge import Verdict
 from skillmix.datasets.build import WrittenDataset
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
@@ -17,6 +18,8 @@ from skillmix.errors import UserError
 from skillmix.experiment.data_settings import ShownMode
 from skillmix.experiment.experiment import experiment_of, load_experiment
 from skillmix.experiment.recipes import plain_recipe, recipe_named
+from skillmix.frequencies.counting import FrequencyWanted, count_skills
+from skillmix.frequencies.frequency_file import FrequencyResult
 from skillmix.grading.answers import plain_answer
 from skillmix.grading.points import FULL_MARKS, METRICS, decide_points, text_score
 from skillmix.grading.reader import Reading, read_grades
@@ -133,7 +136,7 @@ def draw(
     exclude: Sequence[str] = (),
 ) -> list[Combination]:
     """Draw n combinations of k skills and a topic; the same arguments give the same combinations on every machine."""
-    pool = catalog.pool(setting, partition=partition, exclude=exclude)
+    pool = catalog.pool(setting, partition=partition, exclude=with_listed_skills(exclude))
     return draw_combinations(Draw(pool, setting, k, seed), n)
 
 
@@ -279,6 +282,44 @@ def train(
     document = {"name": name, "catalog": catalog, "students": {"base": {"model": base}}, "steps": [step]}
     checked = experiment_of(document, source="skillmix.train")
     return _outside_loops(lambda: run_checked(checked)).trained["train"]
+
+
+def frequency(
+    *,
+    corpus: str | Path | Sequence[str | Path],
+    grader: str | Mapping[str, object],
+    catalog: str = "paper",
+    n: int = 1000,
+    seed: int = 0,
+    words: int = 100,
+    field: str = "text",
+    skills_per_call: int = 20,
+    threshold: float = 0.05,
+    name: str = "frequency",
+    exclude_list: str | Path | None = None,
+    max_usd: float | None = None,
+) -> FrequencyResult:
+    """Count how common each skill of a catalogue is in a corpus; the same call again makes only the missing calls.
+
+    `corpus` is a file or a folder of text, JSON Lines or Parquet, or a list of them. The grader is a spec, or a mapping
+    with the keys of an experiment file; `rules:` decides by code. The run `name` keeps the sample and the calls.
+    """
+    sources = [corpus] if isinstance(corpus, str | Path) else list(corpus)
+    wanted = FrequencyWanted(
+        corpus=tuple(map(Path, sources)),
+        grader=_model(grader),
+        catalog=catalog,
+        n=n,
+        seed=seed,
+        words=words,
+        text_field=field,
+        skills_per_call=skills_per_call,
+        threshold=threshold,
+        run=name,
+        list_file=None if exclude_list is None else Path(exclude_list),
+        max_usd=max_usd,
+    )
+    return _outside_loops(lambda: count_skills(wanted)).result
 
 
 def _model(model: str | Mapping[str, object]) -> dict[str, object]:

@@ -1,7 +1,10 @@
 """Bound how often a combination of skills and a topic occurs in a training corpus (arXiv 2310.17567)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from heapq import nlargest
+from math import prod
+from typing import Final, Literal
 
 from skillmix.errors import UserError
 
@@ -49,6 +52,19 @@ def novelty(k: int, tokens: float, inputs: NoveltyInputs | None = None) -> Novel
     0.11
     """
     inputs = inputs or NoveltyInputs()
+    _check(k, tokens, inputs)
+    sentences = tokens * inputs.sentences_per_token
+    expected = inputs.skill_frequency**k * inputs.topic_frequency * sentences
+    return Novelty(
+        k=k,
+        tokens=tokens,
+        sentences=sentences,
+        expected_occurrences=expected,
+        a_third_new_above=1.5 * expected,
+    )
+
+
+def _check(k: int, tokens: float, inputs: NoveltyInputs) -> None:
     if not 1 <= k <= _MOST_SKILLS:
         raise UserError(f"k = {k} is not a possible number of skills.", hint=f"Choose k from 1 to {_MOST_SKILLS}.")
     if not 0 < tokens < float("inf"):
@@ -61,12 +77,97 @@ def novelty(k: int, tokens: float, inputs: NoveltyInputs | None = None) -> Novel
             f"{tokens:g} tokens with {inputs.sentences_per_token:g} sentences each do not make a corpus.",
             hint="The default is 5e10 sentences in 1.2e12 tokens; choose a rate above 0.",
         )
-    sentences = tokens * inputs.sentences_per_token
-    expected = inputs.skill_frequency**k * inputs.topic_frequency * sentences
-    return Novelty(
+
+
+Unit = Literal["sentence", "passage"]
+"""The stretch of text in which all skills of a combination must occur together."""
+MEASURED_ASSUMPTIONS: Final = (
+    "skills occur independently of one another and of the topic",
+    "the files that were counted are like the training corpus, of which only the size enters",
+    "each skill has the upper end of its 95 % interval, with unknown answers counted as shown",
+    "a score that takes the best of several tries is compared with a bound for one text",
+)
+SENTENCE_ASSUMPTION: Final = "the sentences of a passage show a skill independently of one another"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredNovelty:
+    """The bound with a frequency for each skill."""
+
+    k: int
+    tokens: float
+    unit: Unit
+    units: float
+    """Sentences or passages of the corpus."""
+    skills: int
+    """Skills that combinations are drawn from."""
+    mean_occurrences: float
+    """Occurrences of a combination in the corpus, averaged over all combinations of k skills: a bound for the ratio."""
+    most_occurrences: float
+    """Occurrences of the combination of the k most common skills."""
+    a_third_new_above: float
+    """Full Marks ratio above which more than a third of the texts cannot come from the corpus."""
+
+
+def measured_novelty(
+    k: int,
+    tokens: float,
+    shares: Sequence[float],
+    *,
+    sentences_per_passage: float,
+    unit: Unit = "sentence",
+    inputs: NoveltyInputs | None = None,
+) -> MeasuredNovelty:
+    """Bound the occurrences of combinations from the share of passages that show each skill.
+
+    >>> plain = novelty(3, 2e12, NoveltyInputs(skill_frequency=0.01))
+    >>> same = measured_novelty(3, 2e12, [0.01] * 9, sentences_per_passage=1)
+    >>> abs(same.mean_occurrences / plain.expected_occurrences - 1) < 1e-9
+    True
+    """
+    inputs = inputs or NoveltyInputs()
+    _check(k, tokens, inputs)
+    if k > len(shares):
+        raise UserError(
+            f"k = {k} is not possible with {len(shares)} skills.", hint=f"Choose k from 1 to {len(shares)}."
+        )
+    units = tokens * inputs.sentences_per_token
+    topic = inputs.topic_frequency
+    if unit == "passage":
+        units, topic = units / sentences_per_passage, min(1.0, topic * sentences_per_passage)
+    else:
+        shares = [share_of_sentences(share, sentences_per_passage) for share in shares]
+    mean = units * topic * mean_product(shares, k)
+    return MeasuredNovelty(
         k=k,
         tokens=tokens,
-        sentences=sentences,
-        expected_occurrences=expected,
-        a_third_new_above=1.5 * expected,
+        unit=unit,
+        units=units,
+        skills=len(shares),
+        mean_occurrences=mean,
+        most_occurrences=units * topic * prod(nlargest(k, shares)),
+        a_third_new_above=1.5 * mean,
     )
+
+
+def share_of_sentences(share: float, sentences: float) -> float:
+    """The share of sentences that show a skill, if that share of passages of so many independent sentences does.
+
+    >>> round(share_of_sentences(0.19, 2), 6)
+    0.1
+    """
+    return float(1 - (1 - share) ** (1 / sentences))
+
+
+def mean_product(values: Sequence[float], k: int) -> float:
+    """The mean of the products of all sets of k values.
+
+    >>> round(mean_product([1.0, 2.0, 4.0], 2), 9)  # (2 + 4 + 8) / 3
+    4.666666667
+    """
+    # By the number of values so far: a set of j of them has the last value with probability j / number.
+    means = [1.0] + [0.0] * k
+    for number, value in enumerate(values, start=1):
+        for size in range(min(k, number), 0, -1):
+            means[size] += (value * means[size - 1] - means[size]) * size / number
+    return means[k]

@@ -1,22 +1,33 @@
-"""Commands about a catalog: `catalog`, `combinations` and `novelty`."""
+"""Commands about a catalog: `catalog`, `combinations`, `novelty` and `frequency`."""
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from skillmix.commands.shared_options import Commands, add_catalog_options, add_command, catalog_name
+from skillmix.commands.shared_options import (
+    Commands,
+    above_zero,
+    add_catalog_options,
+    add_command,
+    catalog_name,
+    positive,
+)
 from skillmix.commands.streams import print_json
+from skillmix.errors import UserError
 from skillmix.render.layout import wrapped
 
 if TYPE_CHECKING:
     from skillmix.catalog.catalog import Catalog, Setting, Side
     from skillmix.catalog.combinations import Combination, Purpose
-    from skillmix.catalog.novelty import Novelty, NoveltyInputs
+    from skillmix.catalog.novelty import MeasuredNovelty, Novelty, NoveltyInputs
+    from skillmix.frequencies.counting import Counted, FrequencyWanted
 
 
 def add_parsers(commands: Commands) -> None:
-    """Add the commands `catalog`, `combinations` and `novelty`."""
+    """Add the commands `catalog`, `combinations`, `novelty` and `frequency`."""
     add_catalog_options(add_command(commands, "catalog", catalog))
 
     parser = add_command(commands, "combinations", combinations)
@@ -26,7 +37,7 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--n", type=int, default=10, help="number of combinations (default 10)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--partition", help="a name, or random-skills:SEED, random-categories:SEED")
-    parser.add_argument("--exclude", default="", help='skills or exclude lists to leave out, "a; b"')
+    parser.add_argument("--exclude", default="", help='skills or exclude lists to leave out, "a; file:PATH"')
     parser.add_argument("--purpose", choices=("evaluation", "training"), default="evaluation")
     parser.add_argument(
         "--ladder", action="store_true", help="each combination adds one skill to the one drawn for k - 1"
@@ -38,6 +49,38 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--skill-frequency", type=float, help="largest share of sentences that show one skill")
     parser.add_argument("--topic-frequency", type=float, help="largest share of sentences on one topic")
     parser.add_argument("--sentences-per-token", type=float)
+    measured = parser.add_argument_group("with the shares that `skillmix frequency` measured")
+    measured.add_argument("--frequencies", type=Path, metavar="FILE.json", help="frequencies.json of a run")
+    measured.add_argument("--exclude", default="", help='skills or lists to leave out, "common; a; file:PATH"')
+    measured.add_argument("--unit", choices=("sentence", "passage"), default="sentence", help="where skills meet")
+    _add_frequency(commands)
+
+
+def _add_frequency(commands: Commands) -> None:
+    parser = add_command(commands, "frequency", frequency)
+    parser.add_argument("--catalog", default="paper", metavar="NAME", help="a shipped catalogue or a folder")
+    parser.add_argument(
+        "--corpus", type=Path, nargs="+", required=True, metavar="PATH", help="text, JSON Lines or Parquet; or folders"
+    )
+    parser.add_argument("--grader", required=True, metavar="SPEC", help="a model, or rules: to decide by code")
+    parser.add_argument("--n", type=positive, default=1000, help="number of passages (default 1000)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--words", type=positive, default=100, help="words of a passage (default 100)")
+    parser.add_argument("--field", default="text", metavar="KEY", help="where records keep their text, such as a.b")
+    parser.add_argument("--skills-per-call", type=positive, default=20, metavar="N", help="skills in a call (20)")
+    parser.add_argument("--threshold", type=above_zero, default=0.05, help="share of a common skill (default 0.05)")
+    parser.add_argument("--run", default="frequency", metavar="NAME", help="the run that keeps everything")
+    parser.add_argument("--exclude-list", type=Path, metavar="FILE", help="also write the exclude list here")
+    parser.add_argument("--readers", type=positive, metavar="N", help="processes that read the corpus")
+    asking = parser.add_argument_group("how a model is asked")
+    asking.add_argument("--prompt", type=Path, metavar="FILE", help="your own prompt")
+    asking.add_argument("--temperature", type=float)
+    asking.add_argument("--max-tokens", type=positive, metavar="N")
+    asking.add_argument("--concurrency", type=positive, metavar="N")
+    asking.add_argument("--key", metavar="NAME", help="the environment variable that holds the key of an address")
+    asking.add_argument("--max-usd", type=above_zero, metavar="X", help="the most that all calls of the run may cost")
+    asking.add_argument("--prices", type=Path, metavar="FILE", help="your own price file")
+    asking.add_argument("--dry-run", action="store_true", help="print calls, tokens and cost without calling a model")
 
 
 def catalog(options: argparse.Namespace) -> int:
@@ -78,11 +121,115 @@ def novelty(options: argparse.Namespace) -> int:
     names = ("skill_frequency", "topic_frequency", "sentences_per_token")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     inputs = NoveltyInputs(**given)
+    if options.frequencies is not None:
+        if options.skill_frequency is not None:
+            raise UserError("--frequencies has the frequency of each skill.", hint="Leave out --skill-frequency.")
+        return _measured(options, inputs)
+    if options.exclude or options.unit != "sentence":
+        raise UserError("--exclude and --unit belong to --frequencies.", hint="Name a frequencies.json, too.")
     bound = novelty(options.k, options.tokens, inputs)
     if options.json:
         return print_json({**asdict(bound), "inputs": asdict(inputs), "assumptions": list(ASSUMPTIONS)})
     print(novelty_page(bound, inputs, ASSUMPTIONS))
     return 0
+
+
+def _measured(options: argparse.Namespace, inputs: "NoveltyInputs") -> int:
+    """Print the bound with measured shares."""
+    from skillmix.catalog.novelty import MEASURED_ASSUMPTIONS, SENTENCE_ASSUMPTION, measured_novelty
+    from skillmix.frequencies.frequency_file import load_result, upper_shares
+
+    result = load_result(options.frequencies)
+    exclude = [name.strip() for name in options.exclude.split(";") if name.strip()]
+    shares = upper_shares(result, exclude=exclude)
+    bound = measured_novelty(
+        options.k,
+        options.tokens,
+        list(shares.values()),
+        sentences_per_passage=result.sentences_per_passage,
+        unit=options.unit,
+        inputs=inputs,
+    )
+    assumptions = [*MEASURED_ASSUMPTIONS, *([SENTENCE_ASSUMPTION] if options.unit == "sentence" else [])]
+    if options.json:
+        used = {"topic_frequency": inputs.topic_frequency, "sentences_per_token": inputs.sentences_per_token}
+        used["sentences_per_passage"] = result.sentences_per_passage
+        return print_json({**asdict(bound), "inputs": used, "shares": shares, "assumptions": assumptions})
+    print(measured_page(bound, assumptions))
+    return 0
+
+
+def frequency(options: argparse.Namespace) -> int:
+    """Count how common each skill of a catalogue is in a corpus; the same command again continues."""
+    from skillmix.frequencies.counting import count_skills, estimate_counting
+
+    wanted = _frequency_wanted(options)
+    if options.dry_run:
+        estimate = estimate_counting(wanted)
+        if options.json:
+            return print_json(estimate.as_json())
+        cost = "unknown" if estimate.cost_usd is None else f"{estimate.cost_usd:.2f}"
+        print(
+            f"{estimate.passages:,} passages, {estimate.calls:,} calls, about {estimate.input_tokens:,} tokens in and "
+            f"{estimate.output_tokens:,} out, {cost} US dollars"
+        )
+        return 0
+    counted = count_skills(wanted)
+    return _show_frequencies(counted, as_json=options.json)
+
+
+def _frequency_wanted(options: argparse.Namespace) -> "FrequencyWanted":
+    from skillmix.frequencies.counting import FrequencyWanted
+
+    names = ("temperature", "max_tokens", "concurrency", "key")
+    grader: dict[str, Any] = {"model": options.grader}
+    grader |= {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    return FrequencyWanted(
+        corpus=tuple(options.corpus),
+        grader=grader,
+        catalog=options.catalog,
+        n=options.n,
+        seed=options.seed,
+        words=options.words,
+        text_field=options.field,
+        skills_per_call=options.skills_per_call,
+        threshold=options.threshold,
+        run=options.run,
+        list_file=options.exclude_list,
+        prompt=options.prompt,
+        prices=options.prices,
+        max_usd=options.max_usd,
+        readers=options.readers,
+    )
+
+
+def _show_frequencies(counted: "Counted", *, as_json: bool) -> int:
+    from skillmix.frequencies.frequency_file import LIST_FILE, result_lines, result_table
+    from skillmix.runs.progress.stopping import signal_of
+
+    for key, problem in list(counted.failed.items())[:1]:
+        print(f"failed: {len(counted.failed)} calls, such as {key}: {problem.reason}", file=sys.stderr)
+    stopped = counted.counts.stopped
+    number = signal_of(stopped)
+    if number is not None:
+        print(f"interrupted; all answers are in {counted.run.path}: run the same command to go on", file=sys.stderr)
+        return 128 + number
+    if stopped is not None:
+        print(f"stopped: {stopped.value}; raise it and run again to go on", file=sys.stderr)
+    result = counted.result
+    if as_json:
+        print_json(result.as_json())
+    else:
+        print(result_table(result) + "\n")
+        for line in result_lines(result):
+            print(wrapped(line))
+    sys.stdout.flush()
+    for reason, count in result.corpus["skipped"].items():
+        print(f"corpus: {count:,} {reason}", file=sys.stderr)
+    if result.unknown:
+        print(f"unknown: {result.unknown:,} answers are missing or cannot be read", file=sys.stderr)
+    print(f"exclude list: exclude: [file:{counted.run.path / LIST_FILE}]", file=sys.stderr)
+    return 0 if counted.is_complete else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +293,11 @@ class CombinationsWanted:
 def draw(wanted: CombinationsWanted) -> "list[Combination]":
     """Draw combinations from a catalog."""
     from skillmix.catalog.combinations import Draw, draw_combinations, draw_ladder, training_draw
+    from skillmix.catalog.exclude_files import with_listed_skills
     from skillmix.catalog.files import load_catalog
 
     catalog = load_catalog(wanted.catalog)
-    pools = catalog.pools(partition=wanted.partition, exclude=wanted.exclude)
+    pools = catalog.pools(partition=wanted.partition, exclude=with_listed_skills(wanted.exclude))
     spec = Draw(side=dict(pools)[wanted.setting], setting=wanted.setting, k=wanted.k, seed=wanted.seed)
     spec = training_draw(spec, pools) if wanted.purpose == "training" else spec
     return draw_ladder(spec, wanted.count) if wanted.ladder else draw_combinations(spec, wanted.count)
@@ -231,6 +379,32 @@ def novelty_page(bound: "Novelty", inputs: "NoveltyInputs", assumptions: Sequenc
             meaning,
             f"Inputs: skill frequency {inputs.skill_frequency:g}, topic frequency {inputs.topic_frequency:g}, "
             f"{bound.sentences:.3g} sentences.",
+            "Assumptions:",
+            *(f"- {assumption}" for assumption in assumptions),
+        ]
+    )
+    return wrapped(lines, indent=2)
+
+
+def measured_page(bound: "MeasuredNovelty", assumptions: Sequence[str]) -> str:
+    """The bound with measured shares, its meaning and its assumptions, for a terminal."""
+    from skillmix.render.numbers import expectation
+
+    skills = "1 skill" if bound.k == 1 else f"{bound.k} skills"
+    meaning = (
+        "A Full Marks ratio above it means texts that were not all in the corpus; above "
+        f"{expectation(bound.a_third_new_above)}, that more than a third were not."
+        if bound.mean_occurrences < 1
+        else "No ratio is above 1, so at this k the bound says nothing about new texts."
+    )
+    lines = "\n".join(
+        [
+            expectation(bound.mean_occurrences),
+            f"is the most often that a combination of {skills} and a topic can be expected in a {bound.unit} of a "
+            f"corpus of {bound.tokens:.3g} tokens, as the mean over all combinations of {bound.skills} skills.",
+            meaning,
+            f"The combination of the most common skills: {expectation(bound.most_occurrences)}.",
+            f"The corpus has {bound.units:.3g} {bound.unit}s.",
             "Assumptions:",
             *(f"- {assumption}" for assumption in assumptions),
         ]

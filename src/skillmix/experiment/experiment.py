@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from skillmix.calls import extra_json
+from skillmix.catalog.exclude_files import document_with_lists
 from skillmix.catalog.yaml import read_yaml, yaml_of
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.data_settings import DataFilters, LeakageSettings, with_data_settings
@@ -276,9 +277,11 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
     """Check an experiment; one error reports every fault and its location.
 
     `checks_outside` also checks the names of catalogs, skills and prompts. A stored experiment is valid without them.
+    A `file:PATH` in an exclude list is replaced by the skills of that file, so that a changed list is another draw.
     """
+    document, list_faults = document_with_lists(document)
     found = checked(document, Experiment)
-    faults = list(found.faults)
+    faults = [*list_faults, *found.faults]
     if found.section is not None:
         faults += [*_base_faults(found.section), *_reference_faults(found.section, _declared_names(document))]
         faults += _outside_names(found.section).faults() if checks_outside else []

@@ -101,6 +101,53 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
     return read_any_form(rubric, reply, student, text=text)
 
 
+@dataclass(frozen=True, slots=True)
+class SkillPoints:
+    """A point for each skill that a reply has a readable row about; None for every other skill, never a zero."""
+
+    points: tuple[float | None, ...]
+    problem: str | None = None
+    """Why points are missing, if the reply says nothing about any skill."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every skill has a point."""
+        return None not in self.points
+
+
+def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) -> SkillPoints:
+    r"""Read a reply about many skills of one text, each row for itself.
+
+    A row belongs to a skill if the names are equal. A skill with two different points has none. A table or list that
+    only repeats the text does not count.
+
+    >>> from skillmix.prompts.rubric import rubric_of
+    >>> read_skill_points(rubric_of(["irony", "pun"], "any"), "| skill | point |\n|---|---|\n| Irony | 1 |").points
+    (1.0, None)
+    """
+    nothing = (None,) * rubric.k
+    if not reply.strip():
+        return SkillPoints(nothing, "the reply is empty")
+    student = quotable(text, rubric)
+    parsed = parse(rubric, reply, student, None)
+    own = without_quotations(parsed.blocks, student)
+    values: dict[int, set[float | None]] = {}
+    for mark in (mark for block in own for mark in block.marks):
+        values.setdefault(mark.criterion_index, set()).add(mark.value)
+    points = tuple(_only_point(values.get(index, set())) for index in range(rubric.k))
+    if all(point is None for point in points):
+        return SkillPoints(nothing, _why_nothing(parsed.blocks, parsed.notes) if not own else "no point can be read")
+    if 0 not in points and _declines(reply):
+        return SkillPoints(nothing, "the reply says that it does not grade, although it gives every point")
+    return SkillPoints(points)
+
+
+def _only_point(values: set[float | None]) -> float | None:
+    """The point that all rows about a skill agree on."""
+    (value,) = values if len(values) == 1 else (None,)
+    return value if value is not None and 0 <= value <= 1 else None
+
+
 def read_any_form(rubric: Rubric, reply: str, student: Quotable, *, text: str | None = None) -> Reading:
     """Read a reply of any form, including the plain one."""
     by_equality = _attempt(rubric, reply, student)

@@ -115,9 +115,10 @@ class ScriptedModel:
     def _grade(self, task: Subject, request: Request, chance: "_Chance") -> str:
         names, answer = task.combination.skills, task.text
         met = [code(name) in answer.split() or f"{code(name)}." in answer for name in names]
-        met.append(re.search(rf"\b{code(task.combination.topic)}\b", answer) is not None)
-        met.append(_NONSENSE not in answer)
-        met.append(answer.count(".") <= sentence_limit(len(names)))
+        if len(task.criteria) > len(names):  # a question about skills alone has no further criteria
+            met.append(re.search(rf"\b{code(task.combination.topic)}\b", answer) is not None)
+            met.append(_NONSENSE not in answer)
+            met.append(answer.count(".") <= sentence_limit(len(names)))
         points = [m != chance.falls(f"noise {i}", self._rates.noise) for i, m in enumerate(met)]
         rows = list(zip(task.criteria, points, strict=True))
         if chance.falls("unreadable", self._rates.unreadable):

@@ -1,0 +1,276 @@
+"""Read the documents of a corpus: text files, JSON Lines and Parquet, of any size and from anybody.
+
+A line that cannot be used is counted with its reason and skipped. A file that cannot be used is a fault, and one error
+lists the faults of all files. A document is a stream of paragraphs, so that a file of any size takes little memory.
+"""
+
+import gzip
+import io
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, Final
+
+from skillmix.errors import UserError, faults_error
+
+_TEXT: Final = (".txt", ".txt.gz", ".text", ".md")
+_JSON_LINES: Final = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
+_PARQUET: Final = (".parquet",)
+ENDINGS: Final = (*_TEXT, *_JSON_LINES, *_PARQUET)
+"""Endings of the names of files that can be read."""
+_SKIPPED: Final = (".", "_")
+"""First characters of the names of files that are no texts."""
+_LONGEST_LINE: Final = 64 << 20
+"""Bytes; a longer line of JSON is skipped."""
+LONGEST_PARAGRAPH: Final = 1 << 20
+"""Characters; a longer paragraph is cut."""
+_FIRST_PART: Final = 1 << 16
+"""Characters at the start of a document that show how its paragraphs are separated."""
+_MOST_FAULTS: Final = 20
+
+NOT_JSON: Final = "lines that are not JSON"
+NO_TEXT: Final = "records without text in the field"
+TOO_LONG: Final = f"lines of more than {_LONGEST_LINE >> 20} MiB"
+NOT_UTF8: Final = "documents with bytes that are not UTF-8, which were replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusDocument:
+    """One text of a corpus: a text file, a line of JSON Lines, or a row of Parquet."""
+
+    place: str
+    """The file, and the number of the line or row."""
+    paragraphs: Iterator[str]
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """What was read from a corpus, and what could not be used."""
+
+    files: int = 0
+    documents: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Lines and records that were not used, by reason."""
+    file_faults: list[str] = field(default_factory=list)
+
+
+def corpus_files(sources: Sequence[Path]) -> list[Path]:
+    """The files that sources name, with all readable files of a folder in order of their names."""
+    files: list[Path] = []
+    faults: list[str] = []
+    for source in sources:
+        if source.is_dir():
+            inside = [p for p in sorted(source.rglob("*")) if p.is_file() and not p.name.startswith(_SKIPPED)]
+            found = [p for p in inside if p.name.lower().endswith(ENDINGS)]
+            files += found
+            if not found:
+                faults.append(f"the folder {source} has no file of a known kind")
+        elif not source.is_file():
+            faults.append(f"there is no {source}")
+        elif not source.name.lower().endswith(ENDINGS):
+            faults.append(f"{source} is not a file of a known kind")
+        else:
+            files.append(source)
+    if faults or not files:
+        raise faults_error("--corpus", faults or ["no file is named"], hint=f"Known endings: {', '.join(ENDINGS)}.")
+    by_path = {file.resolve(): file for file in reversed(files)}  # a file that is named twice counts once
+    return list(reversed(by_path.values()))
+
+
+def documents_of(files: Sequence[Path], *, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
+    """The documents of all files, in order; one error at the end lists the files that cannot be read."""
+    for file in files:
+        yield from _documents_in(file, text_field, counts)
+    if counts.file_faults:
+        raise files_error(counts.file_faults, text_field)
+
+
+def check_files(files: Sequence[Path], *, text_field: str) -> None:
+    """Read the first document of each file, so that most faults show before a long reading begins."""
+    counts = ReadCounts()
+    for file in files:
+        for document in _documents_in(file, text_field, counts):
+            next(document.paragraphs, None)
+            break
+    if counts.file_faults:
+        raise files_error(counts.file_faults, text_field)
+
+
+def files_error(faults: Sequence[str], text_field: str) -> UserError:
+    """The error about files that cannot be read."""
+    shown = list(faults[:_MOST_FAULTS])
+    if len(faults) > len(shown):
+        shown.append(f"and {len(faults) - len(shown)} more")
+    return faults_error(
+        "--corpus", shown, hint=f"Mend these files or leave them out. Texts were looked for under --field {text_field}."
+    )
+
+
+def _documents_in(file: Path, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
+    name = file.name.lower()
+    read = _read_json_lines if name.endswith(_JSON_LINES) else _read_parquet if name.endswith(_PARQUET) else _read_text
+    before = counts.documents
+    skipped_before = counts.skipped.total()
+    counts.files += 1
+    try:
+        for document in read(file, text_field, counts):
+            counts.documents += 1
+            yield document
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        counts.file_faults.append(f"{file} cannot be unpacked: {error}")
+    except _UnreadableFile as error:
+        counts.file_faults.append(f"{file} {error}")
+    except OSError as error:
+        counts.file_faults.append(f"{file} cannot be read: {error.strerror or error}")
+    else:
+        if counts.documents == before and counts.skipped.total() > skipped_before:
+            counts.file_faults.append(f"{file} has no usable text in any of its lines")
+
+
+class _UnreadableFile(Exception):
+    """Why a file as a whole cannot be used."""
+
+
+def _read_text(file: Path, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
+    with _unpacked(file) as packed:
+        encoding = "utf-16" if packed.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+        with io.TextIOWrapper(packed, encoding=encoding, errors="replace", newline=None) as stream:
+            yield CorpusDocument(
+                str(file), paragraphs_of(stream, on_replaced=lambda: counts.skipped.update([NOT_UTF8]))
+            )
+
+
+def _read_json_lines(file: Path, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
+    with _unpacked(file) as lines:
+        number = 0
+        while line := lines.readline(_LONGEST_LINE):
+            number += 1
+            if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
+                counts.skipped[TOO_LONG] += 1
+                _skip_line(lines)
+                continue
+            if not line.strip():
+                continue
+            text = _text_of_line(line, text_field, counts)
+            if text is not None:
+                yield CorpusDocument(f"{file}:{number}", paragraphs_of(io.StringIO(text, newline=None)))
+
+
+def _skip_line(lines: IO[bytes]) -> None:
+    while (rest := lines.readline(_LONGEST_LINE)) and not rest.endswith(b"\n"):
+        pass
+
+
+def _text_of_line(line: bytes, text_field: str, counts: ReadCounts) -> str | None:
+    try:
+        decoded = line.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        counts.skipped[NOT_UTF8] += 1
+        decoded = line.decode("utf-8-sig", "replace")
+    try:
+        record = json.loads(decoded)
+    except (ValueError, RecursionError):
+        counts.skipped[NOT_JSON] += 1
+        return None
+    return _used(value_at(record, text_field), counts)
+
+
+def _used(value: object, counts: ReadCounts) -> str | None:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, str) and value.strip():
+        return value
+    counts.skipped[NO_TEXT] += 1
+    return None
+
+
+def value_at(record: object, text_field: str) -> object:
+    """The value under a key; a key with dots leads into nested records, unless a key of that very name exists.
+
+    >>> value_at({"meta": {"text": "a"}}, "meta.text"), value_at({"meta.text": "b"}, "meta.text")
+    ('a', 'b')
+    """
+    if isinstance(record, Mapping) and text_field in record:
+        return record[text_field]
+    for key in text_field.split("."):
+        if not isinstance(record, Mapping) or key not in record:
+            return None
+        record = record[key]
+    return record
+
+
+def _read_parquet(file: Path, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise UserError("Parquet needs pyarrow.", hint="pip install 'skillmix[parquet]'") from None
+    try:
+        with ParquetFile(file) as table:
+            column = _parquet_column(table, text_field)
+            number = 0
+            for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column]):
+                for record in batch.to_pylist():
+                    number += 1
+                    text = _used(value_at(record, text_field), counts)
+                    if text is not None:
+                        yield CorpusDocument(f"{file}:{number}", paragraphs_of(io.StringIO(text, newline=None)))
+    except ArrowException as error:
+        raise _UnreadableFile(f"cannot be read: {str(error).splitlines()[0]}") from None
+
+
+_ROWS_AT_ONCE: Final = 64
+
+
+def _parquet_column(table: Any, text_field: str) -> str:
+    """The column to read: the field itself, or the nested column that its first part names."""
+    names = table.schema_arrow.names
+    for column in (text_field, text_field.partition(".")[0]):
+        if column in names:
+            return column
+    raise _UnreadableFile(f"has no column {text_field!r}; its columns are {', '.join(map(str, names[:10]))}")
+
+
+def _unpacked(file: Path) -> io.BufferedReader:
+    if file.suffix.lower() == ".gz":
+        return io.BufferedReader(gzip.open(file, "rb"))
+    return file.open("rb")
+
+
+def paragraphs_of(lines: IO[str], *, on_replaced: Callable[[], None] = lambda: None) -> Iterator[str]:
+    """The paragraphs of a text, each on one line.
+
+    Blank lines separate paragraphs, and the lines between them are joined. A text whose first 65,536 characters have no
+    blank line has a paragraph in each line.
+    """
+    first: list[str] = []
+    size = 0
+    while size < _FIRST_PART and (line := lines.readline(LONGEST_PARAGRAPH)):
+        first.append(line)
+        size += len(line)
+    has_blank_lines = any(not line.strip() for line in _without_outer_blanks(first))
+    has_replaced = False
+    paragraph: list[str] = []
+    length = 0
+    for line in chain(first, iter(lambda: lines.readline(LONGEST_PARAGRAPH), "")):
+        if not has_replaced and "\ufffd" in line:
+            has_replaced = True
+            on_replaced()
+        words = " ".join(line.split())
+        if paragraph and (not words or not has_blank_lines or length + len(words) > LONGEST_PARAGRAPH):
+            yield " ".join(paragraph)
+            paragraph, length = [], 0
+        if words:
+            paragraph.append(words)
+            length += len(words) + 1
+    if paragraph:
+        yield " ".join(paragraph)
+
+
+def _without_outer_blanks(lines: list[str]) -> list[str]:
+    filled = [number for number, line in enumerate(lines) if line.strip()]
+    return lines[filled[0] : filled[-1]] if filled else []

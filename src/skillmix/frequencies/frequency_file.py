@@ -1,0 +1,195 @@
+"""The result of counting: as JSON, as a table for a terminal, and as an exclude list that experiments can name."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from skillmix.catalog.exclude_files import with_listed_skills
+from skillmix.catalog.names import fold_name
+from skillmix.catalog.yaml import read_text
+from skillmix.errors import UserError
+from skillmix.frequencies.shares import SkillShare
+from skillmix.render.markdown import markdown_table
+from skillmix.render.nearest import name_hint
+from skillmix.runs.folder_replacement import write_whole
+from skillmix.scores.statistics.intervals import wilson_interval
+
+RESULT_FILE: Final = "frequencies.json"
+LIST_FILE: Final = "exclude.yaml"
+COMMON: Final = "common"
+"""The name under which the common skills of a result are left out."""
+_HEAD: Final = "# Written by `skillmix frequency`; an experiment names it as exclude: [file:PATH]."
+_NEXT: Final = 10
+"""Rows of the table below the last common or undecided skill."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrequencyResult:
+    """The shares of skills in a corpus, and what they were counted with."""
+
+    catalog: str
+    catalog_hash: str
+    grader: str
+    prompt_hash: str | None
+    """None if code alone decided."""
+    seed: int
+    words: int
+    threshold: float
+    corpus: Mapping[str, Any]
+    """Files, documents, passages, and the lines that could not be used."""
+    passages: int
+    """Passages in the sample."""
+    documents: int
+    """Documents in the sample."""
+    repeated: int
+    """Passages of the sample that occur more than once in the corpus."""
+    sentences_per_passage: float
+    words_per_passage: float
+    skills: tuple[SkillShare, ...]
+    """The most common first."""
+
+    @property
+    def common(self) -> list[str]:
+        """The skills at the threshold or above."""
+        return [one.skill for one in self.skills if one.is_common]
+
+    @property
+    def undecided(self) -> list[str]:
+        """The skills whose interval or bounds lie on both sides of the threshold."""
+        return [one.skill for one in self.skills if not one.is_decided]
+
+    @property
+    def unknown(self) -> int:
+        """Answers that are missing or cannot be read."""
+        return sum(one.unknown for one in self.skills)
+
+    def as_json(self) -> dict[str, Any]:
+        """The documented form of `frequencies.json`."""
+        document = asdict(self)
+        document["skills"] = [asdict(one) for one in self.skills]
+        return {**document, "common": self.common, "undecided": self.undecided}
+
+    def exclude_list(self) -> str:
+        """The common skills as an exclude list in YAML."""
+        source = f"{self.passages} passages, grader {self.grader}, seed {self.seed}"
+        rows = [f"  - {json.dumps(skill, ensure_ascii=False)}" for skill in self.common]
+        lines = [
+            _HEAD,
+            f"catalog: {json.dumps(self.catalog, ensure_ascii=False)}",
+            f"source: {json.dumps(source, ensure_ascii=False)}",
+            f"threshold: {self.threshold!r}",
+            "skills:" if rows else "skills: []",
+            *rows,
+        ]
+        return "\n".join(lines) + "\n"
+
+    def store(self, folder: Path, *, list_file: Path | None = None) -> None:
+        """Write the result and the exclude list into a run's folder, and the list to a file of the user's choice."""
+        if list_file is not None:
+            require_own_list(list_file)
+        write_whole(folder / RESULT_FILE, json.dumps(self.as_json(), ensure_ascii=False, indent=1) + "\n")
+        write_whole(folder / LIST_FILE, self.exclude_list())
+        if list_file is not None:
+            write_whole(list_file, self.exclude_list())
+
+
+def require_own_list(file: Path) -> None:
+    """Refuse to replace a file that is not an exclude list of this command."""
+    if file.is_dir() or (file.exists() and not read_text(file).startswith(_HEAD)):
+        raise UserError(
+            f"{file} is there, and `skillmix frequency` has not written it.",
+            hint="Nothing was changed. Name another file with --exclude-list.",
+        )
+    if not file.parent.is_dir():
+        raise UserError(f"There is no folder {file.parent}.", hint="Make it, or name another --exclude-list.")
+
+
+def load_result(file: Path) -> FrequencyResult:
+    """Read a stored result; one error reports what is wrong with it."""
+    try:
+        document = json.loads(read_text(file))
+        names = {one.name for one in fields(FrequencyResult)} - {"skills"}
+        shares = tuple(SkillShare(**row) for row in document["skills"])
+        result = FrequencyResult(**{name: document[name] for name in names}, skills=shares)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{file} is not a result of `skillmix frequency`: {type(error).__name__} {error}.",
+            hint=f"Name the {RESULT_FILE} of a run.",
+        ) from None
+    _check_values(file, result)
+    return result
+
+
+def upper_shares(result: FrequencyResult, *, exclude: Sequence[str] = ()) -> dict[str, float]:
+    """The most that each skill's share may be: its interval if all unknown passages show it; 1 if nothing is known.
+
+    `common` stands for the common skills of the result, `file:PATH` for an exclude list.
+    """
+    named = [s for name in exclude for s in (result.common if name == COMMON else with_listed_skills([name]))]
+    known = {fold_name(one.skill): one.skill for one in result.skills}
+    unknown = [name for name in named if fold_name(name) not in known]
+    if unknown:
+        raise UserError(
+            f"The result has no skill {unknown[0]!r}.",
+            hint=name_hint(unknown[0], [COMMON, *known.values()], otherwise="Its `skills` lists them."),
+        )
+    left_out = {known[fold_name(name)] for name in named}
+    return {one.skill: _upper(one) for one in result.skills if one.skill not in left_out}
+
+
+def _upper(one: SkillShare) -> float:
+    return wilson_interval(one.bound_high, one.asked).high if one.bound_high is not None and one.asked else 1.0
+
+
+def _check_values(file: Path, result: FrequencyResult) -> None:
+    faults = []
+    for one in result.skills:
+        shares = (one.share, one.high, one.bound_high)
+        if not isinstance(one.skill, str) or not all(_is_share(value) for value in shares):
+            faults.append(str(one.skill))
+    if faults or not result.skills or not _is_number(result.sentences_per_passage, least=1):
+        what = f"the shares of {', '.join(faults[:5])} are not numbers from 0 to 1" if faults else "numbers are missing"
+        raise UserError(f"{file} cannot be used: {what}.", hint="Count again with `skillmix frequency`.")
+
+
+def _is_share(value: object) -> bool:
+    return value is None or (_is_number(value, least=0) and float(str(value)) <= 1)
+
+
+def _is_number(value: object, *, least: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value < float("inf")
+
+
+def result_table(result: FrequencyResult) -> str:
+    """The common and undecided skills and the ten after them, as a Markdown table."""
+    last = max((n for n, one in enumerate(result.skills) if one.is_common or not one.is_decided), default=-1)
+    rows = [_row(one) for one in result.skills[: last + 1 + _NEXT]]
+    return markdown_table(["skill", "share", "95 %", "unknown", "common"], rows, right=frozenset({1, 2, 3}))
+
+
+def _row(one: SkillShare) -> list[str]:
+    if one.share is None or one.low is None or one.high is None:
+        return [one.skill, "–", "–", str(one.unknown), "unknown"]
+    common = "yes" if one.is_common else "no"
+    interval = f"{100 * one.low:.1f}–{100 * one.high:.1f}"
+    return [
+        one.skill,
+        f"{100 * one.share:.1f} %",
+        interval,
+        str(one.unknown),
+        common if one.is_decided else f"{common}, undecided",
+    ]
+
+
+def result_lines(result: FrequencyResult) -> Sequence[str]:
+    """What the table was counted from, in sentences."""
+    corpus = result.corpus
+    lines = [
+        f"{result.passages:,} of {corpus['passages']:,} passages, from {result.documents:,} of {corpus['documents']:,} "
+        f"documents; {result.words_per_passage:.0f} words and {result.sentences_per_passage:.1f} sentences a passage.",
+        f"{len(result.common)} of {len(result.skills)} skills are in {100 * result.threshold:g} % of the passages or "
+        f"more; {len(result.undecided)} are undecided, as their interval or their unknown answers reach both sides.",
+    ]
+    return lines

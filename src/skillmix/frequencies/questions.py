@@ -1,0 +1,167 @@
+"""Ask a grader which skills passages show, and read its answers; only calls that the journal does not have are made.
+
+Each passage has its own order of skills by hash, cut into chunks of one call each, so that no skill is always first or
+always beside the same others. Passages are asked about in the order of the sample: a budget that ends early leaves a
+smaller random sample.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from skillmix.calls import CallProblem, Decoding, GradeKey, Message, Outcome, Reply, Request, Subject, seed_for
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination, combination_id
+from skillmix.checkers.passage import passage_of
+from skillmix.checkers.registry import checker_of
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import GraderSettings
+from skillmix.frequencies.passages import SampledPassage
+from skillmix.grading.reader import SkillPoints, read_skill_points
+from skillmix.hashing import ranked
+from skillmix.prompts.passage_prompt import PassagePrompt
+from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.budget import Task
+from skillmix.runs.conversations import model_name
+from skillmix.runs.journal.journal import JournalReader
+
+GRADER: Final = "grader"
+"""The name of the grader in the keys of calls."""
+CORPUS: Final = "corpus"
+"""In keys of calls, the place of the student that wrote a text."""
+_TOPIC: Final = "any topic"
+"""In the combination of a question, the place of the topic."""
+
+
+def shown_by_code(passage: str, skills: Iterable[str]) -> dict[str, bool]:
+    """Whether a passage shows each skill that has a checker."""
+    split = passage_of(passage)
+    checkers = {skill: checker_of(skill) for skill in skills}
+    return {skill: checker(split) is not None for skill, checker in checkers.items() if checker is not None}
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The questions about the passages of a sample."""
+
+    passages: Sequence[SampledPassage]
+    skills: Sequence[str]
+    """The skills that the grader is asked about."""
+    catalog: Catalog
+    grader: GraderSettings
+    prompt: PassagePrompt
+    seed: int
+    skills_per_call: int
+
+    @property
+    def count(self) -> int:
+        """The number of calls, if every reply can be read."""
+        return len(self.passages) * self._chunks_of_a_passage
+
+    @property
+    def _chunks_of_a_passage(self) -> int:
+        return -(-len(self.skills) // self.skills_per_call)
+
+    def chunks(self, passage: SampledPassage) -> list[Combination]:
+        """The skills of each call about a passage, in chunks of equal size as far as possible."""
+        order = ranked(list(self.skills), "frequency", passage.id)
+        number = self._chunks_of_a_passage
+        # Not `combination_of`: its order of skills is the same for all passages.
+        return [
+            Combination(combination_id(skills, _TOPIC), skills, _TOPIC)
+            for skills in (tuple(order[start::number]) for start in range(number))
+        ]
+
+    def all_chunks(self) -> Iterator[Combination]:
+        """The skills of every call."""
+        for passage in self.passages:
+            yield from self.chunks(passage)
+
+    def tasks(self) -> Iterator[Task]:
+        """The first question about each chunk of each passage, in the order of the sample."""
+        for passage in self.passages:
+            for chunk in self.chunks(passage):
+                yield self._task(passage, chunk, attempt=0)
+
+    def follow(self, request: Request, outcome: Outcome) -> Iterator[Task]:
+        """Ask again, under a new key and seed, if a reply leaves a skill open."""
+        key, subject = request.key, request.subject
+        if not isinstance(key, GradeKey) or subject is None or not isinstance(outcome, Reply):
+            return
+        if key.attempt + 1 < self.grader.attempts and not read_answer(subject, outcome.text).is_whole:
+            passage = self._by_id[key.text]
+            yield self._task(passage, subject.combination, attempt=key.attempt + 1)
+
+    def answers(self, journal: JournalReader) -> dict[str, dict[str, bool | None]]:
+        """By passage and skill, whether the passage shows the skill: the first readable point of all attempts counts.
+
+        A skill whose call has an outcome but no readable point is unknown; one whose call was not made is absent.
+        """
+        wanted = {(passage.id, chunk.id): chunk for passage in self.passages for chunk in self.chunks(passage)}
+        found: dict[str, dict[str, bool | None]] = {}
+        for call in journal.calls("grade"):
+            key = call.key
+            chunk = wanted.get((key.text, key.combination)) if _is_ours(key) and isinstance(key, GradeKey) else None
+            if chunk is None or not isinstance(key, GradeKey) or call.outcome is None:
+                continue
+            of_passage = found.setdefault(key.text, {})
+            points = self._points(chunk, self._by_id[key.text].text, call.outcome)
+            for skill, point in zip(chunk.skills, points, strict=True):
+                if of_passage.get(skill) is None:
+                    of_passage[skill] = None if point is None else point > _HALF
+        return found
+
+    @staticmethod
+    def _points(chunk: Combination, text: str, outcome: Reply | CallProblem) -> Sequence[float | None]:
+        if isinstance(outcome, CallProblem):
+            return (None,) * len(chunk.skills)
+        return read_answer(Subject(chunk, text=text), outcome.text).points
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, SampledPassage]:
+        return {passage.id: passage for passage in self.passages}
+
+    @cached_property
+    def _decoding(self) -> Decoding:
+        settings = self.grader
+        return Decoding(settings.temperature, settings.max_tokens, settings.top_p, settings.extra_json)
+
+    @cached_property
+    def _model(self) -> str:
+        if self.grader.asked is None:
+            raise UserError("rules: is code; there is no model to ask.", hint="Name a model as the grader.")
+        return model_name(self.grader.asked)
+
+    @cached_property
+    def _system(self) -> tuple[Message, ...]:
+        return () if self.grader.system is None else (Message("system", self.grader.system),)
+
+    def _task(self, passage: SampledPassage, chunk: Combination, *, attempt: int) -> Task:
+        key = GradeKey(CORPUS, chunk.id, 0, passage.id, GRADER, 0, attempt)
+        skills = [self.catalog.skill(name) for name in chunk.skills]
+        messages = (*self._system, Message("user", self.prompt.text(skills, passage.text)))
+        seed = seed_for(self.seed, key) if self.grader.sends_seed else None
+        subject = Subject(chunk, chunk.skills, passage.text)
+        return Task(f"grader:{GRADER}", Request(key, self._model, messages, self._decoding, seed, subject))
+
+
+_HALF: Final = 0.5
+"""A point of a half or less is no point, as in a vote of one round."""
+
+
+def _is_ours(key: object) -> bool:
+    return isinstance(key, GradeKey) and key.student == CORPUS and key.grader == GRADER
+
+
+def read_answer(subject: Subject, reply: str) -> SkillPoints:
+    """Read a reply about the skills of one question; what the passage itself says in the form of a grade is struck."""
+    combination = subject.combination
+    return read_skill_points(rubric_of(combination.skills, combination.topic), reply, text=subject.text)
+
+
+def with_code(
+    answers: Mapping[str, Mapping[str, bool | None]], passages: Iterable[SampledPassage], skills: Sequence[str]
+) -> dict[str, dict[str, bool | None]]:
+    """Answers, with those of code for the skills that have a checker."""
+    return {passage.id: {**answers.get(passage.id, {}), **shown_by_code(passage.text, skills)} for passage in passages}
