@@ -77,7 +77,7 @@ def test_over_seeds_every_text_has_the_same_chance() -> None:
     for seed in range(200):
         counts.update(islice(sample_order(texts, "chance", seed), 20))
 
-    by_stratum = Counter()
+    by_stratum: Counter[tuple[str, ...]] = Counter()
     for text in texts:
         by_stratum[text.strata[:1]] += counts[text.id]
     for student, count in STUDENTS.items():
