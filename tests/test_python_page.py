@@ -54,8 +54,8 @@ def test_data_frames_hold_the_records(names: dict[str, Any]) -> None:
 
     assert isinstance(frames["scores"], pandas.DataFrame)
     assert list(frames["scores"].value) == [score.value for score in run.scores]
-    assert len(frames["texts"]) == 2 * 2 * 10 * 3
-    assert set(frames["votes"]["grader"]) == {"judge"}
+    assert len(frames["texts"]) == 2 * 2 * 10 * 3 + 4
+    assert set(frames["votes"]["grader"]) == {"judge", "human:ann"}
     with pytest.raises(skillmix.UserError, match="no table 'calls'"):
         run.to_pandas("calls")
 

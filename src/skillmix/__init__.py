@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from skillmix.annotation.sample_size import texts_for_width
     from skillmix.api import (
         RunView as Run,
     )
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     from skillmix.models.simple import SimpleModel
     from skillmix.models.specs import ModelOptions, ModelSpec
     from skillmix.prompts.files import load_prompts
+    from skillmix.runs.graders.human_votes import HumanAnswer
 
 __all__ = [
     "CallProblem",
     "Combination",
+    "HumanAnswer",
     "Model",
     "ModelOptions",
     "ModelSpec",
@@ -53,6 +56,7 @@ __all__ = [
     "read_reply",
     "run",
     "score",
+    "texts_for_width",
     "train",
 ]
 _ELSEWHERE = {
@@ -67,6 +71,8 @@ _ELSEWHERE = {
     "SimpleModel": "models.simple",
     "load_catalog": "catalog.files",
     "load_prompts": "prompts.files",
+    "HumanAnswer": "runs.graders.human_votes",
+    "texts_for_width": "annotation.sample_size",
     "UserError": "errors",
 }
 """Public names that skillmix.api does not define, with their modules."""

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from skillmix.annotation.task import AnnotationTask, TaskSettings, make_task
 from skillmix.catalog.catalog import SETTINGS, Catalog, Setting
 from skillmix.catalog.combinations import Combination, Draw, draw_combinations
 from skillmix.catalog.exclude_files import with_listed_skills
@@ -100,6 +101,26 @@ class RunView:
     def votes(self) -> Iterator[dict[str, Any]]:
         """Every grading call with its raw reply and its reading, one at a time."""
         return vote_rows(self._run)
+
+    def annotation(
+        self,
+        raters: Sequence[str],
+        *,
+        n: int | None = None,
+        width: float | None = None,
+        agreement: float = 0.5,
+        overlap: float = 0.3,
+        seed: int = 0,
+        student: str | None = None,
+        k: int | None = None,
+    ) -> AnnotationTask:
+        """A task for people: the texts of each person, their questions, and where their answers go.
+
+        Each person reads n texts (50 if nothing is said), or as many as make the 95 % interval of agreement no wider
+        than `width` at this `agreement`. Everybody reads the share `overlap` of them.
+        """
+        settings = TaskSettings(tuple(raters), n, width, agreement, overlap, seed, student, k)
+        return make_task(self._run, settings)
 
     def to_pandas(self, what: Literal["scores", "texts", "votes"] = "scores") -> "pandas.DataFrame":
         """A data frame with one row for each score, graded text or vote."""

@@ -85,10 +85,15 @@ def answer(browser: Any, rater: str, pressed: dict[str, list[int | None]]) -> No
     wait(browser, f"document.getElementById('position').textContent !== '{position}'")
 
 
-def picture(browser: Any, name: str) -> None:
-    """Look at the page; with SKILLMIX_PICTURES the picture goes into the documents."""
+def keep_picture(browser: Any, name: str) -> None:
+    """Write a picture of the page into the documents, if SKILLMIX_PICTURES asks for it."""
     if os.environ.get("SKILLMIX_PICTURES"):
-        browser.save_screenshot(str(PICTURES / f"{name}.png"))
+        from PIL import Image
+
+        file = PICTURES / f"{name}.png"
+        browser.save_screenshot(str(file))
+        with Image.open(file) as whole:
+            whole.convert("RGB").quantize(64).save(file, optimize=True)
 
 
 def open_page(browser: Any, address: str) -> None:
@@ -180,7 +185,7 @@ def test_the_page_fits_and_can_be_read(browser: Any, small_task: dict[str, str],
     with window(browser, width, height=HEIGHTS[width], dark=dark):
         open_page(browser, small_task["nice"])
         press(browser, "1", "0")
-        picture(browser, f"annotate-{width}{'-dark' if dark else ''}")
+        keep_picture(browser, f"annotate-{width}{'-dark' if dark else ''}")
 
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
         assert browser.execute_script(LOW_CONTRAST) == []

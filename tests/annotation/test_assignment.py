@@ -5,9 +5,9 @@ from itertools import combinations
 import pytest
 
 from skillmix.annotation.assignment import assign
-from skillmix.annotation.sample import Candidate
+from skillmix.annotation.sample import SampleText
 
-TEXTS = [Candidate(f"t{n}", (f"s{n % 3}", str(n % 2 + 1)), (f"skill {n % 7}",)) for n in range(400)]
+TEXTS = [SampleText(f"t{n}", (f"s{n % 3}", str(n % 2 + 1)), (f"skill {n % 7}",)) for n in range(400)]
 
 
 @pytest.mark.parametrize("overlap", [0.0, 0.3, 0.5, 1.0])

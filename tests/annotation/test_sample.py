@@ -6,12 +6,12 @@ from time import process_time
 
 import pytest
 
-from skillmix.annotation.sample import Candidate, sample_order
+from skillmix.annotation.sample import SampleText, sample_order
 
 STUDENTS = {"weak": 300, "strong": 600, "third": 100}
 
 
-def candidates() -> list[Candidate]:
+def candidates() -> list[SampleText]:
     """A thousand texts: three students, five numbers of skills, full marks for one in four, thirty skills."""
     made = []
     for student, count in STUDENTS.items():
@@ -19,7 +19,7 @@ def candidates() -> list[Candidate]:
             k = number % 5 + 1
             outcome = "full marks" if number % 4 == 0 else "less"
             skills = tuple(f"skill {(number * 7 + 11 * place) % 30}" for place in range(k))
-            made.append(Candidate(f"{student}-{number}", (student, str(k), outcome), skills))
+            made.append(SampleText(f"{student}-{number}", (student, str(k), outcome), skills))
     return made
 
 
@@ -65,7 +65,7 @@ def test_skills_come_more_evenly_than_by_chance() -> None:
         mean = sum(shares) / len(shares)
         return sum((share - mean) ** 2 for share in shares)
 
-    without_skills = [Candidate(text.id, text.strata, ()) for text in texts]
+    without_skills = [SampleText(text.id, text.strata, ()) for text in texts]
     by_skill = [spread(list(islice(sample_order(texts, "all", seed), 100))) for seed in range(5)]
     by_chance = [spread(list(islice(sample_order(without_skills, "all", seed), 100))) for seed in range(5)]
     assert sum(by_skill) < 0.35 * sum(by_chance)
@@ -77,7 +77,7 @@ def test_over_seeds_every_text_has_the_same_chance() -> None:
     for seed in range(200):
         counts.update(islice(sample_order(texts, "chance", seed), 20))
 
-    by_stratum = Counter()
+    by_stratum: Counter[tuple[str, ...]] = Counter()
     for text in texts:
         by_stratum[text.strata[:1]] += counts[text.id]
     for student, count in STUDENTS.items():
@@ -86,7 +86,7 @@ def test_over_seeds_every_text_has_the_same_chance() -> None:
 
 def test_twenty_thousand_texts_take_no_time() -> None:
     texts = [
-        Candidate(f"t{n}", (f"s{n % 10}", str(n % 5), "less"), (f"skill {n % 97}", f"skill {n % 89}"))
+        SampleText(f"t{n}", (f"s{n % 10}", str(n % 5), "less"), (f"skill {n % 97}", f"skill {n % 89}"))
         for n in range(20_000)
     ]
     before = process_time()
@@ -98,4 +98,4 @@ def test_twenty_thousand_texts_take_no_time() -> None:
 
 def test_no_text_and_one_text_are_no_special_case() -> None:
     assert list(sample_order([], "all", 0)) == []
-    assert list(sample_order([Candidate("only", ("a",), ())], "all", 0)) == ["only"]
+    assert list(sample_order([SampleText("only", ("a",), ())], "all", 0)) == ["only"]

@@ -1,5 +1,8 @@
 """The number of texts that makes an interval of agreement as narrow as asked."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from skillmix.annotation.sample_size import texts_for_width, width_of
@@ -23,3 +26,12 @@ def test_half_is_the_worst_case() -> None:
 def test_a_width_or_an_agreement_that_cannot_be_is_an_error(width: float, agreement: float) -> None:
     with pytest.raises(UserError):
         texts_for_width(width, agreement=agreement)
+
+
+def test_the_table_in_the_documents_is_right() -> None:
+    page = (Path(__file__).parents[2] / "docs/people.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\.\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+
+    assert len(rows) == 4
+    for width, *texts in rows:
+        assert [texts_for_width(float(width), agreement=p) for p in (0.5, 0.8, 0.9)] == list(map(int, texts))

@@ -202,6 +202,7 @@ WRONG = [
     {"seconds": -1},
     {"seconds": "1"},
     {"seconds": True},
+    {"seconds": 10**400},
     {"more": 1},
 ]
 

@@ -83,6 +83,17 @@ BAD = {
     "a report on a negative corpus": ["report", "demo", "--tokens", "-1"],
     "a data set in the current folder": ["dataset", "demo", "--output", "."],
     "a report in the current folder": ["report", "demo", "--output", "."],
+    "nobody who reads": ["annotate", "demo"],
+    "a person with a bad name": ["annotate", "demo", "--rater", "Ann Lee"],
+    "a person twice": ["annotate", "demo", "--rater", "ann", "--rater", "ann"],
+    "people for an unknown run": ["annotate", "nowhere", "--rater", "ann"],
+    "a share above one for all": ["annotate", "demo", "--rater", "ann", "--overlap", "1.5"],
+    "two numbers of texts": ["annotate", "demo", "--rater", "ann", "--n", "5", "--width", "0.1"],
+    "an interval as wide as all": ["annotate", "demo", "--rater", "ann", "--width", "1"],
+    "an agreement above one": ["annotate", "demo", "--rater", "ann", "--width", "0.1", "--agreement", "7"],
+    "a port beyond ports": ["annotate", "demo", "--rater", "ann", "--port", "70000"],
+    "a spreadsheet for two": ["annotate", "demo", "--rater", "ann", "--rater", "bo", "--export", "x.csv"],
+    "a spreadsheet in and out": ["annotate", "demo", "--rater", "ann", "--export", "x.csv", "--import", "x.csv"],
     "bad run name": ["import-texts", str(EXAMPLE), "--run", "Bad Name"],
 }
 

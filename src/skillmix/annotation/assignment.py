@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from skillmix.annotation.sample import Candidate, sample_order
+from skillmix.annotation.sample import SampleText, sample_order
 from skillmix.hashing import ranked
 
 _ROUNDING: Final = 1e-9
@@ -34,7 +34,7 @@ class Assignment:
 
 
 def assign(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[SampleText],
     raters: Sequence[str],
     *,
     n: int,
@@ -73,7 +73,7 @@ class _Hand:
 
 
 def _deal(
-    candidates: Sequence[Candidate], raters: Sequence[str], *, n: int, overlap: float, seed: int
+    candidates: Sequence[SampleText], raters: Sequence[str], *, n: int, overlap: float, seed: int
 ) -> dict[str, _Hand]:
     for_all = sample_order(candidates, "shared", seed)
     hands = {rater: _Hand(sample_order(candidates, "own", seed, rater)) for rater in raters}

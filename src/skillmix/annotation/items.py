@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from skillmix.annotation.sample import Candidate
+from skillmix.annotation.sample import SampleText
 from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.ballots import StudentText
@@ -47,14 +47,14 @@ class AnnotationItem:
         return asked_criteria(rubric_of(self.combination.skills, self.combination.topic))
 
     @property
-    def candidate(self) -> Candidate:
+    def candidate(self) -> SampleText:
         """The item as the sample sees it."""
         strata = (self.text.student, str(self.combination.k), self.outcome)
-        return Candidate(self.id, strata, self.combination.skills)
+        return SampleText(self.id, strata, self.combination.skills)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AskedQuestion:
     """One question about a text, as a person sees it."""
 
     name: str
@@ -104,21 +104,21 @@ class Questions:
     def __init__(self, catalog: Catalog | None) -> None:
         self._skills: dict[str, Skill] = {skill.name: skill for skill in catalog.skills} if catalog else {}
 
-    def of(self, item: AnnotationItem) -> list[Question]:
+    def of(self, item: AnnotationItem) -> list[AskedQuestion]:
         """The questions about an item: each skill, the topic, and sense."""
         return [self._question(criterion, item.combination.topic) for criterion in item.criteria]
 
-    def _question(self, criterion: Criterion, topic: str) -> Question:
+    def _question(self, criterion: Criterion, topic: str) -> AskedQuestion:
         if criterion.kind == "topic":
-            return Question(criterion.name, f"Is the text about {topic}?")
+            return AskedQuestion(criterion.name, f"Is the text about {topic}?")
         if criterion.kind == "sense":
-            return Question(criterion.name, "Does the text make sense?")
+            return AskedQuestion(criterion.name, "Does the text make sense?")
         skill = self._skills.get(criterion.name)
         words = f"Does the text show {criterion.name}?"
-        return Question(criterion.name, words, skill.definition if skill else "", skill.example if skill else "")
+        return AskedQuestion(criterion.name, words, skill.definition if skill else "", skill.example if skill else "")
 
 
-def task_in_words(item: AnnotationItem, questions: Iterable[Question]) -> str:
+def task_in_words(item: AnnotationItem, questions: Iterable[AskedQuestion]) -> str:
     """The task as the journal keeps it, beside the answer: the text, and what was asked about it."""
     lines = ["A person read this text and answered the questions below: yes, no or unsure.", "", item.words, ""]
     for question in questions:

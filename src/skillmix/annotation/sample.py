@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from skillmix.hashing import digest, seed_of
 
 
-class Candidate(NamedTuple):
+class SampleText(NamedTuple):
     """A text that may be chosen."""
 
     id: str
@@ -25,10 +25,10 @@ class Candidate(NamedTuple):
     skills: tuple[str, ...]
 
 
-def sample_order(candidates: Sequence[Candidate], *purpose: str | int) -> Iterator[str]:
+def sample_order(candidates: Sequence[SampleText], *purpose: str | int) -> Iterator[str]:
     """Ids of all candidates in the order of choice; the first n are the same for every n.
 
-    >>> texts = [Candidate(f"{student}{i}", (student,), ("metaphor",)) for student in "ab" for i in range(4)]
+    >>> texts = [SampleText(f"{student}{i}", (student,), ("metaphor",)) for student in "ab" for i in range(4)]
     >>> sorted(id[0] for id in list(sample_order(texts, "demo"))[:4])
     ['a', 'a', 'b', 'b']
     """
@@ -47,11 +47,11 @@ def _place(strata: tuple[str, ...], purpose: tuple[str | int, ...]) -> tuple[byt
     return tuple(digest("stratum", purpose, strata[: depth + 1]) for depth in range(len(strata)))
 
 
-_Entry = tuple[float, bytes, Candidate]
+_Entry = tuple[float, bytes, SampleText]
 """How much the skills of a text were shown when it was last looked at, a hash, and the text."""
 
 
-def _groups(candidates: Sequence[Candidate], purpose: tuple[str | int, ...]) -> dict[tuple[str, ...], list[_Entry]]:
+def _groups(candidates: Sequence[SampleText], purpose: tuple[str | int, ...]) -> dict[tuple[str, ...], list[_Entry]]:
     groups: dict[tuple[str, ...], list[_Entry]] = defaultdict(list)
     for one in candidates:
         groups[one.strata].append((0.0, digest("text", purpose, one.id), one))
@@ -63,18 +63,18 @@ def _groups(candidates: Sequence[Candidate], purpose: tuple[str | int, ...]) -> 
 class _SkillShares:
     """How much of each skill's texts has been chosen."""
 
-    def __init__(self, candidates: Sequence[Candidate]) -> None:
+    def __init__(self, candidates: Sequence[SampleText]) -> None:
         self._texts = Counter(skill for one in candidates for skill in one.skills)
         self._shown: Counter[str] = Counter()
 
-    def show(self, chosen: Candidate) -> None:
+    def show(self, chosen: SampleText) -> None:
         self._shown.update(chosen.skills)
 
-    def of(self, one: Candidate) -> float:
+    def of(self, one: SampleText) -> float:
         return sum(self._shown[skill] / self._texts[skill] for skill in one.skills)
 
 
-def _next_of(group: list[_Entry], skills: _SkillShares) -> Candidate:
+def _next_of(group: list[_Entry], skills: _SkillShares) -> SampleText:
     """Take the text whose skills were shown least, or nearly least: a few texts are looked at, not all.
 
     Shares only grow. So an entry whose share has not changed since it was looked at is the least of all.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from skillmix.annotation.items import AnnotationItem, Question
+from skillmix.annotation.items import AnnotationItem, AskedQuestion
 from skillmix.annotation.task import AnnotationTask, fault_of
 from skillmix.errors import UserError, faults_error
 from skillmix.runs.graders.human_votes import HumanAnswer, Vote
@@ -47,7 +47,7 @@ def write_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> int:
     return len(items)
 
 
-def _row(item: AnnotationItem, question: Question, answer: HumanAnswer | None) -> list[str]:
+def _row(item: AnnotationItem, question: AskedQuestion, answer: HumanAnswer | None) -> list[str]:
     about = [item.id, item.words, item.combination.topic, question.name, question.words]
     vote = _WORDS[answer.votes[question.name]] if answer is not None else ""
     is_first = question.name == item.criteria[0].name

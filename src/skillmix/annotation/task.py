@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from skillmix.annotation.assignment import Assignment, assign
-from skillmix.annotation.items import AnnotationItem, Question, Questions, items_of, task_in_words
+from skillmix.annotation.items import AnnotationItem, AskedQuestion, Questions, items_of, task_in_words
 from skillmix.annotation.sample_size import texts_for_width
 from skillmix.calls import human_grader
 from skillmix.errors import UserError
@@ -51,6 +51,8 @@ class TaskSettings:
             raise UserError("Two numbers of texts are asked for.", hint="Give --n or --width, not both.")
         if self.n is not None and self.n < 1:
             raise UserError(f"{self.n} is not a number of texts.", hint="Use 1 or more.")
+        if self.width is not None:
+            texts_for_width(self.width, agreement=self.agreement)
 
     @property
     def texts(self) -> int:
@@ -88,7 +90,7 @@ class AnnotationTask:
     def _questions(self) -> Questions:
         return Questions(self.run.unchanged_catalog)
 
-    def questions(self, item: AnnotationItem) -> list[Question]:
+    def questions(self, item: AnnotationItem) -> list[AskedQuestion]:
         """The questions about a text."""
         return self._questions.of(item)
 

@@ -160,8 +160,9 @@ class RunArchive:
         """Keep what graders wrote about the points of a text that their votes may deny; first replies come first."""
         by_grader: dict[str, list[tuple[str, tuple[float | None, ...]]]] = {}
         for call, reading in zip(graded.calls, graded.readings, strict=True):
-            is_model = isinstance(call.key, GradeKey) and not is_human(call.key.grader)
-            if is_model and isinstance(call.outcome, Reply) and reading and reading.points:
+            if not isinstance(call.key, GradeKey) or is_human(call.key.grader):
+                continue
+            if isinstance(call.outcome, Reply) and reading and reading.points:
                 by_grader.setdefault(call.key.grader, []).append((call.outcome.text, reading.points))
         for grader, votes in by_grader.items():
             # Code decides on length, the last criterion, and gives the reason itself.

@@ -7,13 +7,12 @@ length, so nobody is asked about it. An unsure vote is an unknown point, never a
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
-from typing import Final, Literal
+from typing import Final, TypeGuard
 
 from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import Criterion, Rubric
 
-Vote = Literal[0, 1] | None
+Vote = int | None
 """1 for yes, 0 for no, None for unsure."""
 LONGEST_COMMENT: Final = 5_000
 
@@ -79,13 +78,13 @@ def is_vote(value: object) -> bool:
     return value is None or (type(value) is int and value in (0, 1))
 
 
-def is_duration(value: object) -> bool:
+def is_duration(value: object) -> TypeGuard[float]:
     """Whether a value is a number of seconds.
 
-    >>> is_duration(1.5), is_duration(-1), is_duration(True), is_duration(float("nan"))
-    (True, False, False, False)
+    >>> [is_duration(value) for value in (1.5, -1, True, float("nan"), 10**400)]
+    [True, False, False, False, False]
     """
-    return type(value) in (int, float) and isfinite(float(value)) and 0 <= float(value) < 1e9  # type: ignore[arg-type]
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
 
 
 def read_human_answer(rubric: Rubric, document: str) -> Reading:

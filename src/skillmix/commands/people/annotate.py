@@ -37,12 +37,19 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--student", help="only texts of this student")
     parser.add_argument("--k", type=positive, help="only texts with this number of skills")
     parser.add_argument("--seed", type=int, default=0, help="another seed chooses other texts (default 0)")
-    parser.add_argument("--port", type=int, help="default: the port of last time, or any free one")
+    parser.add_argument("--port", type=_port, help="default: the port of last time, or any free one")
     parser.add_argument("--new-links", action="store_true", help="make new links; the old ones end")
     parser.add_argument("--export", type=Path, metavar="FILE.csv", help="write the task as a spreadsheet instead")
     parser.add_argument(
         "--import", type=Path, metavar="FILE.csv", dest="filled", help="store the votes of a spreadsheet"
     )
+
+
+def _port(text: str) -> int:
+    """Read the number of a port."""
+    if not (text.isascii() and text.isdecimal() and int(text[:9]) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+    return int(text)
 
 
 def annotate(options: argparse.Namespace) -> int:
@@ -87,9 +94,8 @@ def _print_task(task: "AnnotationTask") -> None:
         number = len(task.assignment.texts[rater])
         short = "" if number == settings.texts else f" instead of {whole(settings.texts)}: the run has no more"
         width = share(width_of(number, agreement=settings.agreement))
-        print(
-            f"{rater} reads {plural(number, 'text')}{short}; agreement interval {width} wide at most", file=sys.stderr
-        )
+        at = f"interval of agreement {width} wide at {share(settings.agreement)}"
+        print(f"{rater} reads {plural(number, 'text')}{short}; {at}", file=sys.stderr)
     if len(task.raters) > 1:
         shared = task.assignment.shared
         print(f"{plural(shared, 'text')} for everybody, {whole(task.assignment.distinct)} in all", file=sys.stderr)
