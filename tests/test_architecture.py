@@ -30,6 +30,7 @@ ORDER = (  # a folder imports only what is named before it
     "training",
     "report",
     "steps",
+    "calibration",
     "api",
     "commands",
 )
@@ -47,6 +48,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "models/servers/replies.py",
         "experiment/",
         "runs/import_texts.py",
+        "calibration/sets.py",
     ),
     "yaml": ("catalog/yaml.py", "experiment/", "runs/run.py"),
     "sqlite3": ("runs/journal/", "runs/reading/"),

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Final
@@ -104,8 +104,12 @@ async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
     graders = sorted({name for step in steps for name in step.grader_names})
     # The model of a train step may not exist yet.
     students = sorted({name for step in steps for name in step.student_names if name in experiment.students})
-    settings = settings_by_model(experiment, students, graders)
     await _check_chat_templates(experiment, steps)
+    await probe(settings_by_model(experiment, students, graders))
+
+
+async def probe(settings: Mapping[str, Settings]) -> None:
+    """Find a wrong key, address or name of models, which are given by their task names."""
     async with AsyncExitStack() as opened:
         models = await opened_models(settings, opened)
         for key, address in sorted({(s.key, parse_spec(str(s.asked)).address) for s in settings.values() if s.key}):
