@@ -10,7 +10,6 @@ from skillmix.calibration.sets import load_set
 from skillmix.calls import as_name
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
-from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
