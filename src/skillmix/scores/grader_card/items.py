@@ -23,6 +23,8 @@ from skillmix.grading.points import FULL_MARKS, Points, text_score
 PEOPLE: Final = "people"
 """The name of the majority of all people who rated a text."""
 _HUMAN: Final = "human:"
+Vote = tuple[float | None, ...]
+"""The points of one round as the grader gave them, in the order of `Points`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class TextUnderGraders:
     """The length of the text in words."""
     points: Mapping[str, Points]
     """By grader; a grader that never voted on the text has no entry."""
-    votes: Mapping[str, tuple[Points, ...]] = field(default_factory=dict)
-    """By grader, the votes of its readable rounds by number of the round; an empty tuple is an unreadable round."""
+    votes: Mapping[str, tuple[Vote | None, ...]] = field(default_factory=dict)
+    """By grader, the vote of each round; None if no reply of the round could be read."""
     settings: tuple[str, ...] = ()
     """The settings whose cells contain the text."""
     student_model: str | None = None
@@ -54,16 +56,22 @@ class TextUnderGraders:
         """The number of skills."""
         return len(self.skills)
 
-    def full_marks(self, grader: str) -> bool | None:
+    def full_marks(self, grader: str | None) -> bool | None:
         """Whether a grader gives full marks; None if it did not decide."""
-        points = self.points.get(grader)
+        points = self.points.get(grader or "")
         score = text_score(points, FULL_MARKS) if points else None
         return None if score is None else score == 1.0
+
+    def decides(self, grader: str | None) -> bool:
+        """Whether a grader decided a criterion that code leaves open."""
+        points = self.points.get(grader or "", ())
+        return any(point is not None and index not in self.by_code for index, point in enumerate(points))
 
     @property
     def is_denied_by_code(self) -> bool:
         """Whether code alone denies full marks, so that no error of a grader can change them."""
-        return any(points[index] is False for points in self.points.values() for index in self.by_code)
+        decided = ({points[index] for points in self.points.values()} - {None} for index in self.by_code)
+        return any(values == {False} for values in decided)
 
 
 def is_human(grader: str) -> bool:

@@ -1,0 +1,21 @@
+"""Families of models, by the names of their specs."""
+
+import re
+from typing import Final
+
+_MAKERS: Final = ("meta",)
+"""Makers whose name some models carry before that of their family."""
+
+
+def family_of(spec: str | None) -> str | None:
+    """The family of a model: the first word of its name; None if the spec names no model.
+
+    >>> family_of("openai:gpt-4o"), family_of("local:models/Mistral-7B-v0.2"), family_of("bundled:smollm2-135m")
+    ('gpt', 'mistral', 'smollm')
+    >>> family_of("openai:Meta-Llama-3-8B@http://localhost:8000/v1"), family_of("rules:"), family_of(None)
+    ('llama', None, None)
+    """
+    name = (spec or "").removeprefix("rules:").partition(":")[2].partition("@")[0].partition("?")[0]
+    last = name.rstrip("/").rpartition("/")[2].lower()
+    words = [word for word in re.findall(r"[a-z]+", last) if word not in _MAKERS]
+    return words[0] if words else None

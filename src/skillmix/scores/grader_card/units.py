@@ -1,0 +1,121 @@
+"""From texts under graders to the units that a grader and the truth decide: criteria, or full marks of whole texts."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from skillmix.scores.grader_card.items import PEOPLE, TextUnderGraders, is_human
+from skillmix.scores.graders import Kind, kind_of
+from skillmix.scores.statistics.against_truth import Units
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One decision of a grader, and the truth where it is known."""
+
+    item: TextUnderGraders
+    index: int | None
+    """The number of the criterion; None for full marks."""
+    given: bool
+    earned: bool | None
+    weight: float
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of the criterion; None for full marks."""
+        return None if self.index is None else kind_of(self.index, self.item.k)
+
+    @property
+    def skill(self) -> str | None:
+        """The skill; None for other criteria."""
+        return self.item.skills[self.index] if self.index is not None and self.index < self.item.k else None
+
+
+def as_units(units: Iterable[Unit]) -> Units:
+    """Units in the form of the statistics; texts of one combination are one cluster."""
+    found = list(units)
+    return Units(
+        [unit.given for unit in found],
+        [unit.earned for unit in found],
+        [unit.item.combination for unit in found],
+        [unit.weight for unit in found],
+    )
+
+
+def criterion_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
+    """Every skill, topic and sense that the grader decided and code did not."""
+    weights = label_weights(items, truth)
+    return [
+        Unit(item, index, given, earned, weight)
+        for item, weight in zip(items, weights, strict=True)
+        for index, given, earned in _criteria(item, grader, truth)
+    ]
+
+
+def _criteria(item: TextUnderGraders, grader: str, truth: str | None) -> Iterator[tuple[int, bool, bool | None]]:
+    own, known = item.points.get(grader), item.points.get(truth or "")
+    for index, given in enumerate(own[:-1] if own else ()):
+        if given is not None and index not in item.by_code:
+            yield index, given, known[index] if known else None
+
+
+def full_marks_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
+    """Full marks of every text that the grader decided, unless code alone denies them."""
+    weights = label_weights(items, truth)
+    units = []
+    for item, weight in zip(items, weights, strict=True):
+        given = item.full_marks(grader)
+        if given is not None and not item.is_denied_by_code:
+            units.append(Unit(item, None, given, item.full_marks(truth), weight))
+    return units
+
+
+def round_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> dict[int, list[Unit]]:
+    """The criteria as each round of the grader voted on them, by number of the round."""
+    weights = label_weights(items, truth)
+    units: dict[int, list[Unit]] = defaultdict(list)
+    for item, weight in zip(items, weights, strict=True):
+        known = item.points.get(truth or "")
+        for number, vote in enumerate(item.votes.get(grader, ())):
+            for index, value in enumerate(vote[: item.k + 2] if vote is not None else ()):
+                if value is not None and index not in item.by_code:
+                    earned = known[index] if known else None
+                    units[number].append(Unit(item, index, value > _HALF, earned, weight))
+    return dict(sorted(units.items()))
+
+
+_HALF = 0.5
+"""Half a point in one round alone would not earn the point."""
+
+
+def grouped(units: Iterable[Unit], key: Callable[[Unit], Hashable]) -> Mapping[Hashable, list[Unit]]:
+    """Units by a property."""
+    groups: dict[Hashable, list[Unit]] = defaultdict(list)
+    for unit in units:
+        groups[key(unit)].append(unit)
+    return groups
+
+
+def label_weights(items: Sequence[TextUnderGraders], truth: str | None) -> list[float]:
+    """How many texts each labelled text stands for.
+
+    People rate a sample that holds some students, k and outcomes more often than the run does. A stratum is a run, a
+    student, a k and what each grader says about full marks. A stratum without labels is counted with the others of the
+    same outcomes.
+    """
+    graders = sorted({g for item in items for g in item.points if not (is_human(g) or g in (truth, PEOPLE))})
+    outcomes = [tuple(item.full_marks(grader) for grader in graders) for item in items]
+    strata = [(item.run, item.student, item.k, outcome) for item, outcome in zip(items, outcomes, strict=True)]
+    is_labelled = [item.decides(truth) for item in items]
+    if all(is_labelled):
+        return [1.0] * len(items)
+    texts = Counter(strata)
+    labelled = Counter(stratum for stratum, has_label in zip(strata, is_labelled, strict=True) if has_label)
+    of_outcome = Counter(outcomes)
+    covered = Counter[Hashable]()
+    for stratum, number in texts.items():
+        covered[stratum[3]] += number if labelled[stratum] else 0
+    return [
+        texts[stratum] / labelled[stratum] * of_outcome[outcome] / covered[outcome] if has_label else 1.0
+        for stratum, outcome, has_label in zip(strata, outcomes, is_labelled, strict=True)
+    ]
