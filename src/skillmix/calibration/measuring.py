@@ -9,7 +9,8 @@ from skillmix.calibration.known_texts import KnownText
 from skillmix.calibration.planning import STUDENT, CalibrationPlan
 from skillmix.calls import Call, GradeKey, Reply
 from skillmix.grading.grader_words import words_about
-from skillmix.grading.points import Points, vote
+from skillmix.grading.points import Points
+from skillmix.grading.points import vote as majority
 from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.reading.deciding import votes_of
@@ -17,7 +18,7 @@ from skillmix.runs.reading.graded_conversations import conversations
 from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.rules_grader import RulesGrader, reading_of, with_verdict
 from skillmix.runs.run import Run
-from skillmix.scores.grader_card.items import TextUnderGraders
+from skillmix.scores.grader_card.items import TextUnderGraders, Vote
 
 LABELS: Final = "labels"
 """The name under which the known points stand beside those of the grader."""
@@ -45,8 +46,8 @@ class MeasuredText:
     known: KnownText
     points: Points
     """The majority of the rounds: skill, topic, sense; None where it is open."""
-    votes: tuple[Points, ...]
-    """By round; an unreadable round has no points."""
+    votes: tuple[Vote | None, ...]
+    """By round: skill, topic, sense; None if no reply of the round could be read."""
     wrong: tuple[WrongPoint, ...]
 
     def as_item(self, run: str, grader: str) -> TextUnderGraders:
@@ -60,7 +61,7 @@ class MeasuredText:
             skills=(known.skill,),
             words=len(known.text.split()),
             points={grader: (*self.points, True), LABELS: known.points},
-            votes={grader: tuple((*own, True) if own else () for own in self.votes)},
+            votes={grader: tuple(None if vote is None else (*vote, None) for vote in self.votes)},
             by_code=frozenset([_LENGTH]),
         )
 
@@ -130,10 +131,9 @@ def _measured_text(
         readings = [by_round.get(number) for number in range(plan.settings.votes)]
         if verdict is not None:
             readings = [reading and with_verdict(reading, skills, verdict) for reading in readings]
-    values = [reading.points[:_LENGTH] if reading and reading.points else None for reading in readings]
-    readable = [value for value in values if value is not None]
-    points = tuple(vote([value[index] for value in readable], len(readings)) for index in range(_LENGTH))
-    votes = tuple(tuple(map(_whole, value)) if value is not None else () for value in values)
+    votes = tuple(reading.points[:_LENGTH] if reading and reading.points else None for reading in readings)
+    readable = [one for one in votes if one is not None]
+    points = tuple(majority([one[index] for one in readable], len(votes)) for index in range(_LENGTH))
     return MeasuredText(known, points, votes, tuple(_wrong(known, points, own, plan)))
 
 

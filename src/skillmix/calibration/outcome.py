@@ -1,7 +1,7 @@
 """Calibrate a grader: ask it about texts with known labels, and make its card."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,8 @@ from skillmix.render.numbers import dollars, in_percent, share, share_with_inter
 from skillmix.render.wording import middle_cut, plural
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
-from skillmix.scores.grader_card.card import GraderCard, Measure, TruthAgreement, grader_card
+from skillmix.scores.grader_card.card import GraderCard, GraderFacts, TruthAgreement, grader_card
+from skillmix.scores.statistics.against_truth import Measure
 
 _WORST: Final = 10
 """Skills that the terminal shows; the page has all of them."""
@@ -82,8 +83,8 @@ class Calibration:
             "disputed": self.disputed,
             "undecided": self.undecided,
             "calls": asdict(self.measured.facts),
-            "card": asdict(self.card),
-            "card_without_disputed": asdict(self.without_disputed) if self.without_disputed else None,
+            "card": _plain(self.card),
+            "card_without_disputed": _plain(self.without_disputed),
             "wrong": [_wrong_json(wrong) for wrong in self.wrong],
         }
 
@@ -99,14 +100,24 @@ def calibrated(plan: CalibrationPlan, *, prices: Path | None = None) -> Calibrat
         run=asked.run,
         counts=asked.counts,
         measured=found,
-        card=_card(plan, found.texts),
-        without_disputed=_card(plan, undisputed) if has_disputed else None,
+        card=_card(plan, asked.run, found, found.texts),
+        without_disputed=_card(plan, asked.run, found, undisputed) if has_disputed else None,
     )
 
 
-def _card(plan: CalibrationPlan, texts: Sequence[MeasuredText]) -> GraderCard:
-    items = [text.as_item(plan.run, plan.grader) for text in texts]
-    return grader_card(items, plan.grader, LABELS)
+def _card(plan: CalibrationPlan, run: Run, found: Measured, texts: Sequence[MeasuredText]) -> GraderCard:
+    items = [text.as_item(run.name, plan.grader) for text in texts]
+    facts = GraderFacts(plan.settings.model, found.facts.cost_usd, len(texts))
+    return grader_card(items, plan.grader, LABELS, facts)
+
+
+def _plain(value: object) -> object:
+    """A record as JSON has it; unlike `asdict`, it keeps the names of a measure's parts."""
+    if isinstance(value, Measure):
+        return value._asdict()
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return [_plain(part) for part in value] if isinstance(value, tuple) else value
 
 
 def _wrong_json(wrong: WrongPoint) -> dict[str, object]:
@@ -145,7 +156,7 @@ SKILL_HEADER: Final = ("skill", "points", "agreement", "sensitivity", "specifici
 
 def criterion_rows(card: GraderCard) -> list[list[str]]:
     """The rows of the table by criterion."""
-    return [[*_row(row), _measure(row.kappa)] for row in card.by_kind]
+    return [[*_row(row), _measure(row.kappa).replace("-0", "−")] for row in card.by_kind]
 
 
 def skill_rows(card: GraderCard) -> list[list[str]]:
@@ -187,6 +198,7 @@ def fact_rows(calibration: Calibration) -> list[tuple[str, str]]:
         ("calls", whole(facts.calls)),
         ("unreadable replies", _of(facts.unreadable, facts.calls)),
         ("calls without a reply", _of(facts.without_reply, facts.calls)),
+        ("flips between rounds", _measure(calibration.card.stability.flips)),
         ("US dollars", dollars(facts.cost_usd)),
         ("US dollars a text", "unknown" if per_text is None else f"{per_text:.4f}"),
     ]
