@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     )
     from skillmix.api import (
         build_dataset,
+        calibrate,
         check,
         draw,
         evaluate,
@@ -41,6 +42,7 @@ __all__ = [
     "UserError",
     "__version__",
     "build_dataset",
+    "calibrate",
     "check",
     "combination_of",
     "draw",

@@ -8,6 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from skillmix.calibration.card_page import write_card
+from skillmix.calibration.outcome import Calibration, calibrated
+from skillmix.calibration.planning import CalibrationWish, planned
 from skillmix.catalog.catalog import SETTINGS, Catalog, Setting
 from skillmix.catalog.combinations import Combination, Draw, draw_combinations
 from skillmix.checkers.judge import Verdict
@@ -236,6 +239,43 @@ def run(
         checked = load_experiment(Path(experiment), changes=[f"{key}={value}" for key, value in (set or {}).items()])
     known = Path(prices) if prices is not None else None
     return RunView(_outside_loops(lambda: run_checked(checked, prices=known, wanted=StepFilter(step=step))).run)
+
+
+def calibrate(
+    grader: str | Mapping[str, object],
+    *,
+    set: str | Path = "paper",
+    catalog: str = "paper",
+    prompts: str = "standard",
+    run: str | None = None,
+    size: int | None = None,
+    rounds: int | None = None,
+    seed: int = 0,
+    max_usd: float | None = None,
+    prices: str | Path | None = None,
+    bigbench: str | Path | None = None,
+) -> Calibration:
+    """Ask a grader about texts with known labels and return its card; the same call again makes only missing calls.
+
+    The grader is a spec, or a mapping with the keys of an experiment file. `set` is a shipped set, a YAML file, a folder
+    of them, or `bigbench:TASK`; `size` takes only so many of its texts, chosen by hash. The card is also written to the
+    run, as a page and as JSON, in the folder that the result names.
+    """
+    wish = CalibrationWish(
+        grader=_model(grader) | ({} if rounds is None else {"rounds": rounds}),
+        set=str(set),
+        catalog=catalog,
+        prompts=prompts,
+        run=run,
+        size=size,
+        seed=seed,
+        max_usd=max_usd,
+        bigbench=Path(bigbench) if bigbench is not None else None,
+    )
+    known = Path(prices) if prices is not None else None
+    made = _outside_loops(lambda: calibrated(planned(wish), prices=known))
+    write_card(made)
+    return made
 
 
 def build_dataset(

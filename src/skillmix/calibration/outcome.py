@@ -9,6 +9,7 @@ from skillmix import __version__
 from skillmix.calibration.asking import ask
 from skillmix.calibration.measuring import CRITERIA, LABELS, Measured, MeasuredText, WrongPoint, measured
 from skillmix.calibration.planning import CalibrationPlan
+from skillmix.render.layout import wrapped
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import dollars, in_percent, share, share_with_interval, whole
 from skillmix.render.wording import middle_cut, plural
@@ -33,6 +34,9 @@ class Calibration:
     card: GraderCard
     without_disputed: GraderCard | None
     """The card without disputed texts; None if no text of the set is disputed."""
+
+    def __str__(self) -> str:
+        return card_lines(self)
 
     @property
     def wrong(self) -> list[WrongPoint]:
@@ -219,16 +223,19 @@ def undecided_line(calibration: Calibration) -> str:
 
 def card_lines(calibration: Calibration) -> str:
     """The card for a terminal: rates by criterion, the skills with the lowest agreement, and what it is based on."""
-    parts = [headline(calibration), markdown_table(CRITERION_HEADER, criterion_rows(calibration.card), right=_COUNTS)]
+    parts = [
+        wrapped(headline(calibration)),
+        markdown_table(CRITERION_HEADER, criterion_rows(calibration.card), right=_COUNTS),
+    ]
     if calibration.without_disputed:
         table = markdown_table(CRITERION_HEADER, criterion_rows(calibration.without_disputed), right=_COUNTS)
         parts.append(f"Without {plural(calibration.disputed, 'disputed text')}:\n\n{table}")
-    skills = [[middle_cut(row[0], longest=36), *row[1:]] for row in skill_rows(calibration.card)]
+    skills = [[middle_cut(row[0]), *row[1:]] for row in skill_rows(calibration.card)]
     if skills:
         title = "Skills with the lowest agreement:" if len(skills) > _WORST else "By skill:"
         parts.append(f"{title}\n\n{markdown_table(SKILL_HEADER, skills[:_WORST], right=_COUNTS)}")
     parts.append("\n".join(f"{name}: {value}" for name, value in fact_rows(calibration)))
-    return "\n\n".join(filter(None, [*parts, undecided_line(calibration)]))
+    return "\n\n".join(filter(None, [*parts, wrapped(undecided_line(calibration))]))
 
 
 _COUNTS: Final = frozenset({1})
