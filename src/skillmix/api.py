@@ -257,9 +257,9 @@ def calibrate(
 ) -> Calibration:
     """Ask a grader about texts with known labels and return its card; the same call again makes only missing calls.
 
-    The grader is a spec, or a mapping with the keys of an experiment file. `set` is a shipped set, a YAML file, a folder
-    of them, or `bigbench:TASK`; `size` takes only so many of its texts, chosen by hash. The card is also written to the
-    run, as a page and as JSON, in the folder that the result names.
+    The grader is a spec, or a mapping with the keys of an experiment file. `set` is a shipped set, a YAML file, a
+    folder of them, or `bigbench:TASK`; `size` takes only so many of its texts, chosen by hash. The card is also written
+    to the run, as a page and as JSON, in the folder that the result names.
     """
     wish = CalibrationWish(
         grader=_model(grader) | ({} if rounds is None else {"rounds": rounds}),
