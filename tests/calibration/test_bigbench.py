@@ -21,7 +21,7 @@ def example(text: str, right: str, *wrong: str) -> dict[str, object]:
     return {"input": text, "target_scores": {right: 1, **dict.fromkeys(wrong, 0)}}
 
 
-FALLACIES = [
+FALLACIES: list[dict[str, object]] = [
     example("Respond 'Valid' or 'Invalid' as appropriate. My neighbour hums, so it will rain.", "Invalid", "Valid"),
     example("Respond 'Valid' or 'Invalid' as appropriate. All oaks are trees, so this oak is one.", "Valid", "Invalid"),
     example("Respond 'Valid' or 'Invalid' as appropriate. My neighbour hums, so it will rain.", "Invalid", "Valid"),
