@@ -32,6 +32,8 @@ from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
 from skillmix.runs.run import Run, rules_named
 from skillmix.runs.run import open_run as open_stored_run
 from skillmix.scores.cells import CellScore
+from skillmix.scores.grader_card.card import GraderCard
+from skillmix.scores.grader_card.graded_runs import run_cards
 from skillmix.scores.pairs import StudentComparison, compare_students
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.table import score_table, score_table_html
@@ -276,6 +278,21 @@ def calibrate(
     made = _outside_loops(lambda: calibrated(planned(wish), prices=known))
     write_card(made)
     return made
+
+
+def grader_cards(
+    runs: RunView | str | Path | Sequence[RunView | str | Path],
+    *,
+    truth: str | None = None,
+    rules: Literal["default", "paper"] | None = None,
+) -> list[GraderCard]:
+    """A card for each grader of a run, or of several: agreement with the truth, bias, steadiness, corrected scores.
+
+    `truth` names a grader, "rules" (code) or "people"; without it, people are the truth, else code, else a grader.
+    """
+    several = [runs] if isinstance(runs, RunView | str | Path) else list(runs)
+    stored = [run._run if isinstance(run, RunView) else open_stored_run(str(run)) for run in several]
+    return run_cards(stored, truth=truth, rules=rules)
 
 
 def build_dataset(

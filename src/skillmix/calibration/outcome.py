@@ -1,7 +1,7 @@
 """Calibrate a grader: ask it about texts with known labels, and make its card."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from skillmix.render.wording import middle_cut, plural
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.scores.grader_card.card import GraderCard, GraderFacts, TruthAgreement, grader_card
+from skillmix.scores.grader_card.card_text import cards_as_json
 from skillmix.scores.statistics.against_truth import Measure
 
 _WORST: Final = 10
@@ -87,8 +88,8 @@ class Calibration:
             "disputed": self.disputed,
             "undecided": self.undecided,
             "calls": asdict(self.measured.facts),
-            "card": _plain(self.card),
-            "card_without_disputed": _plain(self.without_disputed),
+            "card": cards_as_json([self.card])[0],
+            "card_without_disputed": next(iter(cards_as_json(filter(None, [self.without_disputed]))), None),
             "wrong": [_wrong_json(wrong) for wrong in self.wrong],
         }
 
@@ -113,15 +114,6 @@ def _card(plan: CalibrationPlan, run: Run, found: Measured, texts: Sequence[Meas
     items = [text.as_item(run.name, plan.grader) for text in texts]
     facts = GraderFacts(plan.settings.model, found.facts.cost_usd, len(texts))
     return grader_card(items, plan.grader, LABELS, facts)
-
-
-def _plain(value: object) -> object:
-    """A record as JSON has it; unlike `asdict`, it keeps the names of a measure's parts."""
-    if isinstance(value, Measure):
-        return value._asdict()
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    return [_plain(part) for part in value] if isinstance(value, tuple) else value
 
 
 def _wrong_json(wrong: WrongPoint) -> dict[str, object]:

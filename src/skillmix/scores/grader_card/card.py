@@ -11,7 +11,15 @@ from itertools import combinations
 from skillmix.scores.grader_card.bias import GraderBias, grader_bias
 from skillmix.scores.grader_card.corrected import CorrectedScore, corrected_scores
 from skillmix.scores.grader_card.items import TextUnderGraders
-from skillmix.scores.grader_card.units import Unit, as_units, criterion_units, full_marks_units, grouped, round_units
+from skillmix.scores.grader_card.units import (
+    Unit,
+    as_units,
+    criterion_units,
+    full_marks_units,
+    grouped,
+    of_labelled_groups,
+    round_units,
+)
 from skillmix.scores.graders import KINDS
 from skillmix.scores.statistics.against_truth import UNKNOWN, Measure, truth_measures
 from skillmix.scores.statistics.effective_counts import effective_counts
@@ -43,7 +51,7 @@ class TruthAgreement:
     units: int
     """Criteria that the grader and the truth both decided."""
     graded: int
-    """Criteria that the grader decided, with a label or without one."""
+    """Criteria that the grader decided in texts of students and k with labels."""
     earned: Measure
     """The share of points that the truth gives."""
     agreement: Measure
@@ -94,7 +102,8 @@ def grader_card(
 ) -> GraderCard:
     """The card of one grader against another one that is taken for the truth."""
     own = [item for item in items if item.decides(grader)]
-    criteria = criterion_units(own, grader, truth)
+    criteria = of_labelled_groups(criterion_units(own, grader, truth))
+    rounds = {n: of_labelled_groups(units) for n, units in round_units(own, grader, truth).items()}
     known = facts or GraderFacts()
     by_skill = grouped((unit for unit in criteria if unit.skill is not None), lambda unit: unit.skill)
     return GraderCard(
@@ -106,10 +115,10 @@ def grader_card(
         labelled=sum(item.decides(truth) for item in own),
         by_kind=_known(
             *(_agreement(kind, [unit for unit in criteria if unit.kind == kind]) for kind in KINDS),
-            _agreement("full marks", full_marks_units(own, grader, truth)),
+            _agreement("full marks", of_labelled_groups(full_marks_units(own, grader, truth))),
         ),
         by_skill=_known(*(_agreement(str(skill), by_skill[skill]) for skill in sorted(by_skill, key=str))),
-        bias=grader_bias(criteria, round_units(own, grader, truth), known.model),
+        bias=grader_bias(criteria, rounds, known.model),
         stability=round_stability(items, grader),
         corrected=tuple(corrected_scores(items, grader, truth)),
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from skillmix.scores.grader_card.items import TextUnderGraders
-from skillmix.scores.grader_card.units import Unit, as_units, full_marks_units
+from skillmix.scores.grader_card.units import Unit, as_units, full_marks_units, of_labelled_groups
 from skillmix.scores.statistics.against_truth import UNKNOWN, Measure, rates_of
 from skillmix.scores.statistics.effective_counts import Counts, effective_counts
 from skillmix.scores.statistics.prevalence import (
@@ -49,17 +49,28 @@ def corrected_scores(items: Sequence[TextUnderGraders], grader: str, truth: str 
     for item in decided:
         for setting in item.settings:
             cells[item.run, item.student, setting, item.k].append(item)
-    units = {id(unit.item): unit for unit in full_marks_units(decided, grader, truth)}
-    return [_score(key, own, units, grader) for key, own in sorted(cells.items())]
+    units = full_marks_units(decided, grader, truth)
+    by_item = {id(unit.item): unit for unit in units}
+    pools: dict[int, list[Unit]] = defaultdict(list)
+    for unit in of_labelled_groups(units):
+        pools[unit.item.k].append(unit)
+    scores = []
+    for key, own in sorted(cells.items()):
+        open_units = [by_item[id(item)] for item in own if id(item) in by_item]
+        scores.append(_score(key, own, open_units, pools[key[3]], grader))
+    return scores
 
 
 def _score(
-    key: tuple[str, str, str, int], items: Sequence[TextUnderGraders], units: dict[int, Unit], grader: str
+    key: tuple[str, str, str, int],
+    items: Sequence[TextUnderGraders],
+    own: Sequence[Unit],
+    pool: Sequence[Unit],
+    grader: str,
 ) -> CorrectedScore:
     raw = _counts([item.full_marks(grader) is True for item in items], items)
-    own = [units[id(item)] for item in items if id(item) in units]
     labelled = sum(unit.earned is not None for unit in own)
-    method, corrected = _correct(items, own, [unit for unit in units.values() if unit.item.k == key[3]])
+    method, corrected = _correct(items, own, pool)
     return CorrectedScore(
         *key,
         texts=len(items),
@@ -82,7 +93,7 @@ def _correct(
     is_open = _counts([id(item) in left_open for item in items], items)
     if _has_enough_labels(own):
         return "own labels", corrected_by_labels(is_open, rates_of(as_units(own)))
-    if all(unit.earned is None for unit in pool):
+    if not pool:
         return None, Corrected(UNKNOWN, NO_LABELS)
     corrected = corrected_by_error_rates(is_open, rates_of(as_units(own)).given, _pool(own, pool))
     return (None if corrected.problem else "error rates"), corrected
@@ -100,9 +111,10 @@ def _has_enough_labels(units: Sequence[Unit]) -> bool:
 
 def _pool(own: Sequence[Unit], pool: Sequence[Unit]) -> LabelledPool:
     here = {id(unit) for unit in own}
-    others = as_units(unit for unit in pool if id(unit) not in here)
+    others = [unit for unit in pool if id(unit) not in here]
     rates = rates_of(as_units(pool))
-    return LabelledPool(rates_of(others).given, len(own) / len(pool), rates.if_given, rates.if_denied)
+    own_share = 1 - len(others) / len(pool)
+    return LabelledPool(rates_of(as_units(others)).given, own_share, rates.if_given, rates.if_denied)
 
 
 def _counts(values: Sequence[bool], items: Sequence[TextUnderGraders]) -> Counts:

@@ -185,7 +185,10 @@ def _code_names(runs: Iterable[GradedRun]) -> list[str]:
 
 
 def _card(name: str, runs: Sequence[GradedRun], truth: str | None) -> GraderCard | None:
-    """The card of a grader over runs; None for the truth itself."""
+    """The card of a grader over runs; None for the truth itself.
+
+    Scores are not corrected towards another model unless that was asked for.
+    """
     items = [item for run in runs for item in run.items]
     chosen = truth_of(name, runs, truth)
     if chosen == name or (chosen == PEOPLE and is_human(name)):
@@ -195,7 +198,9 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None) -> GraderCard
     own = [run.graders[name] for run in runs]
     if chosen is not None and own[0].has_code and chosen in _code_names(runs):
         items = [_without_checked(item) for item in items]
-    return grader_card(items, name, chosen, _together([grader.facts for grader in own]))
+    card = grader_card(items, name, chosen, _together([grader.facts for grader in own]))
+    is_only_another = truth is None and chosen != PEOPLE and chosen not in _code_names(runs)
+    return replace(card, corrected=()) if is_only_another else card
 
 
 def truth_of(name: str, runs: Sequence[GradedRun], wanted: str | None) -> str | None:

@@ -56,6 +56,11 @@ class TextUnderGraders:
         """The number of skills."""
         return len(self.skills)
 
+    @property
+    def group(self) -> tuple[str, str, int]:
+        """The run, the student and k: texts of one group differ in nothing that the experiment decides."""
+        return self.run, self.student, self.k
+
     def full_marks(self, grader: str | None) -> bool | None:
         """Whether a grader gives full marks; None if it did not decide."""
         points = self.points.get(grader or "")

@@ -42,6 +42,16 @@ def as_units(units: Iterable[Unit]) -> Units:
     )
 
 
+def of_labelled_groups(units: Sequence[Unit]) -> list[Unit]:
+    """The units of every run, student and k that has a label.
+
+    How often a grader is right where it gives a point depends on how often the point is earned, so the labels of one
+    student say nothing about the points of another one.
+    """
+    groups = {unit.item.group for unit in units if unit.earned is not None}
+    return [unit for unit in units if unit.item.group in groups]
+
+
 def criterion_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
     """Every skill, topic and sense that the grader decided and code did not."""
     weights = label_weights(items, truth)
@@ -99,22 +109,23 @@ def grouped(units: Iterable[Unit], key: Callable[[Unit], Hashable]) -> Mapping[H
 def label_weights(items: Sequence[TextUnderGraders], truth: str | None) -> list[float]:
     """How many texts each labelled text stands for.
 
-    People rate a sample that holds some students, k and outcomes more often than the run does. A stratum is a run, a
-    student, a k and what each grader says about full marks. A stratum without labels is counted with the others of the
-    same outcomes.
+    People rate a sample that holds some students, k and outcomes more often than the run does. A stratum is a group of
+    texts (a run, a student and a k) and what each grader says about their full marks. A stratum without labels is
+    counted with the others of the same outcomes, unless its whole group has none.
     """
     graders = sorted({g for item in items for g in item.points if not (is_human(g) or g in (truth, PEOPLE))})
     outcomes = [tuple(item.full_marks(grader) for grader in graders) for item in items]
-    strata = [(item.run, item.student, item.k, outcome) for item, outcome in zip(items, outcomes, strict=True)]
+    strata = [(item.group, outcome) for item, outcome in zip(items, outcomes, strict=True)]
     is_labelled = [item.decides(truth) for item in items]
     if all(is_labelled):
         return [1.0] * len(items)
     texts = Counter(strata)
     labelled = Counter(stratum for stratum, has_label in zip(strata, is_labelled, strict=True) if has_label)
-    of_outcome = Counter(outcomes)
-    covered = Counter[Hashable]()
-    for stratum, number in texts.items():
-        covered[stratum[3]] += number if labelled[stratum] else 0
+    groups = {group for group, _ in labelled}
+    of_outcome, covered = Counter[Hashable](), Counter[Hashable]()
+    for (group, outcome), number in texts.items():
+        of_outcome[outcome] += number if group in groups else 0
+        covered[outcome] += number if labelled[group, outcome] else 0
     return [
         texts[stratum] / labelled[stratum] * of_outcome[outcome] / covered[outcome] if has_label else 1.0
         for stratum, outcome, has_label in zip(strata, outcomes, is_labelled, strict=True)

@@ -9,7 +9,7 @@ Shares of labelled units have Wilson intervals if every unit has a label. All ot
 the three shares from their Jeffreys posteriors, Beta(x + 1/2, n - x + 1/2), with effective counts x and n.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -160,18 +160,29 @@ def rates_of(units: Units) -> Rates:
     return Rates(given, *(_share_earned(labelled, if_given=outcome) for outcome in (True, False)))
 
 
-_Labelled = list[tuple[bool, bool, Hashable, float]]
-"""Whether the grader gives the point, whether it is earned, cluster and weight."""
+class _Label(NamedTuple):
+    given: bool
+    earned: bool
+    cluster: Hashable
+    weight: float
 
 
-def _labelled(units: Units) -> _Labelled:
-    rows = zip(units.given, units.earned, units.clusters, units.weights, strict=True)
-    return [(given, earned, cluster, weight) for given, earned, cluster, weight in rows if earned is not None]
+def _labelled(units: Units) -> list[_Label]:
+    rows = zip(*units, strict=True)
+    return [_Label(given, earned, *rest) for given, earned, *rest in rows if earned is not None]
 
 
-def _share_earned(labelled: _Labelled, *, if_given: bool) -> Counts:
-    own = [row for row in labelled if row[0] == if_given]
-    return effective_counts([r[1] for r in own], [r[2] for r in own], [r[3] for r in own])
+def _share_earned(labelled: Iterable[_Label], *, if_given: bool) -> Counts:
+    return _counts([(label.earned, label) for label in labelled if label.given == if_given])
+
+
+def _counts(values: Sequence[tuple[bool, _Label]]) -> Counts:
+    labels = [label for _, label in values]
+    return effective_counts(
+        [value for value, _ in values],
+        [label.cluster for label in labels],
+        [label.weight for label in labels],
+    )
 
 
 def truth_measures(units: Units) -> TruthMeasures:
@@ -194,18 +205,18 @@ _SHARES: Final = ("earned", "agreement", "sensitivity", "specificity")
 _BY_DRAWS: Final = ("kappa", "excess")
 
 
-def _wilson_measures(labelled: _Labelled) -> dict[str, Measure]:
+def _wilson_measures(labelled: Sequence[_Label]) -> dict[str, Measure]:
     """The shares of fully labelled units with their Wilson intervals."""
 
-    def share(values: list[tuple[bool, Hashable]]) -> Measure:
-        counts = effective_counts([value for value, _ in values], [cluster for _, cluster in values])
+    def share(values: Sequence[tuple[bool, _Label]]) -> Measure:
+        counts = _counts(values)
         return Measure(counts.share, *counts.wilson) if counts.size else UNKNOWN
 
     return {
-        "earned": share([(earned, cluster) for _, earned, cluster, _ in labelled]),
-        "agreement": share([(given == earned, cluster) for given, earned, cluster, _ in labelled]),
-        "sensitivity": share([(given, cluster) for given, earned, cluster, _ in labelled if earned]),
-        "specificity": share([(not given, cluster) for given, earned, cluster, _ in labelled if not earned]),
+        "earned": share([(label.earned, label) for label in labelled]),
+        "agreement": share([(label.given == label.earned, label) for label in labelled]),
+        "sensitivity": share([(label.given, label) for label in labelled if label.earned]),
+        "specificity": share([(not label.given, label) for label in labelled if not label.earned]),
     }
 
 

@@ -1,10 +1,14 @@
 """Shares of correlated and weighted units, with the number of independent units that would tell as much.
 
-The criteria of a text, and the texts of a combination, are not independent, and a sample of texts may hold some kinds
-of texts more often than others. The variance of a share over such units comes from the sums of whole clusters (the
-linearised, or "sandwich", variance). The effective size is the number of independent units with the same variance; an
-interval for independent units then applies. It is never larger than the size that the weights allow, and Student's t
-with the number of clusters reduces it further.
+An interval for independent units applies to correlated ones with an effective size instead of their number:
+
+- weights: a sample that holds some units more often than the whole set tells less (Kish's size);
+- clusters: the criteria of a text, and the texts of a combination, are not independent. The size is divided by the
+  design effect, the variance over sums of whole clusters by the variance over units. Student's t reduces it further,
+  but never below the number of clusters, since at worst the units of a cluster are copies of each other.
+
+Units of students who differ much vary less than this assumes, because the number of texts of each student is fixed.
+The intervals are then too wide rather than too narrow.
 """
 
 from collections.abc import Hashable, Sequence
@@ -56,21 +60,22 @@ def effective_counts(
     weight = np.ones(len(outcome)) if weights is None else np.asarray(weights, dtype=np.float64)
     share = float(weight @ outcome / weight.sum())
     index = _numbered(clusters)
-    sums = _sums(index, weight)
-    if len(sums) == len(outcome) and float(np.ptp(weight)) <= ROUNDING * float(weight.max()):
-        return Counts(share, float(len(outcome)))
-    most = min(_kish(weight), _kish(sums)) if share in (0.0, 1.0) else _kish(weight)
-    return Counts(share, _effective_size(share, _sums(index, weight * (outcome - share)), weight, most))
+    most, least = _kish(weight), _kish(_sums(index, weight))
+    number = int(index.max()) + 1
+    if number == len(outcome):
+        return Counts(share, most)
+    if number == 1 or share in (0.0, 1.0):
+        return Counts(share, least)  # nothing shows how alike the units of a cluster are
+    wider = float(t_quantile((1 + CONFIDENCE) / 2, number - 1)) / _NORMAL
+    size = most / _design_effect(weight * (outcome - share), index) / wider**2
+    return Counts(share, min(most, max(least, size)))
 
 
-def _effective_size(share: float, residuals: Floats, weight: Floats, most: float) -> float:
-    """The number of independent units with the same variance, reduced as t quantiles are wider than normal ones."""
-    number = len(residuals)
-    if number < 2:
-        return min(1.0, most)
-    variance = number / (number - 1) * float(residuals @ residuals) / float(weight.sum()) ** 2
-    alike = share * (1 - share) / variance if variance > ROUNDING**2 else most
-    return min(most, alike) * (_NORMAL / float(t_quantile((1 + CONFIDENCE) / 2, number - 1))) ** 2
+def _design_effect(residuals: Floats, index: NDArray[np.int64]) -> float:
+    """How much larger the variance of a share is than that of independent units; never less than 1."""
+    sums = _sums(index, residuals)
+    alone, together = float(residuals @ residuals), float(sums @ sums)
+    return max(1.0, together / alone) if alone > ROUNDING else 1.0
 
 
 def _sums(index: NDArray[np.int64], values: Floats) -> Floats:

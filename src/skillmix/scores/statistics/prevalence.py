@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from skillmix.scores.statistics.against_truth import UNKNOWN, Measure, Rates, Shares, beta_draws, interval_of, measure
+from skillmix.scores.statistics.against_truth import UNKNOWN, Measure, Rates, Shares, beta_draws, measure
 from skillmix.scores.statistics.effective_counts import Counts
 from skillmix.scores.statistics.intervals import SEED, Floats
 
@@ -70,19 +70,24 @@ def corrected_by_error_rates(is_open: Counts, given: Counts, pool: LabelledPool)
     shares = pool.shares(
         drawn, *(beta_draws(counts, generator) for counts in (pool.others, pool.if_given, pool.if_denied))
     )
-    if not _is_informative(shares):
-        return Corrected(UNKNOWN, NOT_BETTER)
-    open_draws = _open_draws(is_open, generator)
-    low, high = interval_of(_rogan_gladen(drawn, shares))
-    if high < 0 or low > 1:
-        return Corrected(UNKNOWN, OUTSIDE)
     counts = (given, pool.others, pool.if_given, pool.if_denied)
     point = [np.array([c.share]) for c in counts]
-    estimate = np.clip(_rogan_gladen(point[0], pool.shares(*point)), 0, 1)
-    if not np.isfinite(estimate[0]):
+    estimate = _rogan_gladen(point[0], pool.shares(*point))
+    if not _is_informative(shares) or not np.isfinite(estimate[0]):
         return Corrected(UNKNOWN, NOT_BETTER)
-    draws = open_draws * np.clip(_rogan_gladen(drawn, shares), 0, 1)
-    return Corrected(measure(is_open.share * estimate, draws))
+    open_draws, found = _open_draws(is_open, generator), _rogan_gladen(drawn, shares)
+    possible = (found >= 0) & (found <= 1)
+    if float(np.mean(possible)) < _LEAST_POSSIBLE:
+        return Corrected(UNKNOWN, OUTSIDE)
+    share = measure(is_open.share * np.clip(estimate, 0, 1), open_draws * np.clip(found, 0, 1))
+    if share.low is not None and share.low == share.high:
+        # Nearly all draws are beyond 0 or 1: the possible ones say how far the share may be from there.
+        share = measure(is_open.share * np.clip(estimate, 0, 1), (open_draws * found)[possible])
+    return Corrected(share)
+
+
+_LEAST_POSSIBLE: Final = 0.001
+"""If fewer draws than this give a share from 0 to 1, the error rates do not hold for these texts."""
 
 
 def _is_informative(shares: Shares) -> bool:
