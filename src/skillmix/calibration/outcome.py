@@ -215,19 +215,17 @@ def undecided_line(calibration: Calibration) -> str:
 
 def card_lines(calibration: Calibration) -> str:
     """The card for a terminal: rates by criterion, the skills with the lowest agreement, and what it is based on."""
-    parts = [
-        wrapped(headline(calibration)),
-        markdown_table(CRITERION_HEADER, criterion_rows(calibration.card), right=_COUNTS),
-    ]
+    parts = [wrapped(headline(calibration)), *_table("", CRITERION_HEADER, criterion_rows(calibration.card))]
     if calibration.without_disputed:
-        table = markdown_table(CRITERION_HEADER, criterion_rows(calibration.without_disputed), right=_COUNTS)
-        parts.append(f"Without {plural(calibration.disputed, 'disputed text')}:\n\n{table}")
+        title = f"Without {plural(calibration.disputed, 'disputed text')}:\n\n"
+        parts += _table(title, CRITERION_HEADER, criterion_rows(calibration.without_disputed))
     skills = [[middle_cut(row[0]), *row[1:]] for row in skill_rows(calibration.card)]
-    if skills:
-        title = "Skills with the lowest agreement:" if len(skills) > _WORST else "By skill:"
-        parts.append(f"{title}\n\n{markdown_table(SKILL_HEADER, skills[:_WORST], right=_COUNTS)}")
+    title = "Skills with the lowest agreement:\n\n" if len(skills) > _WORST else "By skill:\n\n"
+    parts += _table(title, SKILL_HEADER, skills[:_WORST])
     parts.append("\n".join(f"{name}: {value}" for name, value in fact_rows(calibration)))
     return "\n\n".join(filter(None, [*parts, wrapped(undecided_line(calibration))]))
 
 
-_COUNTS: Final = frozenset({1})
+def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table under its title; nothing if it has no rows."""
+    return [f"{title}{markdown_table(header, rows, right=frozenset({1}))}"] if rows else []
