@@ -75,7 +75,9 @@ def test_the_page_and_the_json_have_the_numbers_of_the_card(in_folder: Path) -> 
     assert by_kind["skill"]["sensitivity"]["value"] == made.card.by_kind[0].sensitivity.value
     assert (stored["texts"], stored["disputed"]) == (61, 1)
     page = re.sub(r"<[^>]+>", "", (made.folder / "card.html").read_text(encoding="utf-8"))
-    assert f"{len(made.wrong)} points on which" in page
+    texts = {wrong.known.text for wrong in made.wrong}
+    assert f"{len(made.wrong)} points of {len(texts)} texts on which" in page
+    assert all(page.count(text) == 1 for text in texts)
     assert "Without disputed texts" in page
     assert "scripted" in page
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,3 +136,15 @@ def test_exactly_the_texts_with_a_disagreement_are_disputed() -> None:
     disputed = {text.id for text in TEXTS if text.is_disputed}
 
     assert disputed == {row["id"] for row in rows_of("disagreements")}
+
+
+def test_the_page_on_calibration_counts_the_texts_and_lists_the_disagreements() -> None:
+    page = (Path(__file__).parents[2] / "docs/calibration.md").read_text(encoding="utf-8")
+    numbers = Counter(text.labels for text in TEXTS)
+
+    assert f"`paper` has {len(TEXTS)} texts" in page
+    assert re.findall(r"^\| (\d+) \|", page, re.MULTILINE) == [
+        str(numbers[labels])
+        for labels in ((True, True, True), (False, True, True), (True, False, True), (True, True, False))
+    ]
+    assert all(row["text"] in page for row in rows_of("disagreements"))
