@@ -160,6 +160,19 @@ def test_code_can_be_calibrated_and_makes_no_call(in_folder: Path) -> None:
     assert made.card.by_kind[0].specificity.value == 1.0
 
 
+def test_code_decides_its_skills_and_a_model_the_rest_of_a_mixed_grader(in_folder: Path) -> None:
+    catalog = skillmix.load_catalog("verifiable")
+    text = {"skill": "alliteration", "topic": catalog.topics[0], "label": "shows"}
+    texts = [text | {"text": "Greta grew giant gourds behind the garage."}]
+
+    made = skillmix.calibrate(
+        "rules:scripted:grader", set=write_set(in_folder / "mine.yaml", texts), catalog="verifiable", rounds=1
+    )
+
+    assert made.counts.called == 1
+    assert made.measured.texts[0].points == (True, False, True)
+
+
 def test_code_that_cannot_check_a_skill_is_refused(in_folder: Path) -> None:
     with pytest.raises(UserError, match="no code can check"):
         skillmix.calibrate("rules:", set="paper")
