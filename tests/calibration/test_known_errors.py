@@ -109,3 +109,19 @@ def test_the_known_rates_decide_each_vote_alone(in_folder: Path, rounds: int) ->
     made = skillmix.calibrate("scripted:grader?noise=1", set=file, rounds=rounds)
 
     assert {row.agreement.value for row in made.card.by_kind if row.criterion != "full marks"} == {0.0}
+
+
+def test_decisions_without_a_label_change_no_rate(in_folder: Path) -> None:
+    labelled = entries(60)
+    bare = [
+        {key: value for key, value in entry(100 + n, off="topic").items() if key not in ("topic", "off")}
+        for n in range(60)
+    ]
+
+    alone = skillmix.calibrate(GRADER, set=write_set(in_folder / "alone.yaml", labelled), rounds=1)
+    mixed = skillmix.calibrate(GRADER, set=write_set(in_folder / "mixed.yaml", [*labelled, *bare]), rounds=1)
+
+    topic = [{row.criterion: row for row in made.card.by_kind}["topic"] for made in (alone, mixed)]
+    assert topic[0] == topic[1]
+    assert [row.criterion for row in mixed.card.by_kind] == ["skill", "topic", "sense"]
+    assert mixed.card.by_kind[0].units == 120

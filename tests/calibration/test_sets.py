@@ -33,6 +33,16 @@ def test_the_key_off_needs_no_quotes_although_yaml_takes_it_for_false(tmp_path: 
     assert load_set(str(file), CATALOG).texts[0].on_topic is False
 
 
+def test_a_text_without_a_topic_has_a_label_for_the_skill_alone(tmp_path: Path) -> None:
+    bare = {"skill": "metaphor", "text": "Time is a thief.", "label": "shows"}
+
+    loaded = load_set(str(write_set(tmp_path / "mine.yaml", [bare])), CATALOG)
+
+    assert loaded.texts[0].labels == (True, None, None)
+    with pytest.raises(UserError, match="off needs a topic"):
+        load_set(str(write_set(tmp_path / "mine.yaml", [bare | {"off": "sense"}])), CATALOG)
+
+
 def test_names_may_be_short_and_in_any_case(tmp_path: Path) -> None:
     texts = [entry(0) | {"skill": "Anchoring", "topic": "sewing"}]
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from skillmix.calibration.known_texts import LONGEST_TEXT, CalibrationSet, KnownText
+from skillmix.calibration.known_texts import LONGEST_TEXT, NO_TOPIC, CalibrationSet, KnownText
 from skillmix.calls import clean_text
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import SHIPPED
@@ -23,8 +23,6 @@ from skillmix.grading.answers import plain_answer
 from skillmix.render.nearest import name_hint
 
 BIGBENCH: Final = "bigbench:"
-TOPIC: Final = "everyday life"
-"""The topic that graders read; the texts have none, so its point has no label."""
 _TABLE: Final = SHIPPED / "calibration" / "bigbench.yaml"
 _TASKS: Final = "benchmark_tasks"
 _LARGEST_TASK: Final = 64 * 2**20
@@ -104,7 +102,7 @@ def _known_texts(row: MappedTask, document: Mapping[str, Any], catalog: Catalog)
         if shows or answer in row.lacks:
             cleaned = plain_answer(clean_text(text)).text
             if 0 < len(cleaned) <= LONGEST_TEXT:
-                yield KnownText(skill, TOPIC, cleaned, shows, on_topic=None, makes_sense=None)
+                yield KnownText(skill, NO_TOPIC, cleaned, shows, on_topic=None, makes_sense=None)
 
 
 def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,9 @@ from skillmix.hashing import digest, short_id
 LONGEST_TEXT: Final = 4_000
 """Characters; a longer text would not fit the prompts of small graders."""
 
+NO_TOPIC: Final = "everyday life"
+"""The topic that graders read where a text has none; such a text has a label for the skill alone."""
+
 
 @dataclass(frozen=True)
 class KnownText:

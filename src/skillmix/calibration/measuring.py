@@ -51,8 +51,13 @@ class MeasuredText:
     wrong: tuple[WrongPoint, ...]
 
     def as_item(self, run: str, grader: str) -> TextUnderGraders:
-        """The text as a grader card takes it; the length counts as met on both sides."""
+        """The text as a grader card takes it; the length counts as met on both sides.
+
+        A point without a label is left out on both sides. A card takes decisions without a label for the population
+        of which the labelled ones are a sample, and a calibration has no such sample.
+        """
         known = self.known
+        compared = [None if label is None else point for label, point in zip(known.labels, self.points, strict=True)]
         return TextUnderGraders(
             run=run,
             student=STUDENT,
@@ -60,7 +65,7 @@ class MeasuredText:
             generation=0,
             skills=(known.skill,),
             words=len(known.text.split()),
-            points={grader: (*self.points, True), LABELS: known.points},
+            points={grader: (*compared, True), LABELS: known.points},
             votes={grader: tuple(None if vote is None else (*vote, None) for vote in self.votes)},
             by_code=frozenset([_LENGTH]),
         )

@@ -1,7 +1,7 @@
 """Calibrate a grader: ask it about texts with known labels, and make its card."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -113,7 +113,11 @@ def calibrated(plan: CalibrationPlan, *, prices: Path | None = None) -> Calibrat
 def _card(plan: CalibrationPlan, run: Run, found: Measured, texts: Sequence[MeasuredText]) -> GraderCard:
     items = [text.as_item(run.name, plan.grader) for text in texts]
     facts = GraderFacts(plan.settings.model, found.facts.cost_usd, len(texts))
-    return grader_card(items, plan.grader, LABELS, facts)
+    card = grader_card(items, plan.grader, LABELS, facts)
+    if all(None not in text.known.labels for text in texts):
+        return card
+    # Where a label is missing, only denied full marks are known, so their rates would be wrong.
+    return replace(card, by_kind=tuple(row for row in card.by_kind if row.criterion in CRITERIA))
 
 
 def _wrong_json(wrong: WrongPoint) -> dict[str, object]:

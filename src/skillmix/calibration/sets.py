@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError, model_validator
 
 from skillmix.calibration.bigbench import BIGBENCH, bigbench_set
-from skillmix.calibration.known_texts import LONGEST_TEXT, CalibrationSet, KnownText, repeated
+from skillmix.calibration.known_texts import LONGEST_TEXT, NO_TOPIC, CalibrationSet, KnownText, repeated
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import SHIPPED
 from skillmix.catalog.validation import fault_words
@@ -21,7 +21,7 @@ DISAGREEMENTS: Final = "disagreements.yaml"
 """A file beside the texts of a set: labels on which the author and a second reader differ."""
 _MOST_FAULTS: Final = 20
 _HINT: Final = (
-    "An entry has skill, topic, text and label (shows or near), and may have off (topic or sense), why and disputed; "
+    "An entry has skill, text and label (shows or near), and may have topic, off (topic or sense), why and disputed; "
     "nothing was asked."
 )
 _Prose = Annotated[str, StringConstraints(max_length=LONGEST_TEXT, pattern=r"\w")]
@@ -33,12 +33,19 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     skill: _Prose
-    topic: _Prose
+    topic: _Prose | None = None
+    """None for a text that has a label for the skill alone."""
     text: _Prose
     label: Literal["shows", "near"]
     off: Literal["topic", "sense"] | None = None
     why: str = ""
     disputed: bool = False
+
+    @model_validator(mode="after")
+    def _has_what_it_is_off(self) -> "_Entry":
+        if self.off is not None and self.topic is None:
+            raise ValueError("off needs a topic: a text without one has a label for the skill alone")
+        return self
 
 
 _ENTRY: Final = TypeAdapter(_Entry)
@@ -127,11 +134,11 @@ def _entry_faults(entry: object, catalog: Catalog) -> Iterator[str]:
 def _known_text(entry: _Entry, catalog: Catalog) -> KnownText:
     return KnownText(
         skill=catalog.skill(entry.skill).name,
-        topic=catalog.topic(entry.topic),
+        topic=NO_TOPIC if entry.topic is None else catalog.topic(entry.topic),
         text=plain_answer(entry.text).text,
         shows=entry.label == "shows",
-        on_topic=entry.off != "topic",
-        makes_sense=entry.off != "sense",
+        on_topic=None if entry.topic is None else entry.off != "topic",
+        makes_sense=None if entry.topic is None else entry.off != "sense",
         why=entry.why,
         is_disputed=entry.disputed,
     )
