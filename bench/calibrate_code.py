@@ -1,8 +1,8 @@
 """The card of the code that grades `verifiable`: `python bench/calibrate_code.py SET.yaml`.
 
 The texts are those of the tests whose writers had not seen the code: `blind.yaml`, five that show each skill and five
-near misses, and the texts with one skill of `blind_labelled.jsonl`, which have labels for topic and sense as well. They
-are written to SET.yaml as a calibration set; then `skillmix calibrate rules: --set SET.yaml --catalog verifiable`
+near misses, and the texts with one skill of `blind_labelled.jsonl`, which have labels for topic and sense as well, except
+those that are off in both. They are written to SET.yaml as a calibration set; then `skillmix calibrate rules: --set SET.yaml --catalog verifiable`
 makes the card.
 """
 
