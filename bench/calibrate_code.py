@@ -1,9 +1,12 @@
 """The card of the code that grades `verifiable`: `python bench/calibrate_code.py SET.yaml`.
 
 The texts are those of the tests whose writers had not seen the code: `blind.yaml`, five that show each skill and five
-near misses, and the texts with one skill of `blind_labelled.jsonl`, which have labels for topic and sense as well, except
-those that are off in both. They are written to SET.yaml as a calibration set; then `skillmix calibrate rules: --set SET.yaml --catalog verifiable`
-makes the card.
+near misses, and the texts with one skill of `blind_labelled.jsonl`, which have labels for topic and sense as well. A
+text that is off in both is left out, because an entry of a set is off in one. The command
+
+    skillmix calibrate rules: --set SET.yaml --catalog verifiable
+
+then makes the card.
 """
 
 import json
