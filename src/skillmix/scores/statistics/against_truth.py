@@ -73,10 +73,17 @@ class Rates:
 
 
 def beta_draws(counts: Counts, generator: np.random.Generator, number: int = DRAWS) -> Floats:
-    """Draws of a share from its Jeffreys posterior."""
-    earned = counts.share * counts.size
-    drawn: Floats = generator.beta(earned + 0.5, counts.size - earned + 0.5, size=number)
+    """Draws of a share from its Jeffreys posterior.
+
+    A draw may be rejected and made again, so that the last bit of a count could change all later draws. Counts are
+    rounded, so that machines which round differently draw the same numbers.
+    """
+    earned, size = round(counts.share * counts.size, _DIGITS), round(counts.size, _DIGITS)
+    drawn: Floats = generator.beta(earned + 0.5, size - earned + 0.5, size=number)
     return drawn
+
+
+_DIGITS: Final = 6
 
 
 class Shares(NamedTuple):
