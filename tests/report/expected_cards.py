@@ -71,7 +71,11 @@ class Cards:
         if label is None:
             return Unit(self.texts[key], place, given, None, 1.0)
         earned = _full(label) if place is None else label[place]
-        return None if earned is None else Unit(self.texts[key], place, given, earned, self.weights[key])
+        return (
+            None
+            if earned is None and place is not None
+            else Unit(self.texts[key], place, given, earned, self.weights[key])
+        )
 
     def criteria(self) -> list[Unit]:
         found = [

@@ -141,6 +141,16 @@ def test_scores_are_corrected_by_the_labels_of_their_own_texts_if_there_are_ten_
     assert 0 < low < 0.53 < high < 1
 
 
+def test_a_text_whose_raters_are_unsure_counts_as_one_without_a_label() -> None:
+    unsure: Points = (None, True, True, True)
+    items = texts((15, YES, YES), (5, YES, NO), (10, YES, unsure), (20, NO, NO))
+
+    (score,) = grader_card(items, "judge", "labels").corrected
+
+    assert (score.texts, score.labelled, score.method) == (50, 40, "own labels")
+    assert score.corrected.value == pytest.approx(30 / 50 * 15 / 20)
+
+
 def test_a_student_without_labels_is_corrected_by_the_errors_on_others_of_the_same_k() -> None:
     labelled = texts((80, YES, YES), (20, NO, YES), (10, YES, NO), (90, NO, NO))
     scored = [replace(item, combination=f"t{i}") for i, item in enumerate(texts((45, YES, None), (55, NO, None)))]

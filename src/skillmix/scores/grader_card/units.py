@@ -80,12 +80,15 @@ def _open_criteria(item: TextUnderGraders, points: Points) -> Iterator[tuple[int
 
 
 def full_marks_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
-    """Full marks of every text that the grader decided, unless code alone denies them."""
+    """Full marks of every text that the grader decided, unless code alone denies them.
+
+    A text whose full marks the truth leaves open has no label.
+    """
     units = []
     for item, label, weight in _labelled(items, truth):
-        given, earned = item.full_marks(grader), item.full_marks(truth) if label else None
-        if given is not None and not item.is_denied_by_code and (earned is not None or not label):
-            units.append(Unit(item, None, given, earned, weight))
+        given = item.full_marks(grader)
+        if given is not None and not item.is_denied_by_code:
+            units.append(Unit(item, None, given, item.full_marks(truth) if label else None, weight))
     return units
 
 
