@@ -223,18 +223,19 @@ SIMULATIONS: tuple[Simulation, ...] = (
 )
 
 
-def main() -> None:
-    """Print the coverage of every measure: its mean over the grid, and the worlds with the least and the most."""
-    trials = int(sys.argv[1]) if len(sys.argv) > 1 else 400
+def lines(trials: int) -> Iterator[str]:
+    """The coverage of every measure: its mean over the grid, and the worlds with the least and the most."""
     for simulation in SIMULATIONS:
-        print(f"\n{simulation.__name__}, {trials} trials a world\n\n| measure | n | mean | least | most |")
-        print("|---|---:|---:|---|---|", flush=True)
+        yield (f"\n{simulation.__name__}, {trials} trials a world\n\n| measure | n | mean | least | most |")
+        yield "|---|---:|---:|---|---|"
         for n in SIZES:
             for name, by_world in coverage(simulation, n, trials).items():
                 least, most = min(by_world, key=by_world.__getitem__), max(by_world, key=by_world.__getitem__)
                 ends = " | ".join(f"{by_world[w]:.3f} at {', '.join(map(str, w))}" for w in (least, most))
-                print(f"| {name} | {n} | {np.mean(list(by_world.values())):.3f} | {ends} |", flush=True)
+                yield f"| {name} | {n} | {np.mean(list(by_world.values())):.3f} | {ends} |"
 
 
 if __name__ == "__main__":
-    main()
+    for line in lines(int(sys.argv[1]) if len(sys.argv) > 1 else 400):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()

@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-_MAKERS: Final = ("meta",)
-"""Makers whose name some models carry before that of their family."""
+_NO_FAMILY: Final = ("meta", "model", "checkpoint", "step")
+"""Words that begin the names of models and folders and name no family."""
 
 
 def family_of(spec: str | None) -> str | None:
@@ -14,8 +14,12 @@ def family_of(spec: str | None) -> str | None:
     ('gpt', 'mistral', 'smollm')
     >>> family_of("openai:Meta-Llama-3-8B@http://localhost:8000/v1"), family_of("rules:"), family_of(None)
     ('llama', None, None)
+    >>> family_of("local:runs/tune/m12/model"), family_of("scripted:grader")
+    (None, None)
     """
+    if (spec or "").startswith("scripted:"):
+        return None
     name = (spec or "").removeprefix("rules:").partition(":")[2].partition("@")[0].partition("?")[0]
     last = name.rstrip("/").rpartition("/")[2].lower()
-    words = [word for word in re.findall(r"[a-z]+", last) if word not in _MAKERS]
+    words = [word for word in re.findall(r"[a-z]+", last) if word not in _NO_FAMILY]
     return words[0] if words else None

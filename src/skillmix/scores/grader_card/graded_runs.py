@@ -185,13 +185,15 @@ def _code_names(runs: Iterable[GradedRun]) -> list[str]:
 
 
 def _card(name: str, runs: Sequence[GradedRun], truth: str | None) -> GraderCard | None:
-    """The card of a grader over runs; None for the truth itself.
+    """The card of a grader over runs; None for the truth itself, and for a person unless a truth was asked for.
 
     Scores are not corrected towards another model unless that was asked for.
     """
+    if truth in (None, PEOPLE) and is_human(name):
+        return None
     items = [item for run in runs for item in run.items]
     chosen = truth_of(name, runs, truth)
-    if chosen == name or (chosen == PEOPLE and is_human(name)):
+    if chosen == name:
         return None
     if chosen == PEOPLE:
         items = with_people(items)
@@ -209,7 +211,7 @@ def truth_of(name: str, runs: Sequence[GradedRun], wanted: str | None) -> str | 
     if wanted is not None:
         return (code[0] if code else name) if wanted == CODE and wanted not in runs[0].graders else wanted
     items = [item for run in runs for item in run.items]
-    if people_in(items) and not is_human(name):
+    if people_in(items):
         return PEOPLE
     others = [other for run in runs for other in run.graders if other != name]
     return next(iter([*code, *others]), None)

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from skillmix.grading.points import Points
 from skillmix.scores.grader_card.items import PEOPLE, TextUnderGraders, is_human
 from skillmix.scores.graders import Kind, kind_of
 from skillmix.scores.statistics.against_truth import Units
@@ -53,44 +54,54 @@ def of_labelled_groups(units: Sequence[Unit]) -> list[Unit]:
 
 
 def criterion_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
-    """Every skill, topic and sense that the grader decided and code did not."""
-    weights = label_weights(items, truth)
+    """Every skill, topic and sense that the grader decided and code did not.
+
+    A criterion that the truth leaves open in a text with a label is left out: it was asked for and stays unknown.
+    """
     return [
         Unit(item, index, given, earned, weight)
-        for item, weight in zip(items, weights, strict=True)
-        for index, given, earned in _criteria(item, grader, truth)
+        for item, label, weight in _labelled(items, truth)
+        for index, given in _open_criteria(item, item.points.get(grader, ()))
+        if (earned := label[index] if label else None) is not None or not label
     ]
 
 
-def _criteria(item: TextUnderGraders, grader: str, truth: str | None) -> Iterator[tuple[int, bool, bool | None]]:
-    own, known = item.points.get(grader), item.points.get(truth or "")
-    for index, given in enumerate(own[:-1] if own else ()):
+def _labelled(items: Sequence[TextUnderGraders], truth: str | None) -> Iterator[tuple[TextUnderGraders, Points, float]]:
+    """Each text with its label, which is empty if the truth decides nothing, and its weight."""
+    for item, weight in zip(items, label_weights(items, truth), strict=True):
+        yield item, item.points[truth] if truth is not None and item.decides(truth) else (), weight
+
+
+def _open_criteria(item: TextUnderGraders, points: Points) -> Iterator[tuple[int, bool]]:
+    """Number and point of every skill, topic and sense that is decided, and not by code."""
+    for index, given in enumerate(points[:-1]):
         if given is not None and index not in item.by_code:
-            yield index, given, known[index] if known else None
+            yield index, given
 
 
 def full_marks_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
-    """Full marks of every text that the grader decided, unless code alone denies them."""
-    weights = label_weights(items, truth)
+    """Full marks of every text that the grader decided, unless code alone denies them.
+
+    A text whose full marks the truth leaves open has no label.
+    """
     units = []
-    for item, weight in zip(items, weights, strict=True):
+    for item, label, weight in _labelled(items, truth):
         given = item.full_marks(grader)
         if given is not None and not item.is_denied_by_code:
-            units.append(Unit(item, None, given, item.full_marks(truth), weight))
+            units.append(Unit(item, None, given, item.full_marks(truth) if label else None, weight))
     return units
 
 
 def round_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> dict[int, list[Unit]]:
     """The criteria as each round of the grader voted on them, by number of the round."""
-    weights = label_weights(items, truth)
     units: dict[int, list[Unit]] = defaultdict(list)
-    for item, weight in zip(items, weights, strict=True):
-        known = item.points.get(truth or "")
+    for item, label, weight in _labelled(items, truth):
         for number, vote in enumerate(item.votes.get(grader, ())):
-            for index, value in enumerate(vote[: item.k + 2] if vote is not None else ()):
-                if value is not None and index not in item.by_code:
-                    earned = known[index] if known else None
-                    units[number].append(Unit(item, index, value > _HALF, earned, weight))
+            points = tuple(None if value is None else value > _HALF for value in vote or ())
+            for index, given in _open_criteria(item, points):
+                if not label or label[index] is not None:
+                    earned = label[index] if label else None
+                    units[number].append(Unit(item, index, given, earned, weight))
     return dict(sorted(units.items()))
 
 

@@ -46,7 +46,7 @@ class Units(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class TruthRates:
     """The three shares behind every measure."""
 
     given: Counts
@@ -63,23 +63,30 @@ class Rates:
         has_labels = (self.if_given.size > 0 or not needs_given) and (self.if_denied.size > 0 or not needs_denied)
         return self.given.size > 0 and has_labels
 
-    def point(self) -> "Shares":
+    def point(self) -> "TruthShares":
         """The estimates."""
-        return Shares(*(np.array([counts.share]) for counts in (self.given, self.if_given, self.if_denied)))
+        return TruthShares(*(np.array([counts.share]) for counts in (self.given, self.if_given, self.if_denied)))
 
-    def draws(self, generator: np.random.Generator, number: int = DRAWS) -> "Shares":
+    def draws(self, generator: np.random.Generator, number: int = DRAWS) -> "TruthShares":
         """Draws from the Jeffreys posteriors."""
-        return Shares(*(beta_draws(c, generator, number) for c in (self.given, self.if_given, self.if_denied)))
+        return TruthShares(*(beta_draws(c, generator, number) for c in (self.given, self.if_given, self.if_denied)))
 
 
 def beta_draws(counts: Counts, generator: np.random.Generator, number: int = DRAWS) -> Floats:
-    """Draws of a share from its Jeffreys posterior."""
-    earned = counts.share * counts.size
-    drawn: Floats = generator.beta(earned + 0.5, counts.size - earned + 0.5, size=number)
+    """Draws of a share from its Jeffreys posterior.
+
+    A draw may be rejected and made again, so that the last bit of a count could change all later draws. Counts are
+    rounded, so that machines which round differently draw the same numbers.
+    """
+    earned, size = round(counts.share * counts.size, _DIGITS), round(counts.size, _DIGITS)
+    drawn: Floats = generator.beta(earned + 0.5, size - earned + 0.5, size=number)
     return drawn
 
 
-class Shares(NamedTuple):
+_DIGITS: Final = 6
+
+
+class TruthShares(NamedTuple):
     """Values of the three shares, and the measures that follow from them."""
 
     given: Floats
@@ -153,11 +160,11 @@ class TruthMeasures(NamedTuple):
 NO_MEASURES: Final = TruthMeasures(*[UNKNOWN] * 7)
 
 
-def rates_of(units: Units) -> Rates:
+def rates_of(units: Units) -> TruthRates:
     """The three shares of some units."""
     given = effective_counts(units.given, units.clusters)
     labelled = _labelled(units)
-    return Rates(given, *(_share_earned(labelled, if_given=outcome) for outcome in (True, False)))
+    return TruthRates(given, *(_share_earned(labelled, if_given=outcome) for outcome in (True, False)))
 
 
 class _Label(NamedTuple):
@@ -169,7 +176,7 @@ class _Label(NamedTuple):
 
 def _labelled(units: Units) -> list[_Label]:
     rows = zip(*units, strict=True)
-    return [_Label(given, earned, *rest) for given, earned, *rest in rows if earned is not None]
+    return [_Label(given, earned, cluster, weight) for given, earned, cluster, weight in rows if earned is not None]
 
 
 def _share_earned(labelled: Iterable[_Label], *, if_given: bool) -> Counts:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from skillmix.scores.statistics.against_truth import UNKNOWN, Measure, Rates, Shares, beta_draws, measure
+from skillmix.scores.statistics.against_truth import UNKNOWN, Measure, TruthRates, TruthShares, beta_draws, measure
 from skillmix.scores.statistics.effective_counts import Counts
 from skillmix.scores.statistics.intervals import SEED, Floats
 
@@ -42,9 +42,9 @@ class LabelledPool:
     if_given: Counts
     if_denied: Counts
 
-    def shares(self, given: Floats, others: Floats, if_given: Floats, if_denied: Floats) -> Shares:
+    def shares(self, given: Floats, others: Floats, if_given: Floats, if_denied: Floats) -> TruthShares:
         """The three shares of the whole pool, from those of its parts."""
-        return Shares(self.own_share * given + (1 - self.own_share) * others, if_given, if_denied)
+        return TruthShares(self.own_share * given + (1 - self.own_share) * others, if_given, if_denied)
 
     @property
     def is_known(self) -> bool:
@@ -52,7 +52,7 @@ class LabelledPool:
         return self.if_given.size > 0 and self.if_denied.size > 0
 
 
-def corrected_by_labels(is_open: Counts, rates: Rates) -> Corrected:
+def corrected_by_labels(is_open: Counts, rates: TruthRates) -> Corrected:
     """The share of full marks from labels of the same texts."""
     if not rates.is_known:
         return Corrected(UNKNOWN, "texts of one outcome have no label")
@@ -90,13 +90,13 @@ _LEAST_POSSIBLE: Final = 0.001
 """If fewer draws than this give a share from 0 to 1, the error rates do not hold for these texts."""
 
 
-def _is_informative(shares: Shares) -> bool:
+def _is_informative(shares: TruthShares) -> bool:
     """Whether sensitivity + specificity is above 1 in all but 2.5 % of the draws."""
     index = shares.sensitivity + shares.specificity - 1
     return bool(np.quantile(index[np.isfinite(index)], 0.025) > 0)
 
 
-def _rogan_gladen(given: Floats, shares: Shares) -> Floats:
+def _rogan_gladen(given: Floats, shares: TruthShares) -> Floats:
     index = shares.sensitivity + shares.specificity - 1
     estimate: Floats = np.divide(
         given + shares.specificity - 1, index, out=np.full_like(given, np.nan), where=np.abs(index) > 0
