@@ -32,6 +32,7 @@ ORDER = (  # a folder imports only what is named before it
     "report",
     "steps",
     "frequencies",
+    "calibration",
     "api",
     "commands",
 )
@@ -49,6 +50,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "models/servers/replies.py",
         "experiment/",
         "runs/import_texts.py",
+        "calibration/sets.py",
     ),
     "yaml": ("catalog/yaml.py", "experiment/", "runs/run.py"),
     "sqlite3": ("runs/journal/", "runs/reading/"),
@@ -71,6 +73,7 @@ OPENS_LATER = ("models/specs.py",)
 """The table of providers: its functions import the modules that it opens, and these modules may import the table."""
 MODULES_NAMED_TWICE = {  # a module's name and why its folder makes it plain
     "calls": "calls.py is one call of a model, steps/calls.py the steps that make calls",
+    "card": "datasets/card.py describes a data set, scores/grader_card/card.py a grader",
     "catalog": "catalog/catalog.py is the catalog, commands/catalog.py the commands about it",
     "checkpoints": "models/ reads finished checkpoints, training/ writes unfinished ones",
     "dataset": "steps/dataset.py does the step, commands/dataset.py is the command",

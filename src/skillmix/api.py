@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from skillmix.annotation.task import AnnotationTask, TaskSettings, make_task
+from skillmix.calibration.card_page import write_card
+from skillmix.calibration.outcome import Calibration, calibrated
+from skillmix.calibration.planning import CalibrationWish, planned
 from skillmix.catalog.catalog import SETTINGS, Catalog, Setting
 from skillmix.catalog.combinations import Combination, Draw, draw_combinations
 from skillmix.catalog.exclude_files import with_listed_skills
@@ -33,6 +36,8 @@ from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
 from skillmix.runs.run import Run, rules_named
 from skillmix.runs.run import open_run as open_stored_run
 from skillmix.scores.cells import CellScore
+from skillmix.scores.grader_card.card import GraderCard
+from skillmix.scores.grader_card.graded_runs import run_cards
 from skillmix.scores.pairs import StudentComparison, compare_students
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.table import score_table, score_table_html
@@ -260,6 +265,58 @@ def run(
         checked = load_experiment(Path(experiment), changes=[f"{key}={value}" for key, value in (set or {}).items()])
     known = Path(prices) if prices is not None else None
     return RunView(_outside_loops(lambda: run_checked(checked, prices=known, wanted=StepFilter(step=step))).run)
+
+
+def calibrate(
+    grader: str | Mapping[str, object],
+    *,
+    set: str | Path = "paper",
+    catalog: str = "paper",
+    prompts: str = "standard",
+    run: str | None = None,
+    size: int | None = None,
+    rounds: int | None = None,
+    seed: int = 0,
+    max_usd: float | None = None,
+    prices: str | Path | None = None,
+    bigbench: str | Path | None = None,
+) -> Calibration:
+    """Ask a grader about texts with known labels and return its card; the same call again makes only missing calls.
+
+    The grader is a spec, or a mapping with the keys of an experiment file. `set` is a shipped set, a YAML file, a
+    folder of them, or `bigbench:TASK`; `size` takes only so many of its texts, chosen by hash. The card is also written
+    to the run, as a page and as JSON, in the folder that the result names.
+    """
+    wish = CalibrationWish(
+        grader=_model(grader) | ({} if rounds is None else {"rounds": rounds}),
+        set=str(set),
+        catalog=catalog,
+        prompts=prompts,
+        run=run,
+        size=size,
+        seed=seed,
+        max_usd=max_usd,
+        bigbench=Path(bigbench) if bigbench is not None else None,
+    )
+    known = Path(prices) if prices is not None else None
+    made = _outside_loops(lambda: calibrated(planned(wish), prices=known))
+    write_card(made)
+    return made
+
+
+def grader_cards(
+    runs: RunView | str | Path | Sequence[RunView | str | Path],
+    *,
+    truth: str | None = None,
+    rules: Literal["default", "paper"] | None = None,
+) -> list[GraderCard]:
+    """A card for each grader of a run, or of several: agreement with the truth, bias, steadiness, corrected scores.
+
+    `truth` names a grader, "rules" (code) or "people"; without it, people are the truth, else code, else a grader.
+    """
+    several = [runs] if isinstance(runs, RunView | str | Path) else list(runs)
+    stored = [run._run if isinstance(run, RunView) else open_stored_run(str(run)) for run in several]
+    return run_cards(stored, truth=truth, rules=rules)
 
 
 def build_dataset(

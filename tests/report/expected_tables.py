@@ -6,7 +6,7 @@ documented seed, by other code and with scipy's t quantiles; everything else is 
 
 from collections.abc import Callable
 
-from tests.report import expected_data, expected_graders, expected_result, expected_scores
+from tests.report import expected_cards, expected_data, expected_graders, expected_result, expected_scores
 from tests.report.expected_scores import Case, Row
 
 TABLES: dict[str, Callable[[Case], list[Row]]] = {
@@ -27,6 +27,11 @@ TABLES: dict[str, Callable[[Case], list[Row]]] = {
     "graders-agreement": expected_graders.graders_agreement,
     "graders-disagree-on": expected_graders.graders_disagree_on,
     "unreadable": expected_graders.unreadable,
+    "grader-cards": expected_cards.grader_cards,
+    "grader-cards-by-skill": expected_cards.grader_cards_by_skill,
+    "grader-bias": expected_cards.grader_bias,
+    "grader-steadiness": expected_cards.grader_steadiness,
+    "corrected-scores": expected_cards.corrected_scores,
     "where-the-time-went": expected_data.where_the_time_went,
     "skills": expected_result.skills,
     "hardest-skills": expected_result.hardest_skills,

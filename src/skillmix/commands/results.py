@@ -1,4 +1,4 @@
-"""Commands that show the results of a run: `status`, `scores`, `compare`, `texts` and `export`."""
+"""Commands that show the results of a run: `status`, `scores`, `compare`, `texts`, `graders` and `export`."""
 
 import argparse
 import sys
@@ -53,6 +53,16 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--student", help="only texts of this student")
     parser.add_argument("--k", type=positive, help="only texts with this number of skills")
     parser.add_argument("--worst", action="store_true", help="show texts with the fewest points first")
+
+    parser = add_command(commands, "graders", graders)
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument(
+        "--truth",
+        metavar="GRADER",
+        help="compare with this grader, with rules (code) or with people (default: people, else code, else another)",
+    )
+    parser.add_argument("--rules", help="default or paper (default: each run's own)")
+    parser.add_argument("--wide", action="store_true", help="print every measure, and a table by skill")
 
     parser = add_command(commands, "export", export, has_json=False)
     parser.add_argument("run", metavar="RUN")
@@ -194,6 +204,26 @@ def _text_key(row: "TextRow") -> "TextUnderGrader":
     from skillmix.runs.reading.denials import TextUnderGrader
 
     return TextUnderGrader(row.student, row.combination, row.generation, row.grader)
+
+
+def graders(options: argparse.Namespace) -> int:
+    """Print a card for each grader: agreement with the truth, bias, steadiness, cost, and corrected scores."""
+    from skillmix.scores.grader_card.card_text import CORRECTED_NOTE, NOTE, card_text, cards_as_json
+    from skillmix.scores.grader_card.graded_runs import run_cards
+
+    cards = run_cards(options.runs, truth=options.truth, rules=options.rules)
+    if options.json:
+        return print_json(cards_as_json(cards))
+    if not cards:
+        print("There are no graded texts.")
+        return 0
+    print("\n\n".join(card_text(card, wide=options.wide) for card in cards))
+    print(f"\n{wrapped(NOTE)}")
+    if any(card.corrected for card in cards):
+        print(wrapped(CORRECTED_NOTE))
+    if not options.wide:
+        print("More: --wide for alpha and a table by skill; --truth GRADER, rules or people; --json")
+    return 0
 
 
 def export(options: argparse.Namespace) -> int:

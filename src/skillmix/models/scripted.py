@@ -47,6 +47,10 @@ class Rates:
     """The student's answer is empty."""
     noise: float = 0.0
     """The grader flips a point."""
+    miss: float = 0.0
+    """The grader denies a point that the text earns: one less its sensitivity."""
+    invent: float = 0.0
+    """The grader gives a point that the text does not earn: one less its specificity."""
     unreadable: float = 0.0
     """The grader leaves out a row."""
     refusal: float = 0.0
@@ -119,7 +123,7 @@ class ScriptedModel:
             met.append(re.search(rf"\b{code(task.combination.topic)}\b", answer) is not None)
             met.append(_NONSENSE not in answer)
             met.append(answer.count(".") <= sentence_limit(len(names)))
-        points = [m != chance.falls(f"noise {i}", self._rates.noise) for i, m in enumerate(met)]
+        points = [self._errs(m, i, chance) for i, m in enumerate(met)]
         rows = list(zip(task.criteria, points, strict=True))
         if chance.falls("unreadable", self._rates.unreadable):
             rows = rows[1:]
@@ -129,6 +133,12 @@ class ScriptedModel:
         return (
             f"Here's the grading table:\n\n| Criteria | Points Earned |\n|---|---|\n{table}\n\nExplanation: scripted."
         )
+
+    def _errs(self, met: bool, index: int, chance: "_Chance") -> bool:
+        """A criterion as the grader decides it, with errors at the known rates."""
+        is_noisy = chance.falls(f"noise {index}", self._rates.noise)
+        is_wrong = chance.falls(f"wrong {index}", self._rates.miss if met else self._rates.invent)
+        return met != (is_noisy != is_wrong)
 
 
 def _writing(request: Request) -> Subject | None:

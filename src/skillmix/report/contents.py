@@ -24,12 +24,32 @@ from skillmix.report.figures.style import (
 from skillmix.report.records import Report
 from skillmix.report.registry import Drawing, FigureSpec, Position, TableSpec, specs_in
 from skillmix.report.sections import SECTIONS, SectionId
-from skillmix.report.tables import call_costs, comparisons, data, graders, published, skill_rates, templates, times
+from skillmix.report.tables import (
+    call_costs,
+    comparisons,
+    data,
+    grader_card,
+    graders,
+    published,
+    skill_rates,
+    templates,
+    times,
+)
 from skillmix.report.tables import scores as score_tables
 from skillmix.report.tables.table import ReportTable
 
 TABLES: Final = specs_in(
-    TableSpec, score_tables, comparisons, skill_rates, graders, data, templates, published, times, call_costs
+    TableSpec,
+    score_tables,
+    comparisons,
+    skill_rates,
+    graders,
+    grader_card,
+    data,
+    templates,
+    published,
+    times,
+    call_costs,
 )
 FIGURES: Final = specs_in(FigureSpec, result_figures, score_figures, skill_figures)
 

@@ -66,7 +66,7 @@ class _SkillName:
 
 def index_page(report: Report, contents: Contents, gaps: Sequence[str], command: str) -> str:
     """The page with the result, findings, tables and figures; it can be read without its script."""
-    environment = _environment()
+    environment = page_environment()
     environment.globals["skill"] = partial(_skill_name, list(report.definitions), {run.name for run in report.runs})
     sections = {
         s.id: _ShownSection(
@@ -118,15 +118,16 @@ def _skill_name(names: Sequence[str], runs: Container[str], text: str) -> _Skill
 
 def texts_page(report: Report) -> str:
     """The page that shows texts; a script fills it."""
-    return _environment().from_string(asset("texts.html")).render(title=_title(report))
+    return page_environment().from_string(asset("texts.html")).render(title=_title(report))
 
 
 def compare_page(report: Report) -> str:
     """The page on which a reader picks two students; a script fills it."""
-    return _environment().from_string(asset("compare.html")).render(title=_title(report))
+    return page_environment().from_string(asset("compare.html")).render(title=_title(report))
 
 
-def _environment() -> Environment:
+def page_environment() -> Environment:
+    """What every template of a page may use; all text from outside is escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals["kind"] = _entry_kind
     environment.globals["head"] = asset("head.html").rstrip()

@@ -11,6 +11,7 @@ from skillmix.runs.seconds.kept_seconds import StepSeconds
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change
 from skillmix.scores.findings import Finding
+from skillmix.scores.grader_card.card import GraderCard
 from skillmix.scores.graders import Disagreement, GraderAgreement, Readability, RoundAgreement
 from skillmix.scores.pairs import PairRow
 from skillmix.training.log import TrainingCurve
@@ -155,6 +156,8 @@ class Report:
     disagreements: Mapping[str, tuple[Disagreement, ...]] = field(default_factory=dict)
     """By run."""
     readability: tuple[Readability, ...] = ()
+    cards: tuple[GraderCard, ...] = ()
+    """Each grader against people, code or another grader; none for a grader that nobody can be compared with."""
     datasets: tuple[tuple[str, DatasetFacts], ...] = ()
     curves: tuple[tuple[str, TrainingCurve], ...] = ()
     step_seconds: tuple[tuple[str, str, StepSeconds], ...] = ()

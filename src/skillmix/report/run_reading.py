@@ -30,6 +30,7 @@ from skillmix.runs.seconds.step_meter import shown_seconds
 from skillmix.runs.students import has_settings, student_lineages
 from skillmix.scores.cells import Cell, largest_cells
 from skillmix.scores.compare import ComparableStudent, comparable_students, student_specs
+from skillmix.scores.grader_card.graded_runs import GradedRun, graded_run_of
 from skillmix.scores.graders import Readability
 from skillmix.scores.scoring import partition_notes, score_of, skipped_cells
 from skillmix.scores.table_rows import groups_of, unnamed_notes
@@ -47,6 +48,8 @@ class RunReading:
     graders_with_code: frozenset[str]
     """Graders whose skills with a checker code decided in this reading."""
     readability: list[Readability]
+    graded: GradedRun
+    """The texts under all graders, for grader cards."""
     shown: list[Shown]
     followed: list[FollowedExamples]
     templates: list[CellTemplates]
@@ -143,6 +146,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         decided=points,
         graders_with_code=archived.graders_with_code,
         readability=archived.counter.readability(run.name),
+        graded=graded_run_of(run, points, run.rules(main)),
         shown=_shown(run.name, records, archived.evidence),
         followed=list(followed_examples(run, cells, points, following)),
         templates=list(cell_templates(cells, points, archived.evidence, all_generations=run.is_imported)),

@@ -118,18 +118,20 @@ class Conversations:
         return [grader for grader in self._graders if self._experiment.graders[grader].asked]
 
     def _votes(self, key: GenerateKey, outcome: Reply) -> Iterator[Task]:
-        graders = self._model_graders()
-        answer = extract_answer(outcome.text) if graders else None
-        if answer is None or earns_nothing(answer, self._rules):
-            return
-        combination = self._combinations[key.combination]
-        for grader in graders:
+        answer = extract_answer(outcome.text) if self._model_graders() else None
+        if answer is not None and not earns_nothing(answer, self._rules):
+            yield from self.votes_on(answer.text, key, self._combinations[key.combination])
+
+    def votes_on(self, text: str, key: GenerateKey, combination: Combination) -> Iterator[Task]:
+        """The votes of the graders on a text that is there, whoever wrote it."""
+        self._combinations[combination.id] = combination
+        for grader in self._model_graders():
             settings = self._experiment.graders[grader]
             prompts = self._prompts[self._experiment.prompts]
-            prompt = prompts.grader_prompt(self._catalog, combination, answer=answer.text, variant=settings.prompts)
-            subject = Subject(combination, prompts.criteria(combination), answer.text)
+            prompt = prompts.grader_prompt(self._catalog, combination, answer=text, variant=settings.prompts)
+            subject = Subject(combination, prompts.criteria(combination), text)
             for vote in range(settings.votes):
-                grade = GradeKey(key.student, key.combination, key.generation, text_id(answer.text), grader, vote, 0)
+                grade = GradeKey(key.student, key.combination, key.generation, text_id(text), grader, vote, 0)
                 yield self._grader_task(grade, (*self._system(settings), Message("user", prompt)), subject)
 
     def _ask_again(self, key: GradeKey, request: Request, outcome: Reply) -> Iterator[Task]:

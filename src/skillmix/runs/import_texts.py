@@ -162,13 +162,13 @@ def _first(error: ValidationError) -> str:
 def _conversation(line: _Line, combination: Combination, generation: int) -> tuple[list[tuple[Request, Reply]], Origin]:
     if line.text is not None:
         key = GenerateKey(line.student, combination.id, generation, turn=1)
-        return [(_request(key), Reply(line.text))], "imported-text"
+        return [(imported_request(key), Reply(line.text))], "imported-text"
     messages = [Message(turn.role, turn.content) for turn in line.messages or []]
     outcomes: list[tuple[Request, Reply]] = []
     for index, message in enumerate(messages):
         if message.role == "assistant":
             key = GenerateKey(line.student, combination.id, generation, turn=len(outcomes) + 1)
-            outcomes.append((_request(key, tuple(messages[:index])), Reply(message.content)))
+            outcomes.append((imported_request(key, tuple(messages[:index])), Reply(message.content)))
     return outcomes, "imported"
 
 
@@ -184,8 +184,9 @@ def _gradings(line: _Line, combination: Combination, generation: int, text: str)
                 round=round_number,
                 attempt=0,
             )
-            yield _request(key), Reply(grading)
+            yield imported_request(key), Reply(grading)
 
 
-def _request(key: CallKey, messages: tuple[Message, ...] = ()) -> Request:
+def imported_request(key: CallKey, messages: tuple[Message, ...] = ()) -> Request:
+    """The request behind an imported reply, as far as it is known."""
     return Request(key=key, model="imported", messages=messages, decoding=UNKNOWN_DECODING, seed=None)

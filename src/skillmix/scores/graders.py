@@ -84,7 +84,7 @@ def round_agreement(run: str, ballots: Sequence[Ballot], with_code: Collection[s
         k = ballot.text.combination.k
         for index in range(k + 2):
             decider = _decider(ballot, index, is_mixed=ballot.grader in with_code)
-            units[ballot.grader, _kind(index, k), decider].append([vote[index] for vote in votes])
+            units[ballot.grader, kind_of(index, k), decider].append([vote[index] for vote in votes])
     return [
         _round_agreement(run, (grader, kind, decider), ratings)
         for grader in sorted({grader for grader, *_ in units})
@@ -130,8 +130,8 @@ def grader_agreement(run: str, decided: Iterable[Decided]) -> tuple[list[GraderA
                 ballot, points = graders[first]
                 for index, a, b in _both(points, graders[second][1]):
                     k = ballot.text.combination.k
-                    pairs[first, second, _kind(index, k)].append((float(a), float(b)))
-                    name = ballot.text.combination.skills[index] if index < k else _kind(index, k)
+                    pairs[first, second, kind_of(index, k)].append((float(a), float(b)))
+                    name = ballot.text.combination.skills[index] if index < k else kind_of(index, k)
                     by_name[name][0] += 1
                     by_name[name][1] += a != b
     agreements = [_agreement(run, key, pairs[key]) for key in sorted(pairs, key=lambda p: (*p[:2], KINDS.index(p[2])))]
@@ -161,7 +161,12 @@ def _agreement(run: str, key: tuple[str, str, Kind], pairs: list[tuple[float, fl
     )
 
 
-def _kind(index: int, k: int) -> Kind:
+def kind_of(index: int, k: int) -> Kind:
+    """The kind of the criterion with this number.
+
+    >>> [kind_of(index, 2) for index in range(4)]
+    ['skill', 'skill', 'topic', 'sense']
+    """
     return "skill" if index < k else ("topic" if index == k else "sense")
 
 

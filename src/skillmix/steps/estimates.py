@@ -99,6 +99,8 @@ class EstimateBasis:
     catalog: Catalog
     prices: dict[str, Price]
     past: PastCalls
+    longest_text: int | None = None
+    """Tokens of the longest text that is graded; None if students write the texts, up to their limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,9 @@ def _grader_estimate(label: EstimatedStep, name: str, counted: Counted, basis: E
     spec = str(grader.asked)
     prompts = load_prompts(basis.experiment.prompts)
     votes = grader.votes * sum(count for _, count in counted)
-    longest_text = max((student.max_tokens for student in basis.experiment.students.values()), default=0)
+    longest_text = basis.longest_text
+    if longest_text is None:
+        longest_text = max((student.max_tokens for student in basis.experiment.students.values()), default=0)
     bound = 0
     typical: dict[int, _Tokens] = {}
     for combination, count in counted:

@@ -31,8 +31,8 @@ class Interval(NamedTuple):
     high: float
 
 
-def wilson_interval(share: float, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """Wilson score interval of a share of n.
+def wilson_interval(share: float, n: float, confidence: float = CONFIDENCE) -> Interval:
+    """Wilson score interval of a share of n; n need not be whole, as an effective number of independent units is not.
 
     >>> [round(end, 2) for end in wilson_interval(0.05, 100)]
     [0.02, 0.11]

@@ -1,0 +1,1 @@
+"""Commands that measure graders and people who grade."""

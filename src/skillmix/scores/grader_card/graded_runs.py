@@ -1,0 +1,231 @@
+"""Grader cards of runs: which texts and graders they have, who is the truth, and which runs may share a card."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from skillmix.checkers.registry import checker_of
+from skillmix.errors import UserError
+from skillmix.experiment.experiment import Experiment
+from skillmix.grading.answers import Rules, names_skill
+from skillmix.grading.ballots import Ballot, StudentText
+from skillmix.grading.points import Points, earns_nothing
+from skillmix.render.nearest import name_hint
+from skillmix.runs.reading.call_totals import call_totals
+from skillmix.runs.reading.run_records import run_records
+from skillmix.runs.reading.text_facts import TextFactsReader
+from skillmix.runs.run import Run, RunGrader, opened
+from skillmix.scores.grader_card.card import GraderCard, GraderFacts, grader_card
+from skillmix.scores.grader_card.items import PEOPLE, TextUnderGraders, is_human, people_in, with_people
+
+CODE: Final = "rules"
+"""The name of code as the truth, whatever the grader that is `rules:` is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraderOfRun:
+    """A grader of one run, as its card needs it."""
+
+    identity: Hashable
+    """Equal in two runs only if spec, prompts, decoding, rounds and catalogue are equal."""
+    facts: GraderFacts
+    has_code: bool
+    is_code_alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GradedRun:
+    """The texts of a run under its graders."""
+
+    name: str
+    items: tuple[TextUnderGraders, ...]
+    graders: Mapping[str, GraderOfRun]
+
+
+def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str | None = None) -> list[GraderCard]:
+    """The cards of every grader of some runs, against people, code or another grader."""
+    return cards_of([graded_run(opened(run), rules=rules) for run in runs], truth=truth)
+
+
+def graded_run(run: Run, *, rules: str | None = None) -> GradedRun:
+    """The texts of a run under its graders, by the run's own rules unless others are named."""
+    chosen = run.rules(rules)
+    decided = [(ballot, ballot.points(chosen, run.phrases)) for ballot in run_records(run).ballots]
+    return graded_run_of(run, decided, chosen)
+
+
+def graded_run_of(run: Run, decided: Sequence[tuple[Ballot, Points]], rules: Rules) -> GradedRun:
+    """The same from ballots whose points are decided."""
+    by_text: dict[tuple[str, str, int], list[tuple[Ballot, Points]]] = defaultdict(list)
+    for ballot, points in decided:
+        if ballot.readings or (earns_nothing(ballot.text.answer, rules) and not is_human(ballot.grader)):
+            by_text[ballot.text.conversation].append((ballot, points))
+    reader, models = TextFactsReader(run, rules), _student_models(run.known_experiment)
+    items = tuple(_item(run, own, rules, reader, models) for own in by_text.values())
+    names = sorted({grader for item in items for grader in item.points}, key=lambda name: (is_human(name), name))
+    costs = _costs(run)
+    graders = {name: _grader_of_run(run, run.grader(name), items, costs) for name in names}
+    return GradedRun(run.name, items, graders)
+
+
+def _item(
+    run: Run,
+    decided: Sequence[tuple[Ballot, Points]],
+    rules: Rules,
+    reader: TextFactsReader,
+    models: Mapping[str, str],
+) -> TextUnderGraders:
+    text = decided[0][0].text
+    facts = reader.facts(text)
+    return TextUnderGraders(
+        run=run.name,
+        student=text.student,
+        combination=text.combination.id,
+        generation=text.generation,
+        skills=text.combination.skills,
+        words=facts.words,
+        points={ballot.grader: points for ballot, points in decided},
+        votes={
+            ballot.grader: tuple(reading.points if reading is not None else None for reading in ballot.readings)
+            for ballot, _ in decided
+            if not run.grader(ballot.grader).is_code_alone
+        },
+        settings=facts.settings,
+        student_model=models.get(text.student),
+        by_code=_decided_by_code(text, rules),
+    )
+
+
+def _decided_by_code(text: StudentText, rules: Rules) -> frozenset[int]:
+    """The criteria that code decides whatever graders say: the length, named skills, and all if the text is empty."""
+    skills = text.combination.skills
+    if earns_nothing(text.answer, rules):
+        return frozenset(range(len(skills) + 3))
+    named = {i for i, skill in enumerate(skills) if names_skill(text.answer.text, skill, rules.name_rule)}
+    return frozenset({*named, len(skills) + 2})
+
+
+def _student_models(experiment: Experiment) -> dict[str, str]:
+    """The model of each student; that of a train step is the model that it tunes."""
+    models = {name: settings.model for name, settings in experiment.students.items()}
+    for step in experiment.steps:
+        base = str(getattr(step, "base", "")).removeprefix("step:") if step.trains_model else ""
+        if base in models:
+            models[step.name] = models[base]
+    return models
+
+
+def _costs(run: Run) -> dict[str, float | None]:
+    """What the calls to each grader cost; None if the cost of some call is unknown."""
+    costs: dict[str, float | None] = {}
+    if run.has_journal:
+        with run.read() as journal:
+            for total in call_totals(journal):
+                if total.role == "grader":
+                    before = costs.get(total.name, 0.0)
+                    is_known = before is not None and total.cost_usd is not None
+                    costs[total.name] = (before or 0.0) + (total.cost_usd or 0.0) if is_known else None
+    return costs
+
+
+def _grader_of_run(
+    run: Run, grader: RunGrader, items: Sequence[TextUnderGraders], costs: Mapping[str, float | None]
+) -> GraderOfRun:
+    name = grader.name
+    asked = sum(bool(item.votes.get(name)) for item in items)
+    is_free = grader.is_code_alone
+    facts = GraderFacts(
+        model=None if is_human(name) or grader.model in ("imported", "unknown") else grader.model,
+        cost_usd=0.0 if is_free else costs.get(name),
+        texts=sum(name in item.points for item in items) if is_free else asked,
+    )
+    return GraderOfRun(_identity(run, grader), facts, grader.has_code, grader.is_code_alone)
+
+
+_WITHOUT_EFFECT: Final = ("concurrency", "timeout", "attempts", "key", "price")
+"""Settings of a grader that change no grade."""
+
+
+def _identity(run: Run, grader: RunGrader) -> Hashable:
+    """What must be equal for two runs to share the card of a grader."""
+    catalog, prompts = run.document.get("catalog_hash"), run.document.get("prompts_hash")
+    if is_human(grader.name):
+        return grader.name, catalog
+    settings = run.known_experiment.graders.get(grader.name)
+    stored = settings.model_dump(mode="json") if settings else {"model": grader.model}
+    kept = tuple(sorted((key, str(value)) for key, value in stored.items() if key not in _WITHOUT_EFFECT))
+    return grader.name, kept, str(catalog), str(prompts)
+
+
+def cards_of(runs: Sequence[GradedRun], *, truth: str | None = None) -> list[GraderCard]:
+    """The cards of the graders of some runs; a grader that is not the same in all of them has several cards."""
+    _require_truth(runs, truth)
+    sharing: dict[tuple[str, Hashable], list[GradedRun]] = defaultdict(list)
+    for run in runs:
+        for name, grader in run.graders.items():
+            sharing[name, grader.identity].append(run)
+    cards = [_card(name, own, truth) for (name, _), own in sharing.items()]
+    return [card for card in cards if card is not None]
+
+
+def _require_truth(runs: Sequence[GradedRun], truth: str | None) -> None:
+    known = list(dict.fromkeys(name for run in runs for name in run.graders))
+    if truth is None or truth in known or (truth == CODE and _code_names(runs)):
+        return
+    if truth == PEOPLE and any(map(is_human, known)):
+        return
+    listed = f"Graders here: {', '.join(known)}." if known else "Nobody has graded a text yet."
+    hint = "Nobody has annotated a text yet." if truth == PEOPLE else name_hint(truth, known, otherwise=listed)
+    raise UserError(f"There is no grader {truth!r} to compare the others with.", hint=hint)
+
+
+def _code_names(runs: Iterable[GradedRun]) -> list[str]:
+    return sorted({name for run in runs for name, grader in run.graders.items() if grader.is_code_alone})
+
+
+def _card(name: str, runs: Sequence[GradedRun], truth: str | None) -> GraderCard | None:
+    """The card of a grader over runs; None for the truth itself, and for a person unless a truth was asked for.
+
+    Scores are not corrected towards another model unless that was asked for.
+    """
+    if truth in (None, PEOPLE) and is_human(name):
+        return None
+    items = [item for run in runs for item in run.items]
+    chosen = truth_of(name, runs, truth)
+    if chosen == name:
+        return None
+    if chosen == PEOPLE:
+        items = with_people(items)
+    own = [run.graders[name] for run in runs]
+    if chosen is not None and own[0].has_code and chosen in _code_names(runs):
+        items = [_without_checked(item) for item in items]
+    card = grader_card(items, name, chosen, _together([grader.facts for grader in own]))
+    is_only_another = truth is None and chosen != PEOPLE and chosen not in _code_names(runs)
+    return replace(card, corrected=()) if is_only_another else card
+
+
+def truth_of(name: str, runs: Sequence[GradedRun], wanted: str | None) -> str | None:
+    """The grader that another one is compared with: people, else code, else the first other grader; None if alone."""
+    code = [other for other in _code_names(runs) if other != name]
+    if wanted is not None:
+        return (code[0] if code else name) if wanted == CODE and wanted not in runs[0].graders else wanted
+    items = [item for run in runs for item in run.items]
+    if people_in(items):
+        return PEOPLE
+    others = [other for run in runs for other in run.graders if other != name]
+    return next(iter([*code, *others]), None)
+
+
+def _without_checked(item: TextUnderGraders) -> TextUnderGraders:
+    """The text without the skills that code decides under both graders."""
+    checked = {index for index, skill in enumerate(item.skills) if checker_of(skill) is not None}
+    return replace(item, by_code=item.by_code | checked)
+
+
+def _together(facts: Sequence[GraderFacts]) -> GraderFacts:
+    """The facts on one grader in several runs."""
+    costs = [fact.cost_usd for fact in facts]
+    known = [cost for cost in costs if cost is not None]
+    texts = sum(fact.texts or 0 for fact in facts)
+    return GraderFacts(facts[0].model, sum(known) if len(known) == len(costs) else None, texts)

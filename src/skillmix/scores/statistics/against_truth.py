@@ -1,0 +1,253 @@
+"""Measures of a grader against the truth, with 95 % intervals, where only some units may have a label.
+
+Three shares determine all measures: how often the grader gives the point, how often the truth gives it where the
+grader does, and how often the truth gives it where the grader denies it. The first comes from all graded units and the
+other two from the labelled ones. So a sample with more texts of one outcome than of the other, as people are given,
+does not bias sensitivity and specificity.
+
+Shares of labelled units have Wilson intervals if every unit has a label. All other intervals are quantiles of draws of
+the three shares from their Jeffreys posteriors, Beta(x + 1/2, n - x + 1/2), with effective counts x and n.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from skillmix.scores.statistics.effective_counts import Counts, effective_counts
+from skillmix.scores.statistics.intervals import SEED, Floats, Interval
+
+DRAWS: Final = 4000
+
+
+class Measure(NamedTuple):
+    """A number with its 95 % interval; None is unknown."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+UNKNOWN: Final = Measure(None)
+
+
+class Units(NamedTuple):
+    """Decisions of a grader on criteria or texts, in parallel lists."""
+
+    given: Sequence[bool]
+    """Whether the grader gives the point."""
+    earned: Sequence[bool | None]
+    """Whether the truth does; None without a label."""
+    clusters: Sequence[Hashable]
+    """Units of one cluster are not independent."""
+    weights: Sequence[float]
+    """How many units of the whole set each labelled unit stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TruthRates:
+    """The three shares behind every measure."""
+
+    given: Counts
+    """How often the grader gives the point."""
+    if_given: Counts
+    """How often the truth gives the point where the grader does."""
+    if_denied: Counts
+    """How often the truth gives the point where the grader denies it."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a label wherever one is needed."""
+        needs_given, needs_denied = self.given.share > 0, self.given.share < 1
+        has_labels = (self.if_given.size > 0 or not needs_given) and (self.if_denied.size > 0 or not needs_denied)
+        return self.given.size > 0 and has_labels
+
+    def point(self) -> "TruthShares":
+        """The estimates."""
+        return TruthShares(*(np.array([counts.share]) for counts in (self.given, self.if_given, self.if_denied)))
+
+    def draws(self, generator: np.random.Generator, number: int = DRAWS) -> "TruthShares":
+        """Draws from the Jeffreys posteriors."""
+        return TruthShares(*(beta_draws(c, generator, number) for c in (self.given, self.if_given, self.if_denied)))
+
+
+def beta_draws(counts: Counts, generator: np.random.Generator, number: int = DRAWS) -> Floats:
+    """Draws of a share from its Jeffreys posterior.
+
+    A draw may be rejected and made again, so that the last bit of a count could change all later draws. Counts are
+    rounded, so that machines which round differently draw the same numbers.
+    """
+    earned, size = round(counts.share * counts.size, _DIGITS), round(counts.size, _DIGITS)
+    drawn: Floats = generator.beta(earned + 0.5, size - earned + 0.5, size=number)
+    return drawn
+
+
+_DIGITS: Final = 6
+
+
+class TruthShares(NamedTuple):
+    """Values of the three shares, and the measures that follow from them."""
+
+    given: Floats
+    if_given: Floats
+    if_denied: Floats
+
+    @property
+    def hits(self) -> Floats:
+        """The share of units for which both give the point."""
+        return self.given * self.if_given
+
+    @property
+    def misses(self) -> Floats:
+        """The share of units for which only the truth gives the point."""
+        return (1 - self.given) * self.if_denied
+
+    @property
+    def earned(self) -> Floats:
+        """The share of units for which the truth gives the point."""
+        return self.hits + self.misses
+
+    @property
+    def agreement(self) -> Floats:
+        """The share of units on which both agree."""
+        return self.hits + (1 - self.given) * (1 - self.if_denied)
+
+    @property
+    def sensitivity(self) -> Floats:
+        """How often the grader gives a point that is earned; nan if none is."""
+        return _ratio(self.hits, self.earned)
+
+    @property
+    def specificity(self) -> Floats:
+        """How often the grader denies a point that is not earned; nan if every one is."""
+        return _ratio((1 - self.given) * (1 - self.if_denied), 1 - self.earned)
+
+    @property
+    def excess(self) -> Floats:
+        """How much more often the grader gives the point than the truth."""
+        return self.given - self.earned
+
+    @property
+    def kappa(self) -> Floats:
+        """Cohen's kappa; nan if chance agreement is total."""
+        chance = self.given * self.earned + (1 - self.given) * (1 - self.earned)
+        return _ratio(self.agreement - chance, 1 - chance)
+
+    def alpha(self, correction: float = 1.0) -> Floats:
+        """Krippendorff's alpha of two raters; nan if nothing varies. The correction is for a finite sample."""
+        mean = (self.given + self.earned) / 2
+        return 1 - _ratio((1 - self.agreement) * correction, 2 * mean * (1 - mean))
+
+
+def _ratio(top: Floats, bottom: Floats) -> Floats:
+    ratio: Floats = np.divide(top, bottom, out=np.full_like(top, np.nan), where=bottom > 0)
+    return ratio
+
+
+class TruthMeasures(NamedTuple):
+    """Every measure of a grader against the truth."""
+
+    earned: Measure
+    agreement: Measure
+    sensitivity: Measure
+    specificity: Measure
+    kappa: Measure
+    alpha: Measure
+    excess: Measure
+
+
+NO_MEASURES: Final = TruthMeasures(*[UNKNOWN] * 7)
+
+
+def rates_of(units: Units) -> TruthRates:
+    """The three shares of some units."""
+    given = effective_counts(units.given, units.clusters)
+    labelled = _labelled(units)
+    return TruthRates(given, *(_share_earned(labelled, if_given=outcome) for outcome in (True, False)))
+
+
+class _Label(NamedTuple):
+    given: bool
+    earned: bool
+    cluster: Hashable
+    weight: float
+
+
+def _labelled(units: Units) -> list[_Label]:
+    rows = zip(*units, strict=True)
+    return [_Label(given, earned, cluster, weight) for given, earned, cluster, weight in rows if earned is not None]
+
+
+def _share_earned(labelled: Iterable[_Label], *, if_given: bool) -> Counts:
+    return _counts([(label.earned, label) for label in labelled if label.given == if_given])
+
+
+def _counts(values: Sequence[tuple[bool, _Label]]) -> Counts:
+    labels = [label for _, label in values]
+    return effective_counts(
+        [value for value, _ in values],
+        [label.cluster for label in labels],
+        [label.weight for label in labels],
+    )
+
+
+def truth_measures(units: Units) -> TruthMeasures:
+    """Every measure of some units; unknown where no unit with a label can tell."""
+    rates, labelled = rates_of(units), _labelled(units)
+    if not rates.is_known:
+        return NO_MEASURES
+    n = len(labelled)
+    point, draws = rates.point(), rates.draws(np.random.default_rng(SEED))
+    by_draws = {name: measure(getattr(point, name), getattr(draws, name)) for name in _BY_DRAWS}
+    alpha = measure(point.alpha((2 * n - 1) / (2 * n)), draws.alpha())
+    if n < len(units.given):
+        shares = {name: measure(getattr(point, name), getattr(draws, name)) for name in _SHARES}
+    else:
+        shares = _wilson_measures(labelled)
+    return TruthMeasures(**shares, **by_draws, alpha=alpha)
+
+
+_SHARES: Final = ("earned", "agreement", "sensitivity", "specificity")
+_BY_DRAWS: Final = ("kappa", "excess")
+
+
+def _wilson_measures(labelled: Sequence[_Label]) -> dict[str, Measure]:
+    """The shares of fully labelled units with their Wilson intervals."""
+
+    def share(values: Sequence[tuple[bool, _Label]]) -> Measure:
+        counts = _counts(values)
+        return Measure(counts.share, *counts.wilson) if counts.size else UNKNOWN
+
+    return {
+        "earned": share([(label.earned, label) for label in labelled]),
+        "agreement": share([(label.given == label.earned, label) for label in labelled]),
+        "sensitivity": share([(label.given, label) for label in labelled if label.earned]),
+        "specificity": share([(not label.given, label) for label in labelled if not label.earned]),
+    }
+
+
+def measure(point: Floats, draws: Floats) -> Measure:
+    """An estimate with the middle 95 % of draws; a bound that the estimate itself reaches is an end."""
+    value = float(point[0])
+    known = draws[np.isfinite(draws)]
+    if not np.isfinite(value) or not len(known):
+        return UNKNOWN
+    low, high = interval_of(known)
+    return Measure(value, min(low, value), max(high, value))
+
+
+def interval_of(draws: Floats) -> Interval:
+    """The middle 95 % of draws."""
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return Interval(float(low), float(high))
+
+
+def difference_of_excess(first: Units, second: Units) -> Measure:
+    """How much more generous the grader is on the first units than on the second, compared with the truth."""
+    both = [rates_of(units) for units in (first, second)]
+    if not all(rates.is_known for rates in both):
+        return UNKNOWN
+    generator = np.random.default_rng(SEED)
+    point = both[0].point().excess - both[1].point().excess
+    return measure(point, both[0].draws(generator).excess - both[1].draws(generator).excess)
