@@ -21,13 +21,14 @@ from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_checked
 from tests.commands.command_line import run as run_command
 
-GRADERS: dict[str, dict[str, Any]] = {
+Graders = dict[str, dict[str, Any]]
+GRADERS: Graders = {
     "careful": {"model": "scripted:grader", "rounds": 1},
     "noisy": {"model": "scripted:grader?noise=0.1&unreadable=0.1", "rounds": 3, "attempts": 1},
 }
 
 
-def made_run(name: str, graders: dict[str, dict[str, Any]] = GRADERS, *, catalog: str = "paper") -> Run:
+def made_run(name: str, graders: Graders = GRADERS, *, catalog: str = "paper") -> Run:
     step = {"name": "e", "stage": "evaluate", "students": ["s"], "graders": list(graders), "settings": ["all"]}
     document = {
         "name": name,
@@ -80,7 +81,7 @@ def test_without_people_and_code_a_grader_is_compared_with_another_and_nothing_i
 
 
 def test_code_is_the_truth_if_there_are_no_people(in_folder: Path) -> None:
-    graders = {"checks": {"model": "rules:"}, "noisy": {"model": "scripted:grader?noise=0.3", "rounds": 1}}
+    graders: Graders = {"checks": {"model": "rules:"}, "noisy": {"model": "scripted:grader?noise=0.3", "rounds": 1}}
     run = made_run("r", graders, catalog="verifiable")
 
     cards = {card.grader: card for card in run_cards([run])}
@@ -95,7 +96,10 @@ def test_code_is_the_truth_if_there_are_no_people(in_folder: Path) -> None:
 
 
 def test_skills_that_code_decides_for_grader_and_truth_are_left_out(in_folder: Path) -> None:
-    graders = {"checks": {"model": "rules:"}, "mixed": {"model": "rules:scripted:grader?noise=0.3", "rounds": 1}}
+    graders: Graders = {
+        "checks": {"model": "rules:"},
+        "mixed": {"model": "rules:scripted:grader?noise=0.3", "rounds": 1},
+    }
 
     cards = {card.grader: card for card in run_cards([made_run("r", graders, catalog="verifiable")])}
 
