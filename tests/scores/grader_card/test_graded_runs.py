@@ -193,3 +193,17 @@ def test_a_run_with_one_grader_has_a_card_without_a_truth(capsys: pytest.Capture
     assert status == 0
     assert "judge: nobody else graded its" in out
     assert "flips between rounds" in out
+
+
+def test_the_example_of_the_documentation_prints_what_the_page_shows(
+    capsys: pytest.CaptureFixture[str], in_folder: Path
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "graders.md").read_text(encoding="utf-8")
+    document = page.partition("```yaml\n")[2].partition("```")[0]
+    shown = page.partition("```text\n")[2].partition("```")[0].strip()
+    Path("cards-demo.yaml").write_text(document, encoding="utf-8")
+    run_command(capsys, "run", "cards-demo.yaml")
+
+    _, out, _ = run_command(capsys, "graders", "cards-demo", "--truth", "exact")
+
+    assert out.startswith(shown)
