@@ -120,9 +120,10 @@ class SkilledWriter(ScriptedModel):
         return f"{'Answer: ' if chance.falls('marker', self._rates.marker) else ''}{text}\n\nExplanation: so it is."
 
 
-def code_case(folder: Path) -> Case:
+def code_case(folder: Path, others: dict[str, dict[str, Any]] | None = None) -> Case:
     """Two students whose texts code grades; verdicts are tested elsewhere, so the judge itself is asked again."""
-    step = {"name": "e", "stage": "evaluate", "students": ["s", "t"], "graders": ["rules"], "settings": ["all"]}
+    graders = {"rules": {"model": "rules:"}, **(others or {})}
+    step = {"name": "e", "stage": "evaluate", "students": ["s", "t"], "graders": list(graders), "settings": ["all"]}
     document = {
         "name": "code",
         "catalog": "verifiable",
@@ -130,7 +131,7 @@ def code_case(folder: Path) -> Case:
             "s": {"model": "scripted:student?skill=0.3"},
             "t": {"model": "scripted:student?skill=0.9&marker=0.8"},
         },
-        "graders": {"rules": {"model": "rules:"}},
+        "graders": graders,
         "steps": [{**step, "k": [1, 2, 3], "combinations": 6, "generations": 2}],
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -148,7 +149,7 @@ def code_case(folder: Path) -> Case:
             is_short = count_sentences(text.text, counter) <= LIMIT[text.k]
             return [*shown, verdict.topic is not None, verdict.nonsense is None, is_short]
 
-        return SecondRun(run, {"rules": points})
+        return SecondRun(run, {"rules": points}, sentences=lambda text: count_sentences(text, counter))
 
     def shown(text: Any) -> tuple[list[str], list[str]]:
         verdict = judge.judge(text.text, skills=text.skills, topic=text.topic)

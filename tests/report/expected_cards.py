@@ -1,7 +1,7 @@
 """Tables of grader cards, worked out a second time, unit by unit."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations as subsets
 from typing import Any
 
@@ -154,6 +154,8 @@ def sized(values: list[tuple[bool, str, float]]) -> Sized:
 def measures(units: list[Unit]) -> dict[str, tuple[float, float, float]]:
     """Every measure with the ends of its interval."""
     labelled = [unit for unit in units if unit.earned is not None]
+    if len(labelled) == len(units):
+        labelled = [replace(unit, weight=1.0) for unit in labelled]
     q = sized([(u.given, u.text.combination, 1.0) for u in units])
     right = sized([(bool(u.earned), u.text.combination, u.weight) for u in labelled if u.given])
     wrong = sized([(bool(u.earned), u.text.combination, u.weight) for u in labelled if not u.given])

@@ -86,7 +86,8 @@ def test_together_the_reports_hold_all_tables_and_figures_there_are(
 ) -> None:
     reports = (scripted, trained, by_code)
 
-    assert set(TABLES) <= {name for reported in reports for name in reported.tables}
+    # Scores are corrected where a model grades beside code or people: test_grader_cards.py has such a run.
+    assert set(TABLES) - {"corrected-scores"} <= {name for reported in reports for name in reported.tables}
     assert set(FIGURES) <= {name for reported in reports for name in reported.figures}
 
 

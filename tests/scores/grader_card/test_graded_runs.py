@@ -21,13 +21,14 @@ from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_checked
 from tests.commands.command_line import run as run_command
 
-GRADERS: dict[str, dict[str, Any]] = {
+Graders = dict[str, dict[str, Any]]
+GRADERS: Graders = {
     "careful": {"model": "scripted:grader", "rounds": 1},
     "noisy": {"model": "scripted:grader?noise=0.1&unreadable=0.1", "rounds": 3, "attempts": 1},
 }
 
 
-def made_run(name: str, graders: dict[str, dict[str, Any]] = GRADERS, *, catalog: str = "paper") -> Run:
+def made_run(name: str, graders: Graders = GRADERS, *, catalog: str = "paper") -> Run:
     step = {"name": "e", "stage": "evaluate", "students": ["s"], "graders": list(graders), "settings": ["all"]}
     document = {
         "name": name,
@@ -80,7 +81,7 @@ def test_without_people_and_code_a_grader_is_compared_with_another_and_nothing_i
 
 
 def test_code_is_the_truth_if_there_are_no_people(in_folder: Path) -> None:
-    graders = {"checks": {"model": "rules:"}, "noisy": {"model": "scripted:grader?noise=0.3", "rounds": 1}}
+    graders: Graders = {"checks": {"model": "rules:"}, "noisy": {"model": "scripted:grader?noise=0.3", "rounds": 1}}
     run = made_run("r", graders, catalog="verifiable")
 
     cards = {card.grader: card for card in run_cards([run])}
@@ -95,7 +96,10 @@ def test_code_is_the_truth_if_there_are_no_people(in_folder: Path) -> None:
 
 
 def test_skills_that_code_decides_for_grader_and_truth_are_left_out(in_folder: Path) -> None:
-    graders = {"checks": {"model": "rules:"}, "mixed": {"model": "rules:scripted:grader?noise=0.3", "rounds": 1}}
+    graders: Graders = {
+        "checks": {"model": "rules:"},
+        "mixed": {"model": "rules:scripted:grader?noise=0.3", "rounds": 1},
+    }
 
     cards = {card.grader: card for card in run_cards([made_run("r", graders, catalog="verifiable")])}
 
@@ -189,3 +193,17 @@ def test_a_run_with_one_grader_has_a_card_without_a_truth(capsys: pytest.Capture
     assert status == 0
     assert "judge: nobody else graded its" in out
     assert "flips between rounds" in out
+
+
+def test_the_example_of_the_documentation_prints_what_the_page_shows(
+    capsys: pytest.CaptureFixture[str], in_folder: Path
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "graders.md").read_text(encoding="utf-8")
+    document = page.partition("```yaml\n")[2].partition("```")[0]
+    shown = page.partition("```text\n")[2].partition("```")[0].strip()
+    Path("cards-demo.yaml").write_text(document, encoding="utf-8")
+    run_command(capsys, "run", "cards-demo.yaml")
+
+    _, out, _ = run_command(capsys, "graders", "cards-demo", "--truth", "exact")
+
+    assert out.startswith(shown)

@@ -31,7 +31,7 @@ from tests.scores.grader_card.simulated_graders import (
 
 LONG = bool(os.environ.get("SKILLMIX_LONG"))
 LEAST, MOST = 0.93, 0.97
-TRIALS = {
+TRIALS: dict[Simulation, int] = {
     every_text_has_a_label: 400 if LONG else 20,
     criteria_of_a_text_share_its_errors: 200 if LONG else 12,
     labels_of_another_student: 200 if LONG else 12,

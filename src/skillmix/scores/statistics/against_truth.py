@@ -175,8 +175,10 @@ class _Label(NamedTuple):
 
 
 def _labelled(units: Units) -> list[_Label]:
+    """The units with a label; if all have one, each stands for itself alone."""
     rows = zip(*units, strict=True)
-    return [_Label(given, earned, cluster, weight) for given, earned, cluster, weight in rows if earned is not None]
+    labels = [_Label(given, earned, cluster, weight) for given, earned, cluster, weight in rows if earned is not None]
+    return labels if len(labels) < len(units.given) else [label._replace(weight=1.0) for label in labels]
 
 
 def _share_earned(labelled: Iterable[_Label], *, if_given: bool) -> Counts:
