@@ -6,9 +6,12 @@ from typing import Final
 from skillmix.catalog.catalog import RESERVED_NAMES
 from skillmix.catalog.names import before_parenthesis
 from skillmix.grading.answers import Answer, AnswerStatus, Rules, names_skill
+from skillmix.grading.formats.format_checks import check_format
+from skillmix.grading.outcomes.outcome_points import own_outcome
 from skillmix.grading.points import Points, earns_nothing
 from skillmix.grading.sentences import count_sentences
-from skillmix.prompts.rubric import sentence_limit
+from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
+from skillmix.prompts.rubric import length_limit
 from skillmix.render.grounds import CUT
 from skillmix.render.wording import plural
 
@@ -21,6 +24,7 @@ def reasons_of(
     checker_reasons: Mapping[str, str],
     *,
     is_cut: bool | None = None,
+    form: FormatName | None = None,
 ) -> dict[str, str]:
     """The reason for each point that code denied, by criterion.
 
@@ -38,12 +42,23 @@ def reasons_of(
         return dict.fromkeys(denied, _with_cut(_WHY_NOTHING[answer.status], is_cut=is_cut))
     reasons: dict[str, str] = {}
     for name in denied:
-        reason = _length_reason(answer, rules, len(skills)) if name == "length" else checker_reasons.get(name)
+        is_length = name == "length"
+        reason = _length_reason(answer, rules, len(skills), form) if is_length else checker_reasons.get(name)
         if name in skills and names_skill(answer.text, name, rules.name_rule):
             reason = f'it names the skill "{before_parenthesis(name)}"'
         if reason is not None:
             reasons[name] = _with_cut(reason, is_cut=is_cut)
     return reasons
+
+
+def outcome_reasons(answer: Answer) -> dict[str, str]:
+    """Why a text has its outcome, by outcome, if no grader was asked about it.
+
+    >>> outcome_reasons(Answer("", "empty"))
+    {'evades': 'the student wrote no text'}
+    """
+    own = own_outcome(answer)
+    return {} if own is None else {own: _WHY_NOTHING[answer.status]}
 
 
 def _with_cut(reason: str, *, is_cut: bool | None) -> str:
@@ -63,7 +78,13 @@ _WHY_NOTHING: Final[Mapping[AnswerStatus, str]] = {
 }
 
 
-def _length_reason(answer: Answer, rules: Rules, k: int) -> str:
-    limit = sentence_limit(k)
-    has = plural(count_sentences(answer.text, rules.counter), "sentence")
+def _length_reason(answer: Answer, rules: Rules, k: int, form: FormatName | None) -> str:
+    limit = length_limit(k, form)
+    if form is None:
+        has = plural(count_sentences(answer.text, rules.counter), "sentence")
+    else:
+        verdict = check_format(answer.text, form)
+        if verdict.fault is not None:
+            return verdict.fault
+        has = plural(verdict.units, OUTPUT_FORMATS[form].unit)
     return f"it has {has} where {limit} {'is' if limit == 1 else 'are'} allowed"

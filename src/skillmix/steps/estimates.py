@@ -145,7 +145,7 @@ class _Asked:
 def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
     """The calls of a student: two turns for each conversation."""
     settings = settings_for(basis.experiment, student)
-    prompts = load_prompts(settings.prompts or basis.experiment.prompts)
+    prompts = load_prompts(settings.prompts or basis.experiment.prompts, basis.experiment.format)
     longest = settings.max_tokens
     calls = 2 * sum(count for _, count in counted)
     bound = 0
@@ -184,7 +184,7 @@ def grader_estimates(
 def _grader_estimate(label: EstimatedStep, name: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
     grader = basis.experiment.graders[name]
     spec = str(grader.asked)
-    prompts = load_prompts(basis.experiment.prompts)
+    prompts = load_prompts(basis.experiment.prompts, basis.experiment.format)
     votes = grader.votes * sum(count for _, count in counted)
     longest_text = max((student.max_tokens for student in basis.experiment.students.values()), default=0)
     bound = 0
