@@ -121,14 +121,15 @@ class PromptSet:
 
     def student_prompts(self, catalog: Catalog, combination: Combination) -> tuple[str, str]:
         """The student's prompts of turn 1 and turn 2; both end with the output format if there is one."""
-        files = STUDENT_FILES if combination.skills else self._plain_files()
+        files = STUDENT_FILES if combination.skills else self.require_plain()
         values = self._values_for(catalog, combination, self._slots(*files))
         form = self.phrases.format
         end = "" if form is None else f"\n\n{OUTPUT_FORMATS[form].request}"
         first, second = [f"{fill(self.templates[file], values)}{end}" for file in files]
         return first, second
 
-    def _plain_files(self) -> tuple[str, ...]:
+    def require_plain(self) -> tuple[str, ...]:
+        """The files of the turns without skills; an error if the set does not have them."""
         missing = [file for file in PLAIN_FILES if file not in self.templates]
         if missing:
             raise UserError(

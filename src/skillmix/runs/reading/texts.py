@@ -55,7 +55,12 @@ class TextRow:
     @property
     def outcome(self) -> Outcome | None:
         """Whether the student complies, refuses or evades; None if undecided, or if the text has points instead."""
-        return outcome_of(list(self.points.values())) if tuple(self.points) == OUTCOMES else None
+        return outcome_of(list(self.points.values())) if self.has_outcome else None
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether the graders of the run name outcomes; `points` then has one entry for each of the three."""
+        return tuple(self.points) == OUTCOMES
 
 
 def run_texts(run: Run | str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
