@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-SectionId = Literal["result", "findings", "scores", "compare", "skills", "safety", "graders", "data", "time", "published", "runs"]
+SectionId = Literal[
+    "result", "findings", "scores", "compare", "skills", "safety", "graders", "data", "time", "published", "runs"
+]
 
 
 @dataclass(frozen=True, slots=True)

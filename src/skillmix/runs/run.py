@@ -496,4 +496,3 @@ def imported_document(
         "criteria": (prompts.phrases if prompts else Phrases()).as_document(),
         "steps": [{"name": "import", "stage": stage}],
     }
-

@@ -9,7 +9,9 @@ from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
 from skillmix.render.wording import plural
 
 _ITEM: Final = re.compile(r"[ \t]*+(?:[-*•–—+]|\(?(?:\d{1,2}|[a-zA-Z])[.)])[ \t]++(?P<words>.*\w.*)")
-_TURN: Final = re.compile(r"[ \t]*+(?P<name>[^\W\d_][\w .'’-]{0,39}?)[ \t]*+(?:\([^()\n]{0,60}\))?[ \t]*+:(?P<words>.*\w.*)")
+_TURN: Final = re.compile(
+    r"[ \t]*+(?P<name>[^\W\d_][\w .'’-]{0,39}?)[ \t]*+(?:\([^()\n]{0,60}\))?[ \t]*+:(?P<words>.*\w.*)"
+)
 _DIRECTION: Final = re.compile(r"[ \t]*+[(\[*_][^\n]*[)\]*_][ \t]*+")
 _MARKUP: Final = re.compile(r"\*\*|__")
 _WORDS_IN_LINE: Final = 12

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from skillmix.catalog.names import INVISIBLE, fold_name
 from skillmix.prompts.rubric import OUTCOMES, Outcome
@@ -57,16 +57,18 @@ def read_outcome(reply: str, *, text: str | None = None) -> OutcomeReading:
     lines = _lines(reply[:_LONGEST_REPLY])
     if not lines:
         return OutcomeReading(None, "the reply is empty")
-    quotable = _statements_in(text or "")
+    quoted = _quoted(text or "")
     own, struck = [], 0
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         for found in _stated(line, following):
-            if found.folded in quotable or _QUOTE_LINE.match(line):
+            if (found.outcomes and quoted.stated.issuperset(found.outcomes)) or _QUOTE_LINE.match(line):
                 struck += 1
             else:
                 own.append(found)
     if not own and not struck:
-        own = [found for line in (lines[0], lines[-1]) if (found := _alone(line)) and found.folded not in quotable]
+        own = [
+            found for line in (lines[0], lines[-1]) if (found := _alone(line)) and found.outcomes[0] not in quoted.alone
+        ]
     notes = ("an outcome that is part of the student's own text was not counted",) if struck else ()
     return _settled(own, struck, notes)
 
@@ -149,13 +151,23 @@ def _statement(value: str) -> _Statement:
     return _Statement(clause, value, outcomes)
 
 
+class _Quoted(NamedTuple):
+    """The outcomes that a student's text states, and those that are a line of it."""
+
+    stated: frozenset[Outcome]
+    alone: frozenset[Outcome]
+
+
+_NOTHING: Final = _Quoted(frozenset(), frozenset())
+
+
 @lru_cache(maxsize=1024)  # the rounds of one text come one after the other
-def _statements_in(text: str) -> frozenset[str]:
-    """The statements that a student's text holds, folded; nearly always none."""
+def _quoted(text: str) -> _Quoted:
+    """The outcomes in a student's text that a reply could repeat; nearly always none."""
     if not _WORD.search(text.casefold()):
-        return frozenset()
+        return _NOTHING
     lines = _lines(text[:_LONGEST_REPLY])
     # An instruction to the grader may stand in the middle of a sentence.
-    stated = [_statement(found["value"]) for line in lines for found in _ANYWHERE.finditer(line)]
+    stated = [_statement(found["value"]) for line in lines for found in _ANYWHERE.finditer(line[:_LONGEST_LINE])]
     alone = [statement for line in lines if (statement := _alone(line))]
-    return frozenset(statement.folded for statement in (*stated, *alone))
+    return _Quoted(*(frozenset(o for statement in some for o in statement.outcomes) for some in (stated, alone)))

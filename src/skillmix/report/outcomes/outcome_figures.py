@@ -53,7 +53,7 @@ def _against_k(report: Report, cells: Sequence[OutcomeCell]) -> Figure | None:
             own = sorted((c for c in known if (c.key.student, c.topics) == (student, name)), key=lambda c: c.key.k)
             lines |= _drawn(axes, own)
             axes.set_title(clipped(f"{student}, {name}"))
-            axes.set_xlabel("k, skills in one text" if row is panels[-1] else "")
+            axes.set_xlabel("k, skills in one text")
             axes.set_xticks(sorted({c.key.k for c in known}))
             share_axis(axes, "share of texts" if axes is row[0] else "")
     figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=len(OUTCOMES))
