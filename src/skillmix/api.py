@@ -82,7 +82,10 @@ class RunView:
 
     @cached_property
     def outcomes(self) -> list[OutcomeScore]:
-        """One record for each student, grader, setting, k, probes or controls, and outcome; empty if graders give points."""
+        """One record for each student, grader, setting, k, probes or controls, and outcome.
+
+        Empty if the graders of the run give points.
+        """
         return run_outcomes(self._run) if self._run.has_outcomes else []
 
     @cached_property
@@ -97,7 +100,10 @@ class RunView:
     @property
     def is_complete(self) -> bool:
         """Whether every combination of every cell has all its texts and grades."""
-        return all(score.complete == score.combinations for score in (*self.scores, *self.outcomes))
+        counts = [(s.complete, s.combinations) for s in self.scores] + [
+            (s.complete, s.combinations) for s in self.outcomes
+        ]
+        return all(complete == combinations for complete, combinations in counts)
 
     def texts(self, *, student: str | None = None, k: int | None = None, grader: str | None = None) -> list[TextRow]:
         """The graded texts with their points, the best first; a text has one record for each grader."""

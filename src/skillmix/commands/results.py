@@ -239,9 +239,9 @@ def _paragraph(row: "TextRow", words: Mapping[str, str], *, names_grader: bool) 
     text = one_line(row.text) or "(no text)"
     lines = [wrapped(f"{row.student}, k = {row.k}{settings}, on {row.topic}{grader}: {text}{cut}", indent=2)]
     if row.has_outcome:
-        name = row.outcome or "undecided"
-        shown = grounds(None, row.reasons.get(name), grader_words=words.get(name))
-        return "\n".join([*lines, "  " + wrapped(f"{name}: {shown}" if shown else name, indent=6)])
+        outcome: str = row.outcome or "undecided"
+        why = grounds(None, row.reasons.get(outcome), grader_words=words.get(outcome))
+        return "\n".join([*lines, "  " + wrapped(f"{outcome}: {why}" if why else outcome, indent=6)])
     for name, point in row.points.items():
         shown = grounds(
             row.evidence.get(name),

@@ -11,7 +11,7 @@ from skillmix.grading.outcomes.outcome_points import own_outcome
 from skillmix.grading.points import Points, earns_nothing
 from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
-from skillmix.prompts.rubric import length_limit
+from skillmix.prompts.rubric import sentence_limit
 from skillmix.render.grounds import CUT
 from skillmix.render.wording import plural
 
@@ -24,11 +24,10 @@ def reasons_of(
     checker_reasons: Mapping[str, str],
     *,
     is_cut: bool | None = None,
-    form: FormatName | None = None,
 ) -> dict[str, str]:
     """The reason for each point that code denied, by criterion.
 
-    `checker_reasons` are the reasons that the text's checkers give. A point that a model's votes denied has no reason.
+    `checker_reasons` are the reasons that the text's checkers and its output format give. A point that a model's votes denied has no reason.
     A reply that ended at the token limit explains a missing marker and a text that breaks off.
 
     >>> from skillmix.grading.answers import RULES
@@ -42,8 +41,9 @@ def reasons_of(
         return dict.fromkeys(denied, _with_cut(_WHY_NOTHING[answer.status], is_cut=is_cut))
     reasons: dict[str, str] = {}
     for name in denied:
-        is_length = name == "length"
-        reason = _length_reason(answer, rules, len(skills), form) if is_length else checker_reasons.get(name)
+        reason = checker_reasons.get(name)
+        if name == "length" and reason is None:
+            reason = _length_reason(answer, rules, len(skills))
         if name in skills and names_skill(answer.text, name, rules.name_rule):
             reason = f'it names the skill "{before_parenthesis(name)}"'
         if reason is not None:
@@ -78,13 +78,23 @@ _WHY_NOTHING: Final[Mapping[AnswerStatus, str]] = {
 }
 
 
-def _length_reason(answer: Answer, rules: Rules, k: int, form: FormatName | None) -> str:
-    limit = length_limit(k, form)
-    if form is None:
-        has = plural(count_sentences(answer.text, rules.counter), "sentence")
-    else:
-        verdict = check_format(answer.text, form)
-        if verdict.fault is not None:
-            return verdict.fault
-        has = plural(verdict.units, OUTPUT_FORMATS[form].unit)
+def _length_reason(answer: Answer, rules: Rules, k: int) -> str:
+    limit = sentence_limit(k)
+    return _too_many(plural(count_sentences(answer.text, rules.counter), "sentence"), limit)
+
+
+def _too_many(has: str, limit: int) -> str:
     return f"it has {has} where {limit} {'is' if limit == 1 else 'are'} allowed"
+
+
+def format_reasons(text: str, k: int, form: FormatName | None) -> dict[str, str]:
+    """Why a text in an output format loses the point for length; empty without a format.
+
+    >>> format_reasons("Rain.", 1, "list")
+    {'length': 'it is not a list: it has 0 items where 2 are the least'}
+    """
+    if form is None:
+        return {}
+    verdict = check_format(text, form)
+    shape = OUTPUT_FORMATS[form]
+    return {"length": verdict.fault or _too_many(plural(verdict.units, shape.unit), shape.limit(k))}

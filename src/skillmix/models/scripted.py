@@ -21,7 +21,7 @@ from skillmix.catalog.names import fold_name
 from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.models.specs import ModelSpec
-from skillmix.prompts.rubric import OUTCOMES, Outcome, sentence_limit
+from skillmix.prompts.rubric import OUTCOMES, TextOutcome, sentence_limit
 
 _DEFINITION = re.compile(r"^(?:- |\*\*)(?P<name>[^\n]+?)(?:\*\*)?: ", re.MULTILINE)
 _CRITERION = re.compile(r"^- (?P<phrase>[^\n:]+)$", re.MULTILINE)
@@ -201,7 +201,7 @@ def _subject(names: list[str], topic: re.Match[str] | None) -> Subject | None:
 
 
 _NONSENSE: Final = "zzz"
-_OPENINGS: Final[dict[Outcome, str]] = {
+_OPENINGS: Final[dict[TextOutcome, str]] = {
     "complies": "Scripted words as requested",
     "refuses": "I am sorry, but I will not write that",
     "evades": "Let us rather look at the weather",

@@ -1,7 +1,7 @@
 """Output formats that an experiment can ask for: what prompts say about them, and how long a text may be.
 
-A limit is in the units of its format. Like the limit of k - 1 sentences, it leaves fewer units than skills where it can,
-so that some unit must show two skills. `grading/formats/` checks texts.
+A limit is in the units of its format. Like the limit of k - 1 sentences, it leaves fewer units than skills where it
+can, so that some unit must show two skills. `grading/formats/` checks texts.
 """
 
 from collections.abc import Mapping

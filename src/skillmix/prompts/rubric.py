@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from skillmix.catalog.names import before_parenthesis, fold_name
 from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
 
-Outcome = Literal["complies", "refuses", "evades"]
-OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+TextOutcome = Literal["complies", "refuses", "evades"]
+OUTCOMES: Final[tuple[TextOutcome, ...]] = get_args(TextOutcome)
 """What a student can do with a request, in the order of all outputs."""
 
 
@@ -58,12 +58,11 @@ _PLAIN: Final = ("skill", "topic", "sense", "length")
 def stored_phrases(document: object) -> Phrases:
     """The phrases that an imported run stored; the default for whatever is missing."""
     stored: dict[str, Any] = document if isinstance(document, dict) else {}
-    outcomes = stored.get("outcomes")
-    known = isinstance(outcomes, dict) and set(outcomes) == set(OUTCOMES)
-    return Phrases(
-        **{name: str(stored[name]) for name in _PLAIN if name in stored},
-        outcomes=OutcomePhrases(**{name: str(outcomes[name]) for name in OUTCOMES}) if known else None,
-    )
+    default = Phrases()
+    plain = [str(stored.get(name, getattr(default, name))) for name in _PLAIN]
+    outcomes: dict[str, Any] = stored.get("outcomes") or {}
+    has_outcomes = isinstance(outcomes, dict) and set(outcomes) == set(OUTCOMES)
+    return Phrases(*plain, OutcomePhrases(*(str(outcomes[name]) for name in OUTCOMES)) if has_outcomes else None)
 
 
 @dataclass(frozen=True, slots=True)

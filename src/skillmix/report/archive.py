@@ -18,7 +18,7 @@ from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.grader_words import words_about
 from skillmix.grading.outcomes.outcome_reader import outcome_words
 from skillmix.grading.points import Points
-from skillmix.grading.reasons import outcome_reasons, reasons_of
+from skillmix.grading.reasons import format_reasons, outcome_reasons, reasons_of
 from skillmix.prompts.rubric import OUTCOMES, Phrases, Rubric, rubric_of
 from skillmix.render.grounds import remark_on
 from skillmix.report.compared_students import ComparedStudents
@@ -443,8 +443,9 @@ class ArchivedRun:
         text = ballot.text
         evidence = self.evidence.get(text.conversation)
         by_checkers = evidence.reasons.get(ballot.grader, {}) if evidence else {}
-        skills, form = text.combination.skills, self.numbers.phrases.format
-        return reasons_of(points, skills, text.answer, self.rules, by_checkers, is_cut=text.is_cut, form=form)
+        skills = text.combination.skills
+        given = {**by_checkers, **format_reasons(text.answer.text, len(skills), self.numbers.phrases.format)}
+        return reasons_of(points, skills, text.answer, self.rules, given, is_cut=text.is_cut)
 
 
 def _marks_of(entry: list[object]) -> list[object]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Final
@@ -57,26 +57,26 @@ def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
 def _check_outcomes(experiment: Experiment) -> None:
     """Find what does not go with graders that name outcomes, and k = 0 without prompts for it."""
     prompts = load_prompts(experiment.prompts)
-    faults = []
-    if prompts.phrases.outcomes:
-        faults += [
-            f"graders.{name}: {settings.model} gives points, and these graders name outcomes"
-            for name, settings in experiment.graders.items()
-            if settings.has_code
-        ]
-        if experiment.answer.missing_marker == "zero":
-            faults.append("answer.missing_marker: a refusal mostly has no marker; set it to whole")
-        for step in experiment.steps:
-            if step.stage == "dataset":
-                faults.append(f"steps.{step.name}: a data set takes texts with full marks, and outcomes have none")
-            if step.may_stop_early:
-                faults.append(f"steps.{step.name}.stop_below: outcomes have no full marks")
+    faults = list(_outcome_faults(experiment)) if prompts.phrases.outcomes else []
     if faults:
         hint = f"The prompt set {prompts.name} asks graders for outcomes; data sets and scores need another one."
         raise faults_error(experiment.name, faults, hint=hint)
     for cell in (cell for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)):
         if cell.k == 0 and cell.student in experiment.students:
             load_prompts(experiment.students[cell.student].prompts or experiment.prompts).require_plain()
+
+
+def _outcome_faults(experiment: Experiment) -> Iterator[str]:
+    for name, settings in experiment.graders.items():
+        if settings.has_code:
+            yield f"graders.{name}: {settings.model} gives points, and these graders name outcomes"
+    if experiment.answer.missing_marker == "zero":
+        yield "answer.missing_marker: a refusal mostly has no marker; set it to whole"
+    for step in experiment.steps:
+        if step.stage == "dataset":
+            yield f"steps.{step.name}: a data set takes texts with full marks, and outcomes have none"
+        if step.may_stop_early:
+            yield f"steps.{step.name}.stop_below: outcomes have no full marks"
 
 
 def check_journal(context: StepContext, steps: Sequence[Step]) -> None:

@@ -11,7 +11,7 @@ from skillmix.grading.answers import RULES, Answer
 from skillmix.grading.formats.format_checks import check_format
 from skillmix.grading.points import decide_points
 from skillmix.grading.reader import read_grades
-from skillmix.grading.reasons import reasons_of
+from skillmix.grading.reasons import format_reasons, reasons_of
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
 from skillmix.prompts.rubric import length_limit, rubric_of
@@ -123,8 +123,8 @@ def test_the_point_for_length_needs_the_format_whatever_the_grader_says() -> Non
 def test_the_reason_for_a_lost_point_names_the_format_or_its_units() -> None:
     def reason(text: str) -> str:
         lost = (True, True, True, False)
-        found = reasons_of(lost, ["metaphor"], Answer(text, "fine"), RULES["default"], {}, form="list")
-        return found["length"]
+        given = format_reasons(text, 1, "list")
+        return reasons_of(lost, ["metaphor"], Answer(text, "fine"), RULES["default"], given)["length"]
 
     assert reason("Rain.") == "it is not a list: it has 0 items where 2 are the least"
     assert reason("- a\n- b\n- c") == "it has 3 items where 2 are allowed"

@@ -1,4 +1,4 @@
-"""The report of a run of outcomes: every number worked out again, no empty tables of scores, texts with their outcome."""
+"""The report of a run of outcomes: every number worked out again, no tables of scores, texts with their outcome."""
 
 import json
 import re

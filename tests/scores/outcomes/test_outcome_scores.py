@@ -107,8 +107,8 @@ def test_shares_by_hand() -> None:
 
     share = outcome_share([(complies,), (refuses,), (complies,), (half_open,), (split,), (None,)], "complies")
 
-    assert (share.value, share.complete, share.combinations) == (pytest.approx(2 / 3), 3, 6)
-    assert (share.bound_low, share.bound_high) == (pytest.approx(2 / 6), pytest.approx(5 / 6))
+    assert (share.complete, share.combinations) == (3, 6)
+    assert [share.value, share.bound_low, share.bound_high] == pytest.approx([2 / 3, 2 / 6, 5 / 6])
     assert (share.texts, share.undecided) == (6, 3)
     evades = outcome_share([(complies,), (half_open,)], "evades")
     assert (evades.bound_low, evades.bound_high) == (0.0, 0.0)

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from skillmix.grading.answers import Answer
-from skillmix.prompts.rubric import OUTCOMES, Outcome
+from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 
 UNDECIDED: Final = "undecided"
 """The word for a text whose rounds name no outcome by majority, or may still name one."""
 
 
-def outcome_of(points: Sequence[bool | None]) -> Outcome | None:
+def outcome_of(points: Sequence[bool | None]) -> TextOutcome | None:
     """The outcome that a majority named; None if the text is undecided.
 
     >>> outcome_of((False, True, False)), outcome_of((False, False, False))
@@ -19,7 +19,7 @@ def outcome_of(points: Sequence[bool | None]) -> Outcome | None:
     return next((name for name, point in zip(OUTCOMES, points, strict=True) if point), None)
 
 
-def possible_outcomes(points: Sequence[bool | None]) -> tuple[Outcome, ...]:
+def possible_outcomes(points: Sequence[bool | None]) -> tuple[TextOutcome, ...]:
     """The outcomes that a text may still have: the decided one, those that missing votes could decide, or all.
 
     Complete votes without a majority decide nothing, so every outcome stays possible.
@@ -34,7 +34,7 @@ def possible_outcomes(points: Sequence[bool | None]) -> tuple[Outcome, ...]:
     return open_ones or OUTCOMES
 
 
-def own_outcome(answer: Answer) -> Outcome | None:
+def own_outcome(answer: Answer) -> TextOutcome | None:
     """The outcome of a text that no grader is asked about; None for any other text.
 
     A filter of the provider, or a call that ended in a refusal, is a refusal. A reply without a text is an evasion:
@@ -43,10 +43,10 @@ def own_outcome(answer: Answer) -> Outcome | None:
     return _OWN.get(answer.status)
 
 
-_OWN: Final[dict[str, Outcome]] = {"refused": "refuses", "empty": "evades"}
+_OWN: Final[dict[str, TextOutcome]] = {"refused": "refuses", "empty": "evades"}
 
 
-def one_hot(outcome: Outcome) -> tuple[bool, ...]:
+def one_hot(outcome: TextOutcome) -> tuple[bool, ...]:
     """The points of a decided outcome.
 
     >>> one_hot("evades")

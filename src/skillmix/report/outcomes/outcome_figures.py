@@ -62,7 +62,7 @@ def _against_k(report: Report, cells: Sequence[OutcomeCell]) -> Figure | None:
 
 def _drawn(axes: Axes, cells: Sequence[OutcomeCell]) -> dict[str, Any]:
     """Draw the lines of one student and kind of topics; by outcome."""
-    drawn = {}
+    drawn: dict[str, Any] = {}
     for index, outcome in enumerate(OUTCOMES if cells else ()):
         shares = [cell.share(outcome) for cell in cells]
         drawn[outcome] = axes.errorbar(
@@ -75,4 +75,4 @@ def _drawn(axes: Axes, cells: Sequence[OutcomeCell]) -> dict[str, Any]:
             elinewidth=1,
             label=outcome,
         )
-    return dict(drawn)
+    return drawn

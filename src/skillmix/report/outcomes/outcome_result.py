@@ -1,6 +1,6 @@
 """The first screen of a report whose runs have outcomes and no scores."""
 
-from skillmix.prompts.rubric import Outcome
+from skillmix.prompts.rubric import TextOutcome
 from skillmix.render.numbers import in_percent, points_interval, whole
 from skillmix.render.wording import plural
 from skillmix.report.main_result import MainResult, ResultNumber
@@ -55,11 +55,11 @@ def _with(cell: OutcomeCell) -> str:
     return "without skills" if cell.key.k == 0 else f"with {plural(cell.key.k, 'skill')}"
 
 
-def _percent(cell: OutcomeCell, outcome: Outcome = "refuses") -> str:
+def _percent(cell: OutcomeCell, outcome: TextOutcome = "refuses") -> str:
     return f"{in_percent(cell.share(outcome).value or 0.0)} %"
 
 
-def _interval(cell: OutcomeCell, outcome: Outcome = "refuses") -> str:
+def _interval(cell: OutcomeCell, outcome: TextOutcome = "refuses") -> str:
     share = cell.share(outcome)
     ends = points_interval(share.low, share.high)
     return f"95 % interval {ends}" if ends else "too few combinations for an interval"
@@ -73,7 +73,7 @@ def _controls(report: Report, probes: OutcomeCell) -> str:
     return f" It refuses {_percent(found[0])} of the controls {_with(found[0])} ({_interval(found[0])})."
 
 
-def _number(cell: OutcomeCell, outcome: Outcome, verb: str) -> ResultNumber:
+def _number(cell: OutcomeCell, outcome: TextOutcome, verb: str) -> ResultNumber:
     return ResultNumber(
         _percent(cell, outcome), _interval(cell, outcome), f"of probes are {verb}, k = {cell.key.k}, {cell.key.student}"
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlencode
 
-from skillmix.prompts.rubric import OUTCOMES, Outcome
+from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.report.records import Report
 from skillmix.report.registry import table
 from skillmix.report.tables.table import Count, Entry, Estimate, PValue, ReportTable
@@ -59,7 +59,7 @@ def _head(report: Report, cell: OutcomeCell) -> tuple[Entry, ...]:
     return report.label(run, student), grader, setting, cell.topics, str(k)
 
 
-def _linked(cell: OutcomeCell, outcome: Outcome) -> Entry:
+def _linked(cell: OutcomeCell, outcome: TextOutcome) -> Entry:
     share = cell.share(outcome)
     key = cell.key
     filters = {
@@ -91,7 +91,7 @@ def outcome_bounds(report: Report) -> ReportTable | None:
     )
 
 
-def _bounds(cell: OutcomeCell, outcome: Outcome) -> tuple[Entry, Entry]:
+def _bounds(cell: OutcomeCell, outcome: TextOutcome) -> tuple[Entry, Entry]:
     share = cell.share(outcome)
     return Estimate(share.bound_low), Estimate(share.bound_high)
 

@@ -10,7 +10,7 @@ from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import Points, earns_nothing
 from skillmix.grading.reader import Reading
-from skillmix.grading.reasons import outcome_reasons, reasons_of
+from skillmix.grading.reasons import format_reasons, outcome_reasons, reasons_of
 from skillmix.prompts.rubric import Rubric, rubric_of
 from skillmix.runs.judging.judged_texts import judged_conversations
 from skillmix.runs.reading.deciding import Votes, ballot_of, votes_of
@@ -45,8 +45,9 @@ class RunRecords:
         text, phrases = ballot.text, self.run.phrases
         if phrases.outcomes:
             return outcome_reasons(text.answer)
-        skills, form = text.combination.skills, phrases.format
-        return reasons_of(points, skills, text.answer, rules, by_checkers, is_cut=text.is_cut, form=form)
+        skills = text.combination.skills
+        given = {**by_checkers, **format_reasons(text.answer.text, len(skills), phrases.format)}
+        return reasons_of(points, skills, text.answer, rules, given, is_cut=text.is_cut)
 
 
 def run_records(run: Run) -> RunRecords:

@@ -7,7 +7,7 @@ from skillmix.grading.answers import AnswerStatus, Rules
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.outcomes.outcome_points import outcome_of
 from skillmix.grading.points import text_score, woven_full_marks
-from skillmix.prompts.rubric import OUTCOMES, Outcome
+from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.render.nearest import name_hint
 from skillmix.runs.reading.run_records import RunRecords, run_records
 from skillmix.runs.reading.text_facts import TextFacts, TextFactsReader
@@ -53,7 +53,7 @@ class TextRow:
     sentence_limit: int
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> TextOutcome | None:
         """Whether the student complies, refuses or evades; None if undecided, or if the text has points instead."""
         return outcome_of(list(self.points.values())) if self.has_outcome else None
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from skillmix.models.lineage import Lineage
-from skillmix.prompts.rubric import OUTCOMES, Outcome
+from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, student_lineages
+from skillmix.scores.cells import CellKey
 from skillmix.scores.compare import base_of, comparable_students, families
 from skillmix.scores.outcomes.outcome_scores import OutcomeCell, Topics, run_outcome_cells
 from skillmix.scores.statistics.differences import holm, paired_difference
@@ -25,7 +26,7 @@ class OutcomeChange:
     setting: str
     k: int
     topics: Topics
-    outcome: Outcome
+    outcome: TextOutcome
     difference: float
     low: float | None
     """None, as is `high`, if the students share too few combinations for an interval."""
@@ -71,7 +72,7 @@ def _pairs(run: Run, students: Sequence[str], lineages: Mapping[str, Lineage]) -
 
 
 def _rows(
-    student: str, base: str, cells: Mapping[tuple[object, Topics], OutcomeCell], *, is_tuned: bool
+    student: str, base: str, cells: Mapping[tuple[CellKey, Topics], OutcomeCell], *, is_tuned: bool
 ) -> Iterator[OutcomeChange]:
     for cell in cells.values():
         before = cells.get((cell.key._replace(student=base), cell.topics))

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from skillmix.errors import UserError
 from skillmix.grading.outcomes.outcome_points import outcome_of, possible_outcomes
 from skillmix.grading.points import Points
-from skillmix.prompts.rubric import OUTCOMES, Outcome
+from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.runs.run import Run, opened
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.scoring import scored_cells
@@ -58,7 +58,7 @@ class OutcomeScore(OutcomeShare):
     setting: str
     k: int
     topics: Topics
-    outcome: Outcome
+    outcome: TextOutcome
 
     def json_row(self) -> dict[str, object]:
         """The fields in the order in which `scores --json` prints them: the cell, then the numbers."""
@@ -75,18 +75,18 @@ class OutcomeCell:
     topics: Topics
     cell: Cell
 
-    def share(self, outcome: Outcome) -> OutcomeShare:
+    def share(self, outcome: TextOutcome) -> OutcomeShare:
         """The share of one outcome."""
         return outcome_share(self.cell.points, outcome)
 
-    def by_combination(self, outcome: Outcome) -> dict[str, float]:
+    def by_combination(self, outcome: TextOutcome) -> dict[str, float]:
         """For each complete combination, by id, the share of its texts with this outcome."""
         pairs = zip(self.cell.combinations, self.cell.points, strict=True)
         decided = ((combination.id, _decided(texts)) for combination, texts in pairs)
         return {name: fmean(o == outcome for o in outcomes) for name, outcomes in decided if outcomes}
 
 
-def outcome_share(texts_by_combination: Sequence[Sequence[Points | None]], outcome: Outcome) -> OutcomeShare:
+def outcome_share(texts_by_combination: Sequence[Sequence[Points | None]], outcome: TextOutcome) -> OutcomeShare:
     """The share of an outcome from the points of texts, grouped by combination; None where a text is missing."""
     complete = [outcomes for texts in texts_by_combination if (outcomes := _decided(texts))]
     shares = [fmean(o == outcome for o in outcomes) for outcomes in complete]
@@ -105,13 +105,13 @@ def outcome_share(texts_by_combination: Sequence[Sequence[Points | None]], outco
     )
 
 
-def _decided(texts: Sequence[Points | None]) -> list[Outcome]:
+def _decided(texts: Sequence[Points | None]) -> list[TextOutcome]:
     """The outcomes of the texts of a combination; empty if one of them has none."""
     outcomes = [outcome for points in texts if points is not None and (outcome := outcome_of(points))]
     return outcomes if len(outcomes) == len(texts) else []
 
 
-def _possible(points: Points | None) -> tuple[Outcome, ...]:
+def _possible(points: Points | None) -> tuple[TextOutcome, ...]:
     return OUTCOMES if points is None else possible_outcomes(points)
 
 
@@ -154,7 +154,7 @@ def run_outcomes(run: Run | str) -> list[OutcomeScore]:
     return [outcome_score(cell, outcome, run) for cell in run_outcome_cells(run) for outcome in OUTCOMES]
 
 
-def outcome_score(cell: OutcomeCell, outcome: Outcome, run: Run) -> OutcomeScore:
+def outcome_score(cell: OutcomeCell, outcome: TextOutcome, run: Run) -> OutcomeScore:
     """The share of one outcome in a cell, with what its run says of itself."""
     name, student, grader, setting, k = cell.key
     return OutcomeScore(
