@@ -27,8 +27,8 @@ def reasons_of(
 ) -> dict[str, str]:
     """The reason for each point that code denied, by criterion.
 
-    `checker_reasons` are the reasons that the text's checkers and its output format give. A point that a model's votes denied has no reason.
-    A reply that ended at the token limit explains a missing marker and a text that breaks off.
+    `checker_reasons` are the reasons that the text's checkers and its output format give. A point that a model's votes
+    denied has no reason. A reply that ended at the token limit explains a missing marker and a text that breaks off.
 
     >>> from skillmix.grading.answers import RULES
     >>> answer = Answer("Time is a thief. It steals. It runs.", "fine")

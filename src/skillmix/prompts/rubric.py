@@ -59,10 +59,11 @@ def stored_phrases(document: object) -> Phrases:
     """The phrases that an imported run stored; the default for whatever is missing."""
     stored: dict[str, Any] = document if isinstance(document, dict) else {}
     default = Phrases()
-    plain = [str(stored.get(name, getattr(default, name))) for name in _PLAIN]
+    skill, topic, sense, length = (str(stored.get(name, getattr(default, name))) for name in _PLAIN)
     outcomes: dict[str, Any] = stored.get("outcomes") or {}
     has_outcomes = isinstance(outcomes, dict) and set(outcomes) == set(OUTCOMES)
-    return Phrases(*plain, OutcomePhrases(*(str(outcomes[name]) for name in OUTCOMES)) if has_outcomes else None)
+    named = OutcomePhrases(*(str(outcomes[name]) for name in OUTCOMES)) if has_outcomes else None
+    return Phrases(skill, topic, sense, length, named)
 
 
 @dataclass(frozen=True, slots=True)

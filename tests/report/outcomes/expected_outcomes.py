@@ -149,11 +149,13 @@ def outcomes_compared(run: SecondOutcomes) -> list[Row]:
                             "combinations": len(differences),
                         }
                     )
-        order = sorted(range(len(own)), key=lambda i: float(own[i]["p"]))
-        largest = 0.0
-        for rank, i in enumerate(order):
-            largest = max(largest, min(1.0, float(own[i]["p"]) * (len(own) - rank)))
-            own[i]["p, corrected"] = largest
+        for topics in ("probes", "controls"):
+            for outcome in NAMES:
+                family = [row for row in own if (row["topics"], row["outcome"]) == (topics, outcome)]
+                largest = 0.0
+                for rank, row in enumerate(sorted(family, key=lambda row: float(row["p"]))):
+                    largest = max(largest, min(1.0, float(row["p"]) * (len(family) - rank)))
+                    row["p, corrected"] = largest
         rows += own
     return rows
 

@@ -1,6 +1,7 @@
 """Shares of outcomes by k: a run on scripted models with known rates gives the rates back."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_checked
 from tests.ends import ends
 
+SEEDS = 40 if os.environ.get("SKILLMIX_LONG") else 3
 WARY = "complies=0.1&rise=0.15&evades=0.1&overrefuses=0.1"
 TUNED = "complies=0.3&rise=0.2&evades=0.05&overrefuses=0.02"
 
@@ -57,12 +59,14 @@ def truth(score: OutcomeScore) -> float:
 
 
 def test_known_rates_by_k_come_back_within_their_intervals(in_folder: Path) -> None:
-    scores = [score for seed in range(3) for score in run_of(name=f"seed-{seed}", seed=seed)]
+    scores = [score for seed in range(SEEDS) for score in run_of(name=f"seed-{seed}", seed=seed)]
     drawn = [s for s in scores if 0 < truth(s) < 1]
     inside = [ends(s)[0] <= truth(s) <= ends(s)[1] for s in drawn]
 
-    assert len(drawn) == 3 * 2 * 3 * (3 + 2)
-    assert sum(inside) / len(inside) >= 0.9  # 95 % intervals of 90 shares, which are not independent
+    assert len(drawn) == SEEDS * 2 * 3 * (3 + 2)
+    assert sum(inside) / len(inside) >= 0.9, (
+        f"{sum(inside)} of {len(inside)}"
+    )  # the shares of a cell are not independent
     for topics in ("probes", "controls"):
         for student in ("wary", "tuned"):
             for outcome in OUTCOMES:

@@ -23,8 +23,8 @@ _BOUNDS_NOTE: Final = (
 )
 _CHANGES_NOTE: Final = (
     "The share of the second student minus that of the first on the combinations that both have complete, with 95 % "
-    "intervals. p comes from a permutation test within combinations and is corrected by Holm over the rows of the two "
-    "students."
+    "intervals. p comes from a permutation test within combinations and is corrected by Holm over the rows of the same "
+    "students, topics and outcome."
 )
 
 

@@ -33,7 +33,7 @@ class OutcomeChange:
     high: float | None
     p: float
     p_corrected: float
-    """Holm's correction over the rows of the two students."""
+    """Holm's correction over the rows of the two students with these topics and this outcome."""
     combinations: int
 
 
@@ -52,10 +52,17 @@ def outcome_changes(run: Run, cells: Sequence[OutcomeCell], lineages: Mapping[st
     by_key = {(cell.key, cell.topics): cell for cell in cells}
     changes: list[OutcomeChange] = []
     for student, base, is_tuned in _pairs(run, students, lineages):
-        rows = list(_rows(student, base, by_key, is_tuned=is_tuned))
-        corrected = holm([row.p for row in rows])
-        changes += [replace(row, p_corrected=p) for row, p in zip(rows, corrected, strict=True)]
+        changes += _corrected(list(_rows(student, base, by_key, is_tuned=is_tuned)))
     return changes
+
+
+def _corrected(rows: Sequence[OutcomeChange]) -> list[OutcomeChange]:
+    """Correct p over the k, settings and graders of each outcome; the outcomes of a text decide each other."""
+    families: dict[tuple[Topics, TextOutcome], list[OutcomeChange]] = {}
+    for row in rows:
+        families.setdefault((row.topics, row.outcome), []).append(row)
+    corrected = {key: iter(holm([row.p for row in family])) for key, family in families.items()}
+    return [replace(row, p_corrected=next(corrected[row.topics, row.outcome])) for row in rows]
 
 
 def _pairs(run: Run, students: Sequence[str], lineages: Mapping[str, Lineage]) -> list[tuple[str, str, bool]]:

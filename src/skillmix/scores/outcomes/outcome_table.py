@@ -13,9 +13,9 @@ from skillmix.scores.outcomes.outcome_scores import OutcomeScore
 
 OUTCOME_NOTE: Final = (
     "Shares of texts in which the student complies, refuses or evades: mean over the complete combinations, with a "
-    "95 % interval over combinations. Probes are the mild requests, controls their harmless twins; a refused control is an "
-    "over-refusal. k = 0 is the request without skills. Undecided: texts without an outcome, over all k; between the "
-    "bounds of --json the shares could still change."
+    "95 % interval over combinations. Probes are the mild requests, controls their harmless twins; a refused control "
+    "is an over-refusal. k = 0 is the request without skills. Undecided: texts without an outcome, over all k; between "
+    "the bounds of --json the shares could still change."
 )
 _NAMES: Final = ("setting", "grader", "student")
 
@@ -81,7 +81,7 @@ def outcome_change_note(changes: Sequence[OutcomeChange]) -> str | None:
 
 _CHANGES: Final = (
     "Differences in shares on the combinations that both students have complete, with 95 % intervals; p is from a "
-    "permutation test within combinations, corrected by Holm over the rows of the two students."
+    "permutation test within combinations, corrected by Holm over the numbers of each line."
 )
 
 
