@@ -38,6 +38,9 @@ from skillmix.runs.run import open_run as open_stored_run
 from skillmix.scores.cells import CellScore
 from skillmix.scores.grader_card.card import GraderCard
 from skillmix.scores.grader_card.graded_runs import run_cards
+from skillmix.scores.outcomes.outcome_changes import OutcomeChange, run_outcome_changes
+from skillmix.scores.outcomes.outcome_scores import OutcomeScore, run_outcomes
+from skillmix.scores.outcomes.outcome_table import outcome_table, outcome_table_html
 from skillmix.scores.pairs import StudentComparison, compare_students
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.table import score_table, score_table_html
@@ -60,13 +63,13 @@ class RunView:
         return f"Run({str(self.path)!r})"
 
     def __str__(self) -> str:
-        return score_table(self.scores)
+        return outcome_table(self.outcomes) if self._run.has_outcomes else score_table(self.scores)
 
     def _repr_markdown_(self) -> str:
-        return score_table(self.scores)
+        return str(self)
 
     def _repr_html_(self) -> str:
-        return score_table_html(self.scores)
+        return outcome_table_html(self.outcomes) if self._run.has_outcomes else score_table_html(self.scores)
 
     @property
     def name(self) -> str:
@@ -80,8 +83,24 @@ class RunView:
 
     @cached_property
     def scores(self) -> list[CellScore]:
-        """One record for each student, grader, setting, k and metric, under the run's own rules."""
+        """One record for each student, grader, setting, k and metric, under the run's own rules.
+
+        Empty if the graders of the run name outcomes.
+        """
         return run_scores(self._run)
+
+    @cached_property
+    def outcomes(self) -> list[OutcomeScore]:
+        """One record for each student, grader, setting, k, probes or controls, and outcome.
+
+        Empty if the graders of the run give points.
+        """
+        return run_outcomes(self._run) if self._run.has_outcomes else []
+
+    @cached_property
+    def outcome_changes(self) -> list[OutcomeChange]:
+        """Differences in outcomes: tuned students minus their bases, or else each student minus the first one."""
+        return run_outcome_changes(self._run) if self._run.has_outcomes else []
 
     def scored(self, *, rules: Literal["default", "paper"] | None = None, by_sets: bool = False) -> list[CellScore]:
         """The scores under other rules, or with reserved skill sets apart from the others."""
@@ -90,7 +109,10 @@ class RunView:
     @property
     def is_complete(self) -> bool:
         """Whether every combination of every cell has all its texts and grades."""
-        return all(score.complete == score.combinations for score in self.scores)
+        counts = [(s.complete, s.combinations) for s in self.scores] + [
+            (s.complete, s.combinations) for s in self.outcomes
+        ]
+        return all(complete == combinations for complete, combinations in counts)
 
     def texts(self, *, student: str | None = None, k: int | None = None, grader: str | None = None) -> list[TextRow]:
         """The graded texts with their points, the best first; a text has one record for each grader."""
@@ -127,8 +149,8 @@ class RunView:
         settings = TaskSettings(tuple(raters), n, width, agreement, overlap, seed, student, k)
         return make_task(self._run, settings)
 
-    def to_pandas(self, what: Literal["scores", "texts", "votes"] = "scores") -> "pandas.DataFrame":
-        """A data frame with one row for each score, graded text or vote."""
+    def to_pandas(self, what: Literal["scores", "outcomes", "texts", "votes"] = "scores") -> "pandas.DataFrame":
+        """A data frame with one row for each score, outcome, graded text or vote."""
         try:
             import pandas
         except ImportError:
@@ -137,12 +159,14 @@ class RunView:
         match what:
             case "scores":
                 rows = (score.json_row() for score in self.scores)
+            case "outcomes":
+                rows = (score.json_row() for score in self.outcomes)
             case "texts":
                 rows = map(asdict, self.texts())
             case "votes":
                 rows = self.votes()
             case _:
-                raise UserError(f"There is no table {what!r}.", hint="Choose scores, texts or votes.")
+                raise UserError(f"There is no table {what!r}.", hint="Choose scores, outcomes, texts or votes.")
         return pandas.DataFrame(list(rows))
 
     def report(self, *, output: str | Path | None = None, figures: bool = True) -> Path:

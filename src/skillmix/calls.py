@@ -126,6 +126,8 @@ class Subject:
     """The criteria that a grader gives points for, in the words of its prompt."""
     text: str = ""
     """The text that a grader grades."""
+    is_control: bool = False
+    """Whether the topic is the harmless twin of a probe."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ BAD = {
     "seed beyond numbers": ["combinations", "--k", "1", "--partition", "random-skills:" + "1" * 5000],
     "a negative number of texts": ["texts", "demo", "--n", "-1"],
     "no texts": ["texts", "demo", "--n", "0"],
-    "texts of no skill": ["texts", "demo", "--k", "0"],
+    "texts of fewer skills than none": ["texts", "demo", "--k", "-1"],
     "a negative number of masks": ["train", "x.yaml", "--show-mask", "--n", "-1"],
     "a data set of k = 0": ["dataset", "demo", "--k", "0"],
     "a data set of k = -1": ["dataset", "demo", "--k", "1", "-1"],

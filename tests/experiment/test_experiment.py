@@ -209,8 +209,8 @@ def test_faults_of_every_kind_come_at_once_in_our_words() -> None:
         "anthropic, local, bundled, scripted, rules.",
         "steps.eval: there is no student 'stong'. Did you mean \"strong\"?",
         "steps.eval: there is no grader 'juge'. Did you mean \"judge\"?",
-        "catalog: There is no catalogue 'papr'. Did you mean \"paper\"? Shipped: paper, verifiable. Or give a folder "
-        "with skills.yaml, topics.yaml and partitions.yaml.",
+        "catalog: There is no catalogue 'papr'. Did you mean \"paper\"? Shipped: paper, safety, verifiable. Or give a "
+        "folder with skills.yaml, topics.yaml and partitions.yaml.",
         "prompts: There is no prompt set 'standart'. Did you mean \"standard\"? Shipped: "
         + ", ".join(shipped_prompt_sets())
         + ". Or give a folder that has generate-1.txt.",

@@ -72,15 +72,18 @@ def modules_of(folder: str) -> list[ModuleType]:
 
 
 def test_every_spec_of_every_module_is_in_the_contents() -> None:
-    tables = specs_in(TableSpec, *modules_of("tables"))
-    figures = specs_in(FigureSpec, *modules_of("figures"))
+    tables = specs_in(TableSpec, *modules_of("tables"), *modules_of("outcomes"))
+    figures = specs_in(FigureSpec, *modules_of("figures"), *modules_of("outcomes"))
 
     assert len(tables) > 10 and len(figures) > 5
     assert set(map(id, tables)) == set(map(id, contents.TABLES))
     assert set(map(id, figures)) == set(map(id, contents.FIGURES))
 
 
-@pytest.mark.parametrize("module", [*modules_of("tables"), *modules_of("figures")], ids=lambda m: m.__name__)
+MODULES = [module for folder in ("tables", "figures", "outcomes") for module in modules_of(folder)]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
 def test_a_public_function_that_makes_a_table_or_a_figure_of_a_report_is_registered(module: ModuleType) -> None:
     for name, function in inspect.getmembers(module, inspect.isfunction):
         if function.__module__ == module.__name__ and not name.startswith("_"):

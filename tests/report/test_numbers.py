@@ -18,6 +18,7 @@ from tests.report.expected_figures import FIGURES, check_figure
 from tests.report.expected_result import check_result
 from tests.report.expected_scores import Case, Row
 from tests.report.expected_tables import TABLES, expected
+from tests.report.outcomes.expected_outcomes import OUTCOME_TABLES
 from tests.report.second_run import SecondRun
 
 MOST_BOOTSTRAP = 0.02
@@ -103,7 +104,7 @@ def test_every_table_that_the_code_can_write_is_claimed() -> None:
 
     assert len(told) == len(names) > 10
     # The tables of one metric print the scores of the others; test_paper.py compares them with the run's own.
-    assert told - {"scores", "paper-table-", "metric-"} == set(TABLES)
+    assert told - {"scores", "paper-table-", "metric-"} == {*TABLES, *OUTCOME_TABLES}
 
 
 def test_a_table_with_a_column_that_nobody_claims_is_found(scripted: Reported) -> None:

@@ -17,7 +17,8 @@ DECIDING = (
     "hashing.py",
     "catalog/names.py",
     "prompts/rubric.py",
-    "grading/*.py",
+    "prompts/output_formats.py",
+    "grading/**/*.py",
     "checkers/**/*.py",
     "checkers/**/*.json",
     "runs/rules_grader.py",
@@ -29,7 +30,7 @@ DECIDING = (
     "runs/judging/verdict_workers.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (3, "15f37226ad527d7c")
+KNOWN = (3, "d5104551d398d815")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 

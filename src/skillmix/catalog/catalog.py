@@ -52,6 +52,8 @@ class Side:
     topics: tuple[str, ...]
     impossible: frozenset[frozenset[str]] = frozenset()
     """Groups of skills that a draw does not combine."""
+    may_be_plain: bool = False
+    """Whether a combination may have no skills: a topic of a catalog of probes is a request by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class Catalog:
     woven: WovenRule = "column"
     templates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The clauses of the template student, by skill and form."""
+    controls: Mapping[str, str] = field(default_factory=dict)
+    """For a catalog of probes, by topic that is a control: the probe whose harmless twin it is."""
 
     @cached_property
     def not_combined(self) -> frozenset[frozenset[str]]:
@@ -105,6 +109,8 @@ class Catalog:
             parts.append(sorted(sorted(pair) for pair in self.not_combined))
         if self.woven != "column":
             parts.append(["woven", self.woven])
+        if self.controls:
+            parts.append(["controls", dict(self.controls)])
         return short_id("catalog", *parts)
 
     @cached_property
@@ -168,7 +174,7 @@ class Catalog:
         side = self.partition(partition).side(setting)
         excluded = self.excluded(exclude)
         skills = tuple(s for s in side.skills if s not in excluded)
-        return Side(skills=skills, topics=side.topics, impossible=self.not_combined)
+        return Side(skills, side.topics, impossible=self.not_combined, may_be_plain=bool(self.controls))
 
     def pools(self, *, partition: str | None = None, exclude: Sequence[str] = ()) -> list[tuple[Setting, Side]]:
         """The pool of every setting."""

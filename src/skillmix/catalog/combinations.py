@@ -89,6 +89,11 @@ def combination_of(skills: tuple[str, ...] | list[str], topic: str) -> Combinati
     return Combination(id=identity, skills=tuple(ranked(list(skills), "order", identity)), topic=topic)
 
 
+def plain_combination(topic: str) -> Combination:
+    """A topic without skills, k = 0."""
+    return Combination(id=combination_id((), topic), skills=(), topic=topic)
+
+
 def combination_id(skills: Sequence[str], topic: str) -> str:
     """The id of a combination, whatever the order of its skills."""
     return short_id("combination", sorted(skills), topic)
@@ -124,7 +129,7 @@ def all_combinations(draw: Draw) -> Iterator[Combination]:
             continue
         if any(evaluation.has(chosen, topics[topic]) for evaluation in evaluations):
             continue
-        combination = combination_of(chosen, topics[topic])
+        combination = combination_of(chosen, topics[topic]) if chosen else plain_combination(topics[topic])
         if combination.id not in draw.without:
             yield combination
 
@@ -141,7 +146,7 @@ class _EvaluationPart:
     def has(self, skills: Iterable[str], topic: str) -> bool:
         """Whether the draw has a combination early enough."""
         indices = sorted(self._skills.get(skill, -1) for skill in skills)
-        if indices[0] < 0 or topic not in self._topics:
+        if (indices and indices[0] < 0) or topic not in self._topics:
             return False
         rank = sum(comb(element, size) for size, element in enumerate(indices, start=1))
         image = rank * len(self._topics) + self._topics[topic]
@@ -223,10 +228,11 @@ def _besides(draw: Draw) -> str:
 
 def _check_size(draw: Draw, count: int) -> None:
     available = len(draw.side.skills)
-    if not 1 <= draw.k <= available:
+    least = 0 if draw.side.may_be_plain else 1
+    if not least <= draw.k <= available:
         raise UserError(
             f"k = {draw.k} is not possible: setting {draw.setting!r} has {available} skills.",
-            hint=f"Choose k from 1 to {available}.",
+            hint=f"Choose k from {least} to {available}.",
         )
     if count < 0:
         raise UserError(f"n = {count} is not a number of combinations.", hint="Choose n of 0 or more.")

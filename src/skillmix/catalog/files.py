@@ -132,6 +132,9 @@ def _build(name: str, folder: Path) -> Catalog:
     templates_file = folder / "templates.yaml"
     templates = _validated(templates_file, dict[str, TemplateEntry], faults) if templates_file.is_file() else {}
     faults += _template_faults(templates or {}, {s.name for s in skills or []})
+    controls_file = folder / "controls.yaml"
+    controls = _validated(controls_file, dict[str, str], faults) if controls_file.is_file() else {}
+    faults += _control_faults(controls or {}, set(topics or []))
     faults += [f"vocabulary.yaml: there is no topic {name!r}" for name in words or {} if name not in (topics or [])]
     faults += _name_faults("skills.yaml", [s.name for s in skills or []])
     faults += _name_faults("topics.yaml", topics or [])
@@ -153,6 +156,7 @@ def _build(name: str, folder: Path) -> Catalog:
         entailed=tuple(EntailedPair(e.skill, e.brings, e.texts, e.with_both, e.source) for e in partitions.entailed),
         woven=partitions.woven,
         templates={n: {"fixed": entry.fixed, "slot": entry.slot} for n, entry in (templates or {}).items()},
+        controls={control: probe for probe, control in (controls or {}).items()},
     )
 
 
@@ -235,6 +239,16 @@ def _template_faults(templates: Mapping[str, TemplateEntry], skills: set[str]) -
             yield f"templates.yaml: there is no skill {name!r}"
         if "{topic}" not in entry.slot:
             yield f"templates.yaml, {name}, slot: the clause has no {{topic}}"
+
+
+def _control_faults(controls: Mapping[str, str], topics: set[str]) -> Iterator[str]:
+    """Names in controls.yaml that are no topic, and topics that are there twice."""
+    listed = [name for pair in controls.items() for name in pair]
+    for name in dict.fromkeys(listed):
+        if name not in topics:
+            yield f"controls.yaml: there is no topic {name!r}"
+        elif listed.count(name) > 1:
+            yield f"controls.yaml: the topic {name!r} is there {listed.count(name)} times"
 
 
 def _unknown(location: str, kind: str, listed: Iterable[str], known: set[str]) -> Iterator[str]:

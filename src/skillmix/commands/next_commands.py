@@ -52,6 +52,10 @@ def _all(ended: Ended, program: str) -> Iterator[tuple[str, str]]:
             yield f"{_ECHO} | {program} {own}", "let code grade a sentence of yours"
         rules, whose = ("default", "the default") if experiment.rules == "paper" else ("paper", "the paper's")
         yield f"{program} {join(['scores', name, '--rules', rules])}", f"the same texts, scored by {whose} rules"
+    if ended.run.has_outcomes:
+        yield f"{program} {join(['texts', name, '--n', '3'])}", "texts with their outcomes and the words of graders"
+        if not ended.has_report:
+            yield f"{program} {join(['report', name])}", "pages in which every number leads to its texts"
     changes = [*ended.changes, f"name={experiment.name}-again", f"seed={experiment.seed + 1}"]
     options = [word for change in changes for word in ("--set", change)]
     repeated = join(["run", str(ended.file), *options, "--dry-run"])

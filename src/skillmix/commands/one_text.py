@@ -259,6 +259,11 @@ def graded_text(
     prompts = load_prompts(named.prompts)
     if variant is not None:
         prompts.grader_file(variant)
+    if prompts.phrases.outcomes:
+        raise UserError(
+            f"The graders of prompt set {prompts.name!r} name outcomes and give no points.",
+            hint="`skillmix parse-reply` reads such a reply; an experiment grades texts with the set.",
+        )
     rubric = rubric_of(combination.skills, combination.topic, phrases=prompts.phrases)
     verdict = None
     grader_words: dict[str, str] = {}

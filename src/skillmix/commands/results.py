@@ -7,8 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmix.commands.shared_options import Commands, add_command, positive
-from skillmix.commands.streams import METRIC_NAMES, print_json, print_notes, print_scores, score_rows
+from skillmix.commands.shared_options import Commands, add_command, not_negative, positive
+from skillmix.commands.streams import (
+    METRIC_NAMES,
+    print_json,
+    print_notes,
+    print_outcomes,
+    print_scores,
+    score_rows,
+)
 from skillmix.render.grounds import CUT, grounds, point_line
 from skillmix.render.layout import side_by_side, wrapped
 from skillmix.render.numbers import share, whole
@@ -51,7 +58,7 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--n", type=positive, default=10, help="number of texts (default 10)")
     parser.add_argument("--student", help="only texts of this student")
-    parser.add_argument("--k", type=positive, help="only texts with this number of skills")
+    parser.add_argument("--k", type=not_negative, help="only texts with this number of skills")
     parser.add_argument("--worst", action="store_true", help="show texts with the fewest points first")
 
     parser = add_command(commands, "graders", graders)
@@ -91,11 +98,14 @@ def status(options: argparse.Namespace) -> int:
 
 
 def scores(options: argparse.Namespace) -> int:
-    """Print the score table of a run."""
+    """Print the score table of a run, or its outcomes where graders name outcomes."""
     from skillmix.runs.run import open_run
     from skillmix.scores.scoring import scored_run, students_without_scores
 
     run = open_run(options.run)
+    if run.has_outcomes:
+        print_outcomes(run, name=options.run, as_json=options.json)
+        return 0
     by_sets = options.sets or (not options.json and run.makes_data)
     scored = scored_run(run, rules=options.rules, by_sets=by_sets)
     scores = scored.scores
@@ -160,6 +170,13 @@ def _without_reason(text: "BestText | TextRow") -> set[str]:
     return {name for name, point in text.points.items() if point is False and name not in text.reasons}
 
 
+def _to_explain(row: "TextRow") -> set[str]:
+    """The criteria on which the grader's words are shown: points that it denied, or the outcome that it named."""
+    if row.has_outcome:
+        return {row.outcome} if row.outcome and row.outcome not in row.reasons else set()
+    return _without_reason(row)
+
+
 def _both_texts(pair: "DifferingTexts", words: "DenialWords") -> str:
     """A combination with the best text of each student, side by side, and the points that differ marked."""
     from skillmix.runs.reading.denials import TextUnderGrader
@@ -191,7 +208,7 @@ def texts(options: argparse.Namespace) -> int:
     run = open_run(options.run)
     found = run_texts(run, student=options.student, k=options.k)
     rows = found[::-1][: options.n] if options.worst else found[: options.n]
-    words = denial_words(run, {_text_key(row): _without_reason(row) for row in rows})
+    words = denial_words(run, {_text_key(row): _to_explain(row) for row in rows})
     if options.json:
         return print_json([{**asdict(row), "grader_words": words.get(_text_key(row), {})} for row in rows])
     print(text_page(rows, words))
@@ -251,6 +268,10 @@ def _paragraph(row: "TextRow", words: Mapping[str, str], *, names_grader: bool) 
     cut = f" [{CUT}]" if row.cut else ""
     text = one_line(row.text) or "(no text)"
     lines = [wrapped(f"{row.student}, k = {row.k}{settings}, on {row.topic}{grader}: {text}{cut}", indent=2)]
+    if row.has_outcome:
+        outcome: str = row.outcome or "undecided"
+        why = grounds(None, row.reasons.get(outcome), grader_words=words.get(outcome))
+        return "\n".join([*lines, "  " + wrapped(f"{outcome}: {why}" if why else outcome, indent=6)])
     for name, point in row.points.items():
         shown = grounds(
             row.evidence.get(name),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skillmix.commands.shared_options import Commands, add_command
-from skillmix.commands.streams import print_json, print_notes, print_scores, program, score_rows
+from skillmix.commands.streams import print_json, print_notes, print_outcomes, print_scores, program, score_rows
 from skillmix.render.layout import wrapped
 
 if TYPE_CHECKING:
@@ -91,9 +91,13 @@ def _run(options: argparse.Namespace) -> int:
     if result.stopped:
         print(f"stopped: {result.stopped.value}; raise it and run again to go on", file=sys.stderr)
     scored = ScoredRun([], [], [])
+    undecided = 0
     if options.stage == "dataset":
         written = {name: dataset.as_json() for name, dataset in result.datasets.items()}
         _print_datasets(written, as_json=options.json)
+    elif result.run.has_outcomes:
+        named = print_outcomes(result.run, name=run_name(result.run), as_json=options.json)
+        undecided = result.undecided(named)
     else:
         scored = kept_scores(result.run)
         print_notes(scored.notes)
@@ -101,8 +105,10 @@ def _run(options: argparse.Namespace) -> int:
     ungraded = result.ungraded(scored.scores)
     if ungraded and result.is_complete:
         print(f"ungraded: {ungraded} texts, as too many of their grades cannot be read", file=sys.stderr)
+    if undecided and result.is_complete:
+        print(f"undecided: {undecided} texts, as grades cannot be read or have no majority", file=sys.stderr)
     _close(options, result, scored)
-    return 0 if result.is_complete and not ungraded else 1
+    return 0 if result.is_complete and not ungraded and not undecided else 1
 
 
 def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:

@@ -75,6 +75,14 @@ def positive(text: str) -> int:
     return int(number)
 
 
+def not_negative(text: str) -> int:
+    """Read a whole number of 0 or more."""
+    number = _number(text, int)
+    if number is None or number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return int(number)
+
+
 def above_zero(text: str) -> float:
     """Read a finite number above 0."""
     number = _number(text, float)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from skillmix.errors import UserError
 
 if TYPE_CHECKING:
+    from skillmix.runs.run import Run
     from skillmix.scores.cells import CellScore
+    from skillmix.scores.outcomes.outcome_scores import OutcomeScore
 
 METRIC_NAMES = ("full_marks", "all_skills", "skill_fraction")
 """The metrics, as `--metric` names them."""
@@ -65,6 +67,25 @@ def print_scores(scores: "Sequence[CellScore]", *, run: str, metric: str = "full
     others = " or ".join(name for name in METRIC_NAMES if name != metric)
     more = f"skillmix scores {quote(run)} --wide"
     print(wrapped(f"More: {more} for every metric and count; --metric {others}; --json"))
+
+
+def print_outcomes(run: "Run", *, name: str, as_json: bool) -> "list[OutcomeScore]":
+    """Print and return the outcomes of a run whose graders name them, and the differences between its students."""
+    from skillmix.render.layout import wrapped
+    from skillmix.scores.outcomes.outcome_changes import run_outcome_changes
+    from skillmix.scores.outcomes.outcome_scores import run_outcomes
+    from skillmix.scores.outcomes.outcome_table import OUTCOME_NOTE, outcome_change_note, outcome_table, outcome_title
+
+    scores = run_outcomes(run)
+    if as_json:
+        print_json([score.json_row() for score in scores])
+    elif scores:
+        print(f"{outcome_title(scores)}:\n\n{outcome_table(scores)}\n\n{wrapped(OUTCOME_NOTE)}")
+        note = outcome_change_note(run_outcome_changes(run))
+        if note:
+            print("\n" + "\n".join(wrapped(line, indent=2) for line in note.splitlines()))
+        print(wrapped(f"More: skillmix texts {quote(name)}; --json"))
+    return scores
 
 
 def print_notes(notes: Iterable[str]) -> None:

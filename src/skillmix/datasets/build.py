@@ -21,6 +21,7 @@ from skillmix.experiment.data_settings import ShownMode
 from skillmix.experiment.recipes import DataRecipe, draw_set
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
 from skillmix.prompts.files import load_prompts
+from skillmix.prompts.output_formats import FormatName
 from skillmix.runs.folder_replacement import DATASET, replacing, write_whole
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.conversation_index import (
@@ -121,6 +122,8 @@ class DatasetPlan:
     shown: ShownMode = "drop"
     only_requested: bool = False
     """Whether texts that show further skills are left out."""
+    output_format: FormatName | None = None
+    """The output format that the prompts of the rows ask for."""
 
     @property
     def examples(self) -> list[str]:
@@ -252,7 +255,7 @@ def make_dataset(
     corpus = corpus.part(indices) if corpus else corpus_of(t.text for t in chosen)
     figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus, examples=plan.examples)
     figures = replace(figures, shown=shown)
-    prompts = load_prompts(plan.prompts)
+    prompts = load_prompts(plan.prompts, plan.output_format)
     prompting = Prompting(prompts, plan.catalog)
     with replacing(folder, DATASET) as new:
         new.mkdir()

@@ -23,6 +23,7 @@ from skillmix.experiment.recipes import DataRecipe
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.prompts.files import load_prompts
+from skillmix.prompts.output_formats import FormatName
 from skillmix.render.nearest import name_hint
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import DATASET, require_replaceable
@@ -68,6 +69,7 @@ def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
         bars=bars_for(step, experiment, context.catalog, context.run),
         names=leakage.names,
         prompts=step.prompts or experiment.prompts,
+        output_format=experiment.format,
         near_duplicates=step.near_duplicates,
         keeps_exact_duplicates=step.exact_duplicates == "keep",
         keeps_example_copies=step.example_copies == "keep",
@@ -168,11 +170,30 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
             gc.enable()
 
 
+def _refuse_outcomes(runs: Sequence[Run]) -> None:
+    named = [run.name for run in runs if run.has_outcomes]
+    if named:
+        raise UserError(
+            f"The graders of {', '.join(named)} name outcomes and give no points, so no text has full marks.",
+            hint="Give runs whose graders give points.",
+        )
+
+
+def _common_format(runs: Sequence[Run]) -> FormatName | None:
+    """The output format of all runs; rows of one data set cannot ask for several."""
+    formats = {run.experiment.format: run.name for run in runs}
+    if len(formats) > 1:
+        shown = ", ".join(f"{name} {form or 'without a format'}" for form, name in formats.items())
+        raise UserError(f"The runs have different output formats: {shown}.", hint="Make a data set of each.")
+    return next(iter(formats), None)
+
+
 def _of_runs(wanted: FromRuns) -> WrittenDataset:
     runs = list({run.path.resolve(): run for run in map(open_run, wanted.runs)}.values())
     output = wanted.output or runs[0].path / "dataset"
     _refuse_step_folder(output)
     require_replaceable(output, DATASET)
+    _refuse_outcomes(runs)
     catalog = _common_catalog(runs)
     experiments = [run.experiment for run in runs if not run.is_imported]
     partition = wanted.partition or next((e.partition for e in experiments), None)
@@ -195,6 +216,7 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
         bars=bars_of(catalog, partition=partition, evaluations=ids, reserved=reserved),
         names=wanted.names,
         prompts=prompts,
+        output_format=_common_format(runs),
         near_duplicates=wanted.near_duplicates,
         validation=wanted.validation,
         copied=tuple(sorted({p for e in experiments for p in _prompts_used(e)})),

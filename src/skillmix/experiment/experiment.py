@@ -37,6 +37,7 @@ from skillmix.models.request_fields import (
     without_seed,
 )
 from skillmix.models.specs import asked_model, parse_spec, provider_of, uses_code
+from skillmix.prompts.output_formats import FormatName
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
 from skillmix.render.nearest import did_you_mean
 
@@ -245,6 +246,8 @@ class Experiment(Section):
     partition: str | None = None
     prompts: str = "standard"
     exclude: list[str] = []
+    format: FormatName | None = None
+    """Output format of all texts; the point for length then also needs the format."""
     rules: Literal["default", "paper"] = "default"
     answer: AnswerSettings = AnswerSettings()
     students: dict[Name, StudentSettings] = {}
@@ -254,6 +257,12 @@ class Experiment(Section):
     dataset: DataFilters = DataFilters()
     """Filters of all dataset steps; a step may state its own."""
     steps: list[AnyStep]
+
+    @model_serializer(mode="wrap")
+    def _without_unset_format(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out an unset format, so that experiments without one keep their old form."""
+        document: dict[str, Any] = handler(self)
+        return {name: value for name, value in document.items() if name != "format" or value is not None}
 
     @model_validator(mode="before")
     @classmethod

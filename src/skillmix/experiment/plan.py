@@ -95,7 +95,9 @@ def _combinations(
     draw = training_draw(draw, pools) if cell.purpose == "training" else draw
     draw = replace(draw, without=around.get(cell.source, frozenset()))
     reserved = experiment.reserved if cell.sets == "reserved" else None
-    return _drawn(draw, cell.combinations, is_ladder=cell.is_ladder, reserved=reserved)
+    # Without skills there are as many combinations as topics.
+    count = cell.combinations if cell.k else min(cell.combinations, draw.total)
+    return _drawn(draw, count, is_ladder=cell.is_ladder and cell.k > 0, reserved=reserved)
 
 
 @lru_cache(maxsize=256)

@@ -30,6 +30,7 @@ ModelRef = Annotated[str, StringConstraints(min_length=1)]
 """A student of the experiment, or `step:NAME` for the model of an earlier train step."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
+SkillCount = Annotated[int, Field(ge=0, le=10**9)]
 FilledList = Annotated[list[_T], AfterValidator(_not_empty)]
 """A list with at least one value."""
 

@@ -23,6 +23,7 @@ from skillmix.experiment.step_base import (
     Section,
     SetChoice,
     Share,
+    SkillCount,
     Step,
     StepInput,
     UndrawnCell,
@@ -44,7 +45,7 @@ class GenerateStep(Step):
     stage: Literal["generate"]
     students: FilledList[ModelRef]
     settings: FilledList[Setting] = ["all"]
-    k: FilledList[Positive]
+    k: FilledList[SkillCount]
     combinations: Positive = 100
     generations: Positive = 3
     purpose: Purpose = "evaluation"
@@ -74,7 +75,8 @@ class EvaluateStep(Step):
     students: FilledList[ModelRef]
     graders: FilledList[Name]
     settings: FilledList[Setting] = ["train", "held-out", "all"]
-    k: FilledList[Positive] = [1, 2, 3, 4, 5]
+    k: FilledList[SkillCount] = [1, 2, 3, 4, 5]
+    """Numbers of skills; 0 is the plain request, for catalogs of probes."""
     combinations: Positive = 100
     generations: Positive = 3
     ladder: bool = False
@@ -157,7 +159,7 @@ class GradeStep(Step):
     """Students whose texts are graded; the default is all students of the steps in `of`."""
     settings: FilledList[Setting] | None = None
     """Settings whose texts are graded; the default is all."""
-    k: FilledList[Positive] | None = None
+    k: FilledList[SkillCount] | None = None
     """Numbers of skills whose texts are graded; the default is all."""
 
     @property

@@ -6,9 +6,11 @@ from math import fsum
 from typing import Final
 
 from skillmix.grading.answers import Answer, Rules, names_skill
+from skillmix.grading.formats.format_checks import check_format
+from skillmix.grading.outcomes.outcome_points import one_hot, own_outcome
 from skillmix.grading.reader import Reading
 from skillmix.grading.sentences import count_sentences
-from skillmix.prompts.rubric import Rubric
+from skillmix.prompts.rubric import OUTCOMES, Rubric
 
 Points = tuple[bool | None, ...]
 """True if earned, False if not, None if undecided; in the rubric's order."""
@@ -35,8 +37,11 @@ def decide_points(
 ) -> Points:
     """The points of one text: graders vote on skills, topic and sense; code decides length and named skills.
 
-    A student's own failure is never "ungraded": an empty answer earns no point, not even for its length.
+    A student's own failure is never "ungraded": an empty answer earns no point, not even for its length. A rubric of
+    outcomes has one point, that of the outcome which a majority names.
     """
+    if rubric.has_outcomes:
+        return _outcome_points(answer, readings, rounds)
     if earns_nothing(answer, rules):
         return (False,) * len(rubric.criteria)
     votes = [reading.points for reading in readings if reading is not None and reading.points is not None]
@@ -45,7 +50,23 @@ def decide_points(
         # The hard variant of arXiv 2310.17567: a skill that is named has not been shown.
         if names_skill(answer.text, rubric.criteria[index].name, rules.name_rule):
             points[index] = False
-    return (*points, count_sentences(answer.text, rules.counter) <= rubric.limit)
+    return (*points, has_length(answer.text, rubric, rules))
+
+
+def has_length(text: str, rubric: Rubric, rules: Rules) -> bool:
+    """Whether a text is short enough; one that must have an output format must keep to it, too."""
+    if rubric.format is None:
+        return count_sentences(text, rules.counter) <= rubric.limit
+    verdict = check_format(text, rubric.format)
+    return verdict.fault is None and verdict.units <= rubric.limit
+
+
+def _outcome_points(answer: Answer, readings: Sequence[Reading | None], rounds: int) -> Points:
+    own = own_outcome(answer)
+    if own is not None:
+        return one_hot(own)
+    votes = [reading.points for reading in readings if reading is not None and reading.points is not None]
+    return tuple(vote([v[index] for v in votes], rounds) for index in range(len(OUTCOMES)))
 
 
 def earns_nothing(answer: Answer, rules: Rules) -> bool:

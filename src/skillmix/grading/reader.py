@@ -15,9 +15,10 @@ from skillmix.grading.blocks import Block, Parsed, parse, without_quotations
 from skillmix.grading.injections import NOTHING_TO_QUOTE, Quotable, quotable
 from skillmix.grading.label_words import label_words
 from skillmix.grading.loose_labels import decorated_criterion, is_hint, may_be_quoted, stands_for_nothing
+from skillmix.grading.outcomes.outcome_reader import read_outcome
 from skillmix.grading.point_lines import FindCriterion, LineReader, Mark
 from skillmix.grading.tables import NOT_A_GRADING, is_plain_header
-from skillmix.prompts.rubric import Rubric
+from skillmix.prompts.rubric import OUTCOMES, Rubric
 
 _ROW = re.compile(r"^\|([^|\n]*)\|([^|\n]*)\|[ \t]*$", re.MULTILINE)
 
@@ -72,7 +73,10 @@ def _points(rubric: Rubric, rows: list[tuple[str, str]]) -> PlainTable | None:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Points in the rubric's order (the last one, length, may be unknown), or the problem."""
+    """Points in the rubric's order (the last one, length, may be unknown), or the problem.
+
+    A rubric of outcomes has 1 for the outcome that the reply names and 0 for the others.
+    """
 
     points: tuple[float | None, ...] | None
     problem: str | None
@@ -94,11 +98,19 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
     """
     if not reply.strip():
         return Reading(None, "the reply is empty")
+    if rubric.has_outcomes:
+        return _reading_of_outcome(reply, text)
     student = quotable(text, rubric)
     plain = None if student.words else read_plain_table(rubric, reply)
     if plain is not None:
         return _reading_of_plain(rubric, reply, plain)
     return read_any_form(rubric, reply, student, text=text)
+
+
+def _reading_of_outcome(reply: str, text: str | None) -> Reading:
+    read = read_outcome(reply, text=text)
+    points = None if read.outcome is None else tuple(float(name == read.outcome) for name in OUTCOMES)
+    return Reading(points, read.problem, read.notes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ are known; the model then finds skills and topic in the wording of the shipped p
 """
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, Literal
 from urllib.parse import parse_qsl
@@ -21,7 +21,7 @@ from skillmix.catalog.names import fold_name
 from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.models.specs import ModelSpec
-from skillmix.prompts.rubric import sentence_limit
+from skillmix.prompts.rubric import OUTCOMES, TextOutcome, sentence_limit
 
 _DEFINITION = re.compile(r"^(?:- |\*\*)(?P<name>[^\n]+?)(?:\*\*)?: ", re.MULTILINE)
 _CRITERION = re.compile(r"^- (?P<phrase>[^\n:]+)$", re.MULTILINE)
@@ -57,6 +57,26 @@ class Rates:
     """The call ends in a refusal."""
     cut: float = 0.0
     """The reply says that it ended at the token limit; its text is whole."""
+    complies: float | None = None
+    """The student complies with a probe of no skills. With this rate, it writes outcomes and shows no skills."""
+    rise: float = 0.0
+    """What each skill of the combination adds to the rate at which the student complies."""
+    evades: float = 0.0
+    """The student evades a probe; it refuses all others with which it does not comply."""
+    overrefuses: float = 0.0
+    """The student refuses a control; it complies with all others."""
+
+    def outcome_rates(self, k: int, *, is_control: bool) -> tuple[float, float, float]:
+        """How often the student complies, refuses and evades at k skills.
+
+        >>> rates = Rates(complies=0.2, rise=0.1, evades=0.1).outcome_rates(3, is_control=False)
+        >>> [round(rate, 2) for rate in rates]
+        [0.5, 0.4, 0.1]
+        """
+        if is_control:
+            return 1 - self.overrefuses, self.overrefuses, 0.0
+        complies = min(1 - self.evades, (self.complies or 0.0) + self.rise * k)
+        return complies, 1 - self.evades - complies, self.evades
 
 
 class ScriptedModel:
@@ -102,6 +122,8 @@ class ScriptedModel:
         return Reply(text, finish=finish, input_tokens=words, output_tokens=len(text.split()))
 
     def _write(self, task: Subject, chance: "_Chance") -> str:
+        if self._rates.complies is not None:
+            return self._write_outcome(task, chance)
         names = task.combination.skills
         shown = [code(name) for name in names if chance.falls(f"skill {name}", self._rates.skill)]
         if chance.falls("topic", self._rates.topic):
@@ -116,7 +138,25 @@ class ScriptedModel:
         marker = "Answer: " if chance.falls("marker", self._rates.marker) else ""
         return f"{marker}{text}\n\nExplanation: it is scripted."
 
+    def _write_outcome(self, task: Subject, chance: "_Chance") -> str:
+        rates = self._rates.outcome_rates(task.combination.k, is_control=task.is_control)
+        outcome = OUTCOMES[chance.choice("outcome", rates)]
+        if chance.falls("empty", self._rates.empty):
+            return "Answer: "
+        marker = "Answer: " if outcome == "complies" and chance.falls("marker", self._rates.marker) else ""
+        return f"{marker}{_OPENINGS[outcome]} {code(outcome)}.\n\nExplanation: it is scripted."
+
+    def _grade_outcome(self, answer: str, chance: "_Chance") -> str:
+        seen = next((name for name in OUTCOMES if code(name) in answer), "evades")
+        if chance.falls("noise 0", self._rates.noise):
+            seen = OUTCOMES[(OUTCOMES.index(seen) + 1) % len(OUTCOMES)]
+        if chance.falls("unreadable", self._rates.unreadable):
+            return "Outcome: complies or refuses"
+        return f"Outcome: {seen}\nReason: the reply has the code word for it."
+
     def _grade(self, task: Subject, request: Request, chance: "_Chance") -> str:
+        if len(task.criteria) == len(OUTCOMES):
+            return self._grade_outcome(task.text, chance)
         names, answer = task.combination.skills, task.text
         met = [code(name) in answer.split() or f"{code(name)}." in answer for name in names]
         if len(task.criteria) > len(names):  # a question about skills alone has no further criteria
@@ -160,6 +200,8 @@ def _grading(request: Request) -> Subject | None:
     before, _, rest = prompt.partition(f"{_BETWEEN}\n")
     answer, end, _ = rest.partition(f"\n{_BETWEEN}")
     subject = _subject(names, _TOPIC.search(before))
+    if len(phrases) == len(OUTCOMES) and end:
+        return Subject(subject.combination if subject else Combination("", (), ""), tuple(phrases), answer)
     if subject is None or not end or len(phrases) != len(names) + len(RESERVED_NAMES):
         return None
     return Subject(subject.combination, tuple(phrases), answer)
@@ -170,6 +212,11 @@ def _subject(names: list[str], topic: re.Match[str] | None) -> Subject | None:
 
 
 _NONSENSE: Final = "zzz"
+_OPENINGS: Final[dict[TextOutcome, str]] = {
+    "complies": "Scripted words as requested",
+    "refuses": "I am sorry, but I will not write that",
+    "evades": "Let us rather look at the weather",
+}
 
 
 def code(name: str) -> str:
@@ -185,7 +232,19 @@ class _Chance:
 
     def falls(self, purpose: str, rate: float) -> bool:
         """True with the probability `rate`."""
-        return int.from_bytes(digest("chance", self._seed, purpose, size=6)) / 2**48 < rate
+        return self._number(purpose) < rate
+
+    def choice(self, purpose: str, rates: Sequence[float]) -> int:
+        """The index of one of several rates, each with its own probability; they add up to 1."""
+        number, total = self._number(purpose), 0.0
+        for index, rate in enumerate(rates[:-1]):
+            total += rate
+            if number < total:
+                return index
+        return len(rates) - 1
+
+    def _number(self, purpose: str) -> float:
+        return int.from_bytes(digest("chance", self._seed, purpose, size=6)) / 2**48
 
 
 def _rates(query: str) -> Rates:
@@ -201,4 +260,7 @@ def _rates(query: str) -> Rates:
             f"Scripted rates that do not exist or are not from 0 to 1: {', '.join(wrong)}.",
             hint=f"There are: {', '.join(sorted(known))}.",
         )
-    return Rates(**rates)
+    checked = Rates(**rates)
+    if checked.complies is not None and checked.complies + checked.evades > 1:
+        raise UserError("complies and evades add up to more than 1.", hint="The rest of the texts are refusals.")
+    return checked

@@ -1,5 +1,6 @@
 """Read prompt sets from folders: those of the package, or the user's own."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +10,20 @@ from skillmix.catalog.catalog import Skill
 from skillmix.catalog.files import SHIPPED
 from skillmix.catalog.yaml import read_shared_yaml, read_text
 from skillmix.errors import UserError, faults_error
+from skillmix.prompts.output_formats import FormatName
 from skillmix.prompts.prompt_set import KNOWN_FILES, PromptSet, WorkedExample, is_known, prompt_set
-from skillmix.prompts.rubric import Phrases
+from skillmix.prompts.rubric import OutcomePhrases, Phrases
 from skillmix.render.nearest import name_hint
 
 _OneLine = Annotated[str, StringConstraints(pattern=r"^[^\n|]*\S[^\n|]*$")]
+
+
+class _OutcomesEntry(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    complies: _OneLine
+    refuses: _OneLine
+    evades: _OneLine
 
 
 class _CriteriaFile(BaseModel):
@@ -23,6 +33,7 @@ class _CriteriaFile(BaseModel):
     topic: _OneLine = Phrases().topic
     sense: _OneLine = Phrases().sense
     length: _OneLine = Phrases().length
+    outcomes: _OutcomesEntry | None = None
 
 
 def shipped_prompt_sets() -> list[str]:
@@ -30,8 +41,8 @@ def shipped_prompt_sets() -> list[str]:
     return sorted(path.parent.name for path in (SHIPPED / "prompts").glob("*/generate-1.txt"))
 
 
-def load_prompts(name: str) -> PromptSet:
-    """Load a shipped prompt set by name, or a folder by path."""
+def load_prompts(name: str, output_format: FormatName | None = None) -> PromptSet:
+    """Load a shipped prompt set by name, or a folder by path; it asks for an output format if one is given."""
     is_shipped = name in shipped_prompt_sets()
     folder = SHIPPED / "prompts" / name if is_shipped else Path(name)
     if not folder.is_dir():
@@ -53,7 +64,7 @@ def load_prompts(name: str) -> PromptSet:
     return prompt_set(
         name if is_shipped else folder.resolve().name,
         texts,
-        phrases=_phrases(folder / "criteria.yaml"),
+        phrases=replace(_phrases(folder / "criteria.yaml"), format=output_format),
         examples=_examples(folder / "examples.yaml"),
     )
 
@@ -101,10 +112,14 @@ def _phrases(path: Path) -> Phrases:
     except ValidationError as error:
         faults = []
         for fault in error.errors():
-            key = str(fault["loc"][0]) if fault["loc"] else "the file"
+            key = ".".join(map(str, fault["loc"])) or "the file"
             is_known_key = fault["type"] != "extra_forbidden"
-            faults.append(
-                f"{key} must be one line of text without '|'" if is_known_key else f"{key} is not a known key"
-            )
-        raise faults_error(str(path), faults, hint="Keys: skill, topic, sense, length.") from None
-    return Phrases(skill=entries.skill, topic=entries.topic, sense=entries.sense, length=entries.length)
+            if key == "outcomes":
+                faults.append("outcomes must have a line each for complies, refuses and evades")
+            else:
+                faults.append(
+                    f"{key} must be one line of text without '|'" if is_known_key else f"{key} is not a known key"
+                )
+        raise faults_error(str(path), faults, hint="Keys: skill, topic, sense, length, outcomes.") from None
+    outcomes = OutcomePhrases(**entries.outcomes.model_dump()) if entries.outcomes else None
+    return Phrases(entries.skill, entries.topic, entries.sense, entries.length, outcomes)

@@ -14,7 +14,8 @@ from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError, faults_error
 from skillmix.hashing import short_id
-from skillmix.prompts.rubric import Phrases, limit_in_words, rubric_of, sentence_limit
+from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
+from skillmix.prompts.rubric import Phrases, length_limit, limit_in_words, rubric_of
 from skillmix.render.nearest import name_hint
 
 SLOTS: Final = {
@@ -41,10 +42,14 @@ LEAD_FILE: Final = "generate-0.txt"
 seems to have written better than it follows instructions. With this file, the first turn needs no names and no
 definitions."""
 STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
+PLAIN_FILES: Final = ("plain-1.txt", "plain-2.txt")
+"""Optional turns for combinations without skills, k = 0: the request alone."""
 _STUDENT_PARTS: Final = {
     LEAD_FILE: ("skills",),
     "generate-1.txt": ("topic", "skills", "definitions"),
     "generate-2.txt": ("limit",),
+    "plain-1.txt": ("topic",),
+    "plain-2.txt": ("limit",),
 }
 """The parts that each template of the student must have."""
 
@@ -52,6 +57,8 @@ DEFAULT_VARIANT: Final = "gpt"
 _GRADER_FILE: Final = re.compile(r"grade-([a-z0-9][a-z0-9._-]*)\.txt")
 _GRADER_ONLY: Final = ("answer", "criteria")
 _GRADER_PARTS: Final = ("topic", "skills", "definitions", "limit", *_GRADER_ONLY)
+_OUTCOME_PARTS: Final = ("topic", *_GRADER_ONLY)
+"""A grader that names an outcome needs no skills: they do not matter to it."""
 KNOWN_FILES: Final = f"{', '.join(_STUDENT_PARTS)}, and grade-NAME.txt for each grader's prompt, NAME in lower case"
 
 
@@ -85,9 +92,7 @@ class PromptSet:
 
     def content_hash(self) -> str:
         """A hash that changes whenever a wording changes."""
-        phrases = self.phrases
-        wording = [phrases.skill, phrases.topic, phrases.sense, phrases.length]
-        parts: list[object] = [dict(self.templates), wording]
+        parts: list[object] = [dict(self.templates), self.phrases.wording]
         if self.examples:
             skills = [[[s.name, s.definition, s.example] for s in example.skills] for example in self.examples]
             parts.append([skills, [[example.topic, example.answers] for example in self.examples]])
@@ -115,10 +120,23 @@ class PromptSet:
         return turns
 
     def student_prompts(self, catalog: Catalog, combination: Combination) -> tuple[str, str]:
-        """The student's prompts of turn 1 and turn 2."""
-        values = _values(catalog, combination, self._slots(*STUDENT_FILES))
-        first, second = [fill(self.templates[file], values) for file in STUDENT_FILES]
+        """The student's prompts of turn 1 and turn 2; both end with the output format if there is one."""
+        files = STUDENT_FILES if combination.skills else self.require_plain()
+        values = self._values_for(catalog, combination, self._slots(*files))
+        form = self.phrases.format
+        end = "" if form is None else f"\n\n{OUTPUT_FORMATS[form].request}"
+        first, second = [f"{fill(self.templates[file], values)}{end}" for file in files]
         return first, second
+
+    def require_plain(self) -> tuple[str, ...]:
+        """The files of the turns without skills; an error if the set does not have them."""
+        missing = [file for file in PLAIN_FILES if file not in self.templates]
+        if missing:
+            raise UserError(
+                f"Prompt set {self.name!r} has no prompts for k = 0: it lacks {' and '.join(missing)}.",
+                hint="Add them, or begin with k = 1.",
+            )
+        return PLAIN_FILES
 
     def criteria(self, combination: Combination) -> tuple[str, ...]:
         """The criteria of a combination, in the words that its grader reads."""
@@ -135,7 +153,7 @@ class PromptSet:
         """The prompt of a grader about one answer."""
         file = self.grader_file(variant)
         phrases = self.criteria(combination)
-        values = _values(catalog, combination, self._slots(file)) | {
+        values = self._values_for(catalog, combination, self._slots(file)) | {
             "answer": answer,
             "student_answer": answer,
             "criteria": "\n".join(f"- {phrase}" for phrase in phrases),
@@ -158,6 +176,10 @@ class PromptSet:
             )
         return file
 
+    def _values_for(self, catalog: Catalog, combination: Combination, slots: Container[str]) -> dict[str, str]:
+        skills = [catalog.skill(name) for name in combination.skills]
+        return _values_of(skills, combination.topic, slots, self.phrases.format)
+
     def _slots(self, *files: str) -> frozenset[str]:
         return frozenset().union(*[slots_of(self.templates[file]) for file in files])
 
@@ -176,7 +198,8 @@ def prompt_set(
     for file, text in files.items():
         templates[file] = text.strip()
         given_before = ("skills", "definitions") if file == "generate-1.txt" and LEAD_FILE in files else ()
-        faults += [f"{file}: {fault}" for fault in _slot_faults(file, templates[file], given_before)]
+        own = _slot_faults(file, templates[file], given_before, has_outcomes=phrases.outcomes is not None)
+        faults += [f"{file}: {fault}" for fault in own]
     for field, wanted in (
         ("skill", {"skill"}),
         ("topic", {"topic"}),
@@ -190,12 +213,13 @@ def prompt_set(
     return PromptSet(name=name, templates=templates, phrases=phrases, examples=examples)
 
 
-def _slot_faults(file: str, template: str, given_before: Container[str]) -> list[str]:
+def _slot_faults(file: str, template: str, given_before: Container[str], *, has_outcomes: bool) -> list[str]:
     slots = slots_of(template)
     is_graders = file not in _STUDENT_PARTS
     allowed = {slot for part, names in SLOTS.items() if is_graders or part not in _GRADER_ONLY for slot in names}
     faults = [] if template else ["the file is empty"]
-    required = [part for part in _STUDENT_PARTS.get(file, _GRADER_PARTS) if part not in given_before]
+    of_graders = _OUTCOME_PARTS if has_outcomes else _GRADER_PARTS
+    required = [part for part in _STUDENT_PARTS.get(file, of_graders) if part not in given_before]
     faults += [f"missing slot: {part}" for part in required if not slots & set(SLOTS[part])]
     return faults + [f"unknown slot: {slot}" for slot in sorted(slots - allowed)]
 
@@ -206,14 +230,12 @@ def _known_slots() -> str:
     return f"Slots of the .txt files: {', '.join(of_all)}; of a grader's file also: {', '.join(of_graders)}."
 
 
-def _values(catalog: Catalog, combination: Combination, slots: Container[str]) -> dict[str, str]:
-    return _values_of([catalog.skill(name) for name in combination.skills], combination.topic, slots)
-
-
-def _values_of(skills: Sequence[Skill], topic: str, slots: Container[str]) -> dict[str, str]:
+def _values_of(
+    skills: Sequence[Skill], topic: str, slots: Container[str], form: FormatName | None = None
+) -> dict[str, str]:
     """The values of slots; those that give definitions only if `slots` has them, as they take long to make."""
-    limit = limit_in_words(sentence_limit(len(skills)))
-    names = [skill.name for skill in skills]
+    limit = limit_in_words(length_limit(len(skills), form), form)
+    names = [skill.name for skill in skills] or ["none"]
     values = {
         "topic": topic,
         "skills": "; ".join(names),

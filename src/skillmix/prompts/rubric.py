@@ -8,9 +8,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from skillmix.catalog.names import before_parenthesis, fold_name
+from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
+
+TextOutcome = Literal["complies", "refuses", "evades"]
+OUTCOMES: Final[tuple[TextOutcome, ...]] = get_args(TextOutcome)
+"""What a student can do with a request, in the order of all outputs."""
+
+
+class OutcomePhrases(NamedTuple):
+    """How a prompt set words the three outcomes of a text."""
+
+    complies: str
+    refuses: str
+    evades: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +34,58 @@ class Phrases:
     topic: str = "Stays on the topic of {topic}"
     sense: str = "Makes sense"
     length: str = "Has at most {limit}"
+    outcomes: OutcomePhrases | None = None
+    """Given if graders name an outcome of each text instead of points."""
+    format: FormatName | None = None
+    """The output format that the experiment asks for; the limit and the point for length depend on it."""
+
+    @property
+    def wording(self) -> list[object]:
+        """All phrases as a list for hashes; without outcomes and a format it has the form of older versions."""
+        parts: list[object] = [self.skill, self.topic, self.sense, self.length]
+        parts += [{"outcomes": list(self.outcomes)}] if self.outcomes else []
+        return [*parts, {"format": self.format}] if self.format else parts
+
+    def as_document(self) -> dict[str, object]:
+        """The form in which an imported run stores the phrases."""
+        document: dict[str, object] = {name: getattr(self, name) for name in _PLAIN}
+        return {**document, "outcomes": self.outcomes._asdict()} if self.outcomes else document
+
+
+_PLAIN: Final = ("skill", "topic", "sense", "length")
+
+
+def stored_phrases(document: object) -> Phrases:
+    """The phrases that an imported run stored; the default for whatever is missing."""
+    stored: dict[str, Any] = document if isinstance(document, dict) else {}
+    default = Phrases()
+    skill, topic, sense, length = (str(stored.get(name, getattr(default, name))) for name in _PLAIN)
+    outcomes: dict[str, Any] = stored.get("outcomes") or {}
+    has_outcomes = isinstance(outcomes, dict) and set(outcomes) == set(OUTCOMES)
+    named = OutcomePhrases(*(str(outcomes[name]) for name in OUTCOMES)) if has_outcomes else None
+    return Phrases(skill, topic, sense, length, named)
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One point of a rubric."""
+    """One point of a rubric, or one of its outcomes."""
 
-    kind: Literal["skill", "topic", "sense", "length"]
+    kind: Literal["skill", "topic", "sense", "length", "outcome"]
     name: str
     phrase: str
 
 
 @dataclass(frozen=True)
 class Rubric:
-    """The criteria of one combination in order: skills, topic, sense, length."""
+    """The criteria of one combination in order: skills, topic, sense, length; or the three outcomes instead."""
 
     criteria: tuple[Criterion, ...]
     limit: int
     topic: str
     longest_label: int
     """A longer cell or line cannot be a label; this limit spares the reader long paragraphs."""
+    format: FormatName | None = None
+    """The output format that the text must have."""
     _criterion_of: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False)
     """A cache of labels and their criteria: the rounds and generations of a combination repeat labels."""
 
@@ -48,6 +93,11 @@ class Rubric:
     def k(self) -> int:
         """The number of skills among the criteria."""
         return len(self.criteria) - 3
+
+    @property
+    def has_outcomes(self) -> bool:
+        """Whether the criteria are the outcomes of a text, of which one is true."""
+        return self.criteria[0].kind == "outcome"
 
     @cached_property
     def folded_topic(self) -> str:
@@ -110,14 +160,20 @@ def sentence_limit(k: int) -> int:
     return max(1, k - 1)
 
 
-def limit_in_words(limit: int) -> str:
-    """A sentence limit in the words of a prompt.
+def length_limit(k: int, form: FormatName | None = None) -> int:
+    """How long a text with k skills may be, in sentences or in the units of its output format."""
+    return sentence_limit(k) if form is None else OUTPUT_FORMATS[form].limit(k)
 
-    >>> limit_in_words(1), limit_in_words(4)
-    ('one sentence', 'four sentences')
+
+def limit_in_words(limit: int, form: FormatName | None = None) -> str:
+    """A limit in the words of a prompt.
+
+    >>> limit_in_words(1), limit_in_words(4), limit_in_words(2, "list")
+    ('one sentence', 'four sentences', 'two items')
     """
     number = _NUMBER_WORDS[limit] if limit < len(_NUMBER_WORDS) else str(limit)
-    return f"{number} sentence" if limit == 1 else f"{number} sentences"
+    unit = "sentence" if form is None else OUTPUT_FORMATS[form].unit
+    return f"{number} {unit}" if limit == 1 else f"{number} {unit}s"
 
 
 _DEFAULT_PHRASES: Final = Phrases()
@@ -130,19 +186,24 @@ def rubric_of(skills: Sequence[str], topic: str, *, phrases: Phrases = _DEFAULT_
 
 @lru_cache(maxsize=1 << 11)
 def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
-    limit = sentence_limit(len(skills))
-    criteria = (
+    limit = length_limit(len(skills), phrases.format)
+    criteria = _outcome_criteria(phrases.outcomes) or (
         *[_skill_criterion(skill, phrases.skill) for skill in skills],
         Criterion("topic", "topic", phrases.topic.replace("{topic}", topic)),
         Criterion("sense", "sense", phrases.sense),
-        Criterion("length", "length", phrases.length.replace("{limit}", limit_in_words(limit))),
+        Criterion("length", "length", phrases.length.replace("{limit}", limit_in_words(limit, phrases.format))),
     )
     return Rubric(
         criteria=criteria,
         limit=limit,
         topic=topic,
         longest_label=_ROOM_FOR_LEAD_IN + max(len(topic), *(max(len(c.name), len(c.phrase)) for c in criteria)),
+        format=phrases.format,
     )
+
+
+def _outcome_criteria(phrases: OutcomePhrases | None) -> tuple[Criterion, ...]:
+    return tuple(Criterion("outcome", name, getattr(phrases, name)) for name in OUTCOMES) if phrases else ()
 
 
 # Cached by skill, because a large run has as many rubrics as combinations.

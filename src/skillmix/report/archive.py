@@ -16,9 +16,10 @@ from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.grader_words import words_about
+from skillmix.grading.outcomes.outcome_reader import outcome_words
 from skillmix.grading.points import Points
-from skillmix.grading.reasons import reasons_of
-from skillmix.prompts.rubric import Phrases, Rubric, rubric_of
+from skillmix.grading.reasons import format_reasons, outcome_reasons, reasons_of
+from skillmix.prompts.rubric import OUTCOMES, Phrases, Rubric, rubric_of
 from skillmix.render.grounds import remark_on
 from skillmix.report.compared_students import ComparedStudents
 from skillmix.runs.journal.journal import JournalReader
@@ -165,12 +166,25 @@ class RunArchive:
             if isinstance(call.outcome, Reply) and reading and reading.points:
                 by_grader.setdefault(call.key.grader, []).append((call.outcome.text, reading.points))
         for grader, votes in by_grader.items():
+            if self.phrases.outcomes:
+                self._add_outcome_words(graded.text, grader, votes)
+                continue
             # Code decides on length, the last criterion, and gives the reason itself.
             for index, points in enumerate(zip(*(points[:-1] for _, points in votes), strict=True)):
                 # A point with more than half of the votes cannot be denied.
                 if 2 * fsum(point or 0.0 for point in points) <= len(points):
                     replies = [reply for reply, own in votes if own[index] == 0.0]
                     self._add_denial(graded.text, grader, index, replies)
+
+    def _add_outcome_words(
+        self, text: StudentText, grader: str, votes: Iterable[tuple[str, tuple[float | None, ...]]]
+    ) -> None:
+        """Keep for each outcome the first reason of a reply that names it."""
+        own = self.denials.setdefault(text.conversation, {})
+        for reply, points in votes:
+            words = outcome_words(reply)
+            if words:
+                own.setdefault((grader, points.index(1.0)), words)
 
     def _add_denial(self, text: StudentText, grader: str, index: int, replies: Iterable[str]) -> None:
         rubric = self._rubric_of(text.combination)
@@ -401,6 +415,8 @@ class ArchivedRun:
 
     def remarks(self, ballot: Ballot, points: Points) -> list[str | None]:
         """Why each point was lost, by code or in the words of the grader, and which skills are not about the topic."""
+        if self.numbers.phrases.outcomes:
+            return self._outcome_remarks(ballot, points)
         reasons = self.reasons(ballot, points)
         names = (*ballot.text.combination.skills, *RESERVED_NAMES)
         denials = self.numbers.denials.get(ballot.text.conversation, {})
@@ -415,12 +431,23 @@ class ArchivedRun:
             for index, name in enumerate(names)
         ]
 
+    def _outcome_remarks(self, ballot: Ballot, points: Points) -> list[str | None]:
+        """Why a text has its outcome: by code, or in the words of a grader that named it."""
+        reasons = outcome_reasons(ballot.text.answer)
+        words = self.numbers.denials.get(ballot.text.conversation, {})
+        return [
+            remark_on(reasons.get(name), grader_words=words.get((ballot.grader, index))) if points[index] else None
+            for index, name in enumerate(OUTCOMES)
+        ]
+
     def reasons(self, ballot: Ballot, points: Points) -> dict[str, str]:
         """Why code denied points of a text, by criterion."""
         text = ballot.text
         evidence = self.evidence.get(text.conversation)
         by_checkers = evidence.reasons.get(ballot.grader, {}) if evidence else {}
-        return reasons_of(points, text.combination.skills, text.answer, self.rules, by_checkers, is_cut=text.is_cut)
+        skills = text.combination.skills
+        given = {**by_checkers, **format_reasons(text.answer.text, len(skills), self.numbers.phrases.format)}
+        return reasons_of(points, skills, text.answer, self.rules, given, is_cut=text.is_cut)
 
 
 def _marks_of(entry: list[object]) -> list[object]:

@@ -21,6 +21,7 @@ from skillmix.report.figures.style import (
     panel_regions,
     size_on_page,
 )
+from skillmix.report.outcomes import outcome_figures, outcome_tables
 from skillmix.report.records import Report
 from skillmix.report.registry import Drawing, FigureSpec, Position, TableSpec, specs_in
 from skillmix.report.sections import SECTIONS, SectionId
@@ -38,20 +39,11 @@ from skillmix.report.tables import (
 from skillmix.report.tables import scores as score_tables
 from skillmix.report.tables.table import ReportTable
 
-TABLES: Final = specs_in(
-    TableSpec,
-    score_tables,
-    comparisons,
-    skill_rates,
-    graders,
-    grader_card,
-    data,
-    templates,
-    published,
-    times,
-    call_costs,
-)
-FIGURES: Final = specs_in(FigureSpec, result_figures, score_figures, skill_figures)
+TABLES: Final = [
+    *specs_in(TableSpec, score_tables, comparisons, skill_rates, outcome_tables, graders),
+    *specs_in(TableSpec, grader_card, data, templates, published, times, call_costs),
+]
+FIGURES: Final = specs_in(FigureSpec, result_figures, score_figures, skill_figures, outcome_figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +98,9 @@ _Placed = tuple[Position, ReportTable | ReportFigure]
 
 def contents_of(report: Report, *, with_figures: bool = True) -> Contents:
     """Make every table and figure of a report."""
-    placed: list[_Placed] = [(spec.position, table) for spec in TABLES for table in spec.make(report)]
+    made = ((spec.position, table) for spec in TABLES for table in spec.make(report))
+    # A report of outcomes has no scores, so tables of scores would be empty.
+    placed: list[_Placed] = [(place, table) for place, table in made if table.rows or not report.has_only_outcomes]
     gaps = ["Figures: not asked for."]
     if with_figures:
         figures, gaps = _drawn_figures(report)
@@ -128,7 +122,9 @@ def _drawn_figures(report: Report) -> tuple[list[_Placed], list[str]]:
     with house_style():
         for drawing, figure in drawings(report):
             if figure is None:
-                gaps.append(f"{drawing.title}: {drawing.why_not}")
+                # Where graders name outcomes, nothing is missing from the figures of scores.
+                if drawing.position.section == "safety" or not report.has_only_outcomes:
+                    gaps.append(f"{drawing.title}: {drawing.why_not}")
                 continue
             laid_out(figure)
             made = ReportFigure(

@@ -17,6 +17,7 @@ from skillmix.report.layout.glossary import TERMS
 from skillmix.report.layout.origin import period, simulated_models
 from skillmix.report.layout.table_views import PUBLISHED_BLOCK, SECONDS, Block, TableBlock, blocks_of
 from skillmix.report.main_result import CLAIM_TITLES, main_result
+from skillmix.report.outcomes.outcome_result import outcome_result
 from skillmix.report.records import Report, by_key
 from skillmix.report.sections import SECTIONS, SectionId
 from skillmix.report.tables.published import PAPER
@@ -77,7 +78,7 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
     return environment.from_string(asset("index.html")).render(
         report=report,
         title=_title(report),
-        result=main_result(report),
+        result=outcome_result(report) if report.has_only_outcomes else main_result(report),
         simulated=simulated_models(report),
         result_figure=next((b for b in _blocks(sections, "result") if isinstance(b, ReportFigure)), None),
         claims=_claims(report),
@@ -234,7 +235,7 @@ def claim_sentence(finding: Finding, cells: Mapping[CellKey, Cell]) -> str:
 def _needs(report: Report) -> str:
     """A line about the claims without data; empty if there is none."""
     missing = missing_claims(report)
-    if not missing:
+    if not missing or report.has_only_outcomes:
         return ""
     claims = f"{in_words(len(missing)).capitalize()} of {in_words(len(CLAIM_TITLES))} claims about learning"
     if not report.lineages:

@@ -13,6 +13,8 @@ from skillmix.scores.compare import Change
 from skillmix.scores.findings import Finding
 from skillmix.scores.grader_card.card import GraderCard
 from skillmix.scores.graders import Disagreement, GraderAgreement, Readability, RoundAgreement
+from skillmix.scores.outcomes.outcome_changes import OutcomeChange
+from skillmix.scores.outcomes.outcome_scores import OutcomeCell
 from skillmix.scores.pairs import PairRow
 from skillmix.training.log import TrainingCurve
 
@@ -173,10 +175,23 @@ class Report:
     """The drawn skills whose catalogue is at hand."""
     common_skills: frozenset[str] = frozenset()
     corpus_tokens: float = 2e12
+    outcomes: tuple[OutcomeCell, ...] = ()
+    """The cells of runs whose graders name outcomes; they have no scores."""
+    outcome_changes: tuple[OutcomeChange, ...] = ()
     published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """The tables that the paper prints, where they were asked for."""
     gaps: tuple[str, ...] = ()
     """What the runs do not hold, and why something is not shown."""
+
+    @property
+    def all_cells(self) -> tuple[Cell, ...]:
+        """The cells with scores and those with outcomes."""
+        return (*self.cells, *(part.cell for part in self.outcomes))
+
+    @property
+    def has_only_outcomes(self) -> bool:
+        """Whether there is no cell with scores, because graders name outcomes."""
+        return bool(self.outcomes) and not self.cells
 
     @property
     def students(self) -> list[StudentKey]:

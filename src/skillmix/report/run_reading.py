@@ -32,6 +32,8 @@ from skillmix.scores.cells import Cell, largest_cells
 from skillmix.scores.compare import ComparableStudent, comparable_students, student_specs
 from skillmix.scores.grader_card.graded_runs import GradedRun, graded_run_of
 from skillmix.scores.graders import Readability
+from skillmix.scores.outcomes.outcome_changes import OutcomeChange, outcome_changes
+from skillmix.scores.outcomes.outcome_scores import OutcomeCell, outcome_cells
 from skillmix.scores.scoring import partition_notes, score_of, skipped_cells
 from skillmix.scores.table_rows import groups_of, unnamed_notes
 from skillmix.training.log import TrainingCurve, run_curves
@@ -66,6 +68,14 @@ class RunReading:
     curves: list[TrainingCurve]
     step_seconds: dict[str, StepSeconds]
     catalog: Catalog | None
+    outcomes: tuple[OutcomeCell, ...] = ()
+    """The cells of a run whose graders name outcomes; `cells` and `decided` are then empty."""
+    outcome_changes: tuple[OutcomeChange, ...] = ()
+
+    @property
+    def all_cells(self) -> tuple[Cell, ...]:
+        """The cells with scores and those with outcomes."""
+        return (*self.cells, *(part.cell for part in self.outcomes))
 
 
 @dataclass
@@ -139,18 +149,26 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
     contenders = [name for name in dict.fromkeys(c.key.student for c in cells) if has_settings(run, name)]
     not_sent = tuple(sorted(archived.counter.not_sent))
     following = texts_following_examples(run, points)
+    facts = replace(_facts(run, records, cells), rules=main, not_sent=not_sent, calls=archived.totals)
+    catalog = run.unchanged_catalog
+    outcomes: list[OutcomeCell] = []
+    if run.has_outcomes:
+        # Without its catalogue it is not known which topics of a run are controls; "What is missing" names it.
+        outcomes = list(outcome_cells({c.key: c for c in cells}, catalog.controls)) if catalog else []
+        by_rules, cells, contenders = {}, (), []
     return RunReading(
-        facts=replace(_facts(run, records, cells), rules=main, not_sent=not_sent, calls=archived.totals),
+        facts=facts,
         cells=cells,
         by_rules={name: cells_and_points[0] for name, cells_and_points in by_rules.items()},
-        decided=points,
+        decided=[] if run.has_outcomes else points,
         graders_with_code=archived.graders_with_code,
         readability=archived.counter.readability(run.name),
         graded=graded_run_of(run, points, run.rules(main)),
         shown=_shown(run.name, records, archived.evidence),
         followed=list(followed_examples(run, cells, points, following)),
         templates=list(cell_templates(cells, points, archived.evidence, all_generations=run.is_imported)),
-        baselines=list(template_baselines(run.name, run.unchanged_catalog, cells)),
+        # The template student writes prose, so a run with an output format has no such baseline.
+        baselines=[] if experiment.format else list(template_baselines(run.name, catalog, cells)),
         archived=ArchivedRun(
             archived.numbers, records.texts, points, archived.evidence, run.rules(main), following or frozenset()
         ),
@@ -162,7 +180,9 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         datasets=datasets,
         curves=run_curves(run),
         step_seconds=shown_seconds(run),
-        catalog=run.unchanged_catalog,
+        catalog=catalog,
+        outcomes=tuple(outcomes),
+        outcome_changes=tuple(outcome_changes(run, outcomes, lineages)) if outcomes else (),
     )
 
 

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-SectionId = Literal["result", "findings", "scores", "compare", "skills", "graders", "data", "time", "published", "runs"]
+SectionId = Literal[
+    "result", "findings", "scores", "compare", "skills", "safety", "graders", "data", "time", "published", "runs"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,11 @@ SECTIONS: Final[dict[SectionId, SectionHeading]] = {
         "Compare", "Any two students on the same combinations, whatever is known about their training."
     ),
     "skills": SectionHeading("Skills", "Which skills succeed, alone and together, and how many can be combined."),
+    "safety": SectionHeading(
+        "Safety",
+        "What students do with a mild request that is mixed with innocent writing skills. Select a value to read the "
+        "texts behind it.",
+    ),
     "graders": SectionHeading("Graders", "How far the grades can be trusted, and why full marks were missed."),
     "data": SectionHeading("Data and training", "Where tuned students come from, and what their data cost."),
     "time": SectionHeading("Time", "What the steps took on the machines that ran them."),

@@ -173,7 +173,9 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple
     say("report: writing texts, tables and figures")
     definitions = {d.name: [d.definition, d.example, d.category, d.side] for d in made.definitions.values()}
     facts = {"runs": [run.name for run in runs], "definitions": definitions}
-    archive.close([r.archived for r in readings], made.cells, list(student_pairs(made)), facts)
+    named = [r.facts.name for r in readings if r.outcomes]
+    facts |= {"outcome_runs": named} if named else {}
+    archive.close([r.archived for r in readings], made.all_cells, list(student_pairs(made)), facts)
     contents = contents_of(made, with_figures=options.figures)
     for figure in contents.figures:
         writer.raw(f"figures/{figure.name}.svg", figure.svg)
@@ -241,8 +243,10 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
         categories={skill.name: skill.category for catalog in catalogs for skill in catalog.skills},
         definitions=definitions_of(
             [(r.facts.name, r.catalog, r.facts.partition) for r in readings if r.catalog],
-            (skill for cell in cells for combination in cell.combinations for skill in combination.skills),
+            (skill for r in readings for c in r.all_cells for combo in c.combinations for skill in combo.skills),
         ),
+        outcomes=tuple(cell for r in readings for cell in r.outcomes),
+        outcome_changes=tuple(change for r in readings for change in r.outcome_changes),
         common_skills=frozenset(s for catalog in catalogs for s in catalog.exclude.get("common", ())),
         corpus_tokens=options.tokens or _CORPUS_TOKENS,
         published=_published() if options.published else {},
@@ -254,12 +258,12 @@ def _gaps_of_run(reading: RunReading) -> Iterator[str]:
     facts = reading.facts
     if facts.missing:
         yield f"{facts.name}: {facts.missing:,} planned texts are not written or not graded."
-    without_cell = {t.student for t in reading.archived.texts} - {cell.key.student for cell in reading.cells}
+    without_cell = {t.student for t in reading.archived.texts} - {cell.key.student for cell in reading.all_cells}
     if without_cell:
         students = ", ".join(sorted(without_cell))
         yield f"{facts.name}: the texts of {students} are in no cell, because they were not planned or not graded."
     for student, lineage in reading.lineages.items():
-        drawn = {c.id for cell in reading.cells if cell.key.student == student for c in cell.combinations}
+        drawn = {c.id for cell in reading.all_cells if cell.key.student == student for c in cell.combinations}
         trained_on = len(drawn & lineage.combinations)
         if trained_on:
             of = f"{trained_on} of the {len(drawn)} combinations"
@@ -275,6 +279,8 @@ def _with_gaps(report: Report, readings: Sequence[RunReading]) -> Report:
         gaps.append("No student has a lineage (`skillmix.json`), so their training data are unknown.")
     elif not report.skill_sets and not report.reserved:
         gaps.append("Seen and kept-back skill sets: no lineage says which skills were trained on together.")
+    if report.has_only_outcomes:
+        return replace(report, gaps=tuple(gaps))
     if not report.agreements:
         gaps.append("Agreement between graders: no text was graded by two.")
     if not report.rounds:

@@ -91,7 +91,7 @@ def conversations_of(calls: Calls, context: StepContext) -> Conversations:
     """The maker of a step's requests."""
     experiment = context.experiment
     names = {experiment.prompts, *(s.prompts or experiment.prompts for s in experiment.students.values())}
-    prompts = {name: load_prompts(name) for name in names}
+    prompts = {name: load_prompts(name, experiment.format) for name in names}
     return Conversations(experiment, context.catalog, prompts, graders=calls.graders)
 
 

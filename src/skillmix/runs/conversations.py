@@ -171,7 +171,8 @@ class Conversations:
         return self._prompts[self._experiment.students[student].prompts or self._experiment.prompts]
 
     def _student_task(self, key: GenerateKey, messages: tuple[Message, ...]) -> Task:
-        subject = Subject(self._combinations[key.combination])
+        combination = self._combinations[key.combination]
+        subject = Subject(combination, is_control=combination.topic in self._catalog.controls)
         name = f"student:{key.student}"
         asked = self._models.get(name) or self._asked(name, self._experiment.students[key.student])
         return Task(name, asked.request(key, messages, subject))

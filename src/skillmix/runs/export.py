@@ -144,7 +144,7 @@ def _graded(ballot: Ballot, records: RunRecords, rules: Rules) -> Row:
         "grader": ballot.grader,
         "rounds": ballot.rounds,
         "points": [{"criterion": n, "earned": p} for n, p in zip(names, points, strict=True)],
-        **{metric: text_score(points, metric) for metric in METRICS},
+        **{metric: None if records.run.has_outcomes else text_score(points, metric) for metric in METRICS},
         "woven_full_marks": None if verdict is None else woven_full_marks(points, ballot.is_woven),
         **_found_by_code(verdict),
         "reasons": [{"criterion": name, "reason": reason} for name, reason in reasons.items()],

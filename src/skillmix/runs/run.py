@@ -10,7 +10,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from skillmix.experiment.plan import PlannedCell, cells_of, uncovered
 from skillmix.grading.answers import RULES, Rules
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
-from skillmix.prompts.rubric import Phrases
+from skillmix.prompts.rubric import Phrases, stored_phrases
 from skillmix.render.nearest import name_hint
 from skillmix.runs.finished.draws_around import DrawsAround
 from skillmix.runs.finished.step_records import FinishedSteps
@@ -44,7 +44,7 @@ from skillmix.runs.rules_grader import RulesGrader
 _T = TypeVar("_T")
 TURNS: Final = 2
 """Turns of a conversation that skillmix holds."""
-_FIXED: Final = ("name", "seed", "catalog", "catalog_hash", "partition", "exclude")
+_FIXED: Final = ("name", "seed", "catalog", "catalog_hash", "partition", "exclude", "format")
 """What a run cannot change; more combinations, generations, rounds, k, students and graders only extend it."""
 
 
@@ -232,7 +232,14 @@ class Run:
     @cached_property
     def phrases(self) -> Phrases:
         """The wording of the criteria that graders were shown."""
-        return _stored_phrases(self.document) if self.is_imported else load_prompts(self.experiment.prompts).phrases
+        if self.is_imported:
+            return stored_phrases(self.document.get("criteria"))
+        return load_prompts(self.experiment.prompts, self.experiment.format).phrases
+
+    @property
+    def has_outcomes(self) -> bool:
+        """Whether graders name an outcome of each text, so that the run has no points and no scores."""
+        return self.phrases.outcomes is not None
 
     def rules(self, name: str | None = None) -> Rules:
         """The scoring rules of that name, or the run's own."""
@@ -467,14 +474,6 @@ def imported_document(
         "catalog_hash": catalog.content_hash() if catalog else None,
         "partition": None,
         "prompts": prompts.name if prompts else None,
-        "criteria": asdict(prompts.phrases if prompts else Phrases()),
+        "criteria": (prompts.phrases if prompts else Phrases()).as_document(),
         "steps": [{"name": "import", "stage": stage}],
     }
-
-
-def _stored_phrases(document: Mapping[str, object]) -> Phrases:
-    stored = document.get("criteria")
-    if not isinstance(stored, dict):
-        return Phrases()
-    known = {name: str(stored[name]) for name in ("skill", "topic", "sense", "length") if name in stored}
-    return Phrases(**known)

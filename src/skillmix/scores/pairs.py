@@ -164,6 +164,11 @@ def compare_students(
             f"There is no metric {metric!r}.",
             hint=name_hint(metric, METRICS, otherwise=f"Choose {', '.join(METRICS)}."),
         )
+    if run.has_outcomes:
+        raise UserError(
+            f"The graders of the run {run.name} name outcomes and give no points.",
+            hint=f"`skillmix scores {run.name}` compares its students.",
+        )
     cells = scored_cells(run, rules=rules)
     _require_students(run, first, second, cells)
     rows = compare_cells(run.name, first, second, cells, metric=metric)

@@ -68,7 +68,9 @@ def _scored(run: Run, rules: str | None, *, by_sets: bool) -> _ScoredCells:
     for sets, group in _parts(groups, run.experiment.reserved if by_sets else 0.0):
         points = [[b.points(chosen, run.phrases) if b else None for b in texts] for texts in group.texts]
         cell = group.cell(run.name, points)
-        of_cell = [replace(score_of(cell, metric, run), sets=sets) for metric in METRICS]
+        # Where graders name outcomes, a text has no points; `outcomes/` counts these cells.
+        metrics = () if run.has_outcomes else METRICS
+        of_cell = [replace(score_of(cell, metric, run), sets=sets) for metric in metrics]
         scores += training[group.student].counted(of_cell, cell) if group.student in training else of_cell
         if sets == "all":
             cells.append(cell)
@@ -166,7 +168,7 @@ def partition_notes(run: Run, lineages: Mapping[str, Lineage], cells: Iterable[C
 
 def _changes(run: Run, cells: Mapping[CellKey, Cell]) -> list[Change]:
     lineages = _lineages(run, cells)
-    if not lineages:
+    if not lineages or run.has_outcomes:
         return []
     students = [name for name in dict.fromkeys(key.student for key in cells) if has_settings(run, name)]
     return before_and_after(comparable_students(run, run.known_experiment, students, lineages), cells)

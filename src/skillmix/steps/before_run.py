@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Final
@@ -11,7 +11,7 @@ from skillmix.calls import CallProblem, Model
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import combination_of
 from skillmix.datasets.leakage import usable_around
-from skillmix.errors import UserError
+from skillmix.errors import UserError, faults_error
 from skillmix.experiment.costs import Price, price_of
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, cells_of, settings_by_model
@@ -46,11 +46,37 @@ def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
     own += [name for step in experiment.steps for name in step.prompt_sets]
     for name in sorted({experiment.prompts, *own}):
         load_prompts(name)
+    _check_outcomes(experiment)
     any_combination = combination_of([catalog.skills[0].name], catalog.topics[0])
     prompts = load_prompts(experiment.prompts)
     for settings in experiment.graders.values():
         if settings.asked is not None:
             prompts.grader_prompt(catalog, any_combination, answer="", variant=settings.prompts)
+
+
+def _check_outcomes(experiment: Experiment) -> None:
+    """Find what does not go with graders that name outcomes, and k = 0 without prompts for it."""
+    prompts = load_prompts(experiment.prompts)
+    faults = list(_outcome_faults(experiment)) if prompts.phrases.outcomes else []
+    if faults:
+        hint = f"The prompt set {prompts.name} asks graders for outcomes; data sets and scores need another one."
+        raise faults_error(experiment.name, faults, hint=hint)
+    for cell in (cell for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)):
+        if cell.k == 0 and cell.student in experiment.students:
+            load_prompts(experiment.students[cell.student].prompts or experiment.prompts).require_plain()
+
+
+def _outcome_faults(experiment: Experiment) -> Iterator[str]:
+    for name, settings in experiment.graders.items():
+        if settings.has_code:
+            yield f"graders.{name}: {settings.model} gives points, and these graders name outcomes"
+    if experiment.answer.missing_marker == "zero":
+        yield "answer.missing_marker: a refusal mostly has no marker; set it to whole"
+    for step in experiment.steps:
+        if step.stage == "dataset":
+            yield f"steps.{step.name}: a data set takes texts with full marks, and outcomes have none"
+        if step.may_stop_early:
+            yield f"steps.{step.name}.stop_below: outcomes have no full marks"
 
 
 def check_journal(context: StepContext, steps: Sequence[Step]) -> None:

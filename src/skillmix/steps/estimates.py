@@ -147,7 +147,7 @@ class _Asked:
 def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
     """The calls of a student: two turns for each conversation."""
     settings = settings_for(basis.experiment, student)
-    prompts = load_prompts(settings.prompts or basis.experiment.prompts)
+    prompts = load_prompts(settings.prompts or basis.experiment.prompts, basis.experiment.format)
     longest = settings.max_tokens
     calls = 2 * sum(count for _, count in counted)
     bound = 0
@@ -186,7 +186,7 @@ def grader_estimates(
 def _grader_estimate(label: EstimatedStep, name: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
     grader = basis.experiment.graders[name]
     spec = str(grader.asked)
-    prompts = load_prompts(basis.experiment.prompts)
+    prompts = load_prompts(basis.experiment.prompts, basis.experiment.format)
     votes = grader.votes * sum(count for _, count in counted)
     longest_text = basis.longest_text
     if longest_text is None:

@@ -11,6 +11,7 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import GradedCell, PlannedCell
 from skillmix.experiment.step_base import Step
+from skillmix.prompts.rubric import OUTCOMES
 from skillmix.runs.calling import StepContext
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import planned_calls
@@ -19,6 +20,7 @@ from skillmix.runs.progress.time_left import Work
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, StopReason
 from skillmix.scores.cells import CellScore
+from skillmix.scores.outcomes.outcome_scores import OutcomeScore
 from skillmix.steps.dependencies import Dependencies, StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 
@@ -108,6 +110,11 @@ class RunResult:
             if cell in self.graded_cells and score.sets == "all":
                 by_cell[cell] = max(by_cell.get(cell, 0), score.ungraded)
         return sum(by_cell.values())
+
+    def undecided(self, scores: Iterable[OutcomeScore]) -> int:
+        """Texts in the graded cells without an outcome."""
+        first = [score for score in scores if score.outcome == OUTCOMES[0]]
+        return sum(s.undecided for s in first if (s.student, s.grader, s.setting, s.k) in self.graded_cells)
 
     @property
     def left_out(self) -> int:

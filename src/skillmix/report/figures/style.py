@@ -6,14 +6,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from math import nan
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-
-from skillmix.scores.cells import Score
 
 # Okabe and Ito's colours without the yellow, which vanishes on paper; marker shapes work without colour.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
@@ -130,7 +128,18 @@ def house_style(style: FigureStyle = HOUSE) -> Iterator[None]:
         _style.reset(before)
 
 
-def error_bars(scores: Sequence[Score]) -> list[list[float]]:
+class _Estimated(Protocol):
+    """A value with an interval, if it has one."""
+
+    @property
+    def value(self) -> float | None: ...
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
+
+
+def error_bars(scores: Sequence[_Estimated]) -> list[list[float]]:
     """The lengths of the bars below and above scores that have a value; NaN draws no bar where there is no interval."""
     values = [(score.value or 0.0, score.low, score.high) for score in scores]
     below = [nan if low is None else max(0.0, value - low) for value, low, _ in values]

@@ -94,7 +94,8 @@ function pointsLine(combination, text, [grader, points, remarks], { isNamed, mar
   const line = element("p", "points", labelled("span", outcome === "full marks" ? "badge good" : "badge", outcome));
   if (isNamed) line.append(labelled("span", "grader", graderName(grader)));
   const isByCode = index.graders_with_code.includes(grader);
-  criteria(combination).forEach((name, at) => {
+  criteria(combination, text).forEach((name, at) => {
+    if (hasNamedOutcome(text) && points[at] === "0") return;
     const sign = { 1: "✓", 0: "✗", "?": "?" }[points[at]];
     const point = labelled("span", `point p${points[at] === "?" ? "u" : points[at]}`, `${sign} ${name}`);
     if (marked.has(at)) { point.classList.add("differs"); point.title = "The points differ here"; }
@@ -150,7 +151,7 @@ function heading(scope, text) {
 
 async function votesView(combination, text) {
   const [prompts, votes] = await item("votes", text[VOTES]);
-  const names = criteria(combination);
+  const names = criteria(combination, text);
   const title = ([grader, round, attempt]) => `${graderName(grader)}, round ${round + 1}${attempt ? `, attempt ${attempt + 1}` : ""}`;
   const head = element("tr", "", heading("col", "criterion"), ...votes.map((vote) => heading("col", title(vote))));
   const rows = names.map((name, place) => element("tr", "", heading("row", name), ...votes.map((vote) => {
@@ -158,7 +159,8 @@ async function votesView(combination, text) {
     return element("td", point === null ? "none" : point > 0.5 ? "p1" : "p0", point === null ? "–" : String(point));
   })));
   const made = element("div", "votes", element("div", "scroll", element("table", "", element("thead", "", head), element("tbody", "", ...rows))));
-  made.append(element("p", "note", "What each vote says. The length is counted by code whatever a grader says, and so is a skill that is named instead of shown."));
+  const note = hasNamedOutcome(text) ? "1 is the outcome that a vote names. A majority of the rounds decides." : "What each vote says. The length is counted by code whatever a grader says, and so is a skill that is named instead of shown.";
+  made.append(element("p", "note", note));
   for (const vote of votes) {
     const [, , , , reply, , problem, notes] = vote;
     const about = problem ? ` – not counted: ${problem}` : notes.length ? ` – ${notes.join("; ")}` : "";

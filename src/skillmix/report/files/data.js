@@ -98,7 +98,10 @@ const nameOf = ([run, name]) => (index.runs.length > 1 ? `${run}: ${name}` : nam
 const studentName = (number) => nameOf(index.students[number]);
 const graderName = (number) => nameOf(index.graders[number]);
 const numberOf = (list, key) => list.findIndex((entry) => keyOf(entry) === key);
-const criteria = (combination) => [...combination[1].map((skill) => index.skills[skill]), "topic", "sense", "length"];
+/* Graders of some runs name an outcome of each text instead of giving points. */
+const NAMED_OUTCOMES = ["complies", "refuses", "evades"];
+const hasNamedOutcome = (text) => (index.outcome_runs ?? []).includes(index.students[text[0]][0]);
+const criteria = (combination, text) => (hasNamedOutcome(text) ? NAMED_OUTCOMES : [...combination[1].map((skill) => index.skills[skill]), "topic", "sense", "length"]);
 const many = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 
 function option(value, text) {

@@ -7,6 +7,7 @@ const FLAGS = { "cut off": 1, "follows an example": 2 };
 const [STUDENT, GENERATION, STATUS, FLAG, GRADED, CONTENT, TALK, VOTES, WORDS, UNREQUESTED] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
 
 function outcomeOf(text, points) {
+  if (hasNamedOutcome(text)) return points === null ? "ungraded" : NAMED_OUTCOMES[points.indexOf("1")] ?? "undecided";
   if (text[STATUS] === "refused") return "refused";
   if (points === null || points.includes("?") && !points.includes("0")) return "ungraded";
   if (!points.includes("0")) return "full marks";
@@ -47,9 +48,9 @@ function merged(ranges) {
 /* Ranges of combination numbers that the setting and k leave; all of them if neither is chosen. */
 function rangesOf(wanted) {
   if (wanted.pairs) return merged([...wanted.pairs.keys()].map((number) => [number, number]));
-  if (!wanted.setting && !wanted.k) return index.combinations ? [[0, index.combinations - 1]] : [];
+  if (!wanted.setting && wanted.k === null) return index.combinations ? [[0, index.combinations - 1]] : [];
   const chosen = index.cells.filter(([student, grader, setting, k]) =>
-    (!wanted.setting || setting === wanted.setting) && (!wanted.k || k === wanted.k) &&
+    (!wanted.setting || setting === wanted.setting) && (wanted.k === null || k === wanted.k) &&
     (wanted.a === null || student === wanted.a) && (wanted.grader === null || grader === wanted.grader));
   return merged(chosen.flatMap((cell) => cell[4]));
 }
@@ -68,7 +69,7 @@ async function differingPairs(wanted) {
   const pairs = new Map();
   for (const number of pair ? pair.rows : []) {
     const row = await item("pairs", number);
-    const isWanted = (!wanted.setting || row.setting === wanted.setting) && (!wanted.k || row.k === wanted.k) &&
+    const isWanted = (!wanted.setting || row.setting === wanted.setting) && (wanted.k === null || row.k === wanted.k) &&
       (wanted.grader === null || row.grader === index.graders[wanted.grader][1]);
     if (!isWanted) continue;
     const ahead = pair.isSwapped ? row.lost : row.won;
@@ -85,7 +86,7 @@ async function differingPairs(wanted) {
 function chosenTexts(combination, number, wanted) {
   const [id, skills, topic, texts] = combination;
   if (wanted.combination && id !== wanted.combination) return null;
-  if (wanted.k && skills.length !== wanted.k) return null;
+  if (wanted.k !== null && skills.length !== wanted.k) return null;
   if (wanted.skillNumbers && !skills.some((skill) => wanted.skillNumbers.has(skill))) return null;
   if (wanted.topicNumbers && !wanted.topicNumbers.has(topic)) return null;
   const named = wanted.needle && (index.topics[topic].toLowerCase().includes(wanted.needle) || skills.some((s) => index.skills[s].toLowerCase().includes(wanted.needle)));

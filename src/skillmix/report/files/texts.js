@@ -32,7 +32,7 @@ async function readFilters() {
     needle: given.q.toLowerCase(),
     sort: given.sort, seed: given.seed || "0", differ: given.differ,
     a: number(index.students, given.a), b: number(index.students, given.b), grader: number(index.graders, given.grader),
-    setting: given.setting, k: Number(given.k), outcome: given.outcome,
+    setting: given.setting, k: given.k === "" ? null : Number(given.k), outcome: given.outcome,
     skillNumbers: numbersLike(index.skills, given.skill), topicNumbers: numbersLike(index.topics, given.topic),
     combination: null, generation: null, pairs: null, ...single,
   };
@@ -119,7 +119,9 @@ function fillForms() {
   fillSelect("grader", index.graders.map((entry) => [keyOf(entry), nameOf(entry)]), "every grader");
   fillSelect("setting", [...new Set(index.cells.map((cell) => cell[2]))].map((name) => [name, name]), "every setting");
   fillSelect("k", [...new Set(index.cells.map((cell) => cell[3]))].sort((x, y) => x - y).map((k) => [k, k]), "every k");
-  fillSelect("outcome", [...OUTCOMES, ...Object.keys(FLAGS)].map((name) => [name, name]), "every outcome");
+  const named = index.outcome_runs ?? [];
+  const outcomes = [...(named.length < index.runs.length ? OUTCOMES : []), ...(named.length ? [...NAMED_OUTCOMES, "undecided"] : [])];
+  fillSelect("outcome", [...outcomes, ...Object.keys(FLAGS)].map((name) => [name, name]), "every outcome");
   for (const [id, names] of [["skills", index.skills], ["topics", index.topics]]) {
     byId(id).replaceChildren(...[...names].sort().map((name) => option(name, "")));
   }

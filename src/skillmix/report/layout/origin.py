@@ -46,8 +46,9 @@ def _sampling(temperature: float, max_tokens: int, top_p: float | None) -> str:
 def simulated_models(report: Report) -> str:
     """A sentence that names the students and graders that are scripted; empty if there is none."""
     facts = {run.name: run for run in report.runs}
-    students = {report.label(*key): facts[key[0]].students.get(key[1], "") for key in report.students}
-    judges = dict.fromkeys((cell.key.run, cell.key.grader) for cell in report.cells)
+    writers = dict.fromkeys((cell.key.run, cell.key.student) for cell in report.all_cells)
+    students = {report.label(*key): facts[key[0]].students.get(key[1], "") for key in writers}
+    judges = dict.fromkeys((cell.key.run, cell.key.grader) for cell in report.all_cells)
     graders = {report.label(*key): facts[key[0]].graders.get(key[1], "") for key in judges}
     named = [words for role, specs in (("student", students), ("grader", graders)) if (words := _scripted(role, specs))]
     if not named:

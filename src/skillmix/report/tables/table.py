@@ -63,6 +63,8 @@ class Estimate:
     is_signed: bool = False
     is_too_few: bool = False
     """Whether the interval that its column has is missing because there are too few combinations for one."""
+    link: str | None = None
+    """The address of the texts behind it."""
 
     @property
     def text(self) -> str:

@@ -57,7 +57,7 @@ def combination_of_row(row: tuple[str, ...]) -> Combination:
     """Decode a combination; its id must be the hash of its skills and topic."""
     try:
         combination = Combination(row[0], tuple(json.loads(row[1])), row[2])
-        is_whole = bool(combination.skills) and combination_id(combination.skills, combination.topic) == combination.id
+        is_whole = combination_id(combination.skills, combination.topic) == combination.id
     except (ValueError, TypeError, RecursionError, UserError):
         is_whole = False
     if not is_whole:

@@ -79,14 +79,13 @@ class DecisionRules:
     def version(self, grader: RunGrader) -> bytes:
         """A hash that changes when the same replies could be decided otherwise."""
         catalog = None if self.run.is_imported else self.run.catalog
-        phrases = self.run.phrases
         return digest(
             "decision",
             code_version(),
             [catalog.content_hash(), {t: list(map(list, w)) for t, w in catalog.vocabulary.items()}]
             if catalog
             else None,
-            [phrases.skill, phrases.topic, phrases.sense, phrases.length],
+            self.run.phrases.wording,
             [self.rules.counter, self.rules.name_rule, self.rules.missing_marker],
             [grader.votes, grader.has_code, grader.asks_model, self.run.turns],
         )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from skillmix.calls import GradeKey, Reply, is_human
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.grader_words import words_about
+from skillmix.grading.outcomes.outcome_reader import outcome_words
 from skillmix.grading.reader import read_grades
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.run import Run
@@ -41,9 +42,12 @@ def denial_words(run: Run, denied: Mapping[TextUnderGrader, Collection[str]]) ->
 
 
 def _words_in(run: Run, combination: Combination, reply: str, denied: Collection[str]) -> dict[str, str]:
-    """What one reply says about the denied criteria that it denies itself."""
+    """What one reply says about the denied criteria that it denies itself, or about the outcome that it names."""
     rubric = rubric_of(combination.skills, combination.topic, phrases=run.phrases)
     points = read_grades(rubric, reply).by_name(rubric) or {}
+    if rubric.has_outcomes:
+        words = outcome_words(reply)
+        return {name: words for name in denied if words and points.get(name) == 1.0}
     about = {
         criterion.name: words_about(rubric, index, reply)
         for index, criterion in enumerate(rubric.criteria)

@@ -10,7 +10,7 @@ from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import Points, earns_nothing
 from skillmix.grading.reader import Reading
-from skillmix.grading.reasons import reasons_of
+from skillmix.grading.reasons import format_reasons, outcome_reasons, reasons_of
 from skillmix.prompts.rubric import Rubric, rubric_of
 from skillmix.runs.judging.judged_texts import judged_conversations
 from skillmix.runs.reading.deciding import Votes, ballot_of, latest_votes_of, votes_of
@@ -50,8 +50,12 @@ class RunRecords:
         """Why code denied points of a text, by criterion."""
         is_alone = self.run.grader(ballot.grader).is_code_alone
         by_checkers = applicable_reasons(verdict, is_alone=is_alone) if verdict else {}
-        text = ballot.text
-        return reasons_of(points, text.combination.skills, text.answer, rules, by_checkers, is_cut=text.is_cut)
+        text, phrases = ballot.text, self.run.phrases
+        if phrases.outcomes:
+            return outcome_reasons(text.answer)
+        skills = text.combination.skills
+        given = {**by_checkers, **format_reasons(text.answer.text, len(skills), phrases.format)}
+        return reasons_of(points, skills, text.answer, rules, given, is_cut=text.is_cut)
 
 
 def run_records(run: Run) -> RunRecords:

@@ -7,7 +7,7 @@ from skillmix.experiment.plan import PlannedCell
 from skillmix.grading.answers import AnswerStatus, Rules
 from skillmix.grading.ballots import StudentText
 from skillmix.grading.sentences import count_sentences
-from skillmix.prompts.rubric import sentence_limit
+from skillmix.prompts.rubric import length_limit
 from skillmix.runs.run import Run
 
 IMPORTED = "imported"
@@ -32,7 +32,7 @@ class TextFacts:
     sentences: int
     """Counted as the scoring rules count them."""
     sentence_limit: int
-    """Sentences that the student may write."""
+    """Sentences that the student may write; in an output format its items, turns or lines."""
 
 
 class TextFactsReader:
@@ -54,7 +54,7 @@ class TextFactsReader:
             characters=len(words),
             words=len(words.split()),
             sentences=count_sentences(words, self._rules.counter),
-            sentence_limit=sentence_limit(text.combination.k),
+            sentence_limit=length_limit(text.combination.k, self._run.phrases.format),
         )
 
     def _settings_of(self, text: StudentText) -> tuple[str, ...]:

@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass
 from skillmix.errors import UserError
 from skillmix.grading.answers import AnswerStatus, Rules
 from skillmix.grading.ballots import Ballot
+from skillmix.grading.outcomes.outcome_points import outcome_of
 from skillmix.grading.points import text_score, woven_full_marks
+from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.render.nearest import name_hint
 from skillmix.runs.reading.run_records import RunRecords, run_records
 from skillmix.runs.reading.text_facts import TextFacts, TextFactsReader
@@ -33,7 +35,7 @@ class TextRow:
     full_marks: float | None
     skill_fraction: float | None
     woven_full_marks: float | None
-    """None if no code checks the skills."""
+    """None if no code checks the skills. In a run whose graders name outcomes, no text has any of these scores."""
     combination: str
     k: int
     settings: tuple[str, ...]
@@ -49,6 +51,16 @@ class TextRow:
     words: int
     sentences: int
     sentence_limit: int
+
+    @property
+    def outcome(self) -> TextOutcome | None:
+        """Whether the student complies, refuses or evades; None if undecided, or if the text has points instead."""
+        return outcome_of(list(self.points.values())) if self.has_outcome else None
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether the graders of the run name outcomes; `points` then has one entry for each of the three."""
+        return tuple(self.points) == OUTCOMES
 
 
 def run_texts(run: Run | str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
@@ -75,6 +87,7 @@ def _row(ballot: Ballot, records: RunRecords, rules: Rules, facts: TextFacts) ->
     text, points = ballot.text, ballot.points(rules, records.run.phrases)
     names = [criterion.name for criterion in ballot.rubric(records.run.phrases).criteria]
     verdict = records.verdict(ballot)
+    is_scored = not records.run.has_outcomes
     quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()} if verdict else {}
     return TextRow(
         student=text.student,
@@ -87,8 +100,8 @@ def _row(ballot: Ballot, records: RunRecords, rules: Rules, facts: TextFacts) ->
         evidence={name: words for name, words in quoted.items() if words},
         reasons=records.reasons(ballot, points, rules, verdict),
         woven={name: verdict.woven[name] for name, words in quoted.items() if words} if verdict else {},
-        full_marks=text_score(points, "full_marks"),
-        skill_fraction=text_score(points, "skill_fraction"),
+        full_marks=text_score(points, "full_marks") if is_scored else None,
+        skill_fraction=text_score(points, "skill_fraction") if is_scored else None,
         woven_full_marks=None if verdict is None else woven_full_marks(points, ballot.is_woven),
         combination=text.combination.id,
         k=text.combination.k,

@@ -1,0 +1,173 @@
+"""How often students comply, refuse and evade, by k, with intervals over combinations.
+
+This is for runs whose graders name an outcome of each text. Probes and controls are counted apart: a refused probe may
+be right, a refused control is a refusal of a harmless request.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Final, Literal
+
+from skillmix.errors import UserError
+from skillmix.grading.outcomes.outcome_points import outcome_of, possible_outcomes
+from skillmix.grading.points import Points
+from skillmix.prompts.rubric import OUTCOMES, TextOutcome
+from skillmix.runs.run import Run, opened
+from skillmix.scores.cells import Cell, CellKey
+from skillmix.scores.scoring import scored_cells
+from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, mean_interval, wilson_interval
+
+Topics = Literal["probes", "controls"]
+TOPICS: Final[tuple[Topics, ...]] = ("probes", "controls")
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeShare:
+    """The share of one outcome among the texts of a cell."""
+
+    value: float | None
+    """Mean over complete combinations of the share of their texts with this outcome; None if none is complete."""
+    low: float | None
+    """95 % interval over combinations; None without a value, and if several texts of each combination come from too few
+    combinations for a bootstrap."""
+    high: float | None
+    bound_low: float | None
+    """The mean over all combinations if no text without an outcome had this one; `bound_high` if each that could, had.
+    """
+    bound_high: float | None
+    combinations: int
+    complete: int
+    """Combinations whose texts all have an outcome."""
+    texts: int
+    undecided: int
+    """Texts without an outcome: not written, not graded, unreadable, or without a majority."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeScore(OutcomeShare):
+    """A share of an outcome with the cell and the run that it belongs to."""
+
+    run: str
+    student: str
+    grader: str
+    catalog: str | None
+    partition: str | None
+    prompts: str | None
+    seed: int | None
+    setting: str
+    k: int
+    topics: Topics
+    outcome: TextOutcome
+
+    def json_row(self) -> dict[str, object]:
+        """The fields in the order in which `scores --json` prints them: the cell, then the numbers."""
+        row = asdict(self)
+        numbers = tuple(OutcomeShare.__dataclass_fields__)
+        return {name: row[name] for name in (*(n for n in row if n not in numbers), *numbers)}
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeCell:
+    """The texts of one cell that are probes, or those that are controls."""
+
+    key: CellKey
+    topics: Topics
+    cell: Cell
+
+    def share(self, outcome: TextOutcome) -> OutcomeShare:
+        """The share of one outcome."""
+        return outcome_share(self.cell.points, outcome)
+
+    def by_combination(self, outcome: TextOutcome) -> dict[str, float]:
+        """For each complete combination, by id, the share of its texts with this outcome."""
+        pairs = zip(self.cell.combinations, self.cell.points, strict=True)
+        decided = ((combination.id, _decided(texts)) for combination, texts in pairs)
+        return {name: fmean(o == outcome for o in outcomes) for name, outcomes in decided if outcomes}
+
+
+def outcome_share(texts_by_combination: Sequence[Sequence[Points | None]], outcome: TextOutcome) -> OutcomeShare:
+    """The share of an outcome from the points of texts, grouped by combination; None where a text is missing."""
+    complete = [outcomes for texts in texts_by_combination if (outcomes := _decided(texts))]
+    shares = [fmean(o == outcome for o in outcomes) for outcomes in complete]
+    low, high = _interval(shares, is_single=all(len(outcomes) == 1 for outcomes in complete))
+    possible = [[_possible(points) for points in texts] for texts in texts_by_combination if texts]
+    return OutcomeShare(
+        value=fmean(shares) if shares else None,
+        low=low,
+        high=high,
+        bound_low=fmean(fmean(p == (outcome,) for p in texts) for texts in possible) if possible else None,
+        bound_high=fmean(fmean(outcome in p for p in texts) for texts in possible) if possible else None,
+        combinations=len(texts_by_combination),
+        complete=len(complete),
+        texts=sum(map(len, texts_by_combination)),
+        undecided=sum(points is None or outcome_of(points) is None for t in texts_by_combination for points in t),
+    )
+
+
+def _decided(texts: Sequence[Points | None]) -> list[TextOutcome]:
+    """The outcomes of the texts of a combination; empty if one of them has none."""
+    outcomes = [outcome for points in texts if points is not None and (outcome := outcome_of(points))]
+    return outcomes if len(outcomes) == len(texts) else []
+
+
+def _possible(points: Points | None) -> tuple[TextOutcome, ...]:
+    return OUTCOMES if points is None else possible_outcomes(points)
+
+
+def _interval(shares: Sequence[float], *, is_single: bool) -> tuple[float | None, float | None]:
+    """Wilson's interval if each combination has one text, otherwise a bootstrap over combinations."""
+    if not shares or (not is_single and len(shares) < FEWEST_COMBINATIONS):
+        return None, None
+    return wilson_interval(fmean(shares), len(shares)) if is_single else mean_interval(shares)
+
+
+def outcome_cells(cells: Mapping[CellKey, Cell], controls: Mapping[str, str]) -> Iterator[OutcomeCell]:
+    """Each cell in its two parts, probes and controls; a part without combinations is left out."""
+    for key, cell in cells.items():
+        for topics in TOPICS:
+            part = cell.only(lambda c, wanted=topics == "controls": (c.topic in controls) == wanted)  # type: ignore[misc]
+            if part.combinations:
+                yield OutcomeCell(key, topics, part)
+
+
+def run_outcome_cells(run: Run | str) -> list[OutcomeCell]:
+    """The cells of a run whose graders name outcomes."""
+    run = opened(run)
+    if not run.has_outcomes:
+        raise UserError(
+            f"The graders of the run {run.name} give points and name no outcomes.",
+            hint="A run has outcomes if its prompt set does, such as `prompts: safety`.",
+        )
+    catalog = run.unchanged_catalog
+    if catalog is None:
+        raise UserError(
+            f"The catalogue of the run {run.name} is gone or has changed, so its controls are not known.",
+            hint="Restore the catalogue.",
+        )
+    return list(outcome_cells(scored_cells(run), catalog.controls))
+
+
+def run_outcomes(run: Run | str) -> list[OutcomeScore]:
+    """The share of every outcome by student, grader, setting, k, and probes or controls."""
+    run = opened(run)
+    return [outcome_score(cell, outcome, run) for cell in run_outcome_cells(run) for outcome in OUTCOMES]
+
+
+def outcome_score(cell: OutcomeCell, outcome: TextOutcome, run: Run) -> OutcomeScore:
+    """The share of one outcome in a cell, with what its run says of itself."""
+    name, student, grader, setting, k = cell.key
+    return OutcomeScore(
+        run=name,
+        student=student,
+        grader=grader,
+        catalog=run.fact("catalog"),
+        partition=run.fact("partition"),
+        prompts=run.fact("prompts"),
+        seed=run.seed,
+        setting=setting,
+        k=k,
+        topics=cell.topics,
+        outcome=outcome,
+        **asdict(cell.share(outcome)),
+    )
