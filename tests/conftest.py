@@ -28,6 +28,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let workers take long files first; files that share costly fixtures go to one worker."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.schedule import LongestFirst
+
+    config.option.loadscopereorder = False  # else files with many tests come first, however short
+    return LongestFirst(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put long files first, where workers share the suite."""
+    if hasattr(config, "workerinput"):
+        from tests.schedule import turn_of
+
+        items.sort(key=lambda item: turn_of(item.nodeid))
+
+
 @pytest.fixture
 def tiny_catalog() -> Catalog:
     """Six skills in three categories, four topics."""
