@@ -1,5 +1,6 @@
 """A tiny catalogue, a small model, a folder to run in, the reference material where it is, and no network."""
 
+import gc
 import os
 import socket
 from collections.abc import Iterator
@@ -18,6 +19,16 @@ if not Path("/dev/nvidiactl").exists():
 os.environ.setdefault("SKILLMIX_IMPORTS", "all")  # a command in this process must not hide packages from later tests
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+def pytest_sessionstart() -> None:
+    """Collect no garbage while modules are imported: that takes a quarter of the time and finds nothing."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again; hypothesis looks for objects that `gc.freeze` would hide."""
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
