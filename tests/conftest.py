@@ -1,5 +1,6 @@
 """A tiny catalogue, a small model, a folder to run in, the reference material where it is, and no network."""
 
+import gc
 import os
 import socket
 from collections.abc import Iterator
@@ -20,12 +21,41 @@ os.environ.setdefault("SKILLMIX_IMPORTS", "all")  # a command in this process mu
 SHARED = Path(__file__).parents[2] / "shared"
 
 
+def pytest_sessionstart() -> None:
+    """Collect no garbage while modules are imported: that takes a quarter of the time and finds nothing."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again; hypothesis looks for objects that `gc.freeze` would hide."""
+    gc.enable()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which processor the tests ran on: some outcomes could depend on it."""
     here = this_machine()
     terminalreporter.write_line(
         f"processor: {here.model}, {os.cpu_count()} cores, torch {here.torch or 'not installed'}"
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let workers take long files first; files that share costly fixtures go to one worker."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.schedule import LongestFirst
+
+    config.option.loadscopereorder = False  # else files with many tests come first, however short
+    return LongestFirst(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put long files first, where workers share the suite."""
+    if hasattr(config, "workerinput"):
+        from tests.schedule import turn_of
+
+        items.sort(key=lambda item: turn_of(item.nodeid))
 
 
 @pytest.fixture

@@ -19,6 +19,19 @@ CONVERSATIONS = [
 ]
 
 
+LAYERS = 4
+"""Of thirty: every one is of the same kind, and loss and gradient depend on all that are there."""
+
+
+def model_of(folder: Path) -> Any:
+    """The model in a folder with its first layers."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.model.layers = model.model.layers[:LAYERS]
+    return model
+
+
 @pytest.fixture(scope="module")
 def smollm2() -> Path:
     folder = bundled_models()[0].folder
@@ -32,7 +45,7 @@ def trainer(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """TRL set up as its users would, with what an assistant writes marked in SmolLM2's own template."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoTokenizer
         from trl import SFTConfig, SFTTrainer
 
         from datasets import Dataset
@@ -67,7 +80,7 @@ def trainer(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
             disable_tqdm=True,
         )
         return SFTTrainer(
-            model=AutoModelForCausalLM.from_pretrained(smollm2),
+            model=model_of(smollm2),
             args=config,
             train_dataset=Dataset.from_list([{"messages": some} for some in messages]),
             processing_class=tokenizer,
@@ -87,7 +100,7 @@ def test_the_mask_is_that_of_trl(trainer: Any, smollm2: Path) -> None:
 
 
 def test_loss_and_gradient_norm_are_those_of_trl(trainer: Any, smollm2: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     from skillmix.training.recipe import TrainingRecipe
     from skillmix.training.step.engine import Engine
@@ -95,7 +108,7 @@ def test_loss_and_gradient_norm_are_those_of_trl(trainer: Any, smollm2: Path) ->
     examples = Encoder(AutoTokenizer.from_pretrained(smollm2)).examples(CONVERSATIONS, limit=1024, too_long="refuse")
     recipe = TrainingRecipe(steps=1, batch=3, optimizer="sgd", precision="fp32", compile="off")
 
-    ours = Engine(AutoModelForCausalLM.from_pretrained(smollm2), recipe).step(0, examples.examples)
+    ours = Engine(model_of(smollm2), recipe).step(0, examples.examples)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer.train()
