@@ -30,6 +30,8 @@ class Stub:
     stop: Callable[[], Awaitable[None]] | None = None
     """Ends the server as a kill does: its connections are dropped at once."""
     now: int = 0
+    is_frozen: bool = False
+    """Whether it takes calls and answers none."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -52,7 +54,10 @@ class Stub:
                 return response
             if answer is SILENCE:
                 await asyncio.sleep(10)
-            return await answer if isinstance(answer, Awaitable) else answer
+            response = await answer if isinstance(answer, Awaitable) else answer
+            while self.is_frozen:
+                await asyncio.sleep(0.01)
+            return response
         finally:
             self.now -= 1
 

@@ -30,6 +30,7 @@ def room_after(outcomes: list[Outcome], *, limit: int = 64) -> int:
 
 
 GOOD, AWAY = Reply("x"), CallProblem("passing", "HTTP 429")
+MOVED = CallProblem("passing", "HTTP 429", may_move=True)
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,16 @@ GOOD, AWAY = Reply("x"), CallProblem("passing", "HTTP 429")
         ([AWAY] * 13, 32),
         ([AWAY] * (13 + 7 + 4), 8),
         ([AWAY] * 500, 1),
+        ([MOVED] * 500, 64),
     ],
-    ids=["all is well", "one in twenty at random", "turned away", "turned away for long", "down"],
+    ids=[
+        "all is well",
+        "one in twenty at random",
+        "turned away",
+        "turned away for long",
+        "down",
+        "taken by another address",
+    ],
 )
 def test_the_room_shrinks_when_many_are_turned_away(outcomes: list[Outcome], room: int) -> None:
     assert room_after(outcomes) == room

@@ -17,6 +17,7 @@ import yaml
 from aiohttp import web
 
 from skillmix.commands import main as command
+from skillmix.runs import calling
 from tests.hostile.replies import grades
 from tests.models.stub import Stub, chat, serving
 
@@ -80,8 +81,9 @@ def scores(name: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 async def asked_for(stubs: list[Stub], calls: int) -> None:
-    while sum(len(stub.bodies) for stub in stubs) < calls:
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(30):
+        while sum(len(stub.bodies) for stub in stubs) < calls:
+            await asyncio.sleep(0.001)
 
 
 def test_a_server_killed_in_the_middle_changes_no_result_and_only_its_calls_in_flight_are_asked_twice(
@@ -99,9 +101,12 @@ def test_a_server_killed_in_the_middle_changes_no_result_and_only_its_calls_in_f
             run = asyncio.create_task(asyncio.to_thread(command, ["run", str(path)]))
             await asked_for(stubs, CALLS // 2)
             victim = stubs[1]
+            victim.is_frozen = True  # until its last replies have left
+            await asyncio.sleep(0.1)
             in_flight = victim.now
             assert victim.stop is not None
             await victim.stop()
+            victim.is_frozen = False
             assert await run == 0
             return sum(len(stub.bodies) for stub in stubs), in_flight
 
@@ -109,7 +114,7 @@ def test_a_server_killed_in_the_middle_changes_no_result_and_only_its_calls_in_f
     asked, in_flight = asyncio.run(three())
     said = capsys.readouterr().err
 
-    assert CALLS <= asked <= CALLS + in_flight
+    assert 0 < asked - CALLS <= in_flight
     assert "gets no calls for now" in said
     assert rows(in_folder, "three", OUTCOME) == rows(in_folder, "one", OUTCOME)
     assert scores("three", capsys) == scores("one", capsys)
@@ -128,6 +133,24 @@ def test_another_address_asks_no_finished_call_again(in_folder: Path, capsys: py
             return before, sum(len(stub.bodies) for stub in stubs)
 
     assert asyncio.run(main()) == (CALLS, CALLS)
+
+
+def test_enough_conversations_are_open_for_the_concurrency_of_many_servers(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "_MAX_OPEN", 2)
+
+    async def main() -> int:
+        async with servers(1) as stubs:
+            path = write(in_folder, "many", [stubs[0].address])
+            run = asyncio.create_task(asyncio.to_thread(command, ["run", str(path)]))
+            stubs[0].is_frozen = True
+            await asked_for(stubs, 12)
+            stubs[0].is_frozen = False
+            assert await run == 0
+            return stubs[0].most_at_once
+
+    assert asyncio.run(main()) >= 12
 
 
 def test_second_turns_and_rounds_go_where_the_conversation_is(in_folder: Path) -> None:
@@ -149,7 +172,7 @@ def test_second_turns_and_rounds_go_where_the_conversation_is(in_folder: Path) -
     assert len(pairs) >= 0.9 * TEXTS
     assert sum(first == second for first, second in pairs) >= 0.7 * len(pairs)  # 1/3 if the choice ignored it
     rounds = [max(Counter(places).values()) / len(places) for places in of_texts.values()]
-    assert sum(rounds) / len(rounds) >= 0.8  # about 0.6 if the choice ignored it
+    assert sum(rounds) / len(rounds) >= 0.73  # 0.63 if the choice ignored it
     assert min(len(stub.bodies) for stub in stubs) >= 0.2 * CALLS
 
 

@@ -192,7 +192,7 @@ class Replicas:
 
         preferred = min(candidates, key=distance)
         least = min(candidates, key=lambda replica: (replica.in_flight, distance(replica)))
-        is_crowded = preferred.in_flight > least.in_flight + max(1, least.in_flight // 8)
+        is_crowded = preferred.in_flight > least.in_flight + max(2, least.in_flight // 4)
         chosen = least if is_crowded else preferred
         self._remember(conversation, first, chosen.index)
         return chosen
