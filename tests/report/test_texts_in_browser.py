@@ -305,6 +305,9 @@ def test_a_planted_script_does_not_run_in_a_comparison(browser: Any, tmp_path: P
     assert_quiet(browser)
 
 
+ROW_AND_K = (".compare tbody tr:nth-child(2)", ".compare tbody th[scope=row]")
+
+
 @pytest.mark.parametrize("width", [1400, 400])
 def test_a_comparison_fits_the_window(browser: Any, tmp_path: Path, width: int) -> None:
     step = {"name": "e", "stage": "evaluate", "students": ["long-student-name-a", "b"], "graders": ["judge"]}
@@ -323,6 +326,8 @@ def test_a_comparison_fits_the_window(browser: Any, tmp_path: Path, width: int) 
     try:
         open_comparison(browser, folder)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        row, k = (browser.execute_script(f"return document.querySelector('{e}').clientHeight") for e in ROW_AND_K)
+        assert k <= row <= 60, "k = 1 stands on one line"
         if width == 1400:
             inner, outer = browser.execute_script(
                 "const e = document.querySelector('.scroll'); return [e.scrollWidth, e.clientWidth]"
