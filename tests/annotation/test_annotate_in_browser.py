@@ -14,12 +14,13 @@ import pytest
 
 from skillmix.annotation.task import TaskSettings, make_task
 from skillmix.hashing import digest
+from skillmix.report.write import ReportOptions, report
 from skillmix.runs.graders.human_votes import HumanAnswer
 from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import open_run
 from tests.annotation.run_for_people import EVIL, NICE, make_run, skills_and_topic
 from tests.report.conftest import inside
-from tests.report.test_browser import browser, shown, wait
+from tests.report.test_browser import assert_quiet, browser, open_texts, shown, wait
 from tests.report.test_page_in_browser import window
 
 __all__ = ["browser"]  # a fixture
@@ -284,3 +285,23 @@ def test_what_is_not_saved_is_there_again_after_a_reload(browser: Any, small_tas
     press(browser, LEFT)
     wait(browser, "document.getElementById('position').textContent === 'Text 1 of 50'")
     assert pressed_buttons(browser) == ["Yes"]
+
+
+def test_the_page_of_texts_shows_the_votes_and_comments_of_people(browser: Any, in_folder: Path) -> None:
+    run = make_run(texts=4)
+    task = make_task(run, TaskSettings(("ann",), n=4))
+    with task.answering("ann") as store:
+        for item in task.texts("ann"):
+            votes = {criterion.name: 0 for criterion in item.criteria} | {"sense": None}
+            store.store(item, HumanAnswer(votes, "<b>I see none</b>"))
+    made = report(["people"], options=ReportOptions(figures=False))
+
+    open_texts(browser, made.page.resolve().parent, "")
+    buttons = "[...document.querySelectorAll('.actions button')].filter((b) => b.textContent.startsWith('Votes'))"
+    browser.execute_script(f"{buttons}[0].click()")
+    wait(browser, "document.querySelector('.votes table') !== null")
+
+    assert any(head.startswith("human:ann") for head in shown(browser, ".votes th"))
+    keep_picture(browser, "texts-with-people")
+    assert any("<b>I see none</b>" in words for words in shown(browser, ".votes"))
+    assert_quiet(browser)

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import aiohttp
@@ -90,6 +92,21 @@ def test_the_page_gets_one_text_at_a_time_and_nothing_about_its_student(
     assert not any(word in everything for word in ("littlebird", "bigbird", "juror", "full_marks", 'bo"'))
     kinds = [question["name"] for question in first.json()["questions"]][-2:]
     assert kinds == ["topic", "sense"] and "length" not in first.text  # code counts the length
+
+
+MANY = 20_000 if os.environ.get("SKILLMIX_LONG") else 500
+
+
+def test_many_texts_are_as_quick_as_few_once_they_are_chosen(in_folder: Path) -> None:
+    task = make_task(make_run(texts=MANY, k=(2, 3)), TaskSettings(("ann",), n=MANY))
+    with task.answering("ann") as store:
+        page = RaterPage(task, "ann", store)
+        before = process_time()
+        items = [page.item(number) for number in range(0, MANY, MANY // 100)]
+
+        assert (process_time() - before) / len(items) < 0.05
+        assert len({item["id"] for item in items if item}) == 100
+        assert page.state()["done"] == "0" * MANY
 
 
 def test_an_answer_is_stored_before_it_is_confirmed_and_once_only(server: TestServer) -> None:

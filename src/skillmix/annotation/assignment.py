@@ -104,12 +104,12 @@ def is_shared(number: int, overlap: float) -> bool:
 def _fill(hand: _Hand, order: Iterator[str], n: int) -> None:
     """Add texts that others read too, if there are not enough texts for own ones."""
     has = {*hand.shared, *hand.own}
-    for one in order:
-        if len(has) >= n:
+    while len(has) < n:
+        one = next((one for one in order if one not in has), None)
+        if one is None:
             return
-        if one not in has:
-            hand.own.append(one)
-            has.add(one)
+        hand.own.append(one)
+        has.add(one)
 
 
 def _with_answered(hand: _Hand, answered: Sequence[str]) -> list[str]:

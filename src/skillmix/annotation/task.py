@@ -156,7 +156,9 @@ def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
     """Choose the texts of each person; the run is read once."""
     records = run_records(run)
     _refuse_unknown_student(run, settings.student, {text.student for text in records.texts})
-    wanted = items_of(records, student=settings.student, k=settings.k)
+    everything = items_of(records)
+    is_whole = settings.student is None and settings.k is None
+    wanted = everything if is_whole else items_of(records, student=settings.student, k=settings.k)
     if not wanted:
         raise UserError(
             f"The run {run.name} has no text that people could read.",
@@ -175,7 +177,7 @@ def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
         seed=settings.seed,
         answered=answered,
     )
-    items = {item.id: item for item in (*items_of(records), *wanted)}
+    items = {item.id: item for item in (*everything, *wanted)}
     return AnnotationTask(run, settings, items, assignment, answers)
 
 
