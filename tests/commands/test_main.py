@@ -58,6 +58,7 @@ BAD = {
     "missing folder": ["import-reference", "nowhere", "--run", "r"],
     "folder without records": ["import-reference", ".", "--run", "r"],
     "missing run": ["scores", "nowhere"],
+    "cards of a missing run": ["graders", "demo", "nowhere"],
     "unknown rules": ["scores", "demo", "--rules", "kind"],
     "torn journal": ["scores", "torn"],
     "binary experiment": ["scores", "binary"],

@@ -235,10 +235,11 @@ def graders(options: argparse.Namespace) -> int:
         print("There are no graded texts.")
         return 0
     print("\n\n".join(card_text(card, wide=options.wide) for card in cards))
-    print(f"\n{wrapped(NOTE)}")
+    if any(card.by_kind for card in cards):
+        print(f"\n{wrapped(NOTE)}")
     if any(card.corrected for card in cards):
         print(wrapped(CORRECTED_NOTE))
-    if not options.wide:
+    if not options.wide and any(card.by_kind for card in cards):
         print("More: --wide for alpha and a table by skill; --truth GRADER, rules or people; --json")
     return 0
 

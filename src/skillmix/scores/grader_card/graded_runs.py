@@ -45,7 +45,8 @@ class GradedRun:
 
 def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str | None = None) -> list[GraderCard]:
     """The cards of every grader of some runs, against people, code or another grader."""
-    return cards_of([graded_run(opened(run), rules=rules) for run in runs], truth=truth)
+    stored = [opened(run) for run in runs]  # a run that does not exist is an error before any other is read
+    return cards_of([graded_run(run, rules=rules) for run in stored], truth=truth)
 
 
 def graded_run(run: Run, *, rules: str | None = None) -> GradedRun:
