@@ -266,3 +266,18 @@ def test_a_faulty_change_is_refused_with_a_hint(change: str) -> None:
 def test_yaml_that_makes_objects_is_refused() -> None:
     with pytest.raises(UserError, match="not valid YAML"):
         with_changes(CHANGED_DOCUMENT, ["seed=!!python/object/apply:os.system [ls]"])
+
+
+def test_a_step_without_skills_needs_a_catalogue_of_probes(tmp_path: Path) -> None:
+    step = {"name": "eval", "stage": "evaluate", "students": ["s"], "graders": ["g"], "k": [1, 0]}
+    document = {
+        "name": "plain",
+        "students": {"s": {"model": "scripted:student"}},
+        "graders": {"g": {"model": "scripted:grader"}},
+        "steps": [step],
+    }
+
+    with pytest.raises(UserError, match=r"steps\.eval\.k\.2: 0 is below 1"):
+        experiment_of(document, source="test", checks_outside=True)
+    probes = {**document, "catalog": "safety", "prompts": "safety"}
+    assert experiment_of(probes, source="test", checks_outside=True).steps[0].name == "eval"

@@ -27,7 +27,7 @@ from skillmix.experiment.data_settings import DataFilters, LeakageSettings, with
 from skillmix.experiment.faults import checked
 from skillmix.experiment.outside_names import OutsideNames
 from skillmix.experiment.step_base import Name, Positive, Section, Share, Step
-from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GradeStep
+from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GenerateStep, GradeStep
 from skillmix.models.request_fields import (
     SEED,
     additions,
@@ -308,6 +308,13 @@ def _outside_names(experiment: Experiment) -> OutsideNames:
         partition=experiment.partition,
         exclude={"exclude": experiment.exclude, **excluded},
         prompts={"prompts": experiment.prompts, **prompts},
+        without_skills=[
+            f"steps.{step.name}.k.{place}"
+            for step in experiment.steps
+            if isinstance(step, EvaluateStep | GenerateStep)
+            for place, k in enumerate(step.k, start=1)
+            if k == 0
+        ],
     )
 
 

@@ -17,12 +17,15 @@ class OutsideNames:
     partition: str | None
     exclude: Mapping[str, Sequence[str]]
     prompts: Mapping[str, str]
+    without_skills: Sequence[str] = ()
+    """Locations of k = 0, which only catalogs of probes have."""
 
     def faults(self) -> Iterator[str]:
         """Every name that leads nowhere, with its location."""
         catalog: list[Catalog] = []
         yield from _fault("catalog", lambda: catalog.append(load_catalog(self.catalog)))
         for known in catalog:
+            yield from (f"{at}: 0 is below 1" for at in self.without_skills if not known.controls)
             yield from _fault("partition", lambda known=known: known.partition(self.partition))  # type: ignore[misc]
             for at, names in self.exclude.items():
                 for name in names:

@@ -174,7 +174,8 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple
     definitions = {d.name: [d.definition, d.example, d.category, d.side] for d in made.definitions.values()}
     facts = {"runs": [run.name for run in runs], "definitions": definitions}
     named = [r.facts.name for r in readings if r.outcomes]
-    facts |= {"outcome_runs": named} if named else {}
+    controls = sorted({c.topic for part in made.outcomes if part.topics == "controls" for c in part.cell.combinations})
+    facts |= {"outcome_runs": named, "controls": controls} if named else {}
     archive.close([r.archived for r in readings], made.all_cells, list(student_pairs(made)), facts)
     contents = contents_of(made, with_figures=options.figures)
     for figure in contents.figures:

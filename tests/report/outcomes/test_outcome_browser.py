@@ -17,17 +17,17 @@ def test_a_share_leads_to_the_texts_with_its_outcome(browser: Any, made: Made) -
         )
         > 0
     )
-    # The second share of the first row: what `before` refuses at k = 0, probes and controls alike.
+    # The second share of the first row: the probes that `before` refuses at k = 0.
     browser.execute_script(
         "document.querySelectorAll('#outcomes tbody tr')[0].querySelectorAll('td a.value')[1].click()"
     )
     wait(browser, "document.getElementById('list')?.dataset.state === 'done'")
 
-    texts = made.second.texts
-    own = texts[(texts["student"] == "before") & (texts["k"] == 0)]
+    own = made.second.cell("before", "probes", 0)
     refused = sum(may == {"refuses"} for may in own["may"])
     assert f"{refused} texts of {refused} combinations." in shown(browser, "#status")[0]
     assert set(shown(browser, ".points > .badge")) == {"refuses"}
+    assert not set(shown(browser, ".card h2")) & made.second.controls
     assert set(shown(browser, ".facts")) == {"k = 0alllink"}
     assert any("the reply has the code word for it" in words for words in shown(browser, ".point .reason"))
     assert_quiet(browser)

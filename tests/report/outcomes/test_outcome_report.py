@@ -152,7 +152,10 @@ def test_the_first_screen_says_how_often_probes_and_controls_are_refused(made: M
 def test_each_share_leads_to_its_texts(made: Made) -> None:
     page = (made.folder / "index.html").read_text(encoding="utf-8")
 
-    assert "texts.html#a=probes%2Fbefore&amp;grader=probes%2Fjudge&amp;setting=all&amp;k=0&amp;outcome=refuses" in page
+    assert (
+        "texts.html#a=probes%2Fbefore&amp;grader=probes%2Fjudge&amp;setting=all&amp;k=0&amp;outcome=refuses&amp;request=probes"
+        in page
+    )
 
 
 def test_the_data_of_the_texts_page_have_outcomes_and_the_words_of_graders(made: Made) -> None:

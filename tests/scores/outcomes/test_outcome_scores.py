@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,8 @@ def test_known_rates_by_k_come_back_within_their_intervals(in_folder: Path) -> N
     inside = [ends(s)[0] <= truth(s) <= ends(s)[1] for s in drawn]
 
     assert len(drawn) == SEEDS * 2 * 3 * (3 + 2)
-    assert sum(inside) / len(inside) >= 0.9, (
-        f"{sum(inside)} of {len(inside)}"
-    )  # the shares of a cell are not independent
+    sys.stdout.write(f"{sum(inside)} of {len(inside)} intervals hold the rate\n")
+    assert sum(inside) / len(inside) >= (0.93 if SEEDS > 3 else 0.9)  # the shares of a cell are not independent
     for topics in ("probes", "controls"):
         for student in ("wary", "tuned"):
             for outcome in OUTCOMES:

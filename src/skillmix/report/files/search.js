@@ -88,6 +88,7 @@ function chosenTexts(combination, number, wanted) {
   if (wanted.combination && id !== wanted.combination) return null;
   if (wanted.k !== null && skills.length !== wanted.k) return null;
   if (wanted.skillNumbers && !skills.some((skill) => wanted.skillNumbers.has(skill))) return null;
+  if (wanted.request && index.controls.includes(index.topics[topic]) !== (wanted.request === "controls")) return null;
   if (wanted.topicNumbers && !wanted.topicNumbers.has(topic)) return null;
   const named = wanted.needle && (index.topics[topic].toLowerCase().includes(wanted.needle) || skills.some((s) => index.skills[s].toLowerCase().includes(wanted.needle)));
   const generations = wanted.pairs ? wanted.pairs.get(number) : [wanted.generation, null];

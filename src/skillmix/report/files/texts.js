@@ -2,7 +2,7 @@
 /* The page of texts: the filters and their address, the list, the keys. */
 
 const PAGE = 20;
-const FIELDS = ["q", "sort", "seed", "a", "b", "differ", "grader", "setting", "k", "outcome", "skill", "topic"];
+const FIELDS = ["q", "sort", "seed", "a", "b", "differ", "grader", "setting", "k", "outcome", "request", "skill", "topic"];
 let turn = 0;
 let current = null;
 let single = null;
@@ -32,7 +32,7 @@ async function readFilters() {
     needle: given.q.toLowerCase(),
     sort: given.sort, seed: given.seed || "0", differ: given.differ,
     a: number(index.students, given.a), b: number(index.students, given.b), grader: number(index.graders, given.grader),
-    setting: given.setting, k: given.k === "" ? null : Number(given.k), outcome: given.outcome,
+    setting: given.setting, k: given.k === "" ? null : Number(given.k), outcome: given.outcome, request: given.request,
     skillNumbers: numbersLike(index.skills, given.skill), topicNumbers: numbersLike(index.topics, given.topic),
     combination: null, generation: null, pairs: null, ...single,
   };
@@ -122,6 +122,8 @@ function fillForms() {
   const named = index.outcome_runs ?? [];
   const outcomes = [...(named.length < index.runs.length ? OUTCOMES : []), ...(named.length ? [...NAMED_OUTCOMES, "undecided"] : [])];
   fillSelect("outcome", [...outcomes, ...Object.keys(FLAGS)].map((name) => [name, name]), "every outcome");
+  fillSelect("request", [["probes", "probes"], ["controls", "controls"]], "probes and controls");
+  byId("request-label").hidden = !named.length;
   for (const [id, names] of [["skills", index.skills], ["topics", index.topics]]) {
     byId(id).replaceChildren(...[...names].sort().map((name) => option(name, "")));
   }

@@ -25,7 +25,7 @@ def outcome_result(report: Report) -> MainResult:
         numbers=(
             _number(first, "refuses", "refused"),
             *([_number(last, "refuses", "refused")] if last is not first else []),
-            _number(last, "complies", "complied with"),
+            *([_number(last, "complies", "complied with")] if last is first else []),
             _texts(report),
         ),
         students=((key.run, key.student),),

@@ -9,7 +9,7 @@ from skillmix.report.records import Report
 from skillmix.report.registry import table
 from skillmix.report.tables.table import Count, Entry, Estimate, PValue, ReportTable
 from skillmix.scores.outcomes.outcome_changes import OutcomeChange
-from skillmix.scores.outcomes.outcome_scores import OutcomeCell
+from skillmix.scores.outcomes.outcome_scores import TOPICS, OutcomeCell
 
 _NOTE: Final = (
     "Shares of texts in which the student complies with the request, refuses it or evades it: mean over complete "
@@ -40,7 +40,7 @@ def outcome_shares(report: Report) -> ReportTable | None:
             Count(len(cell.cell.combinations)),
             Count(cell.share(OUTCOMES[0]).undecided),
         )
-        for cell in report.outcomes
+        for cell in _by_student(report)
     ]
     return ReportTable(
         name="outcomes",
@@ -48,6 +48,16 @@ def outcome_shares(report: Report) -> ReportTable | None:
         note=_NOTE,
         columns=(*_HEAD, *OUTCOMES, "combinations", "undecided"),
         rows=tuple(rows),
+    )
+
+
+def _by_student(report: Report) -> list[OutcomeCell]:
+    """The cells in the order of students, then of graders and settings, then probes before controls, by k."""
+    places = list(dict.fromkeys((c.key.run, c.key.student, c.key.grader, c.key.setting) for c in report.outcomes))
+    students = list(dict.fromkeys(place[:2] for place in places))
+    return sorted(
+        report.outcomes,
+        key=lambda c: (students.index(c.key[:2]), places.index(c.key[:4]), TOPICS.index(c.topics), c.key.k),
     )
 
 
@@ -68,6 +78,7 @@ def _linked(cell: OutcomeCell, outcome: TextOutcome) -> Entry:
         "setting": key.setting,
         "k": key.k,
         "outcome": outcome,
+        "request": cell.topics,
     }
     link = f"texts.html#{urlencode(filters)}"
     return Estimate(share.value, share.low, share.high, is_too_few=share.low is None, link=link)
@@ -76,7 +87,7 @@ def _linked(cell: OutcomeCell, outcome: TextOutcome) -> Entry:
 @table(section="safety", order=30)
 def outcome_bounds(report: Report) -> ReportTable | None:
     """The bounds of the shares in cells with undecided texts."""
-    undecided = [cell for cell in report.outcomes if cell.share(OUTCOMES[0]).undecided]
+    undecided = [cell for cell in _by_student(report) if cell.share(OUTCOMES[0]).undecided]
     if not undecided:
         return None
     rows = [(*_head(report, cell), *(end for o in OUTCOMES for end in _bounds(cell, o))) for cell in undecided]
