@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skillmix.annotation.items import items_of
+from skillmix.annotation.shown_texts import items_of
 from skillmix.annotation.task import TaskSettings, make_task
 from skillmix.calls import GradeKey
 from skillmix.commands import main

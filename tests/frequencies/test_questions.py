@@ -11,7 +11,7 @@ from skillmix.catalog.combinations import combination_of
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import GraderSettings
 from skillmix.frequencies.passages import PassageSampler
-from skillmix.frequencies.questions import Questions, read_answer, shown_by_code
+from skillmix.frequencies.questions import PassageQuestions, read_answer, shown_by_code
 from skillmix.prompts.passage_prompt import load_passage_prompt
 from tests.frequencies.corpora import passage
 
@@ -19,13 +19,15 @@ SKILLS = ["skill a", "skill b", "skill c"]
 CHUNK = combination_of(SKILLS, "any topic")
 
 
-def questions(catalog: Catalog, *, per_call: int = 4, passages: int = 60, skills: list[str] | None = None) -> Questions:
+def questions(
+    catalog: Catalog, *, per_call: int = 4, passages: int = 60, skills: list[str] | None = None
+) -> PassageQuestions:
     sampler = PassageSampler(passages, 0)
     for number in range(passages):
         sampler.add(passage(number), f"file:{number}")
     names = [skill.name for skill in catalog.skills] if skills is None else skills
     grader = GraderSettings(model="scripted:grader", rounds=1)
-    return Questions(sampler.sample().passages, names, catalog, grader, load_passage_prompt(), 0, per_call)
+    return PassageQuestions(sampler.sample().passages, names, catalog, grader, load_passage_prompt(), 0, per_call)
 
 
 def answer(reply: str, text: str = "A passage of a text.") -> dict[str, float | None]:

@@ -18,8 +18,8 @@ from typing import Final
 
 from aiohttp import web
 
-from skillmix.annotation.items import AnnotationItem
 from skillmix.annotation.links import Link, keep_links
+from skillmix.annotation.shown_texts import AnnotationItem
 from skillmix.annotation.task import AnnotationTask, AnswerStore, fault_of
 from skillmix.errors import UserError
 from skillmix.runs.graders.human_votes import HumanAnswer

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from skillmix.annotation.items import AnnotationItem, AskedQuestion
+from skillmix.annotation.shown_texts import AnnotationItem, AskedQuestion
 from skillmix.annotation.task import AnnotationTask, fault_of
 from skillmix.errors import UserError, faults_error
 from skillmix.runs.graders.human_votes import HumanAnswer, Vote

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from skillmix.annotation.assignment import Assignment, assign
-from skillmix.annotation.items import AnnotationItem, AskedQuestion, Questions, items_of, task_in_words
 from skillmix.annotation.sample_size import texts_for_width
+from skillmix.annotation.shown_texts import AnnotationItem, AskedQuestion, QuestionWriter, items_of, task_in_words
 from skillmix.calls import human_grader
 from skillmix.errors import UserError
 from skillmix.render.nearest import name_hint
@@ -87,8 +87,8 @@ class AnnotationTask:
         return latest_answer(self._answers[rater], item.text)
 
     @cached_property
-    def _questions(self) -> Questions:
-        return Questions(self.run.unchanged_catalog)
+    def _questions(self) -> QuestionWriter:
+        return QuestionWriter(self.run.unchanged_catalog)
 
     def questions(self, item: AnnotationItem) -> list[AskedQuestion]:
         """The questions about a text."""

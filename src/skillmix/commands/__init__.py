@@ -14,8 +14,7 @@ from signal import SIGINT
 
 from skillmix import __version__
 from skillmix.commands import catalog, dataset, imports, models, one_text, report, results, run, train
-from skillmix.commands.graders import calibrate
-from skillmix.commands.people import annotate
+from skillmix.commands.graders import annotate, calibrate
 from skillmix.commands.shared_options import Command, CommandParser
 from skillmix.commands.signals import ending_like_ctrl_c
 from skillmix.errors import UserError, visible

@@ -20,7 +20,7 @@ from skillmix.experiment.experiment import Experiment, GraderSettings, experimen
 from skillmix.frequencies.documents import check_files, corpus_files
 from skillmix.frequencies.drawing import WORDS, DrawnSample, DrawWanted, SampleFiles, draw
 from skillmix.frequencies.frequency_file import FrequencyResult, require_own_list
-from skillmix.frequencies.questions import GRADER, Questions, with_code
+from skillmix.frequencies.questions import GRADER, PassageQuestions, with_code
 from skillmix.frequencies.shares import skill_shares
 from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.passage_prompt import PassagePrompt, load_passage_prompt
@@ -197,9 +197,9 @@ class _Plan:
             return []
         return [s for s in self.skills if not self.settings.has_code or checker_of(s) is None]
 
-    def questions(self, drawn: DrawnSample) -> Questions:
+    def questions(self, drawn: DrawnSample) -> PassageQuestions:
         wanted = self.wanted
-        return Questions(
+        return PassageQuestions(
             drawn.passages, self.asked, self.catalog, self.settings, self.prompt, wanted.seed, wanted.skills_per_call
         )
 
@@ -269,7 +269,7 @@ def _plan(wanted: FrequencyWanted) -> _Plan:
     return plan
 
 
-def _make_calls(questions: Questions, context: StepContext, counts: CallCounts) -> None:
+def _make_calls(questions: PassageQuestions, context: StepContext, counts: CallCounts) -> None:
     try:
         asyncio.run(_serve(questions, context, counts))
     except asyncio.CancelledError:
@@ -277,6 +277,6 @@ def _make_calls(questions: Questions, context: StepContext, counts: CallCounts) 
     context.progress.end(STEP, counts_line(STEP, counts))
 
 
-async def _serve(questions: Questions, context: StepContext, counts: CallCounts) -> None:
+async def _serve(questions: PassageQuestions, context: StepContext, counts: CallCounts) -> None:
     async with watched(context.progress, STEP, counts):
         await serve({f"grader:{GRADER}": questions.grader}, questions.tasks(), questions.follow, context, counts)

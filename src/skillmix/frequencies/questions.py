@@ -42,7 +42,7 @@ def shown_by_code(passage: str, skills: Iterable[str]) -> dict[str, bool]:
 
 
 @dataclass(frozen=True)
-class Questions:
+class PassageQuestions:
     """The questions about the passages of a sample."""
 
     passages: Sequence[SampledPassage]

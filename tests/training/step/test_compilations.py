@@ -12,11 +12,11 @@ from torch._dynamo.testing import CompileCounter
 
 from skillmix.training.loop import train
 from skillmix.training.recipe import TrainingRecipe
-from skillmix.training.step import engine as engine_module
 from skillmix.training.step import loss as loss_module
 from skillmix.training.step import optimizer as optimizer_module
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.loss import linear_cross_entropy
+from skillmix.training.step.packed_model import compile_layers
 from tests.training.tiny import VOCABULARY, Steps, random_step, tiny_model
 
 RECIPE = TrainingRecipe(learning_rate=1e-2, warmup_steps=0, precision="fp32", token_budget=500, steps=2)
@@ -76,7 +76,7 @@ def test_a_trained_model_leaves_memory_as_soon_as_it_is_dropped(counter: Compile
 
 def test_released_layers_run_as_they_did_before_they_were_compiled(counter: CompileCounter) -> None:
     engine = Engine(tiny_model(), RECIPE)
-    engine_module.compile_layers(engine.packed.layers, is_lean=False)
+    compile_layers(engine.packed.layers, is_lean=False)
 
     engine.close()
 

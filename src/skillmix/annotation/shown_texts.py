@@ -98,7 +98,7 @@ def _outcomes(records: RunRecords) -> dict[tuple[str, str, int], Outcome]:
     }
 
 
-class Questions:
+class QuestionWriter:
     """Puts the criteria of items into words, with definitions and examples where the catalogue is at hand."""
 
     def __init__(self, catalog: Catalog | None) -> None:
