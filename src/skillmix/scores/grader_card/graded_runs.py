@@ -46,7 +46,17 @@ class GradedRun:
 def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str | None = None) -> list[GraderCard]:
     """The cards of every grader of some runs, against people, code or another grader."""
     stored = [opened(run) for run in runs]  # a run that does not exist is an error before any other is read
+    for run in stored:
+        _refuse_outcomes(run)
     return cards_of([graded_run(run, rules=rules) for run in stored], truth=truth)
+
+
+def _refuse_outcomes(run: Run) -> None:
+    if run.has_outcomes:
+        raise UserError(
+            f"The graders of {run.name} name outcomes and give no points, so they have no cards.",
+            hint="skillmix scores shows the shares of the outcomes.",
+        )
 
 
 def graded_run(run: Run, *, rules: str | None = None) -> GradedRun:
