@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from skillmix.calls import is_human
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
@@ -17,7 +18,7 @@ from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.reading.text_facts import TextFactsReader
 from skillmix.runs.run import Run, RunGrader, opened
 from skillmix.scores.grader_card.card import GraderCard, GraderFacts, grader_card
-from skillmix.scores.grader_card.items import PEOPLE, TextUnderGraders, is_human, people_in, with_people
+from skillmix.scores.grader_card.items import PEOPLE, TextUnderGraders, people_in, with_people
 
 CODE: Final = "rules"
 """The name of code as the truth, whatever the grader that is `rules:` is called."""

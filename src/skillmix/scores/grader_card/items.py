@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from skillmix.calls import is_human
 from skillmix.grading.points import FULL_MARKS, Points, text_score
 
 PEOPLE: Final = "people"
 """The name of the majority of all people who rated a text."""
-_HUMAN: Final = "human:"
 Vote = tuple[float | None, ...]
 """The points of one round as the grader gave them, in the order of `Points`."""
 
@@ -77,15 +77,6 @@ class TextUnderGraders:
         """Whether code alone denies full marks, so that no error of a grader can change them."""
         decided = ({points[index] for points in self.points.values()} - {None} for index in self.by_code)
         return any(values == {False} for values in decided)
-
-
-def is_human(grader: str) -> bool:
-    """Whether a grader is a person.
-
-    >>> is_human("human:ada"), is_human("gpt")
-    (True, False)
-    """
-    return grader.startswith(_HUMAN)
 
 
 def people_in(items: Iterable[TextUnderGraders]) -> list[str]:
