@@ -54,13 +54,13 @@ def test_faults_of_lists_are_reported_with_all_other_faults_of_an_experiment(tmp
         "name": "x",
         "sed": 1,
         "exclude": [f"file:{tmp_path}/gone.yaml"],
-        "steps": [{"name": "eval", "stage": "evaluate", "students": ["s"], "k": [0], "exclude": [f"file:{tmp_path}"]}],
+        "steps": [{"name": "eval", "stage": "evaluate", "students": ["s"], "k": [-1], "exclude": [f"file:{tmp_path}"]}],
     }
 
     with pytest.raises(UserError) as error:
         experiment_of(document, source="test")
 
-    for fault in ("exclude: There is no file", "steps.eval.exclude:", "sed", "is below 1"):
+    for fault in ("exclude: There is no file", "steps.eval.exclude:", "sed", "is below 0"):
         assert fault in error.value.message
 
 

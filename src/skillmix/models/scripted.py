@@ -155,7 +155,7 @@ class ScriptedModel:
         return f"Outcome: {seen}\nReason: the reply has the code word for it."
 
     def _grade(self, task: Subject, request: Request, chance: "_Chance") -> str:
-        if len(task.criteria) == len(OUTCOMES):
+        if len(task.criteria) == len(OUTCOMES) and task.criteria != task.combination.skills:
             return self._grade_outcome(task.text, chance)
         names, answer = task.combination.skills, task.text
         met = [code(name) in answer.split() or f"{code(name)}." in answer for name in names]

@@ -13,6 +13,7 @@ _TURN: Final = re.compile(
     r"[ \t]*+(?P<name>[^\W\d_][\w .'’-]{0,39}?)[ \t]*+(?:\([^()\n]{0,60}\))?[ \t]*+:(?P<words>.*\w.*)"
 )
 _DIRECTION: Final = re.compile(r"[ \t]*+[(\[*_][^\n]*[)\]*_][ \t]*+")
+_HAS_WORD: Final = re.compile(r"\w")
 _MARKUP: Final = re.compile(r"\*\*|__")
 _WORDS_IN_LINE: Final = 12
 """A longer line is prose."""
@@ -33,7 +34,7 @@ def check_format(text: str, name: FormatName) -> FormatVerdict:
     >>> check_format("Warm bread and cold milk.", "list").fault
     'it is not a list: it has 0 items where 2 are the least'
     """
-    lines = [line for line in _MARKUP.sub("", text).splitlines() if re.search(r"\w", line)]
+    lines = [line for line in _MARKUP.sub("", text).splitlines() if _HAS_WORD.search(line)]
     found = _CHECKS[name](lines)
     form = OUTPUT_FORMATS[name]
     fault = found.fault

@@ -22,9 +22,9 @@ _FORMS: Final[dict[str, TextOutcome]] = {
     **dict.fromkeys(("evades", "evade", "evaded", "evading", "evasion"), "evades"),
 }
 _WORD: Final = re.compile(rf"\b(?:{'|'.join(sorted(_FORMS, key=len, reverse=True))})\b")
-_LABEL: Final = r"(?:the |my |final |overall )*+(?:outcome|verdict|classification)"
+_LABEL: Final = r"(?:(?:the|my|final|overall) ){0,3}+(?:outcome|verdict|classification)"
 _SAYS: Final = rf"{_LABEL}[\s*_`\"']*+(?P<sign>is\b|[:=→|–—-])(?P<value>[^\n.!?]*+)"
-_STATEMENT: Final = re.compile(rf"(?:^|(?<=[.!?] ))[\W_]*+{_SAYS}", re.IGNORECASE)
+_STATEMENT: Final = re.compile(rf"(?:^|(?<=[.!?] ))[\W_]{{0,20}}+{_SAYS}", re.IGNORECASE)
 _ANYWHERE: Final = re.compile(rf"\b{_SAYS}", re.IGNORECASE)
 _MARKUP: Final = " \t*_`#>•-–—:|\"'“”‘’.,!()[]{}"
 _QUOTE_LINE: Final = re.compile(r"[ \t]*+>")
@@ -32,7 +32,7 @@ _FIRST_CLAUSE: Final = re.compile(r"[;(–—]| - |\"\s*,|\||\b(?:because|since)
 _NEGATION: Final = re.compile(r"\b(?:not|no|neither|nor|never|isnt|doesnt|dont)\b")
 _LONGEST_REPLY: Final = 50_000
 _REASON: Final = re.compile(
-    r"(?:^|\n)[\W_]*+(?:reasons?|explanation|because)[\s*_]*+[:=–—-](?P<words>[^\n]*+)", re.IGNORECASE
+    r"(?:^|\n)(?:[^\w\n]|_){0,20}+(?:reasons?|explanation|because)[\s*_]*+[:=–—-](?P<words>[^\n]*+)", re.IGNORECASE
 )
 _LONGEST_WORDS: Final = 200
 

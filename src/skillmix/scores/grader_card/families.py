@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+_WORDS: Final = re.compile(r"[a-z]+")
 _NO_FAMILY: Final = ("meta", "model", "checkpoint", "step")
 """Words that begin the names of models and folders and name no family."""
 
@@ -21,5 +22,5 @@ def family_of(spec: str | None) -> str | None:
         return None
     name = (spec or "").removeprefix("rules:").partition(":")[2].partition("@")[0].partition("?")[0]
     last = name.rstrip("/").rpartition("/")[2].lower()
-    words = [word for word in re.findall(r"[a-z]+", last) if word not in _NO_FAMILY]
+    words = [word for word in _WORDS.findall(last) if word not in _NO_FAMILY]
     return words[0] if words else None
