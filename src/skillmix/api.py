@@ -146,7 +146,8 @@ class RunView:
         Each person reads n texts (50 if nothing is said), or as many as make the 95 % interval of agreement no wider
         than `width` at this `agreement`. Everybody reads the share `overlap` of them.
         """
-        settings = TaskSettings(tuple(raters), n, width, agreement, overlap, seed, student, k)
+        students, ks = (() if one is None else (one,) for one in (student, k))
+        settings = TaskSettings(tuple(raters), n, width, agreement, overlap, seed, students, ks)
         return make_task(self._run, settings)
 
     def to_pandas(self, what: Literal["scores", "outcomes", "texts", "votes"] = "scores") -> "pandas.DataFrame":

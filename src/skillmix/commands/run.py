@@ -103,10 +103,13 @@ def _run(options: argparse.Namespace) -> int:
         print_notes(scored.notes)
         _print_scores(scored, run=run_name(result.run), as_json=options.json)
     ungraded = result.ungraded(scored.scores)
-    if ungraded and result.is_complete:
+    if ungraded and result.has_all_texts:
         print(f"ungraded: {ungraded} texts, as too many of their grades cannot be read", file=sys.stderr)
-    if undecided and result.is_complete:
+    if undecided and result.has_all_texts:
         print(f"undecided: {undecided} texts, as grades cannot be read or have no majority", file=sys.stderr)
+    for step, lines in result.waiting.items():
+        for line in lines:
+            print(f"missing: {step}: {line}", file=sys.stderr)
     _close(options, result, scored)
     return 0 if result.is_complete and not ungraded and not undecided else 1
 

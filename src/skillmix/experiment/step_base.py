@@ -129,6 +129,8 @@ class Step(Section):
     stage: str
     """The kind of the step."""
 
+    reads_whole_run: ClassVar[bool] = False
+    """Whether the step comes after all that make texts or models, and shows the run; no score or report shows the step."""
     trains_model: ClassVar[bool] = False
     """Whether later steps may use the step's model as `step:NAME`."""
 

@@ -18,10 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from skillmix.experiment.people_steps import PEOPLE
 from skillmix.grading.points import FULL_MARKS, Points, text_score
 
-PEOPLE: Final = "people"
-"""The name of the majority of all people who rated a text."""
 _HUMAN: Final = "human:"
 Vote = tuple[float | None, ...]
 """The points of one round as the grader gave them, in the order of `Points`."""
