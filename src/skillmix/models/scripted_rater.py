@@ -26,9 +26,7 @@ class ScriptedRater:
     specificity: float = 1.0
     unsure: float = 0.0
 
-    def votes(
-        self, rater: str, combination: Combination, text: str, names: Sequence[str]
-    ) -> dict[str, int | None]:
+    def votes(self, rater: str, combination: Combination, text: str, names: Sequence[str]) -> dict[str, int | None]:
         """The votes of a rater of this name on the first criteria of a scripted text, in the order of the rubric."""
         met = shown_criteria(combination, text)[: len(names)]
         chance = Chance(f"rater {rater} {combination.id} {text}")

@@ -33,9 +33,7 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument(
         "--agreement", type=float, help="the agreement to expect for --width (default .5, the worst case)"
     )
-    parser.add_argument(
-        "--overlap", type=float, help="the share of a person's texts that everybody reads (default .3)"
-    )
+    parser.add_argument("--overlap", type=float, help="the share of a person's texts that everybody reads (default .3)")
     parser.add_argument("--student", help="only texts of this student")
     parser.add_argument("--k", type=positive, help="only texts with this number of skills")
     parser.add_argument("--seed", type=int, help="another seed chooses other texts (default 0)")

@@ -141,7 +141,12 @@ def short_table(cards: Iterable[GraderCard]) -> str:
     """One row for each grader and criterion: agreement, sensitivity and specificity."""
     header = ["grader", "criterion", "n", "agreement", "sensitivity", "specificity"]
     rows = [
-        [card.grader, row.criterion, whole(row.units), *map(_interval, (row.agreement, row.sensitivity, row.specificity))]
+        [
+            card.grader,
+            row.criterion,
+            whole(row.units),
+            *map(_interval, (row.agreement, row.sensitivity, row.specificity)),
+        ]
         for card in cards
         for row in card.by_kind
     ]

@@ -23,6 +23,7 @@ from skillmix.runs.run import Run, RunGrader, opened
 from skillmix.scores.grader_card.card import GraderCard, GraderFacts, grader_card
 from skillmix.scores.grader_card.items import PEOPLE, TextUnderGraders, is_human, people_in, with_people
 
+
 @dataclass(frozen=True, slots=True)
 class GraderOfRun:
     """A grader of one run, as its card needs it."""

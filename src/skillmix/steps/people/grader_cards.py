@@ -4,10 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from skillmix.calls import is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.people_steps import GradersStep
+from skillmix.experiment.people_steps import PEOPLE, GradersStep
 from skillmix.hashing import short_id
 from skillmix.render.layout import wrapped
 from skillmix.runs.calling import StepContext
@@ -70,9 +71,9 @@ class GradersKind(StepKind[GradersStep]):
         context.progress.go_on(step.name)
         try:
             cards = run_cards([context.run], truth=step.truth, rules=step.rules)
-        except UserError as error:  # nobody has graded or annotated a text yet
+        except UserError as error:  # the truth has not decided about a text yet
             cards = []
-            result.waiting[step.name] = [" ".join(part for part in (error.message, error.hint) if part)]
+            result.waiting[step.name] = [_unanswered(step.truth) or error.message]
         if cards:
             with context.clock.measuring("saving"):
                 _write(cards, step, context.run)
@@ -82,6 +83,13 @@ class GradersKind(StepKind[GradersStep]):
             result.waiting[step.name] = ["there are no graded texts"]
         context.progress.end(step.name)
         return True
+
+
+def _unanswered(truth: str | None) -> str | None:
+    """What a card against people waits for; None for any other card."""
+    if truth == PEOPLE:
+        return "nobody has answered a question about a text yet"
+    return f"{truth} has not answered a question about a text yet" if truth and is_human(truth) else None
 
 
 def _write(cards: list[GraderCard], step: GradersStep, run: Run) -> None:
