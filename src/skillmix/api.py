@@ -147,7 +147,8 @@ class RunView:
         Each person reads n texts (50 if nothing is said), or as many as make the 95 % interval of agreement no wider
         than `width` at this `agreement`. Everybody reads the share `overlap` of them.
         """
-        students, ks = (() if one is None else (one,) for one in (student, k))
+        students = () if student is None else (student,)
+        ks = () if k is None else (k,)
         settings = TaskSettings(tuple(raters), n, width, agreement, overlap, seed, students, ks)
         return make_task(self._run, settings)
 

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from skillmix.calls import human_grader
+from skillmix.calls import PEOPLE, human_grader
 from skillmix.errors import UserError
 from skillmix.experiment.step_base import FilledList, ModelRef, Name, Positive, Share, Step, student_name
 from skillmix.models.scripted_rater import scripted_rater
@@ -13,8 +13,6 @@ from skillmix.render.nearest import did_you_mean
 
 HUMAN_RATER: Final = "human"
 """A rater that is a person."""
-PEOPLE: Final = "people"
-"""The name of the majority of all people as the truth."""
 CODE: Final = "rules"
 """The name of code as the truth, whatever the grader that is `rules:` is called."""
 

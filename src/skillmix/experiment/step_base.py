@@ -130,7 +130,7 @@ class Step(Section):
     """The kind of the step."""
 
     reads_whole_run: ClassVar[bool] = False
-    """Whether the step comes after all that make texts or models, and shows the run; no score or report shows the step."""
+    """Whether the step comes after all that make texts or models; no score or report shows its files or its time."""
     trains_model: ClassVar[bool] = False
     """Whether later steps may use the step's model as `step:NAME`."""
 

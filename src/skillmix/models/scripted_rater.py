@@ -1,8 +1,8 @@
 """A simulated person for tests and demonstrations: it reads scripted texts, and errs at known rates.
 
-`scripted:rater?sensitivity=0.9&specificity=0.95` sees a criterion that a text meets with the probability .9, and denies one
-that it does not meet with the probability .95. `unsure` is the share of criteria about which it is unsure. The answers
-depend only on the rater's name, the text and the criterion.
+`scripted:rater?sensitivity=0.9&specificity=0.95` sees a criterion that a text meets with the probability .9, and denies
+one that it does not meet with the probability .95. `unsure` is the share of criteria about which it is unsure. The
+answers depend only on the rater's name, the text and the criterion.
 """
 
 from collections.abc import Sequence

@@ -105,6 +105,10 @@ class RunResult:
             by_reason.setdefault(problem.reason, []).append((key, problem))
         return [_failure_line(reason, calls) for reason, calls in by_reason.items()]
 
+    def waiting_lines(self) -> list[str]:
+        """What steps wait for, each line with the name of its step."""
+        return [f"{step}: {line}" for step, lines in self.waiting.items() for line in lines]
+
     def ungraded(self, scores: Iterable[CellScore]) -> int:
         """Texts in the graded cells without a score: their grades are missing or unreadable."""
         by_cell: dict[GradedCell, int] = {}

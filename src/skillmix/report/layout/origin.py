@@ -53,8 +53,9 @@ def _simulated_raters(report: Report) -> str:
     names = sorted({rater.removeprefix(HUMAN) for card in report.cards for rater in card.simulated})
     if not names:
         return ""
-    are = "is simulated: a script" if len(names) == 1 else "are simulated: scripts"
-    return f"The rater{'' if len(names) == 1 else 's'} {_listed(names)} {are} with rates of error set in advance, no people."
+    if len(names) == 1:
+        return f"The rater {names[0]} is simulated: a script with rates of error set in advance, no person."
+    return f"The raters {_listed(names)} are simulated: scripts with rates of error set in advance, no people."
 
 
 def _simulated_models(report: Report) -> str:

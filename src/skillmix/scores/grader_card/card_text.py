@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Final
 
+from skillmix.calls import PEOPLE
 from skillmix.render.layout import panels, wrapped
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import TOO_FEW, share, share_with_interval, signed, signed_with_interval, whole
 from skillmix.scores.grader_card.card import GraderCard, TruthAgreement
-from skillmix.scores.grader_card.items import PEOPLE
 from skillmix.scores.statistics.against_truth import Measure
 
 NOTE: Final = (

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from skillmix.calls import human_grader
+from skillmix.calls import PEOPLE, human_grader
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
@@ -21,7 +21,7 @@ from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.reading.text_facts import TextFactsReader
 from skillmix.runs.run import Run, RunGrader, opened
 from skillmix.scores.grader_card.card import GraderCard, GraderFacts, grader_card
-from skillmix.scores.grader_card.items import PEOPLE, TextUnderGraders, is_human, people_in, with_people
+from skillmix.scores.grader_card.items import TextUnderGraders, is_human, people_in, with_people
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from skillmix.experiment.people_steps import PEOPLE
+from skillmix.calls import PEOPLE
 from skillmix.grading.points import FULL_MARKS, Points, text_score
 
 _HUMAN: Final = "human:"

@@ -4,11 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from skillmix.calls import is_human
+from skillmix.calls import PEOPLE, is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.people_steps import PEOPLE, GradersStep
+from skillmix.experiment.people_steps import GradersStep
 from skillmix.hashing import short_id
 from skillmix.render.layout import wrapped
 from skillmix.runs.calling import StepContext
