@@ -72,6 +72,10 @@ def test_a_step_that_nobody_can_do_is_a_fault(keys: dict[str, Any], fault: str) 
     assert fault in faults_of({"name": "read", "stage": "annotate", **keys})
 
 
+def test_a_step_does_not_take_the_folder_of_the_report() -> None:
+    assert "a run keeps its report in a folder of this name" in faults_of({"name": "report", "stage": "graders"})
+
+
 def test_a_simulated_rater_reads_scripted_texts_only() -> None:
     read = {"name": "read", "stage": "annotate", "raters": {"ann": "scripted:rater"}}
 

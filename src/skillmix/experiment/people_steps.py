@@ -116,9 +116,14 @@ def people_faults(step: Step, steps: Sequence[Step], models: Mapping[str, str], 
 
     `models` are specs by student; `graders` are names, and `rules` if one of them is code alone.
     """
+    faults: list[str] = []
+    if isinstance(step, AnnotateStep | GradersStep) and step.name == "report":
+        faults.append("a run keeps its report in a folder of this name")
     if isinstance(step, AnnotateStep):
-        return list(_annotate_faults(step, steps, models))
-    return list(_truth_faults(step.truth, steps, graders)) if isinstance(step, GradersStep) and step.truth else []
+        faults += _annotate_faults(step, steps, models)
+    if isinstance(step, GradersStep) and step.truth is not None:
+        faults += _truth_faults(step.truth, steps, graders)
+    return faults
 
 
 def _annotate_faults(step: AnnotateStep, steps: Sequence[Step], models: Mapping[str, str]) -> Iterator[str]:

@@ -1,13 +1,8 @@
 """Annotate steps: who reads which texts. The step waits for nobody; it says what people have not answered yet."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from shlex import join
 from typing import Any
 
-from skillmix.annotation.spreadsheet import refresh_spreadsheet
-from skillmix.annotation.step_tasks import RaterProgress, answer_by_script, step_progress, step_task
-from skillmix.annotation.task import AnnotationTask, NothingToRead
 from skillmix.catalog.catalog import Catalog
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
@@ -18,7 +13,6 @@ from skillmix.runs.finished.reading_state import reading_state
 from skillmix.runs.finished.step_records import journal_state
 from skillmix.runs.graders.rater_journal import rater_file, require_same_rater
 from skillmix.runs.graders.run_grader import PERSON
-from skillmix.runs.progress.terminal import say
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.run import Run
 from skillmix.steps.dependencies import Dependencies, StepInputs, of_settings
@@ -60,40 +54,17 @@ class AnnotateKind(StepKind[AnnotateStep]):
 
     def run(self, step: AnnotateStep, context: StepContext, result: RunResult) -> bool:
         """Count the answers, store those of simulated raters, and write spreadsheets for people with texts left."""
+        from skillmix.steps.people.open_answers import missing_answers
+
         context.progress.go_on(step.name)
-        missing = _missing(step, context.run, result)
+        if result.stopped is None:
+            missing = missing_answers(step, context.run)
+        else:  # a sample of fewer texts would be another sample
+            missing = ["people read when all texts are written"]
         if missing:
             result.waiting[step.name] = missing
         context.progress.end(step.name)
         return True
-
-
-def _missing(step: AnnotateStep, run: Run, result: RunResult) -> list[str]:
-    """What the step waits for, in words."""
-    if result.stopped is not None:  # a sample of fewer texts would be another sample
-        return ["people read when all texts are written"]
-    try:
-        task = step_task(step, run)
-    except NothingToRead as error:
-        return [error.message]
-    if answer_by_script(step, task):
-        task = step_task(step, run)
-    progress = step_progress(step, task)
-    for one in progress:
-        say(f"{step.name}: {one.in_words}")
-    return [_what_to_do(step, task, one) for one in progress if one.left]
-
-
-def _what_to_do(step: AnnotateStep, task: AnnotationTask, one: RaterProgress) -> str:
-    """Write the spreadsheet of a person with texts left, and say how the person can answer."""
-    run = task.run
-    name = run.name if run.path == Path("runs") / run.name else str(run.path)
-    command = ["skillmix", "annotate", name, "--step", step.name, "--rater", one.rater]
-    file = run.step(step.name) / f"{one.rater}.csv"
-    left = f"{one.rater} has {plural(one.left, 'text')} left of {one.texts}"
-    if refresh_spreadsheet(task, one.rater, file):
-        return f"{left}: {join(command)} serves the page; or fill {file} and import it"
-    return f"{left}: {file} has votes that are not stored: {join([*command, '--import', str(file)])}"
 
 
 def _answers_state(step: AnnotateStep, run: Run) -> list[Any]:
