@@ -22,7 +22,7 @@ from skillmix.runs.run import open_run
 FILE = str(Path(__file__).parents[3] / "experiments/people.yaml")
 SMALL = [
     "--set",
-    "steps.eval.combinations=8",
+    "steps.eval.combinations=6",
     "--set",
     "steps.read.n=10",
     "--set",
@@ -66,14 +66,13 @@ def votes(*raters: str) -> dict[str, dict[tuple[str, str], object]]:
 
 
 def test_the_cards_hold_the_known_errors_of_the_graders(here: Path) -> None:
-    """Of 30 seeds, 118 of 120 intervals hold their rate; three seeds are enough to see an error."""
+    """At 30 seeds, 118 of 120 intervals hold their rate; two seeds are enough to see an error."""
     holds = known_rates_held("people")
-    for seed in ("1", "2"):
-        only_cards = ["--set", "steps.4={name: other, stage: grade, of: [eval], graders: [strict]}"]
-        assert main(["run", FILE, "--set", f"seed={seed}", "--set", f"name=seed-{seed}", *only_cards]) == 0
-        holds += known_rates_held(f"seed-{seed}")
+    no_report = ["--set", "steps.4={name: other, stage: grade, of: [eval], graders: [strict]}"]
+    assert main(["run", FILE, "--set", "seed=1", "--set", "name=other", *no_report]) == 0
+    holds += known_rates_held("other")
 
-    assert len(holds) == 12 and sum(holds) >= 11
+    assert len(holds) == 8 and sum(holds) >= 7
 
 
 def known_rates_held(run: str) -> list[bool]:
@@ -187,7 +186,7 @@ from skillmix.commands import main
 main(sys.argv[1:])
 """
 IN_ANSWERS = {"module": "skillmix.annotation.task", "owner": "AnswerStore", "method": "store", "calls": 15}
-IN_CALLS = {"module": "skillmix.models.scripted", "owner": "ScriptedModel", "method": "answer", "calls": 70}
+IN_CALLS = {"module": "skillmix.models.scripted", "owner": "ScriptedModel", "method": "answer", "calls": 50}
 
 
 def test_a_killed_run_ends_as_if_nothing_had_happened(in_folder: Path) -> None:
