@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -16,6 +16,9 @@ from skillmix.render.wording import plural
 
 if TYPE_CHECKING:
     from skillmix.annotation.task import AnnotationTask, AnswerStore
+
+    _Asked = tuple[tuple[str, ...], Callable[[], AnnotationTask]]
+    """The people whose pages or spreadsheet are asked for, and what makes their task; that reads the run."""
 
 
 def add_parsers(commands: Commands) -> None:
@@ -59,17 +62,18 @@ def annotate(options: argparse.Namespace) -> int:
     """
     if options.export is not None and options.filled is not None:
         raise UserError("--export and --import cannot go together.", hint="Give one of them.")
-    task, raters = _task_of_options(options) if options.step is None else _task_of_step(options)
+    raters, make = _asked_by_options(options) if options.step is None else _asked_by_step(options)
     if (options.export or options.filled) and len(raters) > 1:
         raise UserError("A spreadsheet is for one person.", hint="Name one --rater; run the command again for others.")
+    task = make()
     if options.filled is not None:
         return _import(task, raters[0], options)
     _print_task(task, raters)
     return _export(task, raters[0], options) if options.export is not None else _serve(task, raters, options)
 
 
-def _task_of_options(options: argparse.Namespace) -> "tuple[AnnotationTask, tuple[str, ...]]":
-    """The task that the options describe, and its people."""
+def _asked_by_options(options: argparse.Namespace) -> "_Asked":
+    """The people and the task that the options describe."""
     from skillmix.annotation.task import TaskSettings, make_task
     from skillmix.runs.run import open_run
 
@@ -85,11 +89,11 @@ def _task_of_options(options: argparse.Namespace) -> "tuple[AnnotationTask, tupl
         students=() if options.student is None else (options.student,),
         ks=() if options.k is None else (options.k,),
     )
-    return make_task(open_run(options.run), settings), settings.raters
+    return settings.raters, lambda: make_task(open_run(options.run), settings)
 
 
-def _task_of_step(options: argparse.Namespace) -> "tuple[AnnotationTask, tuple[str, ...]]":
-    """The task of a step of the experiment, and those of its people that `--rater` names, or all."""
+def _asked_by_step(options: argparse.Namespace) -> "_Asked":
+    """The people of a step of the experiment that `--rater` names, or all, and the task of the step."""
     from skillmix.annotation.step_tasks import annotate_step_of, step_task
     from skillmix.runs.run import open_run
 
@@ -112,7 +116,7 @@ def _task_of_step(options: argparse.Namespace) -> "tuple[AnnotationTask, tuple[s
             )
     if not people:
         raise UserError(f"All raters of the step {step.name} are simulated.", hint="Nobody has to answer.")
-    return step_task(step, run), tuple(dict.fromkeys(people))
+    return tuple(dict.fromkeys(people)), lambda: step_task(step, run)
 
 
 def _print_task(task: "AnnotationTask", raters: Sequence[str]) -> None:
