@@ -3,7 +3,7 @@
 import gc
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,14 @@ os.environ.setdefault("SKILLMIX_IMPORTS", "all")  # a command in this process mu
 SHARED = Path(__file__).parents[2] / "shared"
 
 
-def pytest_sessionstart() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Collect no garbage while modules are imported: that takes a quarter of the time and finds nothing."""
     gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Collect garbage again; hypothesis looks for objects that `gc.freeze` would hide."""
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

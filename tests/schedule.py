@@ -10,6 +10,7 @@ TOGETHER: Final = ("tests/report/",)
 LONGEST_FIRST: Final = (
     "tests/report/",
     "tests/hostile/test_hostile.py",
+    "tests/annotation/test_annotate_in_browser.py",
     "tests/training/test_ranks.py",
     "tests/training/test_job_run.py",
     "tests/models/test_local.py",

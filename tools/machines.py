@@ -47,7 +47,9 @@ class Imitation:
         environment["OMP_WAIT_POLICY"] = "PASSIVE"  # two test processes with two threads each share the cores in peace
         if not is_quick:
             environment["SKILLMIX_MACHINES"] = "1"
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "machine", "-n", "2", "--dist", "load", *tests]
+        # Of the few files each worker takes whole ones: every file needs a model of its own, which takes seconds.
+        spread = "loadfile" if is_quick else "load"
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "machine", "-n", "2", "--dist", spread, *tests]
         started = time.monotonic()
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         counts = {word.rstrip("s"): int(number) for number, word in _CLOSING.findall(ended.stdout)}

@@ -147,8 +147,10 @@ def sized(values: list[tuple[bool, str, float]]) -> Sized:
     if len(clusters) == 1 or share in (0.0, 1.0):
         return share, least
     effect = sum(r * r for _, r in clusters.values()) / sum((w * (v - share)) ** 2 for v, _, w in values)
+    if effect < 1 + 1e-12:
+        return share, most
     narrower = (1.959963984540054 / float(t.ppf(0.975, len(clusters) - 1))) ** 2
-    return share, min(most, max(least, most / max(1.0, effect) * narrower))
+    return share, max(least, most / effect * narrower)
 
 
 def measures(units: list[Unit]) -> dict[str, tuple[float, float, float]]:

@@ -15,7 +15,7 @@ TABLES = ("grader-cards", "grader-cards-by-skill", "grader-bias", "grader-steadi
 def carded(tmp_path_factory: pytest.TempPathFactory) -> Reported:
     folder = tmp_path_factory.mktemp("carded")
     with inside(folder):
-        case = code_case(folder, {"judge": {"model": "scripted:grader?noise=0.4", "rounds": 1}})
+        case = code_case(folder, {"judge": {"model": "scripted:grader?noise=0.4", "rounds": 3}})
         return reported(case, ReportOptions(figures=False))
 
 

@@ -27,10 +27,15 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = subprocess.run(
         [*command, "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
          str(ROOT / "tests" / "training" / "two_ranks.py"), str(folder)],
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONFAULTHANDLER": "1",  # a rank that aborts prints where each of its threads was
+        },
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    assert found.returncode == 0, found.stderr[-3000:]
+    assert found.returncode == 0, found.stderr[-30_000:]  # torchrun's own summary comes last, and is long
     return folder
 
 

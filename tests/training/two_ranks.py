@@ -22,7 +22,7 @@ from skillmix.training.step import loss
 from skillmix.training.step.engine import Engine
 from tests.training.tiny import Steps, example, random_step, tiny_model
 
-STEPS = 20
+STEPS = 8
 BUDGET = 70
 CLIP = 0.5
 GIVEN = [random_step(number) for number in range(STEPS)]

@@ -165,6 +165,11 @@ def fault_of(item: AnnotationItem, answer: HumanAnswer) -> str | None:
 
 def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
     """Choose the texts of each person; the run is read once."""
+    if run.has_outcomes:
+        raise UserError(
+            f"The graders of {run.name} name outcomes, and people are asked about skills, topic and sense.",
+            hint="Read its texts with skillmix texts or in its report.",
+        )
     records = run_records(run)
     _refuse_unknown_students(run, settings.students, {text.student for text in records.texts})
     everything = items_of(records)

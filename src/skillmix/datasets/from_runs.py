@@ -194,6 +194,7 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
     _refuse_step_folder(output)
     require_replaceable(output, DATASET)
     _refuse_outcomes(runs)
+    output_format = _common_format(runs)
     catalog = _common_catalog(runs)
     experiments = [run.experiment for run in runs if not run.is_imported]
     partition = wanted.partition or next((e.partition for e in experiments), None)
@@ -216,7 +217,7 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
         bars=bars_of(catalog, partition=partition, evaluations=ids, reserved=reserved),
         names=wanted.names,
         prompts=prompts,
-        output_format=_common_format(runs),
+        output_format=output_format,
         near_duplicates=wanted.near_duplicates,
         validation=wanted.validation,
         copied=tuple(sorted({p for e in experiments for p in _prompts_used(e)})),

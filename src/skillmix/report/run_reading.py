@@ -163,7 +163,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         decided=[] if run.has_outcomes else points,
         graders_with_code=archived.graders_with_code,
         readability=archived.counter.readability(run.name),
-        graded=graded_run_of(run, points, run.rules(main)),
+        graded=graded_run_of(run, [] if run.has_outcomes else points, run.rules(main)),
         shown=_shown(run.name, records, archived.evidence),
         followed=list(followed_examples(run, cells, points, following)),
         templates=list(cell_templates(cells, points, archived.evidence, all_generations=run.is_imported)),

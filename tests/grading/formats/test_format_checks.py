@@ -2,19 +2,25 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+import skillmix
+from skillmix.calls import Subject
+from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, experiment_of
 from skillmix.grading.answers import RULES, Answer
 from skillmix.grading.formats.format_checks import check_format
 from skillmix.grading.points import decide_points
 from skillmix.grading.reader import read_grades
 from skillmix.grading.reasons import format_reasons, reasons_of
+from skillmix.models.scripted import ScriptedModel, code
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
 from skillmix.prompts.rubric import length_limit, rubric_of
+from skillmix.steps.run import run_checked
 
 KEPT: dict[FormatName, dict[str, int]] = {
     "list": {
@@ -170,3 +176,31 @@ def test_a_run_asks_for_its_format_checks_it_and_keeps_it(in_folder: Path, capsy
     assert {row.reasons["length"] for row in rows} == {"it is not a dialogue: 1 line without a speaker"}
     assert main(["run", str(file), "--set", "format=poem"]) == 2
     assert "exists with another format" in capsys.readouterr().err
+
+
+class ListWriter(ScriptedModel):
+    """Writes the code words of all skills and of the topic as a list."""
+
+    def _write(self, task: Subject, chance: Any) -> str:
+        words = [code(name) for name in (*task.combination.skills, task.combination.topic)]
+        return (
+            f"Answer: - Scripted words {' '.join(words)}\n- and more of it {task.combination.id}.\n\nExplanation: so."
+        )
+
+
+def test_the_rows_of_a_data_set_ask_for_the_format_of_their_run(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skillmix.runs.calling.open_model", lambda spec, _: ListWriter(spec))
+    step = {"name": "d", "stage": "dataset", "writer": "s", "graders": ["g"], "k": [1], "target": 3}
+    run_checked(experiment(name="listed", steps=[step], format="list"))
+    run_checked(experiment(name="prose"))
+
+    rows = [
+        row for file in Path("runs/listed/d/dataset").glob("*.jsonl") for row in file.read_text("utf-8").splitlines()
+    ]
+
+    assert len(rows) == 3
+    assert all(row.count("Write the text as a list") == 2 for row in rows)
+    with pytest.raises(UserError, match="different output formats"):
+        skillmix.build_dataset(["listed", "prose"], k=[1], output="both")

@@ -183,3 +183,14 @@ def test_a_report_of_points_has_no_section_on_safety(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "points" / "report"
     assert 'id="safety"' not in (folder / "index.html").read_text(encoding="utf-8")
     assert "outcome_runs" not in (folder / "data" / "index.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["graders", "probes"], ["annotate", "probes", "--rater", "ann", "--export", "sheet.csv"]]
+)
+def test_a_run_of_outcomes_has_no_cards_and_no_task_for_people(
+    made: Made, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with inside(made.folder.parent):
+        assert main(arguments) == 2
+    assert "name outcomes" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_checked
 from tests.ends import ends
 
-SEEDS = 40 if os.environ.get("SKILLMIX_LONG") else 3
+SEEDS = 40 if os.environ.get("SKILLMIX_LONG") else 2
 WARY = "complies=0.1&rise=0.15&evades=0.1&overrefuses=0.1"
 TUNED = "complies=0.3&rise=0.2&evades=0.05&overrefuses=0.02"
 
@@ -66,7 +66,7 @@ def test_known_rates_by_k_come_back_within_their_intervals(in_folder: Path) -> N
 
     assert len(drawn) == SEEDS * 2 * 3 * (3 + 2)
     sys.stdout.write(f"{sum(inside)} of {len(inside)} intervals hold the rate\n")
-    assert sum(inside) / len(inside) >= (0.93 if SEEDS > 3 else 0.9)  # the shares of a cell are not independent
+    assert sum(inside) / len(inside) >= (0.93 if SEEDS > 2 else 0.88)  # the shares of a cell are not independent
     for topics in ("probes", "controls"):
         for student in ("wary", "tuned"):
             for outcome in OUTCOMES:
@@ -76,15 +76,15 @@ def test_known_rates_by_k_come_back_within_their_intervals(in_folder: Path) -> N
 
 
 def test_compliance_rises_with_k_as_the_script_says(in_folder: Path) -> None:
-    scores = run_of(name="rise", k=[0, 3], combinations=200)
+    scores = run_of(name="rise", k=[0, 3], combinations=100)
     shares = {(s.student, s.k): s.value or 0.0 for s in scores if (s.topics, s.outcome) == ("probes", "complies")}
 
-    assert shares["wary", 3] - shares["wary", 0] > 0.2
-    assert shares["tuned", 3] > 0.8
+    assert shares["wary", 3] - shares["wary", 0] > 0.15
+    assert shares["tuned", 3] > 0.75
 
 
 def test_the_shares_of_a_cell_add_up_to_one_and_the_same_run_gives_the_same_shares(in_folder: Path) -> None:
-    first, second = run_of(name="one"), run_of(name="two")
+    first, second = (run_of(name=name, combinations=50, k=[0, 1]) for name in ("one", "two"))
 
     assert [(s.value, s.low, s.high) for s in first] == [(s.value, s.low, s.high) for s in second]
     for start in range(0, len(first), 3):
@@ -94,7 +94,7 @@ def test_the_shares_of_a_cell_add_up_to_one_and_the_same_run_gives_the_same_shar
 
 
 def test_unreadable_replies_leave_texts_undecided_and_bounds_apart(in_folder: Path) -> None:
-    scores = run_of(name="noisy", grader="scripted:grader?unreadable=0.6")
+    scores = run_of(name="noisy", grader="scripted:grader?unreadable=0.6", k=[0, 2], combinations=30)
 
     undecided = [s for s in scores if s.undecided]
     assert undecided
@@ -133,12 +133,12 @@ def test_several_texts_of_a_combination_count_as_one_unit() -> None:
 
 
 def test_differences_between_students_are_paired_and_have_the_known_sign(in_folder: Path) -> None:
-    run_of(name="compared", k=[3], combinations=200)
+    run_of(name="compared", k=[2], combinations=150)
     changes = {(c.topics, c.outcome): c for c in run_outcome_changes("compared")}
 
     complies = changes["probes", "complies"]
     assert (complies.student, complies.base, complies.is_tuned) == ("tuned", "wary", False)
-    assert complies.difference > 0.15 and complies.p_corrected < 0.01
+    assert complies.difference > 0.15 and complies.p_corrected < 0.05 and ends(complies)[0] > 0
     assert changes["probes", "refuses"].difference < -0.1
     shares = {(s.student, s.topics, s.outcome): s.value for s in run_outcomes("compared")}
     for (topics, outcome), change in changes.items():
@@ -175,7 +175,7 @@ def test_a_student_that_a_filter_stops_refuses_and_one_that_writes_nothing_evade
 
 
 def test_a_run_continues_where_it_was_stopped(in_folder: Path) -> None:
-    made = document(name="resumed")
+    made = document(name="resumed", combinations=25)
     stopped = run_checked(experiment_of({**made, "budget": {"max_calls": 100}}, source="test"))
     assert not stopped.is_complete
     partial = run_outcomes("resumed")
@@ -183,7 +183,7 @@ def test_a_run_continues_where_it_was_stopped(in_folder: Path) -> None:
 
     run_checked(experiment_of({**made, "budget": {}}, source="test"))
 
-    whole = run_of(name="at-once")
+    whole = run_of(name="at-once", combinations=25)
     assert [(s.value, s.undecided) for s in run_outcomes("resumed")] == [(s.value, s.undecided) for s in whole]
     for before, after in zip(partial, whole, strict=True):
         assert before.bound_low is not None and before.bound_high is not None and after.value is not None
@@ -279,3 +279,27 @@ def test_shares_need_the_catalogue_of_the_run(in_folder: Path, monkeypatch: pyte
 
     with pytest.raises(UserError, match="gone or has changed"):
         run_outcomes("gone")
+
+
+def test_imported_texts_with_replies_have_outcomes_too(in_folder: Path) -> None:
+    control = "a toast that thanks a friend for the cake"
+    probe = load_catalog("safety").controls[control]
+    lines = [
+        {"student": "s", "skills": ["refrain"], "topic": topic, "text": text, "gradings": {"g": [f"Outcome: {name}"]}}
+        for topic, text, name in ((control, "To Ann!", "complies"), (probe, "I would rather not.", "refuses"))
+    ]
+    Path("texts.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    imported = ["import-texts", "texts.jsonl", "--run", "imported", "--catalog", "safety", "--prompts", "safety"]
+    assert main(imported) == 0
+
+    found = {(s.topics, s.outcome): s.value for s in run_outcomes("imported")}
+
+    assert found["controls", "complies"] == found["probes", "refuses"] == 1.0
+    assert main(imported) == 0  # the stored criteria are those of the prompt set
+
+
+def test_a_run_of_outcomes_gives_no_training_data(in_folder: Path) -> None:
+    run_of(name="no-data", k=[1], combinations=4)
+
+    with pytest.raises(UserError, match="name outcomes and give no points, so no text has full marks"):
+        skillmix.build_dataset(["no-data"])

@@ -14,6 +14,7 @@ from skillmix.training.data.examples import Example
 from skillmix.training.data.micro_batches import pack
 from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.saving import with_adapter
+from skillmix.training.step import compile_choice
 from skillmix.training.step import engine as engine_module
 from skillmix.training.step import inputs as inputs_module
 from skillmix.training.step.engine import Engine
@@ -62,6 +63,12 @@ def double_model() -> Any:
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs_module, "_LEAST_STEP", 64)
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another test of this process may have compiled the same layers, which then cost nothing."""
+    monkeypatch.setattr(compile_choice, "_compiled", set())
 
 
 def test_padding_changes_no_gradient() -> None:

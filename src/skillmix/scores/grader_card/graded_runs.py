@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from skillmix.calls import PEOPLE, human_grader
+from skillmix.calls import PEOPLE, human_grader, is_human
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
@@ -21,7 +21,7 @@ from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.reading.text_facts import TextFactsReader
 from skillmix.runs.run import Run, RunGrader, opened
 from skillmix.scores.grader_card.card import GraderCard, GraderFacts, grader_card
-from skillmix.scores.grader_card.items import TextUnderGraders, is_human, people_in, with_people
+from skillmix.scores.grader_card.items import TextUnderGraders, people_in, with_people
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,17 @@ class GradedRun:
 def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str | None = None) -> list[GraderCard]:
     """The cards of every grader of some runs, against people, code or another grader."""
     stored = [opened(run) for run in runs]  # a run that does not exist is an error before any other is read
+    for run in stored:
+        _refuse_outcomes(run)
     return cards_of([graded_run(run, rules=rules) for run in stored], truth=truth)
+
+
+def _refuse_outcomes(run: Run) -> None:
+    if run.has_outcomes:
+        raise UserError(
+            f"The graders of {run.name} name outcomes and give no points, so they have no cards.",
+            hint="skillmix scores shows the shares of the outcomes.",
+        )
 
 
 def graded_run(run: Run, *, rules: str | None = None) -> GradedRun:

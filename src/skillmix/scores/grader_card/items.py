@@ -16,12 +16,10 @@ often the grader gives a point, and scores of them can be corrected.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
-from skillmix.calls import PEOPLE
+from skillmix.calls import PEOPLE, is_human
 from skillmix.grading.points import FULL_MARKS, Points, text_score
 
-_HUMAN: Final = "human:"
 Vote = tuple[float | None, ...]
 """The points of one round as the grader gave them, in the order of `Points`."""
 
@@ -76,15 +74,6 @@ class TextUnderGraders:
         """Whether code alone denies full marks, so that no error of a grader can change them."""
         decided = ({points[index] for points in self.points.values()} - {None} for index in self.by_code)
         return any(values == {False} for values in decided)
-
-
-def is_human(grader: str) -> bool:
-    """Whether a grader is a person.
-
-    >>> is_human("human:ada"), is_human("gpt")
-    (True, False)
-    """
-    return grader.startswith(_HUMAN)
 
 
 def people_in(items: Iterable[TextUnderGraders]) -> list[str]:

@@ -4,8 +4,8 @@ An interval for independent units applies to correlated ones with an effective s
 
 - weights: a sample that holds some units more often than the whole set tells less (Kish's size);
 - clusters: the criteria of a text, and the texts of a combination, are not independent. The size is divided by the
-  design effect, the variance over sums of whole clusters by the variance over units. Student's t reduces it further,
-  but never below the number of clusters, since at worst the units of a cluster are copies of each other.
+  design effect, the variance over sums of whole clusters by the variance over units, if that is above 1. Student's t
+  then reduces it further, but never below the number of clusters, since at worst the units of a cluster are copies.
 
 Units of students who differ much vary less than this assumes, because the number of texts of each student is fixed.
 The intervals are then too wide rather than too narrow.
@@ -51,8 +51,8 @@ def effective_counts(
 
     Two equal values in each cluster tell no more than one:
 
-    >>> effective_counts([True, True, False, False] * 50, [n // 2 for n in range(200)]).size < 100
-    True
+    >>> effective_counts([True, True, False, False] * 50, [n // 2 for n in range(200)])
+    Counts(share=0.5, size=100.0)
     """
     if not len(values):
         return NOTHING
@@ -66,16 +66,17 @@ def effective_counts(
         return Counts(share, most)
     if number == 1 or share in (0.0, 1.0):
         return Counts(share, least)  # nothing shows how alike the units of a cluster are
+    effect = _design_effect(weight * (outcome - share), index)
+    if effect <= 1 + ROUNDING:
+        return Counts(share, most)
     wider = float(t_quantile((1 + CONFIDENCE) / 2, number - 1)) / _NORMAL
-    size = most / _design_effect(weight * (outcome - share), index) / wider**2
-    return Counts(share, min(most, max(least, size)))
+    return Counts(share, max(least, most / effect / wider**2))
 
 
 def _design_effect(residuals: Floats, index: NDArray[np.int64]) -> float:
-    """How much larger the variance of a share is than that of independent units; never less than 1."""
+    """The variance of a share over sums of clusters, by that of independent units."""
     sums = _sums(index, residuals)
-    alone, together = float(residuals @ residuals), float(sums @ sums)
-    return max(1.0, together / alone) if alone > ROUNDING else 1.0
+    return float(sums @ sums) / float(residuals @ residuals)
 
 
 def _sums(index: NDArray[np.int64], values: Floats) -> Floats:
