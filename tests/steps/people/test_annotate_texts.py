@@ -1,6 +1,7 @@
 """Annotate steps: what they refuse, what they leave alone, and what they wait for."""
 
 import csv
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,20 @@ from tests.steps.people.test_people_file import BO_IS_A_PERSON, FILE, SMALL, vot
 PEOPLE = ["--set", "steps.read.raters=[bo, cy]"]
 
 
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run whose people have not answered yet."""
+    folder = tmp_path_factory.mktemp("waiting")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["run", FILE, *SMALL, *PEOPLE]) == 1
+    return folder
+
+
 @pytest.fixture
-def sheet(in_folder: Path) -> Path:
-    """The spreadsheet of a person who has not answered yet."""
-    assert main(["run", FILE, *SMALL, *PEOPLE]) == 1
+def sheet(waiting: Path, in_folder: Path) -> Path:
+    """The spreadsheet of a person in a copy of that run."""
+    shutil.copytree(waiting / "runs", in_folder / "runs")
     return Path("runs/people/read/bo.csv")
 
 
@@ -113,3 +124,12 @@ def test_the_command_takes_people_and_texts_from_the_step(
     assert 'Did you mean "read"?' in capsys.readouterr().err
     assert main(["annotate", "people"]) == 2
     assert "--rater, or a step with --step" in capsys.readouterr().err
+
+
+def test_outcomes_have_no_points_that_people_could_check(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    safety = FILE.replace("people.yaml", "safety.yaml")
+
+    assert main(["run", safety, "--set", "steps.2={name: read, stage: annotate, raters: [ann]}"]) == 2
+
+    assert "steps.read: people and cards need graders that give points, not outcomes" in capsys.readouterr().err
+    assert not Path("runs").exists()
