@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from skillmix.annotation.step_tasks import annotate_step_of, step_task
 from skillmix.annotation.task import AnnotationTask, TaskSettings, make_task
 from skillmix.calibration.card_page import write_card
 from skillmix.calibration.outcome import Calibration, calibrated
@@ -146,8 +147,14 @@ class RunView:
         Each person reads n texts (50 if nothing is said), or as many as make the 95 % interval of agreement no wider
         than `width` at this `agreement`. Everybody reads the share `overlap` of them.
         """
-        settings = TaskSettings(tuple(raters), n, width, agreement, overlap, seed, student, k)
+        students = () if student is None else (student,)
+        ks = () if k is None else (k,)
+        settings = TaskSettings(tuple(raters), n, width, agreement, overlap, seed, students, ks)
         return make_task(self._run, settings)
+
+    def step_annotation(self, step: str) -> AnnotationTask:
+        """The task of an annotate step of the run's experiment."""
+        return step_task(annotate_step_of(self._run, step), self._run)
 
     def to_pandas(self, what: Literal["scores", "outcomes", "texts", "votes"] = "scores") -> "pandas.DataFrame":
         """A data frame with one row for each score, outcome, graded text or vote."""

@@ -310,6 +310,8 @@ def checked_name(name: str, what: str) -> str:
 
 
 HUMAN: Final = "human:"
+PEOPLE: Final = "people"
+"""The name of the majority of all people who rated a text, as a grader."""
 """How the names of graders that are people begin; no experiment file and no import can name such a grader."""
 _LONGEST_RATER: Final = 60
 

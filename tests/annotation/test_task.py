@@ -182,7 +182,7 @@ def test_texts_that_earn_nothing_are_not_shown_and_equal_texts_are_one_item(in_f
     # The answer is about the text: it counts also for a task with the other student only.
     (one,) = [item for item in items if item.words == "One text."]
     for student in ("a", "b"):
-        task = make_task(run, TaskSettings(("ann",), student=student))
+        task = make_task(run, TaskSettings(("ann",), students=(student,)))
         (item,) = [item for item in task.texts("ann") if item.words == "One text."]
         assert item.id == one.id and item.text.student == student
         with task.answering("ann") as store:
@@ -263,7 +263,7 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any]) -> None:
 
 def test_an_unknown_student_gets_a_hint(people: Run) -> None:
     with pytest.raises(UserError, match="no student 'littlebrd'") as error:
-        make_task(people, TaskSettings(("ann",), student="littlebrd"))
+        make_task(people, TaskSettings(("ann",), students=("littlebrd",)))
     assert error.value.hint is not None and 'Did you mean "littlebird"?' in error.value.hint
 
 

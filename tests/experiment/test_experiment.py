@@ -200,8 +200,8 @@ def test_faults_of_every_kind_come_at_once_in_our_words() -> None:
         "budget.max_calls: 'many' is not a whole number",
         "steps.eval.settings.1: 'heldout' is not one of train, held-out, all. Did you mean \"held-out\"?",
         'steps.eval.combination: there is no such key. Did you mean "combinations"?',
-        "steps.tune.stage: 'trian' is not one of evaluate, generate, grade, dataset, train, report. Did you mean "
-        '"train"?',
+        "steps.tune.stage: 'trian' is not one of evaluate, generate, grade, dataset, train, annotate, graders, "
+        'report. Did you mean "train"?',
         "steps.4.name: this key is missing",
         "steps.4.published: 'maybe' is not true or false",
         'sed: there is no such key. Did you mean "seed"?',

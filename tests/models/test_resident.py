@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,18 @@ def test_the_next_model_of_an_architecture_writes_its_own_texts(
     assert expected[0] != expected[1]
     with keeper.keeping():
         assert [answers(spec) for spec in specs] == expected
+
+
+def test_models_that_are_loaded_at_the_same_time_leave_weights_tied(folders: dict[str, Path]) -> None:
+    from transformers import LlamaForCausalLM
+
+    from skillmix.models.local.loading import load
+
+    with ThreadPoolExecutor(4) as pool:
+        names = ["a", "b"] * 8
+        loaded = list(pool.map(lambda name: load(folders[name], device="cpu").model, names))
+    made = LlamaForCausalLM(loaded[0].config)
+    assert all(model.lm_head.weight is model.model.embed_tokens.weight for model in (*loaded, made))
 
 
 def test_weights_are_replaced_in_place_unless_something_else_may_hold_copies_of_them(folders: dict[str, Path]) -> None:

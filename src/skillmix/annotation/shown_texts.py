@@ -4,7 +4,7 @@ An item is one text about one combination. Its id is a hash of the two, so it sa
 that several students or generations wrote word for word is one item.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -69,13 +69,13 @@ def item_id(text: StudentText) -> str:
     return short_id("item", text.combination.id, text.id)
 
 
-def items_of(records: RunRecords, *, student: str | None = None, k: int | None = None) -> list[AnnotationItem]:
+def items_of(records: RunRecords, *, students: Collection[str] = (), ks: Collection[int] = ()) -> list[AnnotationItem]:
     """The items of a run by id, without texts that earn nothing, which no grader sees either."""
     rules = records.run.rules()
     outcomes = _outcomes(records)
     items: dict[str, AnnotationItem] = {}
     for text in sorted(records.texts, key=_tie):
-        is_wanted = student in (None, text.student) and k in (None, text.combination.k)
+        is_wanted = (not students or text.student in students) and (not ks or text.combination.k in ks)
         if is_wanted and not earns_nothing(text.answer, rules):
             own = item_id(text)
             items.setdefault(own, AnnotationItem(own, text, outcomes.get(text.conversation, "undecided")))

@@ -33,18 +33,49 @@ _Row = dict[str, str]
 
 def write_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> int:
     """Write a person's task; return the number of texts. Answers so far are filled in."""
+    content = _content(task, rater)
+    _refuse_other_file(file)
+    file.write_bytes(content)
+    return len(task.texts(rater))
+
+
+def refresh_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> bool:
+    """Write a person's task over an earlier one; False if that holds votes that are not stored, and stays."""
+    content = _content(task, rater)
+    if file.exists():
+        if file.read_bytes() == content:
+            return True
+        if _has_new_votes(task, rater, file):
+            return False
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f"{file.name}.partial")
+    partial.write_bytes(content)
+    partial.replace(file)
+    return True
+
+
+def _has_new_votes(task: AnnotationTask, rater: str, file: Path) -> bool:
+    """Whether a spreadsheet may hold a vote that the journal does not have."""
+    try:
+        if not any(row["vote"].strip() for _, row in _rows(file)):
+            return False
+        read = read_spreadsheet(task, file).answers
+    except UserError:
+        return True
+    stored = {own: task.answer(rater, task.items[own]) for own in read}
+    return not all(one is not None and one.says_the_same(read[own]) for own, one in stored.items())
+
+
+def _content(task: AnnotationTask, rater: str) -> bytes:
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\r\n")
     writer.writerow(COLUMNS)
-    items = task.texts(rater)
-    for item in items:
+    for item in task.texts(rater):
         answer = task.answer(rater, item)
         for question in task.questions(item):
             writer.writerow([guarded(cell) for cell in _row(item, question, answer)])
-    _refuse_other_file(file)
     # With its mark, spreadsheet programs read the file as UTF-8.
-    file.write_bytes(content.getvalue().encode("utf-8-sig"))
-    return len(items)
+    return content.getvalue().encode("utf-8-sig")
 
 
 def _row(item: AnnotationItem, question: AskedQuestion, answer: HumanAnswer | None) -> list[str]:

@@ -13,11 +13,16 @@ from skillmix.errors import UserError
 from skillmix.render.nearest import name_hint
 from skillmix.runs.graders.human_votes import LONGEST_COMMENT, HumanAnswer, is_duration, is_vote
 from skillmix.runs.graders.rater_journal import Answers, RaterJournal, latest_answer, stored_answers
+from skillmix.runs.graders.run_grader import PERSON
 from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import Run
 
 TEXTS = 50
 """Texts for each person, unless somebody asks for another number."""
+
+
+class NothingToRead(UserError):
+    """The run has no text, or none of a student, that people could read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,10 @@ class TaskSettings:
     overlap: float = 0.3
     """The share of a person's texts that everybody reads."""
     seed: int = 0
-    student: str | None = None
-    k: int | None = None
+    students: tuple[str, ...] = ()
+    """Students whose texts are read; none means all."""
+    ks: tuple[int, ...] = ()
+    """Numbers of skills of the texts; none means all."""
 
     def __post_init__(self) -> None:
         for rater in self.raters:
@@ -94,10 +101,14 @@ class AnnotationTask:
         """The questions about a text."""
         return self._questions.of(item)
 
+    def open_texts(self, rater: str) -> list[AnnotationItem]:
+        """The texts of a person that had no answer when the task was made."""
+        return [item for item in self.texts(rater) if self.answer(rater, item) is None]
+
     @contextmanager
-    def answering(self, rater: str) -> Iterator["AnswerStore"]:
-        """Store answers of a person; only one process can for the same person."""
-        with RaterJournal(self.run.journal, rater) as journal:
+    def answering(self, rater: str, *, model: str = PERSON) -> Iterator["AnswerStore"]:
+        """Store answers of a person, or of a simulated one by its spec; only one process can for the same name."""
+        with RaterJournal(self.run.journal, rater, model=model) as journal:
             try:
                 yield AnswerStore(self, journal)
             finally:
@@ -160,12 +171,12 @@ def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
             hint="Read its texts with skillmix texts or in its report.",
         )
     records = run_records(run)
-    _refuse_unknown_student(run, settings.student, {text.student for text in records.texts})
+    _refuse_unknown_students(run, settings.students, {text.student for text in records.texts})
     everything = items_of(records)
-    is_whole = settings.student is None and settings.k is None
-    wanted = everything if is_whole else items_of(records, student=settings.student, k=settings.k)
+    is_whole = not settings.students and not settings.ks
+    wanted = everything if is_whole else items_of(records, students=settings.students, ks=settings.ks)
     if not wanted:
-        raise UserError(
+        raise NothingToRead(
             f"The run {run.name} has no text that people could read.",
             hint="Run it first, or choose another student or k. Empty answers and refusals are not shown.",
         )
@@ -186,9 +197,10 @@ def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
     return AnnotationTask(run, settings, items, assignment, answers)
 
 
-def _refuse_unknown_student(run: Run, student: str | None, known: set[str]) -> None:
-    if student is not None and student not in known:
+def _refuse_unknown_students(run: Run, students: Sequence[str], known: set[str]) -> None:
+    student = next((name for name in students if name not in known), None)
+    if student is not None:
         listed = f"Its students: {', '.join(sorted(known)) or 'none'}."
-        raise UserError(
+        raise NothingToRead(
             f"The run {run.name} has no student {student!r}.", hint=name_hint(student, known, otherwise=listed)
         )

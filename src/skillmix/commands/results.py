@@ -81,17 +81,22 @@ def add_parsers(commands: Commands) -> None:
 
 def status(options: argparse.Namespace) -> int:
     """Count the calls of a run that are done, missing, failed or unreadable, and show what its steps took."""
+    from skillmix.annotation.step_tasks import run_progress
     from skillmix.runs.run import open_run
     from skillmix.runs.seconds.step_meter import seconds_line, shown_seconds
     from skillmix.scores.status import run_status
 
     run = open_run(options.run)
     status = run_status(run)
+    raters = run_progress(run)
     if options.json:
-        return print_json(status.as_json())
+        people = [{"step": name, **asdict(one)} for name, own in raters.items() for one in own]
+        return print_json(status.as_json() | ({"annotations": people} if raters else {}))
     print(f"calls: {whole(status.done)} done, {whole(status.missing)} missing, {whole(status.failed)} failed")
     print(f"unreadable gradings: {whole(status.unreadable)}")
     print(f"cost: {status.cost_usd:.2f} US dollars" if status.cost_usd else "cost: unknown or none")
+    for name, own in raters.items():
+        print("\n".join(f"{name}: {one.in_words}" for one in own) or f"{name}: there is no text to read yet")
     for step, seconds in shown_seconds(run).items():
         print(seconds_line(step, seconds))
     return 0

@@ -103,9 +103,9 @@ def _run(options: argparse.Namespace) -> int:
         print_notes(scored.notes)
         _print_scores(scored, run=run_name(result.run), as_json=options.json)
     ungraded = result.ungraded(scored.scores)
-    if ungraded and result.is_complete:
+    if ungraded and result.has_all_texts:
         print(f"ungraded: {ungraded} texts, as too many of their grades cannot be read", file=sys.stderr)
-    if undecided and result.is_complete:
+    if undecided and result.has_all_texts:
         print(f"undecided: {undecided} texts, as grades cannot be read or have no majority", file=sys.stderr)
     _close(options, result, scored)
     return 0 if result.is_complete and not ungraded and not undecided else 1
@@ -124,7 +124,7 @@ def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:
 
 
 def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun") -> None:
-    """Print whose replies were cut, the cost of the run, its report and, without `--json`, commands to try next."""
+    """Print cut replies, what steps wait for, the cost, the report and, without `--json`, commands to try next."""
     from skillmix.commands.closing import command_lines, cost_line
     from skillmix.commands.next_commands import Ended, next_commands
     from skillmix.scores.table import cut_lines
@@ -132,6 +132,8 @@ def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun"
     sys.stdout.flush()
     for line in cut_lines(scored.scores):
         print(f"cut: {line}", file=sys.stderr)
+    for line in result.waiting_lines():
+        print(f"missing: {line}", file=sys.stderr)
     cost = cost_line(
         called=result.called,
         found=_found(result),

@@ -26,6 +26,7 @@ from skillmix.errors import UserError, faults_error
 from skillmix.experiment.data_settings import DataFilters, LeakageSettings, with_data_settings
 from skillmix.experiment.faults import checked
 from skillmix.experiment.outside_names import OutsideNames
+from skillmix.experiment.people_steps import CODE, people_faults
 from skillmix.experiment.step_base import Name, Positive, Section, Share, Step
 from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GenerateStep, GradeStep
 from skillmix.models.request_fields import (
@@ -371,6 +372,8 @@ def _reference_faults(experiment: Experiment, declared: _DeclaredNames) -> list[
     """Names of steps that cannot be used, and names of students, graders and steps that do not exist."""
     faults: list[str] = []
     earlier: dict[str, Step] = {}
+    has_code = any(settings.asked is None for settings in experiment.graders.values())
+    truths = [*sorted(declared.graders), *([CODE] if has_code else [])]
     for step in experiment.steps:
         own = ["the name is that of an earlier step"] if step.name in earlier else []
         own += ["a run keeps its calls in a folder of this name"] if step.name == "journal" else []
@@ -379,6 +382,8 @@ def _reference_faults(experiment: Experiment, declared: _DeclaredNames) -> list[
             own.append("sets: reserved needs leakage.reserved above 0, in every dataset step too")
         if isinstance(step, GradeStep):
             own += [f"no step in `of` has texts with {value}" for value in step.unmatched(list(earlier.values()))]
+        models = {name: settings.model for name, settings in experiment.students.items()}
+        own += people_faults(step, experiment.steps, models, truths)
         own += [
             _unknown("grader", name, declared.graders) for name in step.grader_names if name not in declared.graders
         ]

@@ -88,7 +88,8 @@ class _Search:
         taken = [own for own in self._taken if own[: len(path)] == path and own != path]
         if fault["type"] == "missing":
             return (*path, fault["loc"][-1]) in taken
-        return fault["type"] == "value_error" and any(str(own[-1]) in fault["msg"] for own in taken)
+        is_emptied = bool(taken) and fault["input"] in ({}, [])
+        return fault["type"] == "value_error" and (is_emptied or any(str(own[-1]) in fault["msg"] for own in taken))
 
     def _note(self, fault: Fault, path: DocumentPath) -> None:
         title, section = _section_at(fault["loc"], self.root)

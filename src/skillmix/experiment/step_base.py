@@ -129,6 +129,8 @@ class Step(Section):
     stage: str
     """The kind of the step."""
 
+    reads_whole_run: ClassVar[bool] = False
+    """Whether the step comes after all that make texts or models; no score or report shows its files or its time."""
     trains_model: ClassVar[bool] = False
     """Whether later steps may use the step's model as `step:NAME`."""
 

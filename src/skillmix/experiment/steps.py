@@ -1,11 +1,11 @@
-"""The kinds of step in an experiment file; train steps, the longest of them, are in train_step.py.
+"""The kinds of step in an experiment file; train steps are in train_step.py, steps of people in people_steps.py.
 
 A new kind is a class here, an entry in `AnyStep`, and a file in the folder `steps/` that does its work.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,7 @@ from skillmix.catalog.catalog import Setting
 from skillmix.catalog.combinations import Purpose
 from skillmix.errors import UserError
 from skillmix.experiment.data_settings import DataFilters, LeakageSettings
+from skillmix.experiment.people_steps import AnnotateStep, GradersStep
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.experiment.step_base import (
     DrawnPool,
@@ -355,6 +356,7 @@ class ReportStep(Step):
     """A report on all earlier steps: tables, figures and pages."""
 
     stage: Literal["report"]
+    reads_whole_run: ClassVar[bool] = True
     rules: Literal["default", "paper", "both"] | None = None
     """Scoring rules; the default is those of the experiment. `both` shows both side by side."""
     published: bool = False
@@ -366,6 +368,7 @@ class ReportStep(Step):
 
 
 AnyStep = Annotated[
-    EvaluateStep | GenerateStep | GradeStep | DatasetStep | TrainStep | ReportStep, Field(discriminator="stage")
+    EvaluateStep | GenerateStep | GradeStep | DatasetStep | TrainStep | AnnotateStep | GradersStep | ReportStep,
+    Field(discriminator="stage"),
 ]
 """A step of any kind; its `stage` names the kind."""

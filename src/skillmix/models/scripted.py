@@ -106,7 +106,7 @@ class ScriptedModel:
 
     def answer(self, request: Request) -> Outcome:
         """The scripted reply to one request."""
-        chance = _Chance(str(request.key) if request.seed is None else request.seed)
+        chance = Chance(str(request.key) if request.seed is None else request.seed)
         if chance.falls("refusal", self._rates.refusal):
             return CallProblem("final", "refusal")
         task = request.subject or (_writing if self._kind == "student" else _grading)(request)
@@ -121,7 +121,7 @@ class ScriptedModel:
         finish = "length" if chance.falls("cut", self._rates.cut) else "stop"
         return Reply(text, finish=finish, input_tokens=words, output_tokens=len(text.split()))
 
-    def _write(self, task: Subject, chance: "_Chance") -> str:
+    def _write(self, task: Subject, chance: "Chance") -> str:
         if self._rates.complies is not None:
             return self._write_outcome(task, chance)
         names = task.combination.skills
@@ -138,7 +138,7 @@ class ScriptedModel:
         marker = "Answer: " if chance.falls("marker", self._rates.marker) else ""
         return f"{marker}{text}\n\nExplanation: it is scripted."
 
-    def _write_outcome(self, task: Subject, chance: "_Chance") -> str:
+    def _write_outcome(self, task: Subject, chance: "Chance") -> str:
         rates = self._rates.outcome_rates(task.combination.k, is_control=task.is_control)
         outcome = OUTCOMES[chance.choice("outcome", rates)]
         if chance.falls("empty", self._rates.empty):
@@ -146,7 +146,7 @@ class ScriptedModel:
         marker = "Answer: " if outcome == "complies" and chance.falls("marker", self._rates.marker) else ""
         return f"{marker}{_OPENINGS[outcome]} {code(outcome)}.\n\nExplanation: it is scripted."
 
-    def _grade_outcome(self, answer: str, chance: "_Chance") -> str:
+    def _grade_outcome(self, answer: str, chance: "Chance") -> str:
         seen = next((name for name in OUTCOMES if code(name) in answer), "evades")
         if chance.falls("noise 0", self._rates.noise):
             seen = OUTCOMES[(OUTCOMES.index(seen) + 1) % len(OUTCOMES)]
@@ -154,15 +154,12 @@ class ScriptedModel:
             return "Outcome: complies or refuses"
         return f"Outcome: {seen}\nReason: the reply has the code word for it."
 
-    def _grade(self, task: Subject, request: Request, chance: "_Chance") -> str:
+    def _grade(self, task: Subject, request: Request, chance: "Chance") -> str:
         if len(task.criteria) == len(OUTCOMES) and task.criteria != task.combination.skills:
             return self._grade_outcome(task.text, chance)
-        names, answer = task.combination.skills, task.text
-        met = [code(name) in answer.split() or f"{code(name)}." in answer for name in names]
-        if len(task.criteria) > len(names):  # a question about skills alone has no further criteria
-            met.append(re.search(rf"\b{code(task.combination.topic)}\b", answer) is not None)
-            met.append(_NONSENSE not in answer)
-            met.append(answer.count(".") <= sentence_limit(len(names)))
+        met = shown_criteria(task.combination, task.text)
+        if len(task.criteria) == len(task.combination.skills):  # a question about skills alone
+            met = met[: len(task.criteria)]
         points = [self._errs(m, i, chance) for i, m in enumerate(met)]
         rows = list(zip(task.criteria, points, strict=True))
         if chance.falls("unreadable", self._rates.unreadable):
@@ -174,7 +171,7 @@ class ScriptedModel:
             f"Here's the grading table:\n\n| Criteria | Points Earned |\n|---|---|\n{table}\n\nExplanation: scripted."
         )
 
-    def _errs(self, met: bool, index: int, chance: "_Chance") -> bool:
+    def _errs(self, met: bool, index: int, chance: "Chance") -> bool:
         """A criterion as the grader decides it, with errors at the known rates."""
         is_noisy = chance.falls(f"noise {index}", self._rates.noise)
         is_wrong = chance.falls(f"wrong {index}", self._rates.miss if met else self._rates.invent)
@@ -219,12 +216,20 @@ _OPENINGS: Final[dict[TextOutcome, str]] = {
 }
 
 
+def shown_criteria(combination: Combination, text: str) -> list[bool]:
+    """Which criteria a scripted text meets: its skills, the topic, sense and the length."""
+    names = combination.skills
+    shown = [code(name) in text.split() or f"{code(name)}." in text for name in names]
+    about = re.search(rf"\b{code(combination.topic)}\b", text) is not None
+    return [*shown, about, _NONSENSE not in text, text.count(".") <= sentence_limit(len(names))]
+
+
 def code(name: str) -> str:
     """The code word for a skill or a topic; it contains no name."""
     return "q" + digest("scripted", fold_name(name), size=4).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
 
 
-class _Chance:
+class Chance:
     """Draws that depend only on the seed and on their purpose."""
 
     def __init__(self, seed: int | str) -> None:

@@ -75,6 +75,8 @@ def _outcome_faults(experiment: Experiment) -> Iterator[str]:
     for step in experiment.steps:
         if step.stage == "dataset":
             yield f"steps.{step.name}: a data set takes texts with full marks, and outcomes have none"
+        if step.stage in ("annotate", "graders"):
+            yield f"steps.{step.name}: people and cards need graders that give points, not outcomes"
         if step.may_stop_early:
             yield f"steps.{step.name}.stop_below: outcomes have no full marks"
 

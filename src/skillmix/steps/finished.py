@@ -111,7 +111,7 @@ def recorded_last_step(step: Step, context: StepContext, result: RunResult) -> I
     before = dependencies_of(step, context)
     yield
     depends_on = dependencies_of(step, context)
-    if depends_on is not None and depends_on == before:
+    if depends_on is not None and depends_on == before and _is_whole(step, result):
         record = StepRecord(depends_on, kind_of(step).made(step, context.run, result))
         _write_under_lock(context.run, lambda finished: finished.keep(step.name, record))
 
@@ -128,10 +128,10 @@ def _write_under_lock(run: Run, write: Callable[[FinishedSteps], None]) -> None:
 
 
 def _is_whole(step: Step, result: RunResult) -> bool:
-    """Whether a step that ended has all its calls, and a data set all its texts."""
+    """Whether a step that ended has all its calls, a data set all its texts, and people have answered."""
     counts, dataset = result.counts.get(step.name), result.datasets.get(step.name)
     has_calls = counts is None or not (counts.failed or counts.left_out or counts.stopped)
-    return has_calls and not (dataset and dataset.short)
+    return has_calls and not (dataset and dataset.short) and step.name not in result.waiting
 
 
 def inputs_of(context: StepContext) -> StepInputs:

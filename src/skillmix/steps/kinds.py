@@ -8,6 +8,8 @@ from skillmix.steps.dataset import DatasetKind
 from skillmix.steps.evaluate import EvaluateKind
 from skillmix.steps.generate import GenerateKind
 from skillmix.steps.grade import GradeKind
+from skillmix.steps.people.annotate_texts import AnnotateKind
+from skillmix.steps.people.grader_cards import GradersKind
 from skillmix.steps.report import ReportKind
 from skillmix.steps.step_kind import StepKind
 from skillmix.steps.train import TrainKind
@@ -18,6 +20,8 @@ _KINDS: Final[Mapping[str, StepKind[Any]]] = {
     "grade": GradeKind(),
     "dataset": DatasetKind(),
     "train": TrainKind(),
+    "annotate": AnnotateKind(),
+    "graders": GradersKind(),
     "report": ReportKind(),
 }
 """By `stage`, the key of a step that names its kind."""

@@ -121,6 +121,7 @@ def _run_checked(experiment: Experiment, prices: Path | None, wanted: StepFilter
         note_closed_journal(run)
         if not result.is_interrupted:
             _run_last_steps(steps, context, result)
+            note_closed_journal(run)
     return replace(
         result,
         seconds=time.monotonic() - started,

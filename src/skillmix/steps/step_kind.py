@@ -70,6 +70,9 @@ class RunResult:
     taken: set[str] = field(default_factory=set)
     """Steps that an earlier run finished; nothing was done for them."""
 
+    waiting: dict[str, list[str]] = field(default_factory=dict)
+    """What steps wait for, in words, such as answers of people."""
+
     @property
     def has_made(self) -> bool:
         """Whether it made calls or data sets."""
@@ -101,6 +104,10 @@ class RunResult:
         for key, problem in self.failed.items():
             by_reason.setdefault(problem.reason, []).append((key, problem))
         return [_failure_line(reason, calls) for reason, calls in by_reason.items()]
+
+    def waiting_lines(self) -> list[str]:
+        """What steps wait for, each line with the name of its step."""
+        return [f"{step}: {line}" for step, lines in self.waiting.items() for line in lines]
 
     def ungraded(self, scores: Iterable[CellScore]) -> int:
         """Texts in the graded cells without a score: their grades are missing or unreadable."""
@@ -139,6 +146,11 @@ class RunResult:
     @property
     def is_complete(self) -> bool:
         """Whether nothing is missing."""
+        return self.has_all_texts and not self.waiting
+
+    @property
+    def has_all_texts(self) -> bool:
+        """Whether every call and every text that the steps ask for is there."""
         return not self.failed and self.stopped is None and not self.left_out and not self.short
 
     @property

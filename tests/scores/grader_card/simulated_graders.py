@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from skillmix.calls import PEOPLE
 from skillmix.scores.grader_card.corrected import corrected_scores
-from skillmix.scores.grader_card.items import PEOPLE, TextUnderGraders, with_people
+from skillmix.scores.grader_card.items import TextUnderGraders, with_people
 from skillmix.scores.grader_card.units import as_units, criterion_units, full_marks_units
 from skillmix.scores.statistics.against_truth import Measure, truth_measures
 from skillmix.scores.statistics.prevalence import OUTSIDE

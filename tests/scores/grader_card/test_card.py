@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from skillmix.calls import PEOPLE
 from skillmix.grading.points import Points
 from skillmix.scores.grader_card.card import GraderFacts, grader_card, round_stability
 from skillmix.scores.grader_card.families import family_of
-from skillmix.scores.grader_card.items import PEOPLE, TextUnderGraders, people_in, with_people
+from skillmix.scores.grader_card.items import TextUnderGraders, people_in, with_people
 from skillmix.scores.grader_card.units import label_weights
 
 YES: Points = (True, True, True, True)

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -10,33 +10,36 @@ from typing import TYPE_CHECKING
 from skillmix.commands.shared_options import Commands, above_zero, add_command, positive
 from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
+from skillmix.render.nearest import name_hint
 from skillmix.render.numbers import share, whole
 from skillmix.render.wording import plural
 
 if TYPE_CHECKING:
     from skillmix.annotation.task import AnnotationTask, AnswerStore
 
+    _Asked = tuple[tuple[str, ...], Callable[[], AnnotationTask]]
+    """The people whose pages or spreadsheet are asked for, and what makes their task; that reads the run."""
+
 
 def add_parsers(commands: Commands) -> None:
     """Add the command `annotate`."""
     parser = add_command(commands, "annotate", annotate)
     parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--rater", action="append", metavar="NAME", help="a person who reads; repeat it for several")
     parser.add_argument(
-        "--rater", action="append", required=True, metavar="NAME", help="a person who reads; repeat it for several"
+        "--step", metavar="NAME", help="an annotate step of the run's experiment, which says who reads which texts"
     )
     parser.add_argument("--n", type=positive, help="texts for each person (default 50)")
     parser.add_argument(
         "--width", type=above_zero, help="instead of --n: as many texts as make the interval of agreement this narrow"
     )
     parser.add_argument(
-        "--agreement", type=float, default=0.5, help="the agreement to expect for --width (default .5, the worst case)"
+        "--agreement", type=float, help="the agreement to expect for --width (default .5, the worst case)"
     )
-    parser.add_argument(
-        "--overlap", type=float, default=0.3, help="the share of a person's texts that everybody reads (default .3)"
-    )
+    parser.add_argument("--overlap", type=float, help="the share of a person's texts that everybody reads (default .3)")
     parser.add_argument("--student", help="only texts of this student")
     parser.add_argument("--k", type=positive, help="only texts with this number of skills")
-    parser.add_argument("--seed", type=int, default=0, help="another seed chooses other texts (default 0)")
+    parser.add_argument("--seed", type=int, help="another seed chooses other texts (default 0)")
     parser.add_argument("--port", type=_port, help="default: the port of last time, or any free one")
     parser.add_argument("--new-links", action="store_true", help="make new links; the old ones end")
     parser.add_argument("--export", type=Path, metavar="FILE.csv", help="write the task as a spreadsheet instead")
@@ -57,40 +60,71 @@ def annotate(options: argparse.Namespace) -> int:
 
     Each answer is stored at once, as a vote of the grader human:NAME.
     """
+    if options.export is not None and options.filled is not None:
+        raise UserError("--export and --import cannot go together.", hint="Give one of them.")
+    raters, make = _asked_by_options(options) if options.step is None else _asked_by_step(options)
+    if (options.export or options.filled) and len(raters) > 1:
+        raise UserError("A spreadsheet is for one person.", hint="Name one --rater; run the command again for others.")
+    task = make()
+    if options.filled is not None:
+        return _import(task, raters[0], options)
+    _print_task(task, raters)
+    return _export(task, raters[0], options) if options.export is not None else _serve(task, raters, options)
+
+
+def _asked_by_options(options: argparse.Namespace) -> "_Asked":
+    """The people and the task that the options describe."""
     from skillmix.annotation.task import TaskSettings, make_task
     from skillmix.runs.run import open_run
 
+    if not options.rater:
+        raise UserError("Nobody is named who reads.", hint="Name each person with --rater, or a step with --step.")
     settings = TaskSettings(
         raters=tuple(options.rater),
         n=options.n,
         width=options.width,
-        agreement=options.agreement,
-        overlap=options.overlap,
-        seed=options.seed,
-        student=options.student,
-        k=options.k,
+        agreement=0.5 if options.agreement is None else options.agreement,
+        overlap=0.3 if options.overlap is None else options.overlap,
+        seed=options.seed or 0,
+        students=() if options.student is None else (options.student,),
+        ks=() if options.k is None else (options.k,),
     )
-    _refuse_two_ways(options)
-    task = make_task(open_run(options.run), settings)
-    if options.filled is not None:
-        return _import(task, options)
-    _print_task(task)
-    return _export(task, options) if options.export is not None else _serve(task, options)
+    return settings.raters, lambda: make_task(open_run(options.run), settings)
 
 
-def _refuse_two_ways(options: argparse.Namespace) -> None:
-    if options.export is not None and options.filled is not None:
-        raise UserError("--export and --import cannot go together.", hint="Give one of them.")
-    if (options.export or options.filled) and len(options.rater) > 1:
-        raise UserError("A spreadsheet is for one person.", hint="Name one --rater; run the command again for others.")
+def _asked_by_step(options: argparse.Namespace) -> "_Asked":
+    """The people of a step of the experiment that `--rater` names, or all, and the task of the step."""
+    from skillmix.annotation.step_tasks import annotate_step_of, step_task
+    from skillmix.runs.run import open_run
+
+    decided = ("n", "width", "agreement", "overlap", "student", "k", "seed")
+    given = [f"--{name}" for name in decided if getattr(options, name) is not None]
+    if given:
+        raise UserError(
+            f"The step {options.step} decides who reads which texts, so {' and '.join(given)} cannot go with --step.",
+            hint="Change the step in the experiment file, and run it again.",
+        )
+    run = open_run(options.run)
+    step = annotate_step_of(run, options.step)
+    people = tuple(options.rater or step.people)
+    for rater in people:
+        if rater not in step.people:
+            fault = "is simulated, and nobody answers for it" if rater in step.raters else "is not one of its raters"
+            listed = f"The people of the step: {', '.join(step.people) or 'none'}."
+            raise UserError(
+                f"The step {step.name}: {rater} {fault}.", hint=name_hint(rater, step.people, otherwise=listed)
+            )
+    if not people:
+        raise UserError(f"All raters of the step {step.name} are simulated.", hint="Nobody has to answer.")
+    return tuple(dict.fromkeys(people)), lambda: step_task(step, run)
 
 
-def _print_task(task: "AnnotationTask") -> None:
+def _print_task(task: "AnnotationTask", raters: Sequence[str]) -> None:
     """Say on standard error how many texts each person reads, and how wide an interval of agreement they give."""
     from skillmix.annotation.sample_size import width_of
 
     settings = task.settings
-    for rater in task.raters:
+    for rater in raters:
         number = len(task.assignment.texts[rater])
         short = "" if number == settings.texts else f" instead of {whole(settings.texts)}: the run has no more"
         width = share(width_of(number, agreement=settings.agreement))
@@ -101,22 +135,22 @@ def _print_task(task: "AnnotationTask") -> None:
         print(f"{plural(shared, 'text')} for everybody, {whole(task.assignment.distinct)} in all", file=sys.stderr)
 
 
-def _export(task: "AnnotationTask", options: argparse.Namespace) -> int:
+def _export(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> int:
     from skillmix.annotation.spreadsheet import write_spreadsheet
 
-    texts = write_spreadsheet(task, task.raters[0], options.export)
+    texts = write_spreadsheet(task, rater, options.export)
     if options.json:
         return print_json({"file": str(options.export), "texts": texts})
     print(options.export)
-    name = f"skillmix annotate {quote(options.run)} --rater {task.raters[0]} --import {quote(str(options.export))}"
+    step = f" --step {options.step}" if options.step else ""
+    name = f"skillmix annotate {quote(options.run)}{step} --rater {rater} --import {quote(str(options.export))}"
     print(f"fill the column vote with 1, 0 or ?, then: {name}", file=sys.stderr)
     return 0
 
 
-def _import(task: "AnnotationTask", options: argparse.Namespace) -> int:
+def _import(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> int:
     from skillmix.annotation.spreadsheet import read_spreadsheet
 
-    rater = task.raters[0]
     read = read_spreadsheet(task, options.filled)
     with task.answering(rater) as store:
         new = store.store_all(read.answers)
@@ -128,7 +162,7 @@ def _import(task: "AnnotationTask", options: argparse.Namespace) -> int:
     return 0
 
 
-def _serve(task: "AnnotationTask", options: argparse.Namespace) -> int:
+def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Namespace) -> int:
     import asyncio
     from contextlib import ExitStack
 
@@ -145,8 +179,8 @@ def _serve(task: "AnnotationTask", options: argparse.Namespace) -> int:
         sys.stdout.flush()
 
     with ExitStack() as opened:
-        stores = {rater: opened.enter_context(task.answering(rater)) for rater in task.raters}
-        links = links_of(task.run, task.raters, new=options.new_links)
+        stores = {rater: opened.enter_context(task.answering(rater)) for rater in raters}
+        links = links_of(task.run, raters, new=options.new_links)
         try:
             asyncio.run(serve(task, stores, links, port=options.port, ready=ready))
         finally:

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -89,6 +90,11 @@ def training_device() -> str:
     return f"cuda:{rank}" if device == "cuda" and rank is not None else device
 
 
+_ONE_AT_A_TIME: Final = Lock()
+"""`from_pretrained` replaces functions of transformers while it runs. Two at the same time would restore each other's
+replacements, and tied weights would never be tied again in this process."""
+
+
 def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, device: str) -> tuple[Any, Any]:
     """A model with its adapters merged, and its tokenizer."""
     logging.disable_progress_bar()
@@ -97,7 +103,7 @@ def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, 
     with reading_weights(folders.base, hint=_CHECKPOINT_HINT):
         config = AutoConfig.from_pretrained(folders.base, trust_remote_code=False)
         _refuse_absurd_sizes(config, folders.base)
-        with without_compiler():
+        with _ONE_AT_A_TIME, without_compiler():
             model, report = AutoModelForCausalLM.from_pretrained(
                 folders.base,
                 config=config,

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
+from skillmix.calls import HUMAN
 from skillmix.experiment.experiment import Experiment
 from skillmix.report.records import Report, RunFacts
 from skillmix.runs.run import Run
@@ -44,7 +45,20 @@ def _sampling(temperature: float, max_tokens: int, top_p: float | None) -> str:
 
 
 def simulated_models(report: Report) -> str:
-    """A sentence that names the students and graders that are scripted; empty if there is none."""
+    """Sentences that name the students, graders and raters that are scripted; empty if there is none."""
+    return " ".join(filter(None, (_simulated_models(report), _simulated_raters(report))))
+
+
+def _simulated_raters(report: Report) -> str:
+    names = sorted({rater.removeprefix(HUMAN) for card in report.cards for rater in card.simulated})
+    if not names:
+        return ""
+    if len(names) == 1:
+        return f"The rater {names[0]} is simulated: a script with rates of error set in advance, no person."
+    return f"The raters {_listed(names)} are simulated: scripts with rates of error set in advance, no people."
+
+
+def _simulated_models(report: Report) -> str:
     facts = {run.name: run for run in report.runs}
     writers = dict.fromkeys((cell.key.run, cell.key.student) for cell in report.all_cells)
     students = {report.label(*key): facts[key[0]].students.get(key[1], "") for key in writers}

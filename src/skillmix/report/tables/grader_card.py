@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from skillmix.calls import HUMAN
 from skillmix.report.records import Report
 from skillmix.report.registry import table
 from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable
@@ -163,7 +164,8 @@ def _grader(report: Report, card: GraderCard) -> str:
 
 
 def _truth(card: GraderCard) -> str:
-    return card.truth or "–"
+    names = ", ".join(rater.removeprefix(HUMAN) for rater in card.simulated)
+    return f"{card.truth or '–'} (simulated: {names})" if card.simulated else card.truth or "–"
 
 
 def _entry(measure: Measure, *, is_signed: bool = False) -> Estimate:

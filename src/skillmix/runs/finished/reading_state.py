@@ -12,31 +12,33 @@ from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.conversations import model_name
 from skillmix.runs.finished.step_records import FileState, file_state, journal_state
+from skillmix.runs.graders.rater_journal import is_rater_file
 from skillmix.runs.reading.decisions import code_version
 from skillmix.runs.run import Run
 from skillmix.runs.seconds.step_meter import shown_seconds
 from skillmix.runs.students import with_trained
 
 
-def reading_state(run: Run) -> str | None:
+def reading_state(run: Run, *, with_people: bool = True) -> str | None:
     """The state of a run; None if it is imported, or if a file that belongs to it cannot be read.
 
     The same state means the same scores and the same report. Another state may mean so too, after a copy for instance.
+    Without people, the answers of people do not count.
     """
     try:
-        return None if run.is_imported else short_id("state", *_parts(run))
+        return None if run.is_imported else short_id("state", *_parts(run, with_people=with_people))
     except UserError:
         return None
 
 
-def _parts(run: Run) -> Iterable[Any]:
+def _parts(run: Run, *, with_people: bool) -> Iterable[Any]:
     experiment = with_trained(run.known_experiment, run)
     catalog = run.catalog
     prompts = {experiment.prompts, *(s.prompts for s in experiment.students.values() if s.prompts)}
     yield run.document
     yield [e.model_dump(mode="json") for e in run.earlier]
     yield {step: sorted(ids) for step, ids in run.around.by_step.items()}
-    yield journal_state(run.journal)
+    yield [file for file in journal_state(run.journal) if with_people or not is_rater_file(str(file[0]))]
     yield catalog.content_hash()
     yield {topic: list(map(list, words)) for topic, words in catalog.vocabulary.items()}
     yield {name: load_prompts(name).content_hash() for name in sorted(prompts)}
@@ -48,7 +50,7 @@ def _parts(run: Run) -> Iterable[Any]:
         declared = [Path(path) for path in (settings.lineage, *settings.trained_on) if path is not None]
         yield file_state([*declared, *(path / LINEAGE_FILE for path in declared)])
     for step in run.known_experiment.steps:
-        if step.stage != "report":
+        if not step.reads_whole_run:
             yield file_state(run.step(step.name).rglob("*"))
 
 

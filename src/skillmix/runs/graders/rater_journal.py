@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from skillmix.calls import UNKNOWN_DECODING, GradeKey, Message, Reply, Request, human_grader
+from skillmix.errors import UserError
 from skillmix.grading.ballots import StudentText
 from skillmix.runs.graders.human_votes import HumanAnswer, answer_of_document, document_of
 from skillmix.runs.graders.run_grader import PERSON
@@ -51,7 +52,7 @@ def latest_answer(answers: Answers, text: StudentText) -> HumanAnswer | None:
 
 def stored_answers(folder: Path, rater: str) -> Answers:
     """The answers of a person in a journal's folder; the file may be open for writing elsewhere."""
-    grader, file = human_grader(rater), _file_of(rater)
+    grader, file = human_grader(rater), rater_file(rater)
     answers: Answers = {}
     if not (folder / file).exists():
         return answers
@@ -68,12 +69,17 @@ def stored_answers(folder: Path, rater: str) -> Answers:
 
 
 class RaterJournal(AbstractContextManager["RaterJournal"]):
-    """Adds the answers of one person to a run; only one process can at a time."""
+    """Adds the answers of one person to a run; only one process can at a time.
 
-    def __init__(self, folder: Path, rater: str) -> None:
+    `model` is the spec of a simulated person; one name cannot stand for a person and for a script.
+    """
+
+    def __init__(self, folder: Path, rater: str, *, model: str = PERSON) -> None:
         self.grader = human_grader(rater)
-        _make_file(folder, _file_of(rater))
-        self._writer = JournalWriter(folder, file=_file_of(rater))
+        self._model = model
+        require_same_rater(folder, rater, model)
+        _make_file(folder, rater_file(rater))
+        self._writer = JournalWriter(folder, file=rater_file(rater))
         try:
             self._answers = stored_answers(folder, rater)
         except BaseException:
@@ -110,7 +116,7 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
             return False
         number = max(attempts.by_number, default=-1) + 1
         key = GradeKey(*attempts.conversation, text.id, self.grader, 0, number)
-        request = Request(key, PERSON, (Message("user", shown),), UNKNOWN_DECODING, None)
+        request = Request(key, self._model, (Message("user", shown),), UNKNOWN_DECODING, None)
         with self._writer.transaction():
             self._writer.add_combinations([text.combination])
             self._writer.record(request, Reply(document_of(answer)), origin="imported")
@@ -125,8 +131,46 @@ def _is_known(answer: HumanAnswer, attempts: Attempts) -> bool:
     return answer.id in ids or (attempts.latest is not None and attempts.latest.says_the_same(answer))
 
 
-def _file_of(rater: str) -> str:
-    return f"human-{rater}.sqlite"
+def rater_file(rater: str) -> str:
+    """The name of the journal file with the answers of a rater."""
+    return f"{_RATER_FILE}{rater}.sqlite"
+
+
+_RATER_FILE: Final = "human-"
+
+
+def is_rater_file(name: str) -> bool:
+    """Whether a file of a journal holds the answers of a person."""
+    return name.startswith(_RATER_FILE)
+
+
+def raters_of(folder: Path) -> list[str]:
+    """The raters whose answers a journal's folder holds, by name."""
+    names = (file.name.removeprefix(_RATER_FILE) for file in folder.glob(f"{_RATER_FILE}*.sqlite"))
+    return sorted(name.removesuffix(".sqlite") for name in names)
+
+
+def rater_model(folder: Path, rater: str) -> str | None:
+    """The model of a rater: `person`, or the spec of a simulated one; None if the rater has no answer yet."""
+    if not (folder / rater_file(rater)).exists():
+        return None
+    with JournalReader(folder, file=rater_file(rater)) as journal:
+        return next((call.model for call in journal.calls("grade")), None)
+
+
+def require_same_rater(folder: Path, rater: str, model: str = PERSON) -> None:
+    """Refuse a person under the name of a simulated rater, and the other way round."""
+    stored = rater_model(folder, rater)
+    if stored not in (None, model):
+        given = "a person" if stored == PERSON else f"the simulated rater {stored}"
+        raise UserError(
+            f"The answers of {rater} in this run were given by {given}, not by {_in_words(model)}.",
+            hint="Give the other rater another name.",
+        )
+
+
+def _in_words(model: str) -> str:
+    return "a person" if model == PERSON else model
 
 
 def _make_file(folder: Path, file: str) -> None:

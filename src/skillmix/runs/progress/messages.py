@@ -64,7 +64,7 @@ def call_words(pace: float | None, *, cost_usd: float, retried: int) -> str:
 
 
 def _is_counted(work: Work) -> bool:
-    return work.kind != "report"
+    return work.kind not in ("report", "annotate", "graders")
 
 
 def _unit(work: Work) -> str:

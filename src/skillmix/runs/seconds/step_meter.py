@@ -90,10 +90,11 @@ def metered_last_step(run: Run, step: str) -> Iterator[StepClock]:
 def shown_seconds(run: Run) -> dict[str, StepSeconds]:
     """The figures of the run's steps in the order of the experiment.
 
-    Reports are left out: a report cannot show its own time, and must not change when it is written again.
+    Steps that read the whole run are left out: a report cannot show its own time, and must not change when it is
+    written again.
     """
     known = KeptSeconds(run.path).by_step()
-    names = [step.name for step in run.experiment.steps if step.stage != "report"]
+    names = [step.name for step in run.experiment.steps if not step.reads_whole_run]
     return {name: known[name] for name in names if name in known}
 
 

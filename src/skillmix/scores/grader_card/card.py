@@ -95,6 +95,8 @@ class GraderCard:
     bias: GraderBias
     stability: RoundStability
     corrected: tuple[CorrectedScore, ...]
+    simulated: tuple[str, ...] = ()
+    """Raters behind the truth, or behind the grader itself, that are simulated, not people."""
 
 
 def grader_card(

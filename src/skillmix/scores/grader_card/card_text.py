@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Final
 
+from skillmix.calls import PEOPLE
 from skillmix.render.layout import panels, wrapped
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import TOO_FEW, share, share_with_interval, signed, signed_with_interval, whole
 from skillmix.scores.grader_card.card import GraderCard, TruthAgreement
-from skillmix.scores.grader_card.items import PEOPLE
 from skillmix.scores.statistics.against_truth import Measure
 
 NOTE: Final = (
@@ -43,8 +43,13 @@ def card_title(card: GraderCard) -> str:
         return f"{card.grader}{runs}: nobody else graded its {whole(card.texts)} texts, so there is no truth"
     return (
         f"{card.grader}{runs} against {truth_in_words(card.truth)}: {whole(card.labelled)} of "
-        f"{whole(card.texts)} texts have a label"
+        f"{whole(card.texts)} texts have a label{simulated_in_words(card)}"
     )
+
+
+def simulated_in_words(card: GraderCard) -> str:
+    """Which raters of a card are simulated, to follow a heading; empty if all are people."""
+    return f"; simulated, no people: {', '.join(card.simulated)}" if card.simulated else ""
 
 
 def truth_in_words(truth: str) -> str:
@@ -130,6 +135,22 @@ def _signed(measure: Measure) -> str:
 def _bare(value: str, with_interval: str) -> str:
     """Without the remark on too few combinations, which means something else than an unknown interval here."""
     return value if with_interval.endswith(TOO_FEW) else with_interval
+
+
+def short_table(cards: Iterable[GraderCard]) -> str:
+    """One row for each grader and criterion: agreement, sensitivity and specificity."""
+    header = ["grader", "criterion", "n", "agreement", "sensitivity", "specificity"]
+    rows = [
+        [
+            card.grader,
+            row.criterion,
+            whole(row.units),
+            *map(_interval, (row.agreement, row.sensitivity, row.specificity)),
+        ]
+        for card in cards
+        for row in card.by_kind
+    ]
+    return markdown_table(header, rows, right=frozenset({2}))
 
 
 def cards_as_json(cards: Iterable[GraderCard]) -> list[object]:

@@ -5,23 +5,23 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from skillmix.calls import is_human
+from skillmix.calls import PEOPLE, human_grader, is_human
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.people_steps import CODE
 from skillmix.grading.answers import Rules, names_skill
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import Points, earns_nothing
 from skillmix.render.nearest import name_hint
+from skillmix.runs.graders.rater_journal import rater_model, raters_of
+from skillmix.runs.graders.run_grader import PERSON
 from skillmix.runs.reading.call_totals import call_totals
 from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.reading.text_facts import TextFactsReader
 from skillmix.runs.run import Run, RunGrader, opened
 from skillmix.scores.grader_card.card import GraderCard, GraderFacts, grader_card
-from skillmix.scores.grader_card.items import PEOPLE, TextUnderGraders, people_in, with_people
-
-CODE: Final = "rules"
-"""The name of code as the truth, whatever the grader that is `rules:` is called."""
+from skillmix.scores.grader_card.items import TextUnderGraders, people_in, with_people
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,10 @@ def graded_run_of(run: Run, decided: Sequence[tuple[Ballot, Points]], rules: Rul
             by_text[ballot.text.conversation].append((ballot, points))
     reader, models = TextFactsReader(run, rules), _student_models(run.known_experiment)
     items = tuple(_item(run, own, rules, reader, models) for own in by_text.values())
+    simulated = simulated_raters(run)
     names = sorted({grader for item in items for grader in item.points}, key=lambda name: (is_human(name), name))
     costs = _costs(run)
-    graders = {name: _grader_of_run(run, run.grader(name), items, costs) for name in names}
+    graders = {name: _grader_of_run(run, _known_rater(run.grader(name), simulated), items, costs) for name in names}
     return GradedRun(run.name, items, graders)
 
 
@@ -141,6 +142,17 @@ def _costs(run: Run) -> dict[str, float | None]:
     return costs
 
 
+def _known_rater(grader: RunGrader, simulated: Mapping[str, str]) -> RunGrader:
+    """The grader, with the spec of its script if it is a simulated person."""
+    return replace(grader, model=simulated[grader.name]) if grader.name in simulated else grader
+
+
+def simulated_raters(run: Run) -> dict[str, str]:
+    """The specs of simulated people who answered, by the name of the grader."""
+    models = {human_grader(rater): rater_model(run.journal, rater) for rater in raters_of(run.journal)}
+    return {grader: model for grader, model in models.items() if model not in (None, PERSON)}
+
+
 def _grader_of_run(
     run: Run, grader: RunGrader, items: Sequence[TextUnderGraders], costs: Mapping[str, float | None]
 ) -> GraderOfRun:
@@ -148,7 +160,7 @@ def _grader_of_run(
     asked = sum(bool(item.votes.get(name)) for item in items)
     is_free = grader.is_code_alone
     facts = GraderFacts(
-        model=None if is_human(name) or grader.model in ("imported", "unknown") else grader.model,
+        model=None if grader.model in (PERSON, "imported", "unknown") else grader.model,
         cost_usd=0.0 if is_free else costs.get(name),
         texts=sum(name in item.points for item in items) if is_free else asked,
     )
@@ -163,7 +175,7 @@ def _identity(run: Run, grader: RunGrader) -> Hashable:
     """What must be equal for two runs to share the card of a grader."""
     catalog, prompts = run.document.get("catalog_hash"), run.document.get("prompts_hash")
     if is_human(grader.name):
-        return grader.name, catalog
+        return grader.name, grader.model, catalog
     settings = run.known_experiment.graders.get(grader.name)
     stored = settings.model_dump(mode="json") if settings else {"model": grader.model}
     kept = tuple(sorted((key, str(value)) for key, value in stored.items() if key not in _WITHOUT_EFFECT))
@@ -213,8 +225,16 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None) -> GraderCard
     if chosen is not None and own[0].has_code and chosen in _code_names(runs):
         items = [_without_checked(item) for item in items]
     card = grader_card(items, name, chosen, _together([grader.facts for grader in own]))
+    card = replace(card, simulated=_simulated(name, chosen, runs))
     is_only_another = truth is None and chosen != PEOPLE and chosen not in _code_names(runs)
     return replace(card, corrected=()) if is_only_another else card
+
+
+def _simulated(name: str, truth: str | None, runs: Sequence[GradedRun]) -> tuple[str, ...]:
+    """The simulated raters of a card: those behind its truth, and the grader if it is one."""
+    raters = {other: grader for run in runs for other, grader in run.graders.items() if is_human(other)}
+    wanted = {name, *(raters if truth == PEOPLE else [truth])}
+    return tuple(sorted(rater for rater in raters if rater in wanted and raters[rater].facts.model is not None))
 
 
 def truth_of(name: str, runs: Sequence[GradedRun], wanted: str | None) -> str | None:

@@ -16,13 +16,10 @@ often the grader gives a point, and scores of them can be corrected.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
-from skillmix.calls import is_human
+from skillmix.calls import PEOPLE, is_human
 from skillmix.grading.points import FULL_MARKS, Points, text_score
 
-PEOPLE: Final = "people"
-"""The name of the majority of all people who rated a text."""
 Vote = tuple[float | None, ...]
 """The points of one round as the grader gave them, in the order of `Points`."""
 

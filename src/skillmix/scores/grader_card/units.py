@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from skillmix.calls import is_human
+from skillmix.calls import PEOPLE, is_human
 from skillmix.grading.points import Points
-from skillmix.scores.grader_card.items import PEOPLE, TextUnderGraders
+from skillmix.scores.grader_card.items import TextUnderGraders
 from skillmix.scores.graders import Kind, kind_of
 from skillmix.scores.statistics.against_truth import Units
 
