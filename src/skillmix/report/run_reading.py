@@ -1,8 +1,9 @@
 """One run, read once for a report: cells, checks of its graders, lineage; its calls go to the archive on the way."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from skillmix.calls import Call, Reply, is_human
 from skillmix.catalog.catalog import Catalog
@@ -50,8 +51,8 @@ class RunReading:
     graders_with_code: frozenset[str]
     """Graders whose skills with a checker code decided in this reading."""
     readability: list[Readability]
-    graded: GradedRun
-    """The texts under all graders, for grader cards."""
+    graded: Callable[[], GradedRun]
+    """Puts the texts under their graders, for grader cards; a report without a second grader does not need it."""
     shown: list[Shown]
     followed: list[FollowedExamples]
     templates: list[CellTemplates]
@@ -163,7 +164,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         decided=[] if run.has_outcomes else points,
         graders_with_code=archived.graders_with_code,
         readability=archived.counter.readability(run.name),
-        graded=graded_run_of(run, [] if run.has_outcomes else points, run.rules(main)),
+        graded=partial(graded_run_of, run, [] if run.has_outcomes else points, run.rules(main)),
         shown=_shown(run.name, records, archived.evidence),
         followed=list(followed_examples(run, cells, points, following)),
         templates=list(cell_templates(cells, points, archived.evidence, all_generations=run.is_imported)),

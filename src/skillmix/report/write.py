@@ -23,6 +23,7 @@ from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.compare import before_and_after
 from skillmix.scores.findings import findings
+from skillmix.scores.grader_card.card import GraderCard
 from skillmix.scores.grader_card.graded_runs import cards_of
 from skillmix.scores.graders import grader_agreement, round_agreement
 
@@ -233,7 +234,7 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
         agreements=tuple(a for found_by_run, _ in agreements.values() for a in found_by_run),
         disagreements={name: tuple(worst) for name, (_, worst) in agreements.items() if worst},
         readability=tuple(x for r in readings for x in r.readability),
-        cards=tuple(card for card in cards_of([r.graded for r in readings]) if card.labelled),
+        cards=_cards(readings),
         datasets=tuple((r.facts.name, facts) for r in readings for facts in r.datasets),
         curves=tuple((r.facts.name, curve) for r in readings for curve in r.curves),
         step_seconds=tuple((r.facts.name, step, s) for r in readings for step, s in r.step_seconds.items()),
@@ -253,6 +254,13 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
         published=_published() if options.published else {},
     )
     return _with_gaps(replace(report, comparisons=tuple(compared_pairs(report))), readings)
+
+
+def _cards(readings: Sequence[RunReading]) -> tuple[GraderCard, ...]:
+    """The cards of graders that can be compared with another grader."""
+    if all(len({ballot.grader for ballot, _ in reading.decided}) < 2 for reading in readings):
+        return ()
+    return tuple(card for card in cards_of([reading.graded() for reading in readings]) if card.labelled)
 
 
 def _gaps_of_run(reading: RunReading) -> Iterator[str]:

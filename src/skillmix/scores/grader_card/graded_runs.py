@@ -1,7 +1,7 @@
 """Grader cards of runs: which texts and graders they have, who is the truth, and which runs may share a card."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -74,7 +74,8 @@ def graded_run_of(run: Run, decided: Sequence[tuple[Ballot, Points]], rules: Rul
         if ballot.readings or (earns_nothing(ballot.text.answer, rules) and not is_human(ballot.grader)):
             by_text[ballot.text.conversation].append((ballot, points))
     reader, models = TextFactsReader(run, rules), _student_models(run.known_experiment)
-    items = tuple(_item(run, own, rules, reader, models) for own in by_text.values())
+    alone = {name for name in {ballot.grader for ballot, _ in decided} if run.grader(name).is_code_alone}
+    items = tuple(_item(own, rules, reader, models, run=run.name, code=alone) for own in by_text.values())
     simulated = simulated_raters(run)
     names = sorted({grader for item in items for grader in item.points}, key=lambda name: (is_human(name), name))
     costs = _costs(run)
@@ -83,16 +84,18 @@ def graded_run_of(run: Run, decided: Sequence[tuple[Ballot, Points]], rules: Rul
 
 
 def _item(
-    run: Run,
     decided: Sequence[tuple[Ballot, Points]],
     rules: Rules,
     reader: TextFactsReader,
     models: Mapping[str, str],
+    *,
+    run: str,
+    code: Collection[str],
 ) -> TextUnderGraders:
     text = decided[0][0].text
     facts = reader.facts(text)
     return TextUnderGraders(
-        run=run.name,
+        run=run,
         student=text.student,
         combination=text.combination.id,
         generation=text.generation,
@@ -102,7 +105,7 @@ def _item(
         votes={
             ballot.grader: tuple(reading.points if reading is not None else None for reading in ballot.readings)
             for ballot, _ in decided
-            if not run.grader(ballot.grader).is_code_alone
+            if ballot.grader not in code
         },
         settings=facts.settings,
         student_model=models.get(text.student),
