@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from skillmix.catalog.names import before_parenthesis, fold_name
@@ -26,31 +27,42 @@ def words_about(rubric: Rubric, index: int, reply: str) -> str | None:
     'Nothing stands for anything else.'
     >>> words_about(rubric, 0, "| metaphor | 0 |")
     """
-    lines = [line for line in reply.splitlines() if line.strip()]
-    found = next(_beside_label(rubric, index, lines), None) or next(_naming(rubric, index, lines), None)
+    found = next(_beside_label(rubric, index, reply), None) or next(_naming(rubric, index, reply), None)
     if found is None:
         return None
     words = _LEAD.sub("", one_line(found).strip(_MARKUP))
     return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 1]}…"
 
 
-def _beside_label(rubric: Rubric, index: int, lines: list[str]) -> Iterator[str]:
+@lru_cache(maxsize=8)
+def _lines(reply: str) -> list[str]:
+    return [line for line in reply.splitlines() if line.strip()]
+
+
+@lru_cache(maxsize=8)
+def _labelled_lines(reply: str) -> list[tuple[str, str]]:
+    """The first part of each line that has several, and the longest of its other parts.
+
+    A reply is kept, because several criteria of one text look for their words in it.
+    """
+    split = [[part.strip(_MARKUP) for part in _BETWEEN.split(line.strip(_MARKUP))] for line in _lines(reply)]
+    return [(first, max(others, key=len)) for first, *others in split if others]
+
+
+def _beside_label(rubric: Rubric, index: int, reply: str) -> Iterator[str]:
     """The longest part of a line whose first part is a label of the criterion."""
-    for line in lines:
-        first, *others = [part.strip(_MARKUP) for part in _BETWEEN.split(line.strip(_MARKUP))]
+    for first, longest in _labelled_lines(reply):
         is_label = 0 < len(first) <= rubric.longest_label and rubric.criterion_of(first) == index
-        if is_label and others:
-            longest = max(others, key=len)
-            if _explains(longest):
-                yield longest
+        if is_label and _explains(longest):
+            yield longest
 
 
-def _naming(rubric: Rubric, index: int, lines: list[str]) -> Iterator[str]:
+def _naming(rubric: Rubric, index: int, reply: str) -> Iterator[str]:
     """Sentences outside tables that name a skill and no other skill of the rubric."""
     if rubric.criteria[index].kind != "skill":
         return
     names = [fold_name(before_parenthesis(criterion.name)) for criterion in rubric.criteria[: rubric.k]]
-    for line in lines:
+    for line in _lines(reply):
         folded = fold_name(line)
         named = [name for name in names if name in folded]
         if "|" not in line and named == [names[index]] and _explains(line):

@@ -32,6 +32,15 @@ def vote(values: Sequence[float | None], rounds: int) -> bool | None:
     return False if best <= rounds else None
 
 
+def may_be_denied(votes: Sequence[float | None]) -> bool:
+    """Whether the votes on a point leave it without a majority; whole votes alone decide most points.
+
+    >>> may_be_denied([1.0, 1.0, 0.0]), may_be_denied([1.0, 0.0, None])
+    (False, True)
+    """
+    return 2 * votes.count(1.0) <= len(votes) and 2 * fsum(vote or 0.0 for vote in votes) <= len(votes)
+
+
 def decide_points(
     rubric: Rubric, answer: Answer, readings: Sequence[Reading | None], *, rounds: int, rules: Rules
 ) -> Points:

@@ -7,7 +7,6 @@ points to the chunks by number.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum
 from typing import Final
 
 from skillmix.calls import Call, CallProblem, GradeKey, Reply, is_human
@@ -17,7 +16,7 @@ from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.grader_words import words_about
 from skillmix.grading.outcomes.outcome_reader import outcome_words
-from skillmix.grading.points import Points
+from skillmix.grading.points import Points, may_be_denied
 from skillmix.grading.reasons import format_reasons, outcome_reasons, reasons_of
 from skillmix.prompts.rubric import OUTCOMES, Phrases, Rubric, rubric_of
 from skillmix.render.grounds import remark_on
@@ -171,8 +170,7 @@ class RunArchive:
                 continue
             # Code decides on length, the last criterion, and gives the reason itself.
             for index, points in enumerate(zip(*(points[:-1] for _, points in votes), strict=True)):
-                # A point with more than half of the votes cannot be denied.
-                if 2 * fsum(point or 0.0 for point in points) <= len(points):
+                if may_be_denied(points):
                     replies = [reply for reply, own in votes if own[index] == 0.0]
                     self._add_denial(graded.text, grader, index, replies)
 
