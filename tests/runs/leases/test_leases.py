@@ -1,0 +1,204 @@
+"""Leases: any number of workers behind any network makes the calls of one process, and asks none of them twice."""
+
+import os
+import random
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from skillmix.errors import UserError
+from skillmix.runs.leases import driving, owner
+from skillmix.runs.leases.mailbox import Mailbox
+from skillmix.runs.run import open_run
+from skillmix.runs.scheduler import StopReason
+from skillmix.scores.scoring import run_scores
+from skillmix.steps.run import run_experiment
+from skillmix.steps.step_kind import RunResult
+from tests.runs.leases.simulation import Asked, Faults, SimulatedWorkers
+
+SEEDS = range(60 if os.environ.get("SKILLMIX_LONG") else 6)
+Row = tuple[str, str, str]
+
+
+@pytest.fixture(autouse=True)
+def small_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several leases for a small run, and no waiting for a network that fails on purpose."""
+    monkeypatch.setattr(owner, "_CONVERSATIONS", 6)
+    monkeypatch.setattr(driving, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(driving, "_LONGEST_WAIT", 0.01)
+
+
+def experiment(folder: Path, name: str, **more: Any) -> Path:
+    document = {
+        "name": name,
+        "students": {
+            "one": {"model": "scripted:student?skill=0.7&marker=0.9&empty=0.05&refusal=0.05"},
+            "two": {"model": "scripted:student?skill=0.4"},
+        },
+        "graders": {"judge": {"model": "scripted:grader?noise=0.1&unreadable=0.2", "rounds": 3}},
+        "steps": [
+            {
+                "name": "eval",
+                "stage": "evaluate",
+                "students": ["one", "two"],
+                "graders": ["judge"],
+                "settings": ["all"],
+                "k": [1, 3],
+                "combinations": 10,
+                "generations": 1,
+            }
+        ],
+    } | more
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def run_leased(path: Path, workers: SimulatedWorkers) -> RunResult:
+    return run_experiment(path, open_workers=lambda: nullcontext(workers))
+
+
+def rows(name: str) -> list[Row]:
+    """Key, request and outcome of every call, without times and costs."""
+    with open_run(name).read() as journal:
+        return [
+            (str(call.key), call.request_hash, repr(call.outcome))
+            for stage in ("generate", "grade")
+            for call in journal.calls(stage)  # type: ignore[arg-type]
+        ]
+
+
+@pytest.fixture
+def alone(in_folder: Path) -> list[Row]:
+    """The journal of one process."""
+    run_experiment(experiment(in_folder, "alone"))
+    return rows("alone")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_workers_make_the_calls_of_one_process_once(in_folder: Path, alone: list[Row], workers: int) -> None:
+    asked = Asked()
+
+    result = run_leased(experiment(in_folder, "leased"), SimulatedWorkers(asked, seed=workers, workers=workers))
+
+    assert rows("leased") == alone
+    assert set(asked.by_key.values()) == {1}
+    assert result.called == len(alone) == asked.by_key.total()
+    assert (result.found, result.failed, result.stopped) == (0, {}, None)
+    assert [repr(s) for s in run_scores("leased")] == [repr(s) for s in run_scores("alone")]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_faulty_network_changes_nothing(in_folder: Path, alone: list[Row], seed: int) -> None:
+    asked = Asked(turns_away=0.1)
+
+    run_leased(experiment(in_folder, "leased"), SimulatedWorkers(asked, seed=seed, faults=Faults(rate=0.4)))
+
+    assert rows("leased") == alone
+    assert all(times == 1 + (key in asked.turned_away) for key, times in asked.by_key.items())
+
+
+@pytest.mark.parametrize("lives_on", [False, True], ids=["crashed", "zombie"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_only_calls_under_way_on_lost_workers_are_asked_twice(
+    in_folder: Path, alone: list[Row], capsys: pytest.CaptureFixture[str], seed: int, lives_on: bool
+) -> None:
+    asked = Asked()
+    chance = random.Random(seed)
+    faults = Faults(rate=0.2, lost_after=(chance.randrange(2, 12), chance.randrange(2, 20)), lives_on=lives_on)
+
+    result = run_leased(experiment(in_folder, "leased"), SimulatedWorkers(asked, seed=seed, faults=faults))
+
+    assert rows("leased") == alone
+    said = capsys.readouterr().err
+    at_most = sum(int(line.split("at most ")[1].split()[0]) for line in said.splitlines() if "at most " in line)
+    assert asked.by_key.total() - len(alone) <= at_most
+    assert max(asked.by_key.values()) <= 1 + said.count(" is lost ")
+    assert (result.called, result.found) == (len(alone), 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_budget_is_never_exceeded_and_the_next_run_goes_on(in_folder: Path, alone: list[Row], seed: int) -> None:
+    asked = Asked(turns_away=0.1)
+    limit = 40 + 10 * seed % 60
+    faults = Faults(rate=0.2, lost_after=(6,), lives_on=seed % 2 == 0)
+    path = experiment(in_folder, "leased", budget={"max_calls": limit})
+
+    result = run_leased(path, SimulatedWorkers(asked, seed=seed, faults=faults))
+
+    assert result.stopped is StopReason.BUDGET
+    assert asked.by_key.total() <= limit
+    assert set(rows("leased")) < set(alone)
+    with open_run("leased").write() as journal:
+        assert asked.by_key.total() <= journal.spent()[0] <= limit
+
+    run_leased(experiment(in_folder, "leased"), SimulatedWorkers(asked, seed=seed))
+    assert rows("leased") == alone
+
+
+def test_a_run_whose_workers_are_all_lost_is_continued_by_the_next(in_folder: Path, alone: list[Row]) -> None:
+    asked = Asked()
+    path = experiment(in_folder, "leased")
+
+    with pytest.raises(UserError, match="All workers were lost"):
+        run_leased(path, SimulatedWorkers(asked, seed=1, workers=2, faults=Faults(lost_after=(6, 8))))
+    stored = len(rows("leased"))
+    result = run_experiment(path)
+
+    assert rows("leased") == alone
+    assert 0 < stored == result.found < len(alone)
+
+
+def test_a_leased_run_continues_what_one_process_began(in_folder: Path, alone: list[Row]) -> None:
+    asked = Asked()
+    path = experiment(in_folder, "leased", budget={"max_calls": 70})
+    began = run_experiment(path).called
+
+    result = run_leased(experiment(in_folder, "leased"), SimulatedWorkers(asked, seed=3))
+
+    assert rows("leased") == alone
+    assert (result.found, asked.by_key.total()) == (began, len(alone) - began)
+
+
+def test_a_grade_step_leaves_out_texts_that_are_not_written(in_folder: Path) -> None:
+    steps = [
+        {
+            "name": "write",
+            "stage": "generate",
+            "students": ["one", "two"],
+            "settings": ["all"],
+            "k": [1],
+            "combinations": 9,
+        },
+        {"name": "marks", "stage": "grade", "of": ["write"], "graders": ["judge"]},
+    ]
+    paths = {name: experiment(in_folder, name, steps=steps) for name in ("alone", "leased")}
+    results = {}
+    for name, path in paths.items():
+        opened = SimulatedWorkers(Asked(), seed=4) if name == "leased" else None
+        results[name] = run_experiment(path, open_workers=lambda opened=opened: nullcontext(opened))  # type: ignore[misc]
+
+    assert rows("leased") == rows("alone")
+    counts = {name: result.counts["marks"] for name, result in results.items()}
+    assert (counts["leased"].found, counts["leased"].left_out) == (counts["alone"].found, counts["alone"].left_out)
+
+
+def test_letters_arrive_once_and_in_order_through_any_network() -> None:
+    for seed in range(300):
+        chance = random.Random(seed)
+        here, there = Mailbox[int, int](), Mailbox[int, int]()
+        arrived: dict[str, list[int]] = {"here": [], "there": []}
+        old = []
+        for number in range(30):
+            here.put(number)
+            there.put(-number)
+            old += [("there", here.packet()), ("here", there.packet())]
+            for place, packet in chance.choices(old, k=chance.randrange(4)):
+                arrived[place] += (here if place == "here" else there).take(packet)
+        arrived["there"] += there.take(here.packet())
+        arrived["here"] += here.take(there.packet())
+
+        assert arrived == {"there": list(range(30)), "here": [-n for n in range(30)]}
