@@ -212,10 +212,8 @@ async def serve(
     """Open the models and run the tasks of a source; `begin` is given the scheduler before the first task."""
     async with AsyncExitStack() as opened:
         models = await opened_models(used, opened)
-        is_local = any(provider_of(str(settings.asked)).is_in_process for settings in used.values())
-        at_once = sum(getattr(model, "at_once", 0) for model in models.values())
-        max_open = _MAX_OPEN_LOCALLY if is_local else max(_MAX_OPEN, 2 * at_once)
-        scheduler = Scheduler(models, context.journal, budget=context.budget, max_open=max_open, clock=context.clock)
+        most = max_open(used, models)
+        scheduler = Scheduler(models, context.journal, budget=context.budget, max_open=most, clock=context.clock)
         scheduler.say = say
         for model in models.values():
             if (replicas := getattr(model, "replicas", None)) is not None:
@@ -226,6 +224,13 @@ async def serve(
                 await scheduler.run(source, follow, counts)
         finally:
             _count_startup(models, context.clock)
+
+
+def max_open(used: Mapping[str, Settings], models: Mapping[str, Model]) -> int:
+    """How many conversations are open at once."""
+    if any(provider_of(str(settings.asked)).is_in_process for settings in used.values()):
+        return _MAX_OPEN_LOCALLY
+    return max(_MAX_OPEN, 2 * sum(getattr(model, "at_once", 0) for model in models.values()))
 
 
 def _count_startup(models: Mapping[str, Model], clock: StepClock) -> None:

@@ -12,7 +12,7 @@ from skillmix.experiment.plan import Settings
 from skillmix.models.scripted import ScriptedModel
 from skillmix.models.servers.pool import Pool
 from skillmix.models.specs import parse_spec
-from skillmix.runs.leases.driving import Link, LentWork, LostWorker, UnreachableWorker
+from skillmix.runs.leases.driving import LentWork, Link, LostWorker, UnreachableWorker
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
 from skillmix.runs.leases.worker import LeaseWorker
