@@ -148,8 +148,10 @@ async def _lend_calls(
     if owner.is_over:
         return
     try:
+        with context.clock.measuring("loading"):
+            links = await workers.links(work)
         with context.clock.measuring("waiting"), stopping_on_interrupt(owner):
-            await drive(owner, await workers.links(work))
+            await drive(owner, links)
     finally:
         await workers.end_step()
 

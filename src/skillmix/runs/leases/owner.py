@@ -39,8 +39,9 @@ from skillmix.runs.scheduler import CallCounts, StopReason
 
 _LEASES: Final = 2
 """Leases of a worker: while the last calls of one are under way, the other has work."""
-_CONVERSATIONS: Final = 128
-"""A lease has at least so many conversations, if so many are left."""
+_SHARE: Final = 32
+_FEWEST, _MOST = 16, 256
+"""A lease has a 32nd of the conversations of its step, but not fewer than 16 and not many more than 256."""
 
 
 @dataclass(slots=True)
@@ -74,6 +75,7 @@ class LeaseOwner:
         for conversation in conversations:
             self._buckets.setdefault(bucket_of(conversation.combination.id), []).append(conversation)
         self._to_lend = deque(sorted(self._buckets))
+        self._size = min(_MOST, max(_FEWEST, sum(map(len, self._buckets.values())) // _SHARE))
         self._made: dict[int, int] = {}
         """By bucket that was lent, the outcomes that this step has added."""
         self._failed: dict[int, dict[CallKey, KnownOutcome]] = {}
@@ -176,7 +178,7 @@ class LeaseOwner:
     def _lend(self, worker: str) -> Lease:
         buckets: list[int] = []
         conversations: list[LentConversation] = []
-        while self._to_lend and len(conversations) < _CONVERSATIONS:
+        while self._to_lend and len(conversations) < self._size:
             buckets.append(self._to_lend.popleft())
             conversations += self._buckets[buckets[-1]]
         self._epoch += 1
@@ -209,7 +211,7 @@ class LeaseOwner:
         for task in lent.under_way.values():  # a stop kept them from being sent
             self._budget.release(task)
         self._journal.forget_sent([task.request for task in lent.under_way.values()])
-        self.counts.found += letter.found - lent.made_before
+        self.counts.found += max(0, letter.found - lent.made_before)  # a stop may come before all are found
         self.counts.left_out += letter.left_out
         for bucket in lent.lease.buckets:
             del self._buckets[bucket]
