@@ -8,8 +8,9 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 from skillmix.cluster.lease_actor import VERSIONS, LeaseActor
@@ -31,10 +32,11 @@ _END_S: Final = 5.0
 class RayLink:
     """The way to an actor, for one step."""
 
-    def __init__(self, actor: Any, step: int, work: Any) -> None:
+    def __init__(self, actor: Any, step: int, work: Any, forget: Callable[[], object]) -> None:
         self._actor = actor
         self._step = step
         self._work = work
+        self._forget = forget
         self._has_begun = False
 
     async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
@@ -47,6 +49,7 @@ class RayLink:
                 self._has_begun = True
             answer: Packet[WorkerLetter] = await self._actor.exchange.remote(self._step, packet)
         except ActorDiedError:
+            self._forget()
             raise LostWorker("its process or its machine has ended") from None
         except RayTaskError as error:
             cause = error.cause
@@ -81,7 +84,10 @@ class RayWorkers:
             say(f"{count} on Ray")
         self._step += 1
         shared = self._ray.put(_with_shares(work, len(self._actors)))
-        return {name: RayLink(actor, self._step, shared) for name, actor in self._actors.items()}
+        return {
+            name: RayLink(actor, self._step, shared, partial(self._actors.pop, name, None))
+            for name, actor in self._actors.items()
+        }
 
     async def end_step(self) -> None:
         """Let actors leave the step; one that does not answer leaves it when it begins with the next."""

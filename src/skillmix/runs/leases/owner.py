@@ -40,7 +40,8 @@ from skillmix.runs.scheduler import CallCounts, StopReason
 _LEASES: Final = 2
 """Leases of a worker: while the last calls of one are under way, the other has work."""
 _SHARE: Final = 32
-_FEWEST, _MOST = 16, 256
+_FEWEST: Final = 16
+_MOST: Final = 256
 """A lease has a 32nd of the conversations of its step, but not fewer than 16 and not many more than 256."""
 
 
