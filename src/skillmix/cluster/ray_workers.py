@@ -17,7 +17,7 @@ from skillmix.cluster.lease_actor import VERSIONS, LeaseActor
 from skillmix.errors import UserError, visible
 from skillmix.experiment.plan import Settings
 from skillmix.models.specs import parse_spec
-from skillmix.runs.leases.driving import LentWork, Link, LostWorker, UnreachableWorker
+from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker, WorkerLink
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
 from skillmix.runs.progress.terminal import say
@@ -75,7 +75,7 @@ class RayWorkers:
             return None
         return f"workers cannot ask {' and '.join(f'{name}:' for name in sorted(names))} models"
 
-    async def links(self, work: LentWork) -> Mapping[str, Link]:
+    async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
         """The ways to all workers; the first time, the cluster is joined and they are started."""
         if not self._actors:
             self._join()

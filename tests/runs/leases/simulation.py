@@ -12,7 +12,7 @@ from skillmix.experiment.plan import Settings
 from skillmix.models.scripted import ScriptedModel
 from skillmix.models.servers.pool import Pool
 from skillmix.models.specs import parse_spec
-from skillmix.runs.leases.driving import LentWork, Link, LostWorker, UnreachableWorker
+from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker, WorkerLink
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
 from skillmix.runs.leases.worker import LeaseWorker
@@ -119,7 +119,7 @@ class SimulatedWorkers:
     def why_not(self, models: Mapping[str, Settings]) -> str | None:
         return None
 
-    async def links(self, work: LentWork) -> Mapping[str, Link]:
+    async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
         for index in range(self._count):
             models = {name: _Model(str(s.asked), self.asked, self._chance) for name, s in work.models.items()}
             worker = LeaseWorker(models, work.conversations, max_open=24, retries=Retries(first_wait=0.001))

@@ -2,17 +2,22 @@
 
 import os
 import random
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
 
 from skillmix.errors import UserError
 from skillmix.runs.leases import driving, owner
-from skillmix.runs.leases.mailbox import Mailbox
+from skillmix.runs.leases.driving import LentWork, LostWorker, WorkerLink
+from skillmix.runs.leases.lease import OwnerLetter, TriesMade, WorkerLetter
+from skillmix.runs.leases.mailbox import Mailbox, Packet
+from skillmix.runs.leases.owner import LeaseOwner
 from skillmix.runs.run import open_run
 from skillmix.runs.scheduler import StopReason
 from skillmix.scores.scoring import run_scores
@@ -208,3 +213,48 @@ def test_letters_arrive_once_and_in_order_through_any_network() -> None:
         arrived["here"] += here.take(there.packet())
 
         assert arrived == {"there": list(range(30)), "here": [-n for n in range(30)]}
+
+
+def test_rows_of_a_worker_that_was_given_up_are_refused(in_folder: Path, alone: list[Row]) -> None:
+    """The owner hears a worker that Ray reported as dead: its last packet was under way."""
+
+    class LateWorkers(SimulatedWorkers):
+        async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
+            links = dict(await super().links(work))
+            self.late = _LateLink(links["worker 0"])
+            return links | {"worker 0": self.late}
+
+    given_up: list[int] = []
+
+    def lose_and_hear(self: LeaseOwner, worker: str) -> int:
+        under_way = lose(self, worker)
+        before = self.refused
+        with open_run("leased").read() as journal:
+            stored = journal.tries()
+        self.receive(worker, workers.late.packet)
+        with open_run("leased").read() as journal:
+            assert journal.tries() == stored
+        given_up.append(self.refused - before)
+        return under_way
+
+    lose = LeaseOwner.lose
+    workers = LateWorkers(Asked(), seed=1)
+    with mock.patch.object(LeaseOwner, "lose", lose_and_hear):
+        run_leased(experiment(in_folder, "leased"), workers)
+
+    assert given_up and given_up[0] > 0
+    assert rows("leased") == alone
+
+
+class _LateLink:
+    """Loses its worker just when a packet with tries is under way."""
+
+    def __init__(self, link: WorkerLink) -> None:
+        self._link = link
+
+    async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
+        answer = await self._link.exchange(packet)
+        if any(isinstance(letter, TriesMade) for letter in answer.letters):
+            self.packet = answer
+            raise LostWorker("simulated")
+        return answer

@@ -32,7 +32,7 @@ class LostWorker(Exception):
     """A worker is certainly gone."""
 
 
-class Link(Protocol):
+class WorkerLink(Protocol):
     """The way to one worker."""
 
     async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
@@ -47,7 +47,7 @@ class CallWorkers(Protocol):
         """Why they cannot ask these models, in words; None if they can."""
         ...
 
-    async def links(self, work: LentWork) -> Mapping[str, Link]:
+    async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
         """Let every worker begin with a step; the ways to them by their names."""
         ...
 
@@ -56,7 +56,7 @@ class CallWorkers(Protocol):
         ...
 
 
-async def drive(owner: LeaseOwner, links: Mapping[str, Link]) -> None:
+async def drive(owner: LeaseOwner, links: Mapping[str, WorkerLink]) -> None:
     """Work until all is over or stopped; calls under way count as sent if this is cancelled or fails."""
     for worker in links:
         owner.join(worker)
@@ -76,7 +76,7 @@ async def drive(owner: LeaseOwner, links: Mapping[str, Link]) -> None:
         )
 
 
-async def _drive_one(owner: LeaseOwner, worker: str, link: Link) -> None:
+async def _drive_one(owner: LeaseOwner, worker: str, link: WorkerLink) -> None:
     failures = 0
     while owner.is_here(worker):
         try:
