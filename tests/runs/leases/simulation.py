@@ -1,11 +1,13 @@
 """Workers in this process behind a network that loses, repeats, delays and reorders packets."""
 
 import asyncio
+import os
 import random
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from skillmix.calls import CallProblem, Outcome, Request
 from skillmix.experiment.plan import Settings
@@ -25,8 +27,10 @@ class Asked:
 
     by_key: Counter[str] = field(default_factory=Counter)
     turned_away: set[str] = field(default_factory=set)
-    in_flight: int = 0
     turns_away: float = 0.0
+    """The share of calls that are turned away when they come first."""
+    usable: int | None = None
+    """Calls after which the models cannot be used any more."""
 
 
 class _Model:
@@ -44,6 +48,8 @@ class _Model:
         key = str(request.key)
         self._asked.by_key[key] += 1
         await asyncio.sleep(self._chance.random() * 0.004)
+        if self._asked.usable is not None and self._asked.by_key.total() > self._asked.usable:
+            return CallProblem("fatal", "no such model", is_free=True)
         if self._asked.by_key[key] == 1 and self._chance.random() < self._asked.turns_away:
             self._asked.turned_away.add(key)
             return CallProblem("passing", "busy", is_free=True)
@@ -65,6 +71,8 @@ class Faults:
     """One number for each worker that is lost, from the first worker on."""
     lives_on: bool = False
     """Whether a lost worker goes on as a zombie."""
+    interrupted_after: int | None = None
+    """Exchanges of the first worker after which the user presses Ctrl-C."""
 
 
 class _Link:
@@ -73,10 +81,14 @@ class _Link:
         self._faults = faults
         self._chance = chance
         self._left = lost_after
+        self._exchanges = 0
         self.running = asyncio.create_task(worker.run())
         self.late: list[asyncio.Task[None]] = []
 
     async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
+        if self._exchanges == self._faults.interrupted_after:
+            os.kill(os.getpid(), signal.SIGINT)
+        self._exchanges += 1
         fault = self._chance.random() / self._faults.rate if self._faults.rate else 9.0
         if self._left is not None:
             self._left -= 1
@@ -125,7 +137,8 @@ class SimulatedWorkers:
             worker = LeaseWorker(models, work.conversations, max_open=24, retries=Retries(first_wait=0.001))
             lost = self._faults.lost_after
             after = lost[index] if index < len(lost) else None
-            self._links.append(_Link(worker, self._faults, self._chance, after))
+            faults = self._faults if index == 0 else replace(self._faults, interrupted_after=None)
+            self._links.append(_Link(worker, faults, self._chance, after))
         return {f"worker {index}": link for index, link in enumerate(self._links)}
 
     async def end_step(self) -> None:

@@ -12,14 +12,27 @@ from unittest import mock
 import pytest
 import yaml
 
+from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
+from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
+from skillmix.runs.budget import LimitedBudget, Task
+from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.leases import driving, owner
 from skillmix.runs.leases.driving import LentWork, LostWorker, WorkerLink
-from skillmix.runs.leases.lease import OwnerLetter, TriesMade, WorkerLetter
+from skillmix.runs.leases.lease import (
+    LeaseGiven,
+    LeaveAsked,
+    LentConversation,
+    LentTry,
+    OwnerLetter,
+    TriesMade,
+    WorkerLetter,
+    bucket_of,
+)
 from skillmix.runs.leases.mailbox import Mailbox, Packet
 from skillmix.runs.leases.owner import LeaseOwner
 from skillmix.runs.run import open_run
-from skillmix.runs.scheduler import StopReason
+from skillmix.runs.scheduler import CallCounts, StopReason
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
@@ -63,8 +76,8 @@ def experiment(folder: Path, name: str, **more: Any) -> Path:
     return path
 
 
-def run_leased(path: Path, workers: SimulatedWorkers) -> RunResult:
-    return run_experiment(path, open_workers=lambda: nullcontext(workers))
+def run_leased(path: Path, workers: SimulatedWorkers, **more: Any) -> RunResult:
+    return run_experiment(path, open_workers=lambda: nullcontext(workers), **more)
 
 
 def rows(name: str) -> list[Row]:
@@ -148,6 +161,93 @@ def test_the_budget_is_never_exceeded_and_the_next_run_goes_on(in_folder: Path, 
 
     run_leased(experiment(in_folder, "leased"), SimulatedWorkers(asked, seed=seed))
     assert rows("leased") == alone
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lost_calls_count_with_their_worst_case(in_folder: Path, seed: int) -> None:
+    asked = Asked(turns_away=0.1)
+    prices = in_folder / "prices.yaml"
+    price = {"input": 1.0, "output": 2.0}
+    models = ["scripted:student?skill=0.7", "scripted:grader"]
+    prices.write_text(yaml.safe_dump(dict.fromkeys(models, price)), encoding="utf-8")
+    path = experiment(
+        in_folder,
+        "leased",
+        students={name: {"model": models[0]} for name in ("one", "two")},
+        graders={"judge": {"model": models[1], "rounds": 3}},
+        budget={"max_usd": 0.06},
+    )
+    faults = Faults(rate=0.2, lost_after=(4, 8), lives_on=seed % 2 == 0)
+
+    result = run_leased(path, SimulatedWorkers(asked, seed=seed, faults=faults), prices=prices)
+
+    assert result.stopped is StopReason.BUDGET
+    with open_run("leased").write() as journal:
+        calls, cost = journal.spent()
+    assert 0.03 < cost <= 0.06
+    assert asked.by_key.total() <= calls
+    assert result.cost_usd == pytest.approx(cost)
+
+
+def test_an_interrupted_run_drains_and_the_next_goes_on(in_folder: Path, alone: list[Row]) -> None:
+    asked = Asked()
+    path = experiment(in_folder, "leased")
+
+    first = run_leased(path, SimulatedWorkers(asked, seed=2, faults=Faults(interrupted_after=8)))
+    sent = asked.by_key.total()
+    run_leased(path, SimulatedWorkers(asked, seed=2))
+
+    assert first.stopped is StopReason.INTERRUPTED
+    assert 0 < sent < len(alone) == asked.by_key.total()
+    assert rows("leased") == alone
+
+
+def test_a_model_that_cannot_be_used_stops_all_workers(in_folder: Path, alone: list[Row]) -> None:
+    asked = Asked(usable=60)
+    path = experiment(in_folder, "leased")
+
+    with pytest.raises(UserError, match="cannot be used: no such model"):
+        run_leased(path, SimulatedWorkers(asked, seed=5))
+    refused = asked.by_key.total() - len(rows("leased"))
+    asked.usable = None
+    run_leased(path, SimulatedWorkers(asked, seed=5))
+
+    assert rows("leased") == alone
+    assert asked.by_key.total() == len(alone) + refused
+
+
+def test_the_owner_refuses_what_a_lease_does_not_cover(tmp_path: Path) -> None:
+    combinations = [Combination(f"c{n}", ("a",), "t") for n in range(40)]
+    keys = [GenerateKey("s", combination.id, 0, 1) for combination in combinations]
+    tasks = {key: Task("m", Request(key, "m", (Message("user", "u"),), Decoding(), 1)) for key in keys}
+    budget = LimitedBudget({"m": None}, spent=(0, 0.0), max_calls=None, max_usd=None)
+    with JournalWriter(tmp_path) as journal:
+        lent = [LentConversation("s", combination, 0) for combination in combinations]
+        owner = LeaseOwner(lent, journal, budget, CallCounts(), lambda *_: False)
+        owner.join("a")
+        owner.join("b")
+        leases = [letter.lease for letter in owner.packet_for("a").letters if isinstance(letter, LeaseGiven)]
+        ours = next(key for key in keys if bucket_of(key.combination) in leases[0].buckets)
+        other = next(key for key in keys if bucket_of(key.combination) not in leases[0].buckets)
+        epoch = leases[0].epoch
+
+        def heard(worker: str, number: int, *letters: WorkerLetter) -> int:
+            before = owner.refused
+            owner.receive(worker, Packet(0, number, letters))
+            return owner.refused - before
+
+        tried = LentTry(epoch, ours, Reply("fine"), 0.1, True)
+        assert heard("a", 0, TriesMade(1, (tried,))) == 1, "without leave"
+        assert heard("a", 1, LeaveAsked(epoch, (tasks[other],))) == 1, "a key of another lease"
+        assert heard("b", 0, LeaveAsked(epoch, (tasks[ours],))) == 1, "a lease of another worker"
+        assert heard("a", 2, LeaveAsked(epoch, (tasks[ours],))) == 0
+        assert heard("a", 3, LeaveAsked(epoch, (tasks[ours],))) == 1, "a call that has leave"
+        assert heard("b", 1, TriesMade(1, (tried,))) == 1, "rows of another worker's lease"
+        assert heard("a", 4, TriesMade(2, (tried._replace(epoch=epoch + 9),))) == 1, "an epoch that is not lent"
+        assert heard("a", 5, TriesMade(3, (tried,))) == 0
+        assert heard("a", 6, TriesMade(4, (tried,))) == 1, "a key that has its outcome"
+        assert journal.spent()[0] == 1
+        assert journal.find(tasks[ours].request) == Reply("fine")
 
 
 def test_a_run_whose_workers_are_all_lost_is_continued_by_the_next(in_folder: Path, alone: list[Row]) -> None:

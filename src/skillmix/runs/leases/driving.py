@@ -14,6 +14,8 @@ from skillmix.runs.leases.owner import LeaseOwner
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 5.0
 """Seconds before a worker that cannot be reached is asked again."""
+_LONG_SILENCE: Final = 30.0
+"""Seconds after which a line says that a worker does not answer."""
 
 
 class LentWork(NamedTuple):
@@ -79,6 +81,8 @@ async def drive(owner: LeaseOwner, links: Mapping[str, WorkerLink]) -> None:
 async def _drive_one(owner: LeaseOwner, worker: str, link: WorkerLink) -> None:
     failures = 0
     while owner.is_here(worker):
+        silent = f"{worker} has not answered for {_LONG_SILENCE:g} s; it keeps its conversations, and is waited for"
+        timer = asyncio.get_running_loop().call_later(_LONG_SILENCE, owner.say, silent)
         try:
             answer = await link.exchange(owner.packet_for(worker))
         except UnreachableWorker:
@@ -92,3 +96,5 @@ async def _drive_one(owner: LeaseOwner, worker: str, link: WorkerLink) -> None:
         else:
             failures = 0
             owner.receive(worker, answer)
+        finally:
+            timer.cancel()
