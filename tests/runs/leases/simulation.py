@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from skillmix.calls import CallProblem, Outcome, Request
+from skillmix.calls import CallKey, CallProblem, GenerateKey, Outcome, Request
 from skillmix.experiment.plan import Settings
 from skillmix.models.scripted import ScriptedModel
 from skillmix.models.servers.pool import Pool
@@ -31,6 +31,10 @@ class Asked:
     """The share of calls that are turned away when they come first."""
     usable: int | None = None
     """Calls after which the models cannot be used any more."""
+    stored: set[str] = field(default_factory=set)
+    """Keys that are in the journal, if the test notes them."""
+    too_early: set[str] = field(default_factory=set)
+    """Calls that were asked before the call that they depend on was stored."""
 
 
 class _Model:
@@ -47,6 +51,9 @@ class _Model:
     async def _answer(self, request: Request) -> Outcome:
         key = str(request.key)
         self._asked.by_key[key] += 1
+        before = _before(request.key)
+        if before is not None and str(before) not in self._asked.stored:
+            self._asked.too_early.add(key)
         await asyncio.sleep(self._chance.random() * 0.004)
         if self._asked.usable is not None and self._asked.by_key.total() > self._asked.usable:
             return CallProblem("fatal", "no such model", is_free=True)
@@ -60,6 +67,13 @@ class _Model:
 
     async def close(self) -> None:
         pass
+
+
+def _before(key: CallKey) -> GenerateKey | None:
+    """The turn on which a call depends."""
+    if isinstance(key, GenerateKey):
+        return replace(key, turn=1) if key.turn == 2 else None
+    return GenerateKey(key.student, key.combination, key.generation, 2)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalWriter
+from skillmix.runs.journal.row_writer import RowWriter, Try
 from skillmix.runs.leases import driving, owner
 from skillmix.runs.leases.driving import LentWork, LostWorker, WorkerLink
 from skillmix.runs.leases.lease import (
@@ -76,6 +77,21 @@ def experiment(folder: Path, name: str, **more: Any) -> Path:
     return path
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What models are asked, with the keys that are durable in the journal of the run `leased`."""
+    asked = Asked()
+    put_tries = RowWriter.put_tries
+
+    def put_and_note(writer: RowWriter, tries: Sequence[Try]) -> None:
+        put_tries(writer, tries)
+        if "leased" in writer.path.parts:
+            asked.stored.update(str(one.request.key) for one in tries if one.stored is not None)
+
+    monkeypatch.setattr(RowWriter, "put_tries", put_and_note)
+    return asked
+
+
 def run_leased(path: Path, workers: SimulatedWorkers, **more: Any) -> RunResult:
     return run_experiment(path, open_workers=lambda: nullcontext(workers), **more)
 
@@ -102,9 +118,9 @@ def alone(in_folder: Path) -> list[Row]:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_workers_make_the_calls_of_one_process_once(in_folder: Path, alone: list[Row], workers: int) -> None:
-    asked = Asked()
-
+def test_workers_make_the_calls_of_one_process_once(
+    in_folder: Path, alone: list[Row], asked: Asked, workers: int
+) -> None:
     result = run_leased(experiment(in_folder, "leased"), SimulatedWorkers(asked, seed=workers, workers=workers))
 
     assert rows("leased") == alone
@@ -115,21 +131,21 @@ def test_workers_make_the_calls_of_one_process_once(in_folder: Path, alone: list
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_faulty_network_changes_nothing(in_folder: Path, alone: list[Row], seed: int) -> None:
-    asked = Asked(turns_away=0.1)
+def test_a_faulty_network_changes_nothing(in_folder: Path, alone: list[Row], asked: Asked, seed: int) -> None:
+    asked.turns_away = 0.1
 
     run_leased(experiment(in_folder, "leased"), SimulatedWorkers(asked, seed=seed, faults=Faults(rate=0.4)))
 
     assert rows("leased") == alone
     assert all(times == 1 + (key in asked.turned_away) for key, times in asked.by_key.items())
+    assert asked.too_early == set()
 
 
 @pytest.mark.parametrize("lives_on", [False, True], ids=["crashed", "zombie"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_only_calls_under_way_on_lost_workers_are_asked_twice(
-    in_folder: Path, alone: list[Row], capsys: pytest.CaptureFixture[str], seed: int, lives_on: bool
+    in_folder: Path, alone: list[Row], asked: Asked, capsys: pytest.CaptureFixture[str], seed: int, lives_on: bool
 ) -> None:
-    asked = Asked()
     chance = random.Random(seed)
     faults = Faults(rate=0.2, lost_after=(chance.randrange(2, 12), chance.randrange(2, 20)), lives_on=lives_on)
 
@@ -142,6 +158,7 @@ def test_only_calls_under_way_on_lost_workers_are_asked_twice(
     assert " is lost " in said
     assert max(asked.by_key.values()) <= 1 + said.count(" is lost ")
     assert (result.called, result.found) == (len(alone), 0)
+    assert asked.too_early == set()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
