@@ -226,7 +226,6 @@ def test_a_killed_driver_goes_on_where_it_was(in_folder: Path, nodes: Nodes) -> 
             stub.bodies.clear()
             at = in_folder / "ray"
             path = experiment(at, stub.address)
-            stored = 0
 
             async def kill(driver: int) -> None:
                 await asked(stub, 60)
@@ -300,5 +299,29 @@ def test_without_an_address_a_cluster_is_started_here(in_folder: Path) -> None:
         assert code == 0, messages
         assert "1 worker on Ray" in messages
         assert len(messages.splitlines()) < 15, "Ray's own lines are not shown"
+
+    asyncio.run(main())
+
+
+def test_the_conversations_of_a_lost_node_go_to_the_other(in_folder: Path, nodes: Nodes) -> None:
+    """The last test of this cluster, because it takes a node away."""
+
+    async def main() -> None:
+        async with serving(scripted) as stub:
+            expected = await alone(in_folder, stub.address)
+            stub.bodies.clear()
+            at = in_folder / "ray"
+
+            async def kill(_: int) -> None:
+                await asked(stub, 60)
+                os.kill(nodes.raylets[-1], signal.SIGKILL)
+
+            path = experiment(at, stub.address)
+            code, _, messages = await ran("run", path, "--on", "ray", at=at, address=nodes.address, during=kill)
+
+            assert code == 0, messages
+            assert await scores(at) == expected
+            lost = next(line for line in messages.splitlines() if " is lost " in line)
+            assert asked_twice(stub) <= int(lost.split("at most ")[1].split()[0])
 
     asyncio.run(main())
