@@ -102,7 +102,6 @@ class LeaseWorker:
         """Tries on their way to the owner; the scheduler waits for them."""
         self._last_batch = 0
         self._news = asyncio.Event()
-        self._has_ended = False
 
     def say(self, line: str) -> None:
         """Let the owner show a line to the user."""
@@ -119,7 +118,6 @@ class LeaseWorker:
             self._put(WorkerEnded(error.message, error.hint))
         except Exception as error:  # noqa: BLE001  # the owner must hear of it: nobody else can
             self._put(WorkerEnded(f"A worker failed: {type(error).__name__}: {error}"))
-        self._has_ended = True
 
     async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
         """Take the owner's letters, and answer as soon as there is something to say."""
