@@ -37,8 +37,8 @@ class Nodes:
     address: str
     raylets: list[int]
 
-    def workers(self) -> list[int]:
-        """The processes of the actors, which are children of the nodes."""
+    def workers(self, of: int | None = None) -> list[int]:
+        """The processes of the actors, which are children of the nodes, or of one node."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -46,7 +46,7 @@ class Nodes:
                 parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
             except (OSError, IndexError):
                 continue
-            if title.startswith(b"ray::LeaseActor") and parent in self.raylets:
+            if title.startswith(b"ray::LeaseActor") and parent in (self.raylets if of is None else [of]):
                 found.append(int(folder.name))
         return sorted(found)
 
@@ -314,7 +314,8 @@ def test_the_conversations_of_a_lost_node_go_to_the_other(in_folder: Path, nodes
 
             async def kill(_: int) -> None:
                 await asked(stub, 60)
-                os.kill(nodes.raylets[-1], signal.SIGKILL)
+                for process in (*nodes.workers(of=nodes.raylets[-1]), nodes.raylets[-1]):
+                    os.kill(process, signal.SIGKILL)
 
             path = experiment(at, stub.address)
             code, _, messages = await ran("run", path, "--on", "ray", at=at, address=nodes.address, during=kill)

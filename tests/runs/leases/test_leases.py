@@ -102,7 +102,7 @@ def rows(name: str) -> list[Row]:
         return [
             (str(call.key), call.request_hash, repr(call.outcome))
             for stage in ("generate", "grade")
-            for call in journal.calls(stage)  # type: ignore[arg-type]
+            for call in journal.calls(stage)
         ]
 
 
