@@ -40,9 +40,9 @@ from skillmix.runs.scheduler import CallCounts, StopReason
 _LEASES: Final = 2
 """Leases of a worker: while the last calls of one are under way, the other has work."""
 _SHARE: Final = 32
-_FEWEST: Final = 16
+_FEWEST: Final = 64
 _MOST: Final = 256
-"""A lease has a 32nd of the conversations of its step, but not fewer than 16 and not many more than 256."""
+"""A lease has a 32nd of the conversations of its step, but not fewer than 64 and not many more than 256."""
 
 
 @dataclass(slots=True)
@@ -125,7 +125,8 @@ class LeaseOwner:
         """What a worker does not know yet, new leases included."""
         mail = self._mail[worker]
         if not self.counts.stopped:
-            while self._to_lend and sum(lent.worker == worker for lent in self._lent.values()) < _LEASES:
+            # One lease for each packet, so that the other workers get theirs before this one gets its second.
+            if self._to_lend and sum(lent.worker == worker for lent in self._lent.values()) < _LEASES:
                 mail.put(LeaseGiven(self._lend(worker)))
             if self.is_over and worker not in self._told_end:
                 self._told_end.add(worker)
