@@ -34,6 +34,8 @@ LONGEST_FIRST: Final = (
     "tests/catalog/test_combinations.py",
     "tests/fuzz/test_experiments.py",
     "tests/runs/test_progress.py",
+    "tests/runs/leases/test_leases.py",
+    "tests/cluster/test_ray_workers.py",
 )
 """What takes ten seconds or more, roughly by time; short files at the end keep all workers busy until then."""
 

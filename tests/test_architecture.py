@@ -25,6 +25,7 @@ ORDER = (  # a folder imports only what is named before it
     "models",
     "experiment",
     "runs",
+    "cluster",
     "scores",
     "annotation",
     "datasets",
@@ -67,6 +68,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "jinja2": ("report/",),
     "rich": ("runs/progress/bar.py",),
     "peft": ("training/",),
+    "ray": ("cluster/ray_workers.py",),
     "pyarrow": ("datasets/", "frequencies/documents.py", "training/", "runs/export.py", "report/tables/paper.py"),
 }
 OPENS_LATER = ("models/specs.py",)

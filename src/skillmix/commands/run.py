@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from skillmix.render.layout import wrapped
 
 if TYPE_CHECKING:
     from skillmix.scores.scoring import ScoredRun
+    from skillmix.steps.run import OpenWorkers
     from skillmix.steps.step_kind import RunResult
 
 
@@ -20,10 +22,12 @@ def add_parsers(commands: Commands) -> None:
     parser = add_command(commands, "run", run)
     add_experiment_options(parser)
     parser.set_defaults(stage=None, step=None)
+    _add_on_option(parser)
     for stage, command in (("generate", generate), ("grade", grade), ("evaluate", evaluate)):
         parser = add_command(commands, stage, command)
         add_experiment_options(parser)
         add_step_option(parser)
+        _add_on_option(parser)
         parser.set_defaults(stage=stage)
 
 
@@ -46,6 +50,15 @@ def add_change_options(parser: "argparse._ActionsContainer") -> None:
 def add_step_option(parser: "argparse._ActionsContainer") -> None:
     """Add the option that chooses one step."""
     parser.add_argument("--step", metavar="NAME", help="only the step with this name")
+
+
+def _add_on_option(parser: "argparse._ActionsContainer") -> None:
+    """Add the option that chooses the machines that make the calls."""
+    parser.add_argument(
+        "--on",
+        choices=["ray"],
+        help="let workers on a Ray cluster make the calls: that of RAY_ADDRESS, or a new one here",
+    )
 
 
 def generate(options: argparse.Namespace) -> int:
@@ -82,7 +95,13 @@ def _run(options: argparse.Namespace) -> int:
 
     import_lean()
     wanted = StepFilter(stage=options.stage, step=options.step)
-    result = run_experiment(options.experiment, prices=options.prices, changes=options.set, wanted=wanted)
+    result = run_experiment(
+        options.experiment,
+        prices=options.prices,
+        changes=options.set,
+        wanted=wanted,
+        open_workers=_open_workers(getattr(options, "on", None)),
+    )
     for line in result.failure_lines():
         print(f"failed: {line}", file=sys.stderr)
     if result.is_interrupted:
@@ -109,6 +128,14 @@ def _run(options: argparse.Namespace) -> int:
         print(f"undecided: {undecided} texts, as grades cannot be read or have no majority", file=sys.stderr)
     _close(options, result, scored)
     return 0 if result.is_complete and not ungraded and not undecided else 1
+
+
+def _open_workers(on: str | None) -> "OpenWorkers":
+    if on is None:
+        return nullcontext
+    from skillmix.cluster.ray_workers import ray_workers
+
+    return ray_workers
 
 
 def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:

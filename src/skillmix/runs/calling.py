@@ -18,6 +18,9 @@ from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.journal.journal import JournalWriter
+from skillmix.runs.leases.driving import CallWorkers, LentWork, drive
+from skillmix.runs.leases.lease import LentConversation
+from skillmix.runs.leases.owner import LeaseOwner
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress, watched
 from skillmix.runs.progress.stopping import stopping_on_interrupt
 from skillmix.runs.progress.terminal import say
@@ -64,6 +67,8 @@ class StepContext:
     draws: SharedDraws = field(default_factory=SharedDraws)
     clock: StepClock = field(default_factory=StepClock)
     """Measures where the time of the step goes."""
+    workers: CallWorkers | None = None
+    """Processes that make the calls of steps; None if this process makes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +107,53 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
         context.journal.add_combinations(cell.combinations)
     if calls.students:
         ConversationsAhead(context.run.journal).note_tried(conversations_in(cells))
-    used = calls.models(context.experiment)
+    work = LentWork(conversations, calls.models(context.experiment))
     async with watched(context.progress, calls.step, counts):
-        groups = passes(used)
-        for group, following in zip_longest(groups, groups[1:]):
-            found_before = counts.found
-            wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
-            source = first_turns(wanted, conversations, context.journal, counts)
-            for name in following.models if following else ():
-                announce_model(parse_spec(str(used[name].asked)))
-            await serve({name: used[name] for name in group.models}, source, conversations.follow, context, counts)
-            if group.is_repeated:  # an earlier pass has counted them
-                counts.found = found_before
-            if counts.stopped:
-                break
+        if context.workers is None:
+            await _make_calls_here(work, cells, context, counts)
+        elif (why_not := context.workers.why_not(work.models)) is None:
+            await _lend_calls(context.workers, work, cells, context, counts)
+        else:
+            say(f"{calls.step}: this process makes the calls, because {why_not}")
+            await _make_calls_here(work, cells, context, counts)
     if calls.students:
         counts.left_out = 0  # left out of one pass, made in another
+
+
+async def _make_calls_here(
+    work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
+) -> None:
+    groups = passes(work.models)
+    for group, following in zip_longest(groups, groups[1:]):
+        found_before = counts.found
+        wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
+        source = first_turns(wanted, work.conversations, context.journal, counts)
+        for name in following.models if following else ():
+            announce_model(parse_spec(str(work.models[name].asked)))
+        used = {name: work.models[name] for name in group.models}
+        await serve(used, source, work.conversations.follow, context, counts)
+        if group.is_repeated:  # an earlier pass has counted them
+            counts.found = found_before
+        if counts.stopped:
+            break
+
+
+async def _lend_calls(
+    workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
+) -> None:
+    """Let workers make the calls; this process keeps the journal and the budget."""
+    first = FirstTurns(work.conversations, context.journal, counts)
+    owner = LeaseOwner(first.missing(cells), context.journal, context.budget, counts, first.has_calls)
+    owner.say = say
+    if owner.is_over:
+        return
+    try:
+        with context.clock.measuring("loading"):
+            links = await workers.links(work)
+        with context.clock.measuring("waiting"), stopping_on_interrupt(owner):
+            await drive(owner, links)
+    finally:
+        await workers.end_step()
 
 
 def conversations_in(cells: Iterable[PlannedCell]) -> Iterator[tuple[str, str, int]]:
@@ -178,10 +214,8 @@ async def serve(
     """Open the models and run the tasks of a source; `begin` is given the scheduler before the first task."""
     async with AsyncExitStack() as opened:
         models = await opened_models(used, opened)
-        is_local = any(provider_of(str(settings.asked)).is_in_process for settings in used.values())
-        at_once = sum(getattr(model, "at_once", 0) for model in models.values())
-        max_open = _MAX_OPEN_LOCALLY if is_local else max(_MAX_OPEN, 2 * at_once)
-        scheduler = Scheduler(models, context.journal, budget=context.budget, max_open=max_open, clock=context.clock)
+        most = max_open(used, models)
+        scheduler = Scheduler(models, context.journal, budget=context.budget, max_open=most, clock=context.clock)
         scheduler.say = say
         for model in models.values():
             if (replicas := getattr(model, "replicas", None)) is not None:
@@ -192,6 +226,13 @@ async def serve(
                 await scheduler.run(source, follow, counts)
         finally:
             _count_startup(models, context.clock)
+
+
+def max_open(used: Mapping[str, Settings], models: Mapping[str, Model]) -> int:
+    """How many conversations are open at once."""
+    if any(provider_of(str(settings.asked)).is_in_process for settings in used.values()):
+        return _MAX_OPEN_LOCALLY
+    return max(_MAX_OPEN, 2 * sum(getattr(model, "at_once", 0) for model in models.values()))
 
 
 def _count_startup(models: Mapping[str, Model], clock: StepClock) -> None:
@@ -240,7 +281,12 @@ class FirstTurns:
         self._seen: set[tuple[str, str, int]] = set()
 
     def of(self, cells: Sequence[PlannedCell]) -> Iterator[Task]:
-        """The first turn of each conversation that is not settled; a conversation of several cells comes once.
+        """The first turn of each conversation that is not settled."""
+        for conversation in self.missing(cells):
+            yield self._conversations.first(*conversation)
+
+    def missing(self, cells: Sequence[PlannedCell]) -> Iterator[LentConversation]:
+        """Each conversation that is not settled; a conversation of several cells comes once.
 
         Conversations that lack calls come first, so that a long run continues at once. A conversation with all its
         calls is checked for unreadable votes. The first conversation of each cell is always followed, so that a changed
@@ -257,13 +303,13 @@ class FirstTurns:
                 if index > 0 and done.get((combination.id, generation), 0) >= self._whole:
                     later.append((cell, combination, generation))
                 else:
-                    yield self._conversations.first(cell.student, combination, generation)
+                    yield LentConversation(cell.student, combination, generation)
         for cell, combination, generation in later:
             calls = self._journal.conversation(cell.student, combination.id, generation)
             if self._conversations.is_settled(combination, calls):
                 self._counts.found += sum(self._conversations.has_part(call.key) for call in calls)
             else:
-                yield self._conversations.first(cell.student, combination, generation)
+                yield LentConversation(cell.student, combination, generation)
 
     def has_calls(self, student: str, combination: str, generation: int) -> bool:
         """Whether the journal had calls of a conversation when the step began."""

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request
 from skillmix.errors import UserError
 from skillmix.runs.budget import Budget, Task
-from skillmix.runs.journal.journal import JournalThread, JournalWriter
+from skillmix.runs.journal.call_journal import CallJournal, TryThread
 from skillmix.runs.journal.row_writer import Try
 from skillmix.runs.retries import Retries
 from skillmix.runs.seconds.step_clock import Part, StepClock
@@ -29,8 +29,6 @@ _ABOUT_THE_PROMPT: Final = ("prompt too long", "prompt filtered", "refusal", "co
 """Reasons for refusals that are never the model's fault."""
 _GATHERING: Final = 0.01
 """Seconds in which outcomes gather for one transaction, which saves a fifth of the CPU time of a call."""
-_FEW: Final = 16
-"""Outcomes that are written at once; handing so few over to the journal's thread takes longer than writing them."""
 _ASK_AGAIN_S: Final = 0.05
 """Seconds after which a source that had no task is asked again."""
 _IN_A_ROW: Final = 64
@@ -39,6 +37,8 @@ _IN_A_ROW: Final = 64
 
 Follow = Callable[[Request, Outcome], Iterable[Task]]
 """The tasks that an outcome releases: the second turn after the first, gradings after the second."""
+StartCall = Callable[[Task], None]
+"""Starts a call that has leave."""
 
 
 class StopReason(Enum):
@@ -81,7 +81,7 @@ class Scheduler:
     def __init__(
         self,
         models: Mapping[str, Model],
-        journal: JournalWriter,
+        journal: CallJournal,
         *,
         budget: Budget,
         max_open: int = 512,
@@ -107,7 +107,7 @@ class Scheduler:
         self._first_calls: dict[str, set[CallKey]] = {}
         self._first_refused: dict[str, int] = {}
         self._arrived: list[_Arrival] = []
-        self._writing: JournalThread | None = None
+        self._writing: TryThread | None = None
         self._batch: Future[None] | None = None
         self._notes_calls = False
         self._serving: list[asyncio.Task[None]] = []
@@ -117,6 +117,10 @@ class Scheduler:
         self.counts = CallCounts()
         self.say: Callable[[str], None] = lambda line: None
         """Shows a line to the user."""
+        self.ask_leave: Callable[[Task, StartCall], None] = lambda task, start: start(task)
+        """Starts a call that the budget allows, at once or when somebody else allows it too."""
+        self.over: Callable[[Task, int | None], None] = lambda task, released: None
+        """Is given each task that is over, and how many tasks it released; None if its model is not open."""
 
     async def run(self, source: Iterator[Task | None], follow: Follow, counts: CallCounts | None = None) -> CallCounts:
         """Work until the source is empty and nothing is open, or the run must stop; `counts` are continued.
@@ -192,9 +196,12 @@ class Scheduler:
                 self.counts.found += 1
                 if isinstance(outcome, Reply):
                     self._has_replied.add(task.model)
-                waiting.extend(follow(task.request, outcome))
+                released = list(follow(task.request, outcome))
+                waiting.extend(released)
+                self.over(task, len(released))
             elif task.model not in self._models:
                 self.counts.left_out += 1
+                self.over(task, None)
             elif not self.counts.stopped:
                 self._held.append(task)
         self._start_held()
@@ -261,7 +268,7 @@ class Scheduler:
             self._open += 1
             self.counts.started += 1
             self._tasks[task.request.key] = task
-            self._queue(task)
+            self.ask_leave(task, self._queue)
         if self._held and not self._open:
             self._stop_spending()
 
@@ -330,7 +337,7 @@ class Scheduler:
     async def _journal_tries(self, tries: list[Try]) -> None:
         """Write tries; when this returns, they are durable. One transaction for all costs hardly more than for one."""
         # With a limit, each call is noted before it is sent, and the notes would wait for the thread's transactions.
-        if len(tries) <= _FEW or self._notes_calls:
+        if len(tries) <= self._journal.few or self._notes_calls:
             self._journal.record_tries(tries)
             return
         if self._writing is None:
@@ -426,9 +433,11 @@ class Scheduler:
             self.counts.cost_usd += outcome.cost_usd or 0.0
         if isinstance(outcome, CallProblem) and outcome.kind != "final":
             self.counts.failed[key] = outcome
-        elif outcome is not None:
-            for released in follow(task.request, outcome):
-                self._submit(released, follow)
+            outcome = None
+        released = [] if outcome is None else list(follow(task.request, outcome))
+        self.over(task, len(released))
+        for one in released:
+            self._submit(one, follow)
         self._open -= 1
         self._start_held()
         self._room.set()

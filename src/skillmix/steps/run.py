@@ -6,8 +6,8 @@ Each function here is a loop over steps. The checks are in before_run.py, the wo
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGINT
@@ -26,15 +26,17 @@ from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.manifest import invocation_facts
 from skillmix.runs.judging.worker_pool import shared_workers
+from skillmix.runs.leases.driving import CallWorkers
 from skillmix.runs.planned_work import first_model_here
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
+from skillmix.runs.progress.terminal import say
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.seconds.step_meter import metered_last_step, metered_step
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import check_code_graders, check_journal, check_plan, prices_by_model, probe_models
-from skillmix.steps.calls import drop_unusable_skips
+from skillmix.steps.calls import CallKind, drop_unusable_skips
 from skillmix.steps.dependencies import StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.finished import (
@@ -73,21 +75,39 @@ class StepFilter:
         raise UserError(f"The experiment has no{stage} step{name}.", hint=hint)
 
 
+OpenWorkers = Callable[[], AbstractContextManager[CallWorkers | None]]
+"""Opens the processes that make the calls of steps; None if this process makes them."""
+
+
 def run_experiment(
-    path: Path, *, prices: Path | None = None, changes: Sequence[str] = (), wanted: StepFilter | None = None
+    path: Path,
+    *,
+    prices: Path | None = None,
+    changes: Sequence[str] = (),
+    wanted: StepFilter | None = None,
+    open_workers: OpenWorkers = nullcontext,
 ) -> RunResult:
     """Run the steps of an experiment file."""
-    return run_checked(load_experiment(path, changes=changes), prices=prices, wanted=wanted)
+    experiment = load_experiment(path, changes=changes)
+    return run_checked(experiment, prices=prices, wanted=wanted, open_workers=open_workers)
 
 
 @MODELS.keeping()
-def run_checked(experiment: Experiment, *, prices: Path | None = None, wanted: StepFilter | None = None) -> RunResult:
+def run_checked(
+    experiment: Experiment,
+    *,
+    prices: Path | None = None,
+    wanted: StepFilter | None = None,
+    open_workers: OpenWorkers = nullcontext,
+) -> RunResult:
     """Run the steps of an experiment that is in memory."""
     with shared_workers():
-        return _run_checked(experiment, prices, wanted)
+        return _run_checked(experiment, prices, wanted, open_workers)
 
 
-def _run_checked(experiment: Experiment, prices: Path | None, wanted: StepFilter | None) -> RunResult:
+def _run_checked(
+    experiment: Experiment, prices: Path | None, wanted: StepFilter | None, open_workers: OpenWorkers
+) -> RunResult:
     started, cpu_started = time.monotonic(), _cpu_seconds()
     steps = (wanted or StepFilter()).select(experiment)
     catalog = load_catalog(experiment.catalog)
@@ -102,12 +122,12 @@ def _run_checked(experiment: Experiment, prices: Path | None, wanted: StepFilter
     asyncio.run(probe_models(experiment, steps))
     result = RunResult(run, graded_cells=graded_cells(steps, experiment))
     with RunProgress(planned_work(experiment, steps, run)) as progress:
-        with run.write() as journal:
+        with run.write() as journal, open_workers() as workers:
             limits = experiment.budget
             budget = LimitedBudget(
                 price_by_model, spent=journal.spent(), max_calls=limits.max_calls, max_usd=limits.max_usd
             )
-            context = StepContext(experiment, catalog, run, journal, budget, progress)
+            context = StepContext(experiment, catalog, run, journal, budget, progress, workers=workers)
             run.checked_document(experiment, catalog)
             check_journal(context, steps)
             try:
@@ -193,7 +213,7 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
             continue
         now = replace(context, experiment=with_trained(context.experiment, context.run))
         with metered_step(context.run, step.name, is_here=_is_here(step, now.experiment)) as clock:
-            now = replace(now, clock=clock)
+            now = _with_workers(step, replace(now, clock=clock))
             kind.prepare(step, now)
             depends_on = dependencies_of(step, now)
             _announce_next(steps, step, now)
@@ -202,6 +222,14 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
                 record_step(step, context, result, depends_on)
         if not may_go_on:
             break
+
+
+def _with_workers(step: Step, context: StepContext) -> StepContext:
+    """The context, without workers for a step of another kind that asks models: it chooses calls by their outcomes."""
+    if context.workers is None or not step.makes_calls or isinstance(kind_of(step), CallKind):
+        return context
+    say(f"{step.name}: this process makes the calls of a {step.stage} step")
+    return replace(context, workers=None)
 
 
 def _run_last_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:

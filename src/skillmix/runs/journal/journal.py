@@ -39,6 +39,9 @@ _KEY_ORDER: Final = {
 class JournalWriter(AbstractContextManager["JournalWriter"]):
     """Adds calls to a run. Only one process can; the kernel frees its lock when the process dies."""
 
+    few: Final = 16
+    """Tries that are written at once; handing so few over to the thread takes longer than writing them."""
+
     def __init__(self, folder: Path, *, file: str = MAIN_FILE) -> None:
         self.path = folder / file
         with opening(self.path):
@@ -172,6 +175,13 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?)",
                 (str(request.key), request.content_hash, cost_usd, now()),
             )
+
+    def forget_sent(self, requests: Iterable[Request]) -> None:
+        """Drop the notes of calls that were not sent after all."""
+        noted = [request.key for request in requests if request.key in self._keys.sent]
+        self._keys.sent.difference_update(noted)
+        with self.transaction():
+            self._connection.executemany("DELETE FROM sent WHERE key = ?", [(str(key),) for key in noted])
 
     def _count_lost(self) -> None:
         """Count the calls that were in flight when an earlier process died: they may have been billed."""

@@ -4,10 +4,10 @@ import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol
 
 from skillmix.runs.progress.terminal import say
-from skillmix.runs.scheduler import Scheduler, StopReason
+from skillmix.runs.scheduler import StopReason
 
 _SIGNALS: Final[dict[StopReason, signal.Signals]] = {
     reason: getattr(signal, name)
@@ -25,8 +25,21 @@ def signal_of(stopped: StopReason | None) -> int | None:
     return _SIGNALS.get(stopped) if stopped else None
 
 
+class Stoppable(Protocol):
+    """Makes calls, and can stop: a scheduler, or the owner of leases."""
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are not over."""
+        ...
+
+    def stop(self, reason: StopReason) -> None:
+        """Start no more calls."""
+        ...
+
+
 @contextmanager
-def stopping_on_interrupt(scheduler: Scheduler) -> Iterator[None]:
+def stopping_on_interrupt(scheduler: Stoppable) -> Iterator[None]:
     """Handle signals if this thread may; in other threads, such as a notebook's, leave them as they are."""
     loop = asyncio.get_running_loop()
     working = asyncio.current_task()

@@ -1,0 +1,65 @@
+"""The worker of one node, of which Ray makes an actor; this module does not import Ray."""
+
+import asyncio
+import platform
+from contextlib import AsyncExitStack
+from typing import Final
+
+from skillmix import __version__
+from skillmix.runs.calling import max_open, opened_models
+from skillmix.runs.leases.driving import LentWork
+from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
+from skillmix.runs.leases.mailbox import Packet
+from skillmix.runs.leases.worker import LeaseWorker
+
+VERSIONS: Final = (__version__, ".".join(platform.python_version_tuple()[:2]))
+"""skillmix and Python; they must be equal on all machines, so that the same code makes the same requests."""
+
+
+class LeaseActor:
+    """Works on one step at a time. A message of another step, which came late, changes nothing."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._worker: LeaseWorker | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    def versions(self) -> tuple[str, str]:
+        """The versions of skillmix and Python on this machine."""
+        return VERSIONS
+
+    async def begin(self, step: int, work: LentWork) -> None:
+        """Begin with a step: open its models and wait for leases; a step that has begun goes on."""
+        if step <= self._step:
+            return
+        await self._leave()
+        self._step = step
+        opened = AsyncExitStack()
+        models = await opened_models(work.models, opened)
+        worker = self._worker = LeaseWorker(models, work.conversations, max_open=max_open(work.models, models))
+        for model in models.values():
+            if (replicas := getattr(model, "replicas", None)) is not None:
+                replicas.say = worker.say
+        self._running = asyncio.create_task(_run(worker, opened))
+
+    async def exchange(self, step: int, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
+        """Exchange letters with the driver."""
+        if self._worker is None or step != self._step:
+            return Packet(0, 0, ())
+        return await self._worker.exchange(packet)
+
+    async def end(self, step: int) -> None:
+        """Leave a step."""
+        if step == self._step:
+            await self._leave()
+
+    async def _leave(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        self._worker = self._running = None
+
+
+async def _run(worker: LeaseWorker, opened: AsyncExitStack) -> None:
+    async with opened:
+        await worker.run()

@@ -1,0 +1,274 @@
+"""A worker: it runs the scheduler over the leases that it has, and keeps nothing that its owner does not have."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Final
+
+from skillmix.calls import CallKey, CallProblem, Model, Outcome, Request
+from skillmix.errors import UserError
+from skillmix.runs.budget import Task
+from skillmix.runs.conversations import Conversations
+from skillmix.runs.journal.row_writer import Try
+from skillmix.runs.leases.lease import (
+    Lease,
+    LeaseGiven,
+    LeaseReturned,
+    LeaveAsked,
+    LeaveGiven,
+    LentConversation,
+    LentTry,
+    LineSaid,
+    NoMoreLeases,
+    OwnerLetter,
+    StopCalls,
+    TriesMade,
+    TriesStored,
+    WorkerEnded,
+    WorkerLetter,
+    bucket_of,
+)
+from skillmix.runs.leases.mailbox import Mailbox, Packet
+from skillmix.runs.retries import Retries
+from skillmix.runs.scheduler import Scheduler, StartCall
+
+LONGEST_SILENCE: Final = 0.1
+"""Seconds after which a worker answers though it has no letter: the owner may have one."""
+
+
+class OwnersBudget:
+    """Lets every call start: the owner's leave decides, and the owner counts costs."""
+
+    def may_start(self, task: Task) -> bool:
+        """Always: leave is asked before the call is sent."""
+        return True
+
+    def release(self, task: Task) -> None:
+        """Do nothing: the owner has released the amount with the try."""
+
+    def at_risk(self, task: Task) -> float | None:
+        """None: the owner notes calls that are about to be sent."""
+        return None
+
+    def charge(self, task: Task, problem: CallProblem) -> float | None:
+        """None: the owner charges tries."""
+        return None
+
+    def settle(self, task: Task, outcome: Outcome) -> Outcome:
+        """The outcome itself: the owner adds its cost."""
+        return outcome
+
+
+class _OpenLease:
+    """A lease with the number of its tasks that are not over."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self.open = len(lease.conversations)
+        self.found = 0
+        self.left_out = 0
+
+
+class LeaseWorker:
+    """Works on leases until its owner has no more; it is the journal of its scheduler."""
+
+    few: Final = -1
+    """No try is stored at once: the owner is elsewhere."""
+
+    def __init__(
+        self,
+        models: Mapping[str, Model],
+        conversations: Conversations,
+        *,
+        max_open: int,
+        retries: Retries | None = None,
+    ) -> None:
+        self._conversations = conversations
+        self._mail: Mailbox[WorkerLetter, OwnerLetter] = Mailbox()
+        self._scheduler = Scheduler(models, self, budget=OwnersBudget(), max_open=max_open, retries=retries)
+        self._scheduler.ask_leave = self._ask_leave
+        self._scheduler.over = self._count_over
+        self._scheduler.say = self.say
+        self._leases: dict[int, _OpenLease] = {}
+        self._by_bucket: dict[int, _OpenLease] = {}
+        self._to_begin: deque[LentConversation] = deque()
+        self._has_all = False
+        self._wanted: list[Task] = []
+        """Tasks for which leave is asked with the next packet."""
+        self._without_leave: dict[CallKey, tuple[Task, StartCall]] = {}
+        self._batches: dict[int, Future[None]] = {}
+        """Tries on their way to the owner; the scheduler waits for them."""
+        self._last_batch = 0
+        self._news = asyncio.Event()
+
+    def say(self, line: str) -> None:
+        """Let the owner show a line to the user."""
+        self._put(LineSaid(line))
+
+    async def run(self) -> None:
+        """Work until the owner has no more leases or stops the calls; a problem goes to the owner."""
+        try:
+            await self._scheduler.run(self._first_turns(), self._conversations.follow)
+            self._return_leases()
+            self._put(WorkerEnded())
+        except UserError as error:
+            self._return_leases()
+            self._put(WorkerEnded(error.message, error.hint))
+        except Exception as error:  # noqa: BLE001  # the owner must hear of it: nobody else can
+            self._put(WorkerEnded(f"A worker failed: {type(error).__name__}: {error}"))
+
+    async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
+        """Take the owner's letters, and answer as soon as there is something to say."""
+        for letter in self._mail.take(packet):
+            self._read(letter)
+        if self._scheduler.counts.stopped:
+            self._drop_without_leave()
+        if not self._mail.has_letters and not self._wanted:
+            self._news.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST_SILENCE):
+                    await self._news.wait()
+        self._ask_for_wanted()
+        return self._mail.packet()
+
+    def _put(self, letter: WorkerLetter) -> None:
+        self._mail.put(letter)
+        self._news.set()
+
+    def _read(self, letter: OwnerLetter) -> None:
+        match letter:
+            case LeaseGiven():
+                self._begin(letter.lease)
+            case LeaveGiven():
+                self._start(letter.keys)
+            case TriesStored():
+                self._confirm(letter.batch)
+            case StopCalls():
+                self._scheduler.stop(letter.reason)
+            case NoMoreLeases():
+                self._has_all = True
+
+    def _start(self, keys: Sequence[CallKey]) -> None:
+        for key in keys:
+            if key in self._without_leave:  # it is not, if the scheduler has stopped meanwhile
+                task, start = self._without_leave.pop(key)
+                start(task)
+
+    def _drop_without_leave(self) -> None:
+        self._wanted.clear()
+        for task, start in self._without_leave.values():
+            start(task)  # the scheduler has stopped and so forgets the task
+        self._without_leave.clear()
+
+    # Leases
+
+    def _begin(self, lease: Lease) -> None:
+        opened = self._leases[lease.epoch] = _OpenLease(lease)
+        self._by_bucket |= dict.fromkeys(lease.buckets, opened)
+        self._to_begin.extend(lease.conversations)
+
+    def _first_turns(self) -> Iterator[Task | None]:
+        while not self._has_all or self._to_begin:
+            yield self._conversations.first(*self._to_begin.popleft()) if self._to_begin else None
+
+    def _count_over(self, task: Task, released: int | None) -> None:
+        """Count a task that is over and those that it released, and return a lease without open tasks."""
+        opened = self._by_bucket[bucket_of(task.request.key.combination)]
+        opened.open += (released or 0) - 1
+        opened.left_out += released is None
+        if opened.open == 0:
+            self._return(opened)
+
+    def _return(self, opened: _OpenLease) -> None:
+        del self._leases[opened.lease.epoch]
+        for bucket in opened.lease.buckets:
+            del self._by_bucket[bucket]
+        self._put(LeaseReturned(opened.lease.epoch, opened.found, opened.left_out))
+
+    def _return_leases(self) -> None:
+        for opened in list(self._leases.values()):
+            self._return(opened)
+
+    def _ask_leave(self, task: Task, start: StartCall) -> None:
+        self._without_leave[task.request.key] = task, start
+        self._wanted.append(task)
+        self._news.set()
+
+    def _ask_for_wanted(self) -> None:
+        by_epoch: dict[int, list[Task]] = {}
+        for task in self._wanted:
+            epoch = self._by_bucket[bucket_of(task.request.key.combination)].lease.epoch
+            by_epoch.setdefault(epoch, []).append(task)
+        self._wanted.clear()
+        for epoch, tasks in by_epoch.items():
+            self._mail.put(LeaveAsked(epoch, tuple(tasks)))
+
+    # The journal of the scheduler
+
+    def find(self, request: Request) -> Outcome | None:
+        """The outcome that came with the lease; None if the call must be made."""
+        opened = self._by_bucket[bucket_of(request.key.combination)]
+        known = opened.lease.known.get(request.key)
+        if known is None:
+            return None
+        if known.request_hash != request.content_hash:
+            raise UserError(
+                f"{request.key} is in the journal with another request.",
+                hint="Set the changed setting back, or use another name for the student, the grader or the run.",
+            )
+        opened.found += 1
+        return known.outcome
+
+    def record_tries(self, tries: Sequence[Try]) -> None:
+        """Send tries to the owner without waiting for its answer, because the worker ends."""
+        self.send(tries)
+
+    def record_sent(self, request: Request, cost_usd: float) -> None:
+        """Do nothing: the owner has noted the call with its leave."""
+
+    def in_thread(self) -> "OwnersThread":
+        """The way to the owner."""
+        return OwnersThread(self)
+
+    def send(self, tries: Sequence[Try]) -> "Future[None]":
+        """Send tries to the owner; they are durable when the future has its result."""
+        future: Future[None] = Future()
+        if not tries:
+            future.set_result(None)
+            return future
+        self._last_batch += 1
+        self._batches[self._last_batch] = future
+        self._put(TriesMade(self._last_batch, tuple(map(self._lent_try, tries))))
+        return future
+
+    def _confirm(self, batch: int) -> None:
+        future = self._batches.pop(batch, None)
+        if future is not None:
+            future.set_result(None)
+
+    def _lent_try(self, one: Try) -> LentTry:
+        epoch = self._by_bucket[bucket_of(one.request.key.combination)].lease.epoch
+        return LentTry(epoch, one.request.key, one.outcome, one.seconds, one.stored is not None)
+
+    def give_up(self) -> None:
+        """Wait for no answer any more: the worker was cancelled."""
+        for future in self._batches.values():
+            future.cancel()
+        self._batches.clear()
+
+
+class OwnersThread:
+    """Sends tries to the owner, in the place of a thread that writes them."""
+
+    def __init__(self, worker: LeaseWorker) -> None:
+        self._worker = worker
+
+    def record_tries(self, tries: Sequence[Try]) -> "Future[None]":
+        """Send tries; they are durable when the future has its result."""
+        return self._worker.send(tries)
+
+    def close(self) -> None:
+        """Wait for no answer: the scheduler ends, and has all answers unless it was cancelled."""
+        self._worker.give_up()
