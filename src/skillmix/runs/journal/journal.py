@@ -27,9 +27,11 @@ from skillmix.runs.journal.rows import (
     union,
     verified_message,
 )
-from skillmix.runs.journal.schema import OlderJournal, connect, open_for_writing, opening, telling_what_broke
+from skillmix.runs.journal.schema import BUSY_S, OlderJournal, connect, open_for_writing, opening, telling_what_broke
 
 MAIN_FILE: Final = "calls.sqlite"
+_PATIENCE_MS: Final = 1000
+"""How long a writer waits for readers before it leaves rows in the log."""
 _KEY_ORDER: Final = {
     "generate": "student, combination, generation, turn",
     "grade": "student, combination, generation, text, grader, round, attempt",
@@ -64,6 +66,21 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """Close the file and free the lock."""
         self._connection.close()
         self._lock.release()
+
+    def into_one_file(self) -> bool:
+        """Move what the file's log holds into the file, so that a copy of the file alone is whole.
+
+        False inside a transaction, or if another connection reads all the while; nothing is lost then.
+        """
+        if self._connection.in_transaction:
+            return False
+        with telling_what_broke(self.path):
+            self._connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
+            try:
+                is_busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            finally:
+                self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * BUSY_S)}")
+        return not is_busy
 
     def add_combinations(self, combinations: Iterable[Combination]) -> None:
         """Store combinations under their ids."""
