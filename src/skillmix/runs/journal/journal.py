@@ -70,16 +70,17 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
     def into_one_file(self) -> bool:
         """Move what the file's log holds into the file, so that a copy of the file alone is whole.
 
-        False inside a transaction, or if another connection reads all the while; nothing is lost then.
+        False inside a transaction, if another connection reads all the while, or if the disk is full: the rows stay in
+        the log, which is durable too.
         """
         if self._connection.in_transaction:
             return False
-        with telling_what_broke(self.path):
+        try:
             self._connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
-            try:
-                is_busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-            finally:
-                self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * BUSY_S)}")
+            is_busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * BUSY_S)}")
+        except sqlite3.Error:
+            return False
         return not is_busy
 
     def add_combinations(self, combinations: Iterable[Combination]) -> None:
