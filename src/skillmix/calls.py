@@ -326,7 +326,10 @@ def human_grader(rater: str) -> str:
         raise UserError(
             f"The name {rater[:20]!r}… is too long for a rater.", hint=f"Use at most {_LONGEST_RATER} letters."
         )
-    return HUMAN + checked_name(rater, "rater")
+    name = checked_name(rater, "rater")
+    if not (name[0].isalnum() and name[-1].isalnum()):
+        raise UserError(f"{name!r} is not a name for a rater.", hint="Let it begin and end with a letter or a digit.")
+    return HUMAN + name
 
 
 def is_human(grader: str) -> bool:

@@ -22,7 +22,10 @@ def test_half_is_the_worst_case() -> None:
     assert texts_for_width(0.1) == max(texts_for_width(0.1, agreement=p / 100) for p in range(101))
 
 
-@pytest.mark.parametrize(("width", "agreement"), [(0.0, 0.5), (1.0, 0.5), (float("nan"), 0.5), (0.1, 1.2), (0.1, -1)])
+@pytest.mark.parametrize(
+    ("width", "agreement"),
+    [(0.0, 0.5), (1e-300, 0.5), (0.0009, 0.5), (1.0, 0.5), (float("nan"), 0.5), (0.1, 1.2), (0.1, -1)],
+)
 def test_a_width_or_an_agreement_that_cannot_be_is_an_error(width: float, agreement: float) -> None:
     with pytest.raises(UserError):
         texts_for_width(width, agreement=agreement)

@@ -304,3 +304,20 @@ def test_links_stay_the_same_and_only_their_owner_can_read_them(in_folder: Path)
     for damage in ("", "{", "[]", '{"ann": {"port": 70000, "token": "x"}}', '{"ann": 1}'):
         file.write_text(damage, encoding="utf-8")
         assert links_of(run, ("ann",))["ann"].port == 0
+
+
+def test_new_links_keep_the_port(in_folder: Path) -> None:
+    run = copied_run(texts=12)
+    keep_links(run, {"ann": Link(1234, "a" * 43)})
+
+    new = links_of(run, ("ann",), new=True)["ann"]
+
+    assert new.port == 1234 and new.token != "a" * 43
+
+
+def test_an_answer_in_an_encoding_that_cannot_be_read_is_refused(server: TestServer) -> None:
+    async def talk(ask: Ask) -> Any:
+        headers = {"Content-Type": "application/json", "Content-Encoding": "deflate"}
+        return await ask(ANN + "answers", "POST", data=b"not deflated", headers=headers)
+
+    assert visit(server, talk).status == 400

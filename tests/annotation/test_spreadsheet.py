@@ -84,7 +84,7 @@ def test_a_filled_spreadsheet_becomes_votes_and_a_second_import_changes_nothing(
     for row in rows:
         wanted.setdefault(row["item"], {})[row["criterion"]] = {"1": 1.0, "0": 0.0, "?": None}[row["vote"]]
     for own, votes in wanted.items():
-        item = task.items[own]
+        item = task.items[own[1:]]
         (reading,) = ballots[item.text.id].readings
         assert reading is not None and reading.points is not None
         assert reading.points[:-1] == tuple(votes[criterion.name] for criterion in item.criteria)
@@ -96,8 +96,8 @@ def test_texts_without_a_vote_are_left_out_and_answers_so_far_are_filled_in(file
     rows = [{**row, "vote": "yes" if row["item"] == first else ""} for row in rows_of(file)]
     write_rows(file, rows)
 
-    read = read_spreadsheet(task, file)
-    assert list(read.answers) == [first] and read.empty == len(task.items) - 1
+    read = read_spreadsheet(task, "ann", file)
+    assert [f"t{own}" for own in read.answers] == [first] and read.empty == len(task.items) - 1
     with task.answering("ann") as store:
         assert store.store_all(read.answers) == 1
 
@@ -111,6 +111,7 @@ FAULTS: dict[str, tuple[Callable[[list[Row]], object], str]] = {
     "vote": (lambda rows: rows[2].update(vote="maybe"), "row 4: 'maybe' is not a vote"),
     "missing vote": (lambda rows: rows[1].update(vote=" "), "it has no vote on"),
     "item": (lambda rows: rows[0].update(item="0000"), "row 2: the run has no text '0000'"),
+    "item without its letter": (lambda rows: rows[0].update(item=rows[0]["item"][1:]), "row 2: the run has no text"),
     "criterion": (lambda rows: rows[0].update(criterion="length"), "row 2: 'length' is not a criterion"),
     "text": (lambda rows: rows[3].update(text="Another text"), "row 5: the text was changed"),
     "topic": (lambda rows: rows[3].update(topic="Golf"), "row 5: the topic was changed"),
@@ -128,7 +129,7 @@ def test_a_fault_is_named_and_nothing_is_stored(file: Path, task: AnnotationTask
     write_rows(file, rows)
 
     with pytest.raises(UserError) as error:
-        read_spreadsheet(task, file)
+        read_spreadsheet(task, "ann", file)
 
     assert words in error.value.message
     assert main(["annotate", "people", "--rater", "ann", "--import", str(file)]) == 2
@@ -140,7 +141,7 @@ def test_all_faults_come_at_once(file: Path, task: AnnotationTask) -> None:
     write_rows(file, rows)
 
     with pytest.raises(UserError) as error:
-        read_spreadsheet(task, file)
+        read_spreadsheet(task, "ann", file)
 
     assert error.value.message.count("is not a vote") == 20
     assert f"… and {len(rows) - 20} more" in error.value.message
@@ -160,7 +161,7 @@ def test_a_file_that_is_no_task_is_refused(in_folder: Path, task: AnnotationTask
     Path("other.csv").write_bytes(NOT_TASKS[kind])
 
     with pytest.raises(UserError) as error:
-        read_spreadsheet(task, Path("other.csv"))
+        read_spreadsheet(task, "ann", Path("other.csv"))
     assert error.value.hint
 
 
@@ -180,3 +181,64 @@ def test_the_spreadsheet_is_blind(file: Path) -> None:
     content = file.read_text(encoding="utf-8-sig")
 
     assert not any(word in content for word in ("littlebird", "bigbird", "juror"))
+
+
+def test_no_id_looks_like_a_number(file: Path) -> None:
+    ids = {row["item"] for row in rows_of(file)}
+
+    assert len(ids) > 10 and all(own[0] == "t" for own in ids)
+
+
+def test_a_spreadsheet_is_stored_under_the_name_of_its_person_only(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(file, filled(file))
+
+    assert main(["annotate", "people", "--rater", "bo", "--import", str(file)]) == 2
+    assert "has the rater 'human:ann', not 'human:bo'" in capsys.readouterr().err
+    write_rows(file, [{name: row[name] for name in row if name != "rater"} for row in filled(file)])
+    assert main(["annotate", "people", "--rater", "ann", "--import", str(file)]) == 2
+    printed = capsys.readouterr().err
+    assert "no column 'rater'" in printed and "hint: Export the task again" in printed
+    assert not list(Path("runs/people/journal").glob("human-*"))
+
+
+def test_texts_outside_the_sample_are_refused_unless_they_were_answered_before(
+    file: Path, task: AnnotationTask
+) -> None:
+    write_rows(file, filled(file))
+    small = TaskSettings(("ann",), n=2)
+
+    with pytest.raises(UserError, match="ann does not read it; import with the options of the export"):
+        read_spreadsheet(make_task(task.run, small), "ann", file)
+
+    with task.answering("ann") as store:
+        store.store_all(read_spreadsheet(task, "ann", file).answers)
+    again = make_task(open_run("people"), small)
+    assert len(again.texts("ann")) == 2
+    assert len(read_spreadsheet(again, "ann", file).answers) == len(task.items)
+
+
+def test_the_export_shows_an_import_with_the_same_options(
+    task: AnnotationTask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["annotate", "people", "--n", "3", "--seed", "5", "--rater", "ann"]
+
+    assert main([*words, "--export", "three.csv"]) == 0
+    shown = capsys.readouterr().err.splitlines()[-1].partition(": skillmix ")[2].split()
+    assert sorted(shown) == sorted([*words, "--import", "three.csv"])
+
+
+@pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "SEP=;"])
+def test_a_first_line_may_name_the_separator(file: Path, task: AnnotationTask, line: str) -> None:
+    rows = filled(file)
+    write_rows(file, rows, delimiter=";")
+    file.write_bytes(f"\ufeff{line}\r\n".encode() + file.read_bytes())
+
+    assert len(read_spreadsheet(task, "ann", file).answers) == len(task.items)
+
+    rows[0]["vote"] = "x"
+    write_rows(file, rows, delimiter=";")
+    file.write_bytes(f"{line}\n".encode() + file.read_bytes())
+    with pytest.raises(UserError, match="row 3: 'x' is not a vote"):
+        read_spreadsheet(task, "ann", file)

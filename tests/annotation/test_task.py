@@ -1,8 +1,10 @@
 """Answers of people in the journal: stored once, corrected by a further attempt, and part of no score."""
 
 import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +252,11 @@ def test_a_killed_process_keeps_every_answer_that_it_confirmed(people: Run) -> N
         {"raters": ("Ann Lee",)},
         {"raters": ("../x",)},
         {"raters": ("a" * 61,)},
+        {"raters": ("-x",)},
+        {"raters": ("ann.",)},
+        {"raters": ("ann",), "agreement": 7.0},
+        {"raters": ("ann",), "n": 5, "agreement": float("nan")},
+        {"raters": ("ann",), "width": 1e-300},
         {"raters": ("ann",), "overlap": 1.5},
         {"raters": ("ann",), "n": 0},
         {"raters": ("ann",), "n": 5, "width": 0.1},
@@ -296,3 +303,20 @@ def test_the_journal_keeps_what_the_person_was_shown(people: Run) -> None:
     skill = people.catalog.skill(item.combination.skills[0])
     assert skill.definition in shown and skill.example in shown
     assert call.origin == "imported" and call.model == "person"  # no call, so no cost and no tokens
+
+
+def test_an_answer_is_stored_while_somebody_reads_and_is_in_the_one_file_with_the_next(people: Run) -> None:
+    task = make_task(people, TaskSettings(("ann",), n=3))
+    first, second, third = task.texts("ann")
+    file = people.journal / "human-ann.sqlite"
+    log = file.with_name(f"{file.name}-wal")
+    with task.answering("ann") as store:
+        store.store(first, all_yes(first))
+        assert log.stat().st_size == 0
+        with closing(sqlite3.connect(file, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM calls").fetchall()
+            assert store.store(second, all_yes(second))
+            assert log.stat().st_size > 0
+        assert store.store(third, all_yes(third))
+        assert log.stat().st_size == 0

@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from time import sleep
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
@@ -36,19 +39,23 @@ def start(*words: str) -> "tuple[subprocess.Popen[str], dict[str, str]]":
     return process, addresses
 
 
+def answer(home: str, number: int) -> None:
+    """Answer a text as the page does."""
+    with urlopen(f"{home}items/{number}", timeout=30) as reply:
+        item = json.load(reply)
+    votes = {question["name"]: 1 for question in item["questions"]}
+    body = {"item": item["id"], "id": f"x{number}", "votes": votes, "comment": "", "seconds": None}
+    headers = {"Content-Type": "application/json", "Origin": home.rsplit("/", 2)[0]}
+    with urlopen(Request(f"{home}answers", json.dumps(body).encode(), headers), timeout=30) as reply:
+        assert json.load(reply) == {"stored": True, "is_new": True}
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_answers_are_counted_at_the_end_and_the_exit_status_names_the_signal(in_folder: Path, number: int) -> None:
     copied_run(texts=12)
     process, addresses = start("--rater", "ann", "--rater", "bo", "--n", "5")
     try:
-        home = addresses["ann"]
-        with urlopen(f"{home}items/0", timeout=30) as reply:
-            item = json.load(reply)
-        votes = {question["name"]: 1 for question in item["questions"]}
-        body = {"item": item["id"], "id": "x", "votes": votes, "comment": "", "seconds": None}
-        headers = {"Content-Type": "application/json", "Origin": home.rsplit("/", 2)[0]}
-        with urlopen(Request(f"{home}answers", json.dumps(body).encode(), headers), timeout=30) as reply:
-            assert json.load(reply) == {"stored": True, "is_new": True}
+        answer(addresses["ann"], 0)
     finally:
         process.send_signal(number)
         _, errors = process.communicate(timeout=30)
@@ -118,3 +125,79 @@ def test_a_mistake_is_an_error_with_a_hint_and_stores_nothing(
     assert (status, out) == (2, "")
     assert "error: " in err and "\nhint: " in err and "Traceback" not in err
     assert not list(Path("runs/people/journal").glob("human-*")) and not Path("runs/people/annotate.json").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL is needed")
+def test_the_file_of_a_person_alone_has_every_answer_when_the_server_was_killed(in_folder: Path) -> None:
+    copied_run(texts=12)
+    process, addresses = start("--rater", "ann", "--n", "5")
+    try:
+        for number in range(3):
+            answer(addresses["ann"], number)
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+    killed = Path("runs/people/journal/human-ann.sqlite")
+    shutil.copy(killed, "copy.sqlite")
+    for left in Path("runs/people/journal").glob("human-*"):
+        left.unlink()
+    shutil.copy("copy.sqlite", killed)
+    assert len([b for b in run_records(open_run("people")).ballots if b.grader == "human:ann"]) == 3
+
+
+def test_broken_requests_leave_no_trace_in_the_terminal(in_folder: Path) -> None:
+    copied_run(texts=12)
+    process, addresses = start("--rater", "ann", "--n", "5")
+    try:
+        home = urlsplit(addresses["ann"])
+        host = f"Host: {home.netloc}\r\nOrigin: http://{home.netloc}\r\n"
+        post = f"POST {home.path}answers HTTP/1.1\r\n{host}Content-Type: application/json\r\n"
+        wholes = [
+            f"{post}Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd",
+            f"{post}Content-Length: x\r\n\r\n",
+            "GET / HTTP/1.1\r\nno colon\r\n\r\n",
+            "\x16\x03\x01 hello\r\n\r\n",
+        ]
+        for words in wholes:
+            assert reply_to(home.port or 0, words).split()[1] == b"400", words
+        for _ in range(3):
+            reply_to(home.port or 0, f"{post}Content-Length: 4000\r\n\r\n{{", is_impatient=True)
+        answer(addresses["ann"], 0)
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+
+    assert "ann: 1 of 5 texts answered" in errors
+    assert "Traceback" not in errors and "Error" not in errors and len(errors.splitlines()) < 6
+
+
+def reply_to(port: int, words: str, *, is_impatient: bool = False) -> bytes:
+    """The reply to raw words; nothing if the sender goes away at once, in the middle of its request."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as opened:
+        opened.sendall(words.encode("latin-1"))
+        if is_impatient:
+            sleep(0.1)  # the server begins to read
+            return b""
+        return opened.recv(1000)
+
+
+def test_a_renamed_copy_of_answers_is_named(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    people = copied_run(texts=12)
+    (people.journal / "human-ann (1).sqlite").write_bytes((people.journal / "calls.sqlite").read_bytes())
+
+    status, _, err = run(capsys, "graders", "people")
+
+    assert status == 2
+    assert "human-ann (1).sqlite cannot hold the answers of a person" in err and "hint: Move it away" in err
+
+
+@pytest.mark.parametrize("words", [["--agreement", "7"], ["--agreement", "nan"], ["--width", "1e-300"]])
+def test_a_number_out_of_range_is_an_error_with_a_hint(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    copied_run(texts=12)
+
+    status, _, err = run(capsys, "annotate", "people", "--rater", "ann", *words, "--export", "task.csv")
+
+    assert status == 2 and "hint: Use a number from 0" in err

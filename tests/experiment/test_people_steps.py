@@ -90,3 +90,28 @@ def test_the_truth_may_be_people_a_grader_or_a_rater_and_code_only_if_a_grader_i
         experiment_of(document(read, {"name": "cards", "stage": "graders", "truth": truth}), source="file")
 
     assert "there is no grader 'rules'" in faults_of({"name": "cards", "stage": "graders", "truth": "rules"})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("human", "scripted:rater"), ("scripted:rater", "scripted:rater?unsure=0.5")]
+)
+def test_a_name_stands_for_one_rater_in_the_whole_file(first: str, second: str) -> None:
+    one = {"name": "read", "stage": "annotate", "raters": {"ann": first}}
+    other = {"name": "again", "stage": "annotate", "raters": {"ann": second}}
+
+    said = faults_of(one, other)
+
+    assert "steps.again: ann is the script " in said and "in the step read: give one of them another name" in said
+    experiment_of(document(one, {**other, "raters": {"ann": first}}), source="file")
+
+
+@pytest.mark.parametrize("width", [1e-300, 0.0009, float("nan")])
+def test_a_width_that_needs_too_many_texts_is_a_fault(width: float) -> None:
+    assert "steps.read.width: " in faults_of({"name": "read", "stage": "annotate", "raters": ["ann"], "width": width})
+
+
+@pytest.mark.parametrize("name", ["-x", "ann."])
+def test_the_name_of_a_rater_begins_and_ends_with_a_letter_or_a_digit(name: str) -> None:
+    said = faults_of({"name": "read", "stage": "annotate", "raters": [name]})
+
+    assert "begin and end with a letter or a digit" in said

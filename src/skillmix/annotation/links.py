@@ -28,8 +28,10 @@ class Link:
 
 
 def links_of(run: Run, raters: Sequence[str], *, new: bool = False) -> dict[str, Link]:
-    """The links of people: those that were used before, or new ones."""
-    known = {} if new else _read(run.path / _FILE)
+    """The links of people: those that were used before, or new ones with the port of before."""
+    known = _read(run.path / _FILE)
+    if new:
+        known = {rater: Link(link.port, token_urlsafe(32)) for rater, link in known.items()}
     return {rater: known.get(rater) or Link(0, token_urlsafe(32)) for rater in raters}
 
 

@@ -10,6 +10,7 @@ from statistics import NormalDist
 from typing import Final
 
 from skillmix.errors import UserError
+from skillmix.experiment.people_steps import NARROWEST
 from skillmix.scores.statistics.intervals import CONFIDENCE, wilson_interval
 
 _Z: Final = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -22,13 +23,22 @@ def texts_for_width(width: float, *, agreement: float = 0.5) -> int:
     >>> texts_for_width(0.1), texts_for_width(0.1, agreement=0.9)
     (381, 141)
     """
-    if not 0 < width < 1:
-        raise UserError(f"{width} is not the width of an interval of agreement.", hint="Use a number between 0 and 1.")
-    if not 0 <= agreement <= 1:
-        raise UserError(f"{agreement} is not an agreement.", hint="Use a number from 0 to 1.")
+    if not NARROWEST <= width < 1:
+        raise UserError(
+            f"{width} is not a width that an interval of agreement can have here.",
+            hint=f"Use a number from {NARROWEST} to below 1.",
+        )
+    checked_agreement(agreement)
     q = agreement * (1 - agreement)
     square = _Z**2 * (2 * q + sqrt(4 * q**2 + width**2 * (1 - 4 * q))) / width**2
     return max(1, ceil(square - _Z**2 - _ROUNDING))
+
+
+def checked_agreement(agreement: float) -> float:
+    """The agreement itself if it is a share; otherwise an error."""
+    if not 0 <= agreement <= 1:
+        raise UserError(f"{agreement} is not an agreement.", hint="Use a number from 0 to 1.")
+    return agreement
 
 
 def width_of(texts: int, *, agreement: float = 0.5) -> float:

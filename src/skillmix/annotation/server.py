@@ -8,6 +8,7 @@ its policy forbids inline scripts.
 
 import asyncio
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from importlib import resources
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from skillmix.annotation.links import Link, keep_links
 from skillmix.annotation.shown_texts import AnnotationItem
@@ -181,7 +183,7 @@ def _require_method(request: web.Request, method: str) -> None:
 async def _stored(request: web.Request, page: RaterPage) -> web.Response:
     if request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType
-    body = await request.read()
+    body = await _body(request)
     try:
         is_new = page.answer(body)
     except ValueError as fault:
@@ -189,6 +191,14 @@ async def _stored(request: web.Request, page: RaterPage) -> web.Response:
     except UserError as problem:  # the journal cannot be written now; the page keeps the answer and sends it again
         return web.json_response({"error": problem.message}, status=503)
     return web.json_response({"stored": True, "is_new": is_new})
+
+
+async def _body(request: web.Request) -> bytes:
+    """The body of a request; one that breaks off, or that is encoded in a way that cannot be read, is refused."""
+    try:
+        return await request.read()
+    except (OSError, web.RequestPayloadError, HttpProcessingError):
+        raise web.HTTPBadRequest(reason="The body of the request cannot be read.") from None
 
 
 async def serve(
@@ -207,7 +217,7 @@ async def serve(
         number = listening.getsockname()[1]
         used = {rater: Link(number, link.token) for rater, link in links.items()}
         pages = {link.token: RaterPage(task, rater, stores[rater]) for rater, link in used.items()}
-        runner = web.AppRunner(application(pages), access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(application(pages), access_log=None, shutdown_timeout=1.0, logger=_quiet())
         await runner.setup()
         try:
             await web.SockSite(runner, listening).start()
@@ -216,6 +226,13 @@ async def serve(
             await asyncio.Event().wait()
         finally:
             await runner.cleanup()
+
+
+def _quiet() -> logging.Logger:
+    """A log without an end: whoever sends a broken request must not fill the terminal with traces."""
+    log = logging.Logger("annotate")
+    log.addHandler(logging.NullHandler())
+    return log
 
 
 def _bound(port: int | None, earlier: Sequence[int]) -> socket.socket:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from skillmix.annotation.assignment import Assignment, assign
-from skillmix.annotation.sample_size import texts_for_width
+from skillmix.annotation.sample_size import checked_agreement, texts_for_width
 from skillmix.annotation.shown_texts import AnnotationItem, AskedQuestion, QuestionWriter, items_of, task_in_words
 from skillmix.calls import human_grader
 from skillmix.errors import UserError
@@ -58,6 +58,7 @@ class TaskSettings:
             raise UserError("Two numbers of texts are asked for.", hint="Give --n or --width, not both.")
         if self.n is not None and self.n < 1:
             raise UserError(f"{self.n} is not a number of texts.", hint="Use 1 or more.")
+        checked_agreement(self.agreement)
         if self.width is not None:
             texts_for_width(self.width, agreement=self.agreement)
 

@@ -13,6 +13,8 @@ from skillmix.render.nearest import did_you_mean
 
 HUMAN_RATER: Final = "human"
 """A rater that is a person."""
+NARROWEST: Final = 0.001
+"""The least width of an interval of agreement that a step or a command may ask for: it needs millions of texts."""
 CODE: Final = "rules"
 """The name of code as the truth, whatever the grader that is `rules:` is called."""
 
@@ -66,7 +68,7 @@ class AnnotateStep(Step):
     raters: Raters
     n: Positive | None = None
     """Texts for each rater; the default is the number that gives `width`, or else 50."""
-    width: Annotated[float, Field(gt=0, lt=1)] | None = None
+    width: Annotated[float, Field(ge=NARROWEST, lt=1)] | None = None
     """Width of the 95 % interval of agreement between a rater and a grader."""
     agreement: Share = 0.5
     """Agreement to expect for `width`."""
@@ -120,10 +122,28 @@ def people_faults(step: Step, steps: Sequence[Step], models: Mapping[str, str], 
     if isinstance(step, AnnotateStep | GradersStep) and step.name == "report":
         faults.append("a run keeps its report in a folder of this name")
     if isinstance(step, AnnotateStep):
-        faults += _annotate_faults(step, steps, models)
+        faults += [*_other_raters(step, steps), *_annotate_faults(step, steps, models)]
     if isinstance(step, GradersStep) and step.truth is not None:
         faults += _truth_faults(step.truth, steps, graders)
     return faults
+
+
+def _other_raters(step: AnnotateStep, steps: Sequence[Step]) -> Iterator[str]:
+    """Names of the step that stand for somebody else in an earlier step."""
+    before = next(place for place, one in enumerate(steps) if one is step)
+    for earlier in steps[:before]:
+        if isinstance(earlier, AnnotateStep):
+            for name, spec in step.raters.items():
+                other = earlier.raters.get(name, spec)
+                if other != spec:
+                    yield (
+                        f"{name} is {_rater_in_words(spec)} here and {_rater_in_words(other)} in the step "
+                        f"{earlier.name}: give one of them another name"
+                    )
+
+
+def _rater_in_words(spec: str) -> str:
+    return "a person" if spec == HUMAN_RATER else f"the script {spec}"
 
 
 def _annotate_faults(step: AnnotateStep, steps: Sequence[Step], models: Mapping[str, str]) -> Iterator[str]:

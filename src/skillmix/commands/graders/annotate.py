@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     """The people whose pages or spreadsheet are asked for, and what makes their task; that reads the run."""
 
 
+_DECIDED = ("n", "width", "agreement", "overlap", "student", "k", "seed")
+"""The options that decide which texts are read; a step decides the same."""
+
+
 def add_parsers(commands: Commands) -> None:
     """Add the command `annotate`."""
     parser = add_command(commands, "annotate", annotate)
@@ -41,7 +45,7 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--k", type=positive, help="only texts with this number of skills")
     parser.add_argument("--seed", type=int, help="another seed chooses other texts (default 0)")
     parser.add_argument("--port", type=_port, help="default: the port of last time, or any free one")
-    parser.add_argument("--new-links", action="store_true", help="make new links; the old ones end")
+    parser.add_argument("--new-links", action="store_true", help="make new links on the same port; the old ones end")
     parser.add_argument("--export", type=Path, metavar="FILE.csv", help="write the task as a spreadsheet instead")
     parser.add_argument(
         "--import", type=Path, metavar="FILE.csv", dest="filled", help="store the votes of a spreadsheet"
@@ -97,8 +101,7 @@ def _asked_by_step(options: argparse.Namespace) -> "_Asked":
     from skillmix.annotation.step_tasks import annotate_step_of, step_task
     from skillmix.runs.run import open_run
 
-    decided = ("n", "width", "agreement", "overlap", "student", "k", "seed")
-    given = [f"--{name}" for name in decided if getattr(options, name) is not None]
+    given = [f"--{name}" for name in _DECIDED if getattr(options, name) is not None]
     if given:
         raise UserError(
             f"The step {options.step} decides who reads which texts, so {' and '.join(given)} cannot go with --step.",
@@ -142,8 +145,11 @@ def _export(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> 
     if options.json:
         return print_json({"file": str(options.export), "texts": texts})
     print(options.export)
-    step = f" --step {options.step}" if options.step else ""
-    name = f"skillmix annotate {quote(options.run)}{step} --rater {rater} --import {quote(str(options.export))}"
+    names = ("step", *_DECIDED)
+    given = "".join(
+        f" --{name} {quote(str(getattr(options, name)))}" for name in names if getattr(options, name) is not None
+    )
+    name = f"skillmix annotate {quote(options.run)}{given} --rater {rater} --import {quote(str(options.export))}"
     print(f"fill the column vote with 1, 0 or ?, then: {name}", file=sys.stderr)
     return 0
 
@@ -151,7 +157,7 @@ def _export(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> 
 def _import(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> int:
     from skillmix.annotation.spreadsheet import read_spreadsheet
 
-    read = read_spreadsheet(task, options.filled)
+    read = read_spreadsheet(task, rater, options.filled)
     with task.answering(rater) as store:
         new = store.store_all(read.answers)
     if options.json:

@@ -2,10 +2,11 @@
 
 Readers take the union of all files in the folder, so the answers count like any votes. A file of its own has its own
 lock: people can answer while the experiment runs, and somebody who read a copy of the run on another machine sends
-this one file back.
+this one file back. So an answer is in this file, not in a log beside it, when it is stored.
 """
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -81,6 +82,7 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
         _make_file(folder, rater_file(rater))
         self._writer = JournalWriter(folder, file=rater_file(rater))
         try:
+            self._writer.into_one_file()  # an earlier process may have been killed
             self._answers = stored_answers(folder, rater)
         except BaseException:
             self._writer.close()
@@ -98,9 +100,12 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
         """Close the file and free its lock."""
         self._writer.close()
 
-    def transaction(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
         """Store everything inside the block, or nothing."""
-        return self._writer.transaction()
+        with self._writer.transaction():
+            yield
+        self._writer.into_one_file()
 
     def latest(self, text: StudentText) -> HumanAnswer | None:
         """The answer about a text that counts; None if there is none yet."""
@@ -117,7 +122,7 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
         number = max(attempts.by_number, default=-1) + 1
         key = GradeKey(*attempts.conversation, text.id, self.grader, 0, number)
         request = Request(key, self._model, (Message("user", shown),), UNKNOWN_DECODING, None)
-        with self._writer.transaction():
+        with self.transaction():
             self._writer.add_combinations([text.combination])
             self._writer.record(request, Reply(document_of(answer)), origin="imported")
         attempts.by_number[number] = answer
@@ -146,8 +151,19 @@ def is_rater_file(name: str) -> bool:
 
 def raters_of(folder: Path) -> list[str]:
     """The raters whose answers a journal's folder holds, by name."""
-    names = (file.name.removeprefix(_RATER_FILE) for file in folder.glob(f"{_RATER_FILE}*.sqlite"))
-    return sorted(name.removesuffix(".sqlite") for name in names)
+    return sorted(_rater_of(file) for file in folder.glob(f"{_RATER_FILE}*.sqlite"))
+
+
+def _rater_of(file: Path) -> str:
+    rater = file.name.removeprefix(_RATER_FILE).removesuffix(".sqlite")
+    try:
+        human_grader(rater)
+    except UserError as error:
+        raise UserError(
+            f"The file {file} cannot hold the answers of a person: {error.message}",
+            hint=f"Move it away; the answers of a person are in {rater_file('NAME')}, with the name that --rater has.",
+        ) from None
+    return rater
 
 
 def rater_model(folder: Path, rater: str) -> str | None:

@@ -27,9 +27,11 @@ from skillmix.runs.journal.rows import (
     union,
     verified_message,
 )
-from skillmix.runs.journal.schema import OlderJournal, connect, open_for_writing, opening, telling_what_broke
+from skillmix.runs.journal.schema import BUSY_S, OlderJournal, connect, open_for_writing, opening, telling_what_broke
 
 MAIN_FILE: Final = "calls.sqlite"
+_PATIENCE_MS: Final = 1000
+"""How long a writer waits for readers before it leaves rows in the log."""
 _KEY_ORDER: Final = {
     "generate": "student, combination, generation, turn",
     "grade": "student, combination, generation, text, grader, round, attempt",
@@ -67,6 +69,22 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """Close the file and free the lock."""
         self._connection.close()
         self._lock.release()
+
+    def into_one_file(self) -> bool:
+        """Move what the file's log holds into the file, so that a copy of the file alone is whole.
+
+        False inside a transaction, if another connection reads all the while, or if the disk is full: the rows stay in
+        the log, which is durable too.
+        """
+        if self._connection.in_transaction:
+            return False
+        try:
+            self._connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
+            is_busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * BUSY_S)}")
+        except sqlite3.Error:
+            return False
+        return not is_busy
 
     def add_combinations(self, combinations: Iterable[Combination]) -> None:
         """Store combinations under their ids."""

@@ -163,13 +163,13 @@ def _refuse_unsound(path: Path, version: int, *, write: bool) -> None:
     refuse_other_tables(path, SCHEMA)
 
 
-_BUSY_S: Final = 60.0
+BUSY_S: Final = 60.0
 """Seconds to wait for the other connection of a run; one large transaction on a slow disk may take many."""
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """A connection that writes to a file that is checked already."""
-    connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_S)
+    connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     # In WAL mode NORMAL loses no row when the process dies; elsewhere FULL is what keeps the file whole.
     connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
