@@ -171,7 +171,7 @@ def broken_archives(tmp_path: Path) -> Path:
     """A folder with a text file whose archive is cut, one with a wrong checksum, and one that breaks late."""
     folder = tmp_path / "corpus"
     folder.mkdir()
-    packed = gzip.compress(b"A short text of a few words. " * 20)
+    packed = gzip.compress(b"".join(b"Line %d of a text.\n" % n for n in range(2000)))  # more than a first buffer
     (folder / "cut.txt.gz").write_bytes(packed[:-12])
     (folder / "sum.txt.gz").write_bytes(packed[:-8] + b"\0\0\0\0" + packed[-4:])
     late = gzip.compress(b"".join(b"Line %d of a text that is much longer.\n\n" % n for n in range(20_000)))

@@ -205,7 +205,8 @@ def test_the_example_of_the_documentation_prints_what_the_page_shows(
     document = page.partition("```yaml\n")[2].partition("```")[0]
     shown = page.partition("```text\n")[2].partition("```")[0].strip()
     Path("cards-demo.yaml").write_text(document, encoding="utf-8")
-    run_command(capsys, "run", "cards-demo.yaml")
+    status, _, _ = run_command(capsys, "run", "cards-demo.yaml")
+    assert status == 1, "some gradings are unreadable, as the page says"
 
     _, out, _ = run_command(capsys, "graders", "cards-demo", "--truth", "exact")
 
