@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from skillmix.calibration.sets import load_set
+from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from tests.calibration.made_sets import CATALOG, entries, entry, write_set
 
@@ -106,3 +107,22 @@ def test_the_hash_of_a_set_changes_with_its_texts_and_its_labels(tmp_path: Path)
     hashes = {load_set(str(write_set(tmp_path / "mine.yaml", texts)), CATALOG).content_hash() for texts in changed}
 
     assert len(hashes) == 4
+
+
+@pytest.mark.parametrize(("text", "words"), [("", "is empty"), ("  ", "is empty"), ("…!", "has no letter or digit")])
+def test_a_text_without_words_is_a_fault_in_plain_words(tmp_path: Path, text: str, words: str) -> None:
+    file = write_set(tmp_path / "mine.yaml", [entry(0) | {"text": text}])
+
+    with pytest.raises(UserError) as error:
+        load_set(str(file), CATALOG)
+
+    assert f"text: the text {words}" in error.value.message
+    assert "small letters" not in error.value.message
+
+
+def test_a_shipped_set_with_another_catalogue_names_the_catalogue_that_it_is_for() -> None:
+    with pytest.raises(UserError) as error:
+        load_set("paper", load_catalog("verifiable"))
+
+    assert error.value.message.startswith("The calibration set paper is for the catalogue paper; verifiable lacks")
+    assert "--catalog paper" in str(error.value.hint)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import skillmix
 from skillmix.calls import GradeKey
 from skillmix.catalog.files import load_catalog
 from skillmix.checkers.template_student import TemplateStudent
@@ -19,9 +20,10 @@ from skillmix.experiment.experiment import experiment_of
 from skillmix.frequencies.counting import FrequencyWanted, count_skills, estimate_counting
 from skillmix.frequencies.frequency_file import load_result, upper_shares
 from skillmix.runs.rules_grader import judge_of
-from skillmix.runs.run import open_run
+from skillmix.runs.run import new_run
 from skillmix.runs.scheduler import StopReason
 from skillmix.steps.run import run_checked
+from tests.commands.command_line import run as run_command
 from tests.frequencies.corpora import made_texts, passage, write_catalog, write_jsonl
 
 TRUE_SHARES = (0, 0.01, 0.03, 0.06, 0.1, 0.3, 0.6, 1)
@@ -227,7 +229,7 @@ def child(log: str, run: str, *, seconds: float = 0) -> "subprocess.Popen[bytes]
 
 
 def journaled(run: str) -> set[str]:
-    with open_run(run).read() as journal:
+    with new_run(run).read() as journal:
         return {str(call.key) for call in journal.calls("grade")}
 
 
@@ -357,3 +359,54 @@ def test_a_file_that_is_no_result_is_refused(tmp_path: Path, content: str) -> No
 
     with pytest.raises(UserError, match=r"is not a result|is empty"):
         load_result(tmp_path / "a.json")
+
+
+READERS = (
+    "report",
+    "scores",
+    "graders",
+    "status",
+    "texts",
+    "export --what texts",
+    "export --what calls",
+    "annotate --rater ann --export ann.csv",
+)
+
+
+def test_commands_that_show_scores_say_that_a_count_has_none(
+    made: dict[str, float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    count_skills(wanted(run="asked", n=3))
+    count_skills(wanted(run="coded", n=3, catalog="verifiable", grader={"model": "rules:"}))
+
+    for command in READERS:
+        for run in ("asked", "coded"):
+            name, *options = command.split()
+            status, _, err = run_command(capsys, name, run, *options)
+            assert (status, f"{run} is a run of skillmix frequency and has no scores" in err) == (2, True), command
+
+
+def test_a_count_in_the_run_of_an_experiment_is_refused_in_a_few_words(made: dict[str, float]) -> None:
+    step = {"name": "e", "stage": "evaluate", "students": ["s"], "graders": ["g"], "settings": ["all"], "k": [1]}
+    document = {
+        "name": "people",
+        "students": {"s": {"model": "scripted:student"}},
+        "graders": {"g": {"model": "scripted:grader"}},
+        "steps": [{**step, "combinations": 1, "generations": 1}],
+    }
+    run_checked(experiment_of(document, source="test"))
+
+    with pytest.raises(UserError, match="people exists and is that of an experiment") as error:
+        count_skills(wanted(run="people"))
+
+    assert len(str(error.value.hint)) < 100
+
+
+def test_another_kind_of_import_shows_no_long_values(made: dict[str, float]) -> None:
+    count_skills(wanted(run="mine", n=3))
+
+    with pytest.raises(UserError, match="exists with another") as error:
+        skillmix.calibrate("scripted:grader", run="mine", size=3)
+
+    assert "seed: 0" in str(error.value.hint)
+    assert len(str(error.value.hint)) < 300

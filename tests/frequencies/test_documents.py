@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import os
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +15,15 @@ from skillmix.frequencies.documents import (
     NO_TEXT,
     NOT_JSON,
     NOT_UTF8,
+    OUTER_LINK,
     TOO_LONG,
+    UNKNOWN_KIND,
     ReadCounts,
     check_files,
     corpus_files,
     documents_of,
 )
+from skillmix.frequencies.drawing import DrawWanted, draw
 
 
 def read(*sources: Path, field: str = "text") -> tuple[list[tuple[str, list[str]]], ReadCounts]:
@@ -158,3 +164,104 @@ def test_a_line_without_end_is_cut_and_not_held_whole(tmp_path: Path, monkeypatc
 
     assert max(map(len, paragraphs)) <= 50
     assert " ".join(paragraphs).split() == ["word"] * 100
+
+
+@pytest.fixture
+def broken_archives(tmp_path: Path) -> Path:
+    """A folder with a text file whose archive is cut, one with a wrong checksum, and one that breaks late."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    packed = gzip.compress(b"".join(b"Line %d of a text.\n" % n for n in range(2000)))  # more than a first buffer
+    (folder / "cut.txt.gz").write_bytes(packed[:-12])
+    (folder / "sum.txt.gz").write_bytes(packed[:-8] + b"\0\0\0\0" + packed[-4:])
+    late = gzip.compress(b"".join(b"Line %d of a text that is much longer.\n\n" % n for n in range(20_000)))
+    (folder / "late.txt.gz").write_bytes(late[:-8] + b"\0\0\0\0" + late[-4:])
+    (folder / "fine.txt").write_text("Fine words in a fine text, which has enough of them for a passage.")
+    return folder
+
+
+def test_one_error_lists_every_packed_text_that_breaks_while_its_paragraphs_are_read(broken_archives: Path) -> None:
+    with pytest.raises(UserError) as error:
+        read(broken_archives)
+
+    assert all(f"{name}.txt.gz cannot be unpacked" in error.value.message for name in ("cut", "sum", "late"))
+    assert "3 faults" in error.value.message
+
+
+def test_the_first_look_lists_every_packed_text_that_breaks_at_once(broken_archives: Path) -> None:
+    with pytest.raises(UserError) as error:
+        check_files(corpus_files([broken_archives]), text_field="text")
+
+    assert all(f"{name}.txt.gz cannot be unpacked" in error.value.message for name in ("cut", "sum"))
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_archives_that_break_late_are_one_error_with_any_number_of_readers(broken_archives: Path, readers: int) -> None:
+    for name in ("cut", "sum"):
+        (broken_archives / f"{name}.txt.gz").unlink()
+    (broken_archives / "other.txt.gz").write_bytes((broken_archives / "late.txt.gz").read_bytes())
+
+    with pytest.raises(UserError) as error:
+        draw(DrawWanted((broken_archives,), n=5, readers=readers))
+
+    assert all(f"{name}.txt.gz cannot be unpacked" in error.value.message for name in ("late", "other"))
+
+
+def test_links_out_of_a_folder_are_counted_and_not_followed(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "corpus", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "secret.txt").write_text("Secret.", encoding="utf-8")
+    (folder / "a.txt").write_text("Open.", encoding="utf-8")
+    (folder / "notes.bin").write_bytes(b"x")
+    (folder / "file.txt").symlink_to(elsewhere / "secret.txt")
+    (folder / "folder").symlink_to(elsewhere)
+    (folder / "gone.txt").symlink_to(elsewhere / "gone.txt")
+    (folder / "circle.txt").symlink_to(folder / "circle.txt")
+    (folder / "again.txt").symlink_to(folder / "a.txt")
+    skipped: Counter[str] = Counter()
+
+    files = corpus_files([folder], skipped=skipped)
+
+    assert [file.resolve() for file in files] == [folder / "a.txt"]
+    assert skipped == {OUTER_LINK: 4, UNKNOWN_KIND: 1}
+
+
+def test_a_sample_reports_what_was_left_out_of_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (tmp_path / "secret.txt").write_text("Secret words. " * 30, encoding="utf-8")
+    (folder / "a.txt").write_text("Open words. " * 30, encoding="utf-8")
+    (folder / "s.txt").symlink_to(tmp_path / "secret.txt")
+
+    drawn = draw(DrawWanted((folder,), n=5))
+
+    assert drawn.skipped == {OUTER_LINK: 1}
+    assert not any("Secret" in passage.text for passage in drawn.passages)
+
+
+def test_a_link_that_is_named_itself_is_read(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.txt").write_text("Open.", encoding="utf-8")
+    (tmp_path / "folder").symlink_to(tmp_path / "real")
+    (tmp_path / "b.txt").symlink_to(tmp_path / "real" / "a.txt")
+
+    assert corpus_files([tmp_path / "folder"]) == [tmp_path / "folder" / "a.txt"]
+    assert corpus_files([tmp_path / "b.txt"]) == [tmp_path / "b.txt"]
+
+
+def test_a_folder_that_cannot_be_read_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without asking for real permissions, which do not bind the user root."""
+    (tmp_path / "a.txt").write_text("Open.", encoding="utf-8")
+    (tmp_path / "closed").mkdir()
+    real = os.scandir
+
+    def refuse(path: str | Path) -> "Iterator[os.DirEntry[str]]":
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+
+    with pytest.raises(UserError, match=r"closed cannot be read: Permission denied"):
+        corpus_files([tmp_path])

@@ -156,7 +156,7 @@ SKILL_HEADER: Final = ("skill", "points", "agreement", "sensitivity", "specifici
 
 def criterion_rows(card: GraderCard) -> list[list[str]]:
     """The rows of the table by criterion."""
-    return [[*_row(row), _measure(row.kappa).replace("-0", "−")] for row in card.by_kind]
+    return [[*_row(row), _measure(row.kappa)] for row in card.by_kind]
 
 
 def skill_rows(card: GraderCard) -> list[list[str]]:

@@ -4,7 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from skillmix.calibration.bigbench import BIGBENCH, bigbench_set
 from skillmix.calibration.known_texts import LONGEST_TEXT, NO_TOPIC, CalibrationSet, KnownText, repeated
@@ -24,7 +32,15 @@ _HINT: Final = (
     "An entry has skill, text and label (shows or near), and may have topic, off (topic or sense), why and disputed; "
     "nothing was asked."
 )
-_Prose = Annotated[str, StringConstraints(max_length=LONGEST_TEXT, pattern=r"\w")]
+
+
+def _with_words(text: str) -> str:
+    if not any(character.isalnum() for character in text):
+        raise ValueError("the text has no letter or digit" if text.strip() else "the text is empty")
+    return text
+
+
+_Prose = Annotated[str, StringConstraints(max_length=LONGEST_TEXT), AfterValidator(_with_words)]
 
 
 class _Entry(BaseModel):
@@ -64,7 +80,7 @@ def load_set(name: str, catalog: Catalog, *, bigbench: Path | None = None) -> Ca
     if bigbench is not None:
         raise UserError("--bigbench goes with a set bigbench:TASK.", hint="Leave it out, or name such a set.")
     if name in shipped_sets():
-        return CalibrationSet(name, _texts_of(_files_in(FOLDER / name), catalog))
+        return _shipped_set(name, catalog)
     path = Path(name)
     if not path.exists():
         known = shipped_sets()
@@ -74,6 +90,19 @@ def load_set(name: str, catalog: Catalog, *, bigbench: Path | None = None) -> Ca
     if not files:
         raise UserError(f"The folder {path} has no YAML file.", hint=_HINT)
     return CalibrationSet(path.stem, _texts_of(files, catalog))
+
+
+def _shipped_set(name: str, catalog: Catalog) -> CalibrationSet:
+    """A set of the package; each is for the catalogue of its name, and a test holds it to that."""
+    try:
+        return CalibrationSet(name, _texts_of(_files_in(FOLDER / name), catalog))
+    except UserError:
+        if catalog.name == name:
+            raise
+        raise UserError(
+            f"The calibration set {name} is for the catalogue {name}; {catalog.name} lacks skills or topics of it.",
+            hint=f"Use --catalog {name}, or write a set of your own for {catalog.name}.",
+        ) from None
 
 
 def _files_in(folder: Path) -> list[Path]:

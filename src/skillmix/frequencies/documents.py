@@ -7,10 +7,12 @@ lists the faults of all files. A document is a stream of paragraphs, so that a f
 import gzip
 import io
 import json
+import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Final
@@ -36,6 +38,8 @@ NOT_JSON: Final = "lines that are not JSON"
 NO_TEXT: Final = "records without text in the field"
 TOO_LONG: Final = f"lines of more than {_LONGEST_LINE >> 20} MiB"
 NOT_UTF8: Final = "documents with bytes that are not UTF-8, which were replaced"
+OUTER_LINK: Final = "links in a folder that lead out of it or nowhere"
+UNKNOWN_KIND: Final = "files in a folder that are of no known kind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +62,39 @@ class ReadCounts:
     file_faults: list[str] = field(default_factory=list)
 
 
-def corpus_files(sources: Sequence[Path]) -> list[Path]:
-    """The files that sources name, with all readable files of a folder in order of their names."""
+@dataclass(slots=True)
+class _Folder:
+    """What a folder of a corpus holds, with the folders in it."""
+
+    found: list[Path] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+
+def corpus_files(sources: Sequence[Path], *, skipped: Counter[str] | None = None) -> list[Path]:
+    """The files that sources name, with all readable files of a folder in order of their names.
+
+    A source may be a link. A link inside a folder is used only if it leads into the same folder, because a corpus of
+    somebody else must not choose other files of this machine. What is left out is counted in `skipped`.
+    """
     files: list[Path] = []
     faults: list[str] = []
     for source in sources:
-        if source.is_dir():
-            inside = [p for p in sorted(source.rglob("*")) if p.is_file() and not p.name.startswith(_SKIPPED)]
-            found = [p for p in inside if p.name.lower().endswith(ENDINGS)]
-            files += found
-            if not found:
-                faults.append(f"the folder {source} has no file of a known kind")
-        elif not source.is_file():
+        try:
+            is_folder, is_file = source.is_dir(), source.is_file()
+        except OSError as error:
+            faults.append(f"{source} cannot be read: {error.strerror or error}")
+            continue
+        if is_folder:
+            folder = _files_below(source)
+            files += folder.found
+            faults += folder.faults
+            if skipped is not None:
+                skipped.update(folder.skipped)
+            if not folder.found and not folder.faults:
+                left_out = "".join(f"; it has {count} {reason}" for reason, count in sorted(folder.skipped.items()))
+                faults.append(f"the folder {source} has no file of a known kind{left_out}")
+        elif not is_file:
             faults.append(f"there is no {source}")
         elif not source.name.lower().endswith(ENDINGS):
             faults.append(f"{source} is not a file of a known kind")
@@ -79,6 +104,32 @@ def corpus_files(sources: Sequence[Path]) -> list[Path]:
         raise faults_error("--corpus", faults or ["no file is named"], hint=f"Known endings: {', '.join(ENDINGS)}.")
     by_path = {file.resolve(): file for file in reversed(files)}  # a file that is named twice counts once
     return list(reversed(by_path.values()))
+
+
+def _files_below(folder: Path) -> _Folder:
+    content = _Folder()
+    root = folder.resolve()
+    paths: list[Path] = []
+
+    def note_fault(error: OSError) -> None:
+        content.faults.append(f"{error.filename} cannot be read: {error.strerror or error}")
+
+    for parent, folders, names in os.walk(folder, onerror=note_fault):
+        paths += [Path(parent, name) for name in names]
+        paths += [path for name in folders if (path := Path(parent, name)).is_symlink()]
+    for path in sorted(path for path in paths if not path.name.startswith(_SKIPPED)):
+        try:
+            if path.is_symlink() and not (path.exists() and path.resolve().is_relative_to(root)):
+                content.skipped[OUTER_LINK] += 1
+            elif not path.is_file():
+                continue
+            elif path.name.lower().endswith(ENDINGS):
+                content.found.append(path)
+            else:
+                content.skipped[UNKNOWN_KIND] += 1
+        except (OSError, RuntimeError) as error:  # a circle of links is a RuntimeError before Python 3.13
+            content.faults.append(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}")
+    return content
 
 
 def documents_of(files: Sequence[Path], *, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
@@ -116,19 +167,31 @@ def _documents_in(file: Path, text_field: str, counts: ReadCounts) -> Iterator[C
     before = counts.documents
     skipped_before = counts.skipped.total()
     counts.files += 1
-    try:
+    with _noting_faults(file, counts):
         for document in read(file, text_field, counts):
             counts.documents += 1
-            yield document
+            yield replace(document, paragraphs=_whole_paragraphs(document.paragraphs, file, counts))
+        if counts.documents == before and counts.skipped.total() > skipped_before:
+            counts.file_faults.append(f"{file} has no usable text in any of its lines")
+
+
+def _whole_paragraphs(paragraphs: Iterator[str], file: Path, counts: ReadCounts) -> Iterator[str]:
+    """Paragraphs are read from the file while they are used, so its faults show here, too."""
+    with _noting_faults(file, counts):
+        yield from paragraphs
+
+
+@contextmanager
+def _noting_faults(file: Path, counts: ReadCounts) -> Iterator[None]:
+    """Count a fault of the file instead of raising it."""
+    try:
+        yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         counts.file_faults.append(f"{file} cannot be unpacked: {error}")
     except _UnreadableFile as error:
         counts.file_faults.append(f"{file} {error}")
     except OSError as error:
         counts.file_faults.append(f"{file} cannot be read: {error.strerror or error}")
-    else:
-        if counts.documents == before and counts.skipped.total() > skipped_before:
-            counts.file_faults.append(f"{file} has no usable text in any of its lines")
 
 
 class _UnreadableFile(Exception):

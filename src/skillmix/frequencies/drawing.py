@@ -8,6 +8,7 @@ one: a run is about one corpus.
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -50,7 +51,7 @@ class DrawnSample:
     files: int
     documents: int
     skipped: dict[str, int]
-    """Lines and records that were not used, by reason."""
+    """Files, lines and records that were not used, by reason."""
 
     @property
     def passages(self) -> tuple[SampledPassage, ...]:
@@ -60,7 +61,8 @@ class DrawnSample:
 
 def draw(wanted: DrawWanted) -> DrawnSample:
     """Read a corpus once and draw passages."""
-    files = corpus_files(wanted.corpus)
+    left_out: Counter[str] = Counter()
+    files = corpus_files(wanted.corpus, skipped=left_out)
     check_files(files, text_field=wanted.text_field)
     readers = min(len(files), wanted.readers or _usual_readers(files))
     if readers == 1:
@@ -77,7 +79,7 @@ def draw(wanted: DrawWanted) -> DrawnSample:
             f"The corpus has no passage: no document has {FEWEST_WORDS} words or more.",
             hint="Check the files, and --field for JSON Lines and Parquet.",
         )
-    skipped = sum((counts.skipped for _, counts in parts), start=ReadCounts().skipped)
+    skipped = sum((counts.skipped for _, counts in parts), start=left_out)
     return DrawnSample(
         sample,
         files=sum(counts.files for _, counts in parts),

@@ -4,13 +4,13 @@
 def share(value: float | None) -> str:
     """A score as the paper prints it.
 
-    >>> share(0.37), share(1.0), share(None)
-    ('.37', '1.00', '–')
+    >>> share(0.37), share(1.0), share(-0.37), share(-0.001), share(None)
+    ('.37', '1.00', '−.37', '.00', '–')
     """
     if value is None:
         return "–"
-    text = f"{value:.2f}"
-    return text[1:] if text.startswith("0") else text
+    text = f"{abs(value):.2f}".removeprefix("0")
+    return f"−{text}" if value < 0 and text != ".00" else text
 
 
 TOO_FEW = "[too few]"

@@ -47,6 +47,9 @@ TURNS: Final = 2
 _FIXED: Final = ("name", "seed", "catalog", "catalog_hash", "partition", "exclude", "format")
 """What a run cannot change; more combinations, generations, rounds, k, students and graders only extend it."""
 
+_LONGEST_SHOWN: Final = 80
+"""Characters; an error does not show a longer value of experiment.yaml."""
+
 
 class Run:
     """One run. What it reads from its files is kept; what it works out from its journal is kept until it is written."""
@@ -321,8 +324,11 @@ class Run:
 
     def require_same_import(self, document: Mapping[str, object]) -> None:
         """Refuse an import into a run that is there with other settings."""
-        if self.experiment_file.exists():
-            self._require_equal(document, sorted(document.keys() | self.document.keys()), "run name")
+        if not self.experiment_file.exists():
+            return
+        if not self.is_imported:
+            raise UserError(f"The run {self.path} exists and is that of an experiment.", hint="Use another run name.")
+        self._require_equal(document, sorted(document.keys() | self.document.keys()), "run name")
 
     def begin_import(self, document: Mapping[str, object]) -> None:
         """Make the folder of an imported run, or check that it is of this import."""
@@ -391,10 +397,12 @@ class Run:
     def _require_equal(self, document: Mapping[str, object], keys: "tuple[str, ...] | list[str]", what: str) -> None:
         changed = [key for key in keys if self.document.get(key) != document.get(key)]
         if changed:
-            stored = ", ".join(f"{key}: {self.document.get(key)!r}" for key in changed)
+            values = {key: repr(self.document.get(key)) for key in changed}
+            short = [f"{key}: {value}" for key, value in values.items() if len(value) <= _LONGEST_SHOWN]
+            stored = f"It has {', '.join(short)}. " if short else ""
             raise UserError(
                 f"The run {self.path} exists with another {', '.join(changed)}.",
-                hint=f"It has {stored}. Use another {what}, or set it back.",
+                hint=f"{stored}Use another {what}, or set it back.",
             )
 
     def _store(self, document: Mapping[str, object]) -> None:
@@ -445,10 +453,20 @@ def open_run(name: str) -> Run:
     paths = [Path(name)] if _is_path(name) else [Path("runs") / name, Path(name)]
     for path in paths:
         if (path / "experiment.yaml").exists() or (path / "journal").is_dir():
-            return Run(path)
+            return _with_texts(Run(path), name)
     known = sorted(p.parent.name for p in Path("runs").glob("*/experiment.yaml"))
     listed = f"Runs here: {', '.join(known)}." if known else "There are no runs here yet."
     raise UserError(f"There is no run {name!r}.", hint=name_hint(name, known, otherwise=listed))
+
+
+def _with_texts(run: Run, name: str) -> Run:
+    """The run, unless it is one of `skillmix frequency`, which has no texts of students."""
+    if run.experiment_file.exists() and "frequency" in run.document:
+        raise UserError(
+            f"{name} is a run of skillmix frequency and has no scores: it counts skills in a corpus.",
+            hint=f"Its result is in {run.path / 'frequencies.json'}; the same command shows it again.",
+        )
+    return run
 
 
 def opened(run: Run | str) -> Run:

@@ -1,6 +1,7 @@
 """Grader cards of runs: who is the truth, what is pooled, and what scripted graders with known errors get."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from skillmix.grading.points import Points
 from skillmix.grading.reader import Reading
 from skillmix.render.layout import WIDTH
 from skillmix.runs.run import Run, open_run
+from skillmix.scores.grader_card.card_text import card_text
 from skillmix.scores.grader_card.graded_runs import cards_of, graded_run, graded_run_of, run_cards
 from skillmix.scores.scoring import run_scores
+from skillmix.scores.statistics.against_truth import Measure
 from skillmix.steps.run import run_checked
 from tests.commands.command_line import run as run_command
 
@@ -202,8 +205,25 @@ def test_the_example_of_the_documentation_prints_what_the_page_shows(
     document = page.partition("```yaml\n")[2].partition("```")[0]
     shown = page.partition("```text\n")[2].partition("```")[0].strip()
     Path("cards-demo.yaml").write_text(document, encoding="utf-8")
-    run_command(capsys, "run", "cards-demo.yaml")
+    status, _, _ = run_command(capsys, "run", "cards-demo.yaml")
+    assert status == 1, "some gradings are unreadable, as the page says"
 
     _, out, _ = run_command(capsys, "graders", "cards-demo", "--truth", "exact")
 
     assert out.startswith(shown)
+
+
+def test_a_run_that_is_named_twice_counts_once(in_folder: Path) -> None:
+    once = run_cards([made_run("r")], truth="careful")
+
+    assert run_cards(["r", "runs/r", str(in_folder / "runs/r")], truth="careful") == once
+
+
+def test_a_kappa_below_zero_has_the_minus_and_form_of_all_numbers(in_folder: Path) -> None:
+    [card] = run_cards([made_run("r")], truth="careful")
+    below = replace(card.by_kind[0], kappa=Measure(-0.37, -0.5, 0.1), alpha=Measure(-0.004, -1.0, 0.2))
+
+    text = card_text(replace(card, by_kind=(below,)), wide=True)
+
+    assert "−.37 [−.50, .10]" in text
+    assert ".00 [−1.00, .20]" in text

@@ -45,8 +45,9 @@ class GradedRun:
 
 
 def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str | None = None) -> list[GraderCard]:
-    """The cards of every grader of some runs, against people, code or another grader."""
-    stored = [opened(run) for run in runs]  # a run that does not exist is an error before any other is read
+    """The cards of every grader of some runs, against people, code or another grader; a run named twice counts once."""
+    opened_runs = [opened(run) for run in runs]  # a run that does not exist is an error before any other is read
+    stored = list({run.path.resolve(): run for run in reversed(opened_runs)}.values())[::-1]
     for run in stored:
         _refuse_outcomes(run)
     return cards_of([graded_run(run, rules=rules) for run in stored], truth=truth)
