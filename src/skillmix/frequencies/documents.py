@@ -63,8 +63,8 @@ class ReadCounts:
 
 
 @dataclass(slots=True)
-class _Folder:
-    """What a folder of a corpus holds, with the folders in it."""
+class _Content:
+    """The files of a source, and what was left out of it."""
 
     found: list[Path] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -77,37 +77,39 @@ def corpus_files(sources: Sequence[Path], *, skipped: Counter[str] | None = None
     A source may be a link. A link inside a folder is used only if it leads into the same folder, because a corpus of
     somebody else must not choose other files of this machine. What is left out is counted in `skipped`.
     """
-    files: list[Path] = []
-    faults: list[str] = []
-    for source in sources:
-        try:
-            is_folder, is_file = source.is_dir(), source.is_file()
-        except OSError as error:
-            faults.append(f"{source} cannot be read: {error.strerror or error}")
-            continue
-        if is_folder:
-            folder = _files_below(source)
-            files += folder.found
-            faults += folder.faults
-            if skipped is not None:
-                skipped.update(folder.skipped)
-            if not folder.found and not folder.faults:
-                left_out = "".join(f"; it has {count} {reason}" for reason, count in sorted(folder.skipped.items()))
-                faults.append(f"the folder {source} has no file of a known kind{left_out}")
-        elif not is_file:
-            faults.append(f"there is no {source}")
-        elif not source.name.lower().endswith(ENDINGS):
-            faults.append(f"{source} is not a file of a known kind")
-        else:
-            files.append(source)
+    contents = [_content_of(source) for source in sources]
+    files = [file for content in contents for file in content.found]
+    faults = [fault for content in contents for fault in content.faults]
     if faults or not files:
         raise faults_error("--corpus", faults or ["no file is named"], hint=f"Known endings: {', '.join(ENDINGS)}.")
+    if skipped is not None:
+        for content in contents:
+            skipped.update(content.skipped)
     by_path = {file.resolve(): file for file in reversed(files)}  # a file that is named twice counts once
     return list(reversed(by_path.values()))
 
 
-def _files_below(folder: Path) -> _Folder:
-    content = _Folder()
+def _content_of(source: Path) -> _Content:
+    """The files of one source, which may be a folder or a file."""
+    try:
+        is_folder, is_file = source.is_dir(), source.is_file()
+    except OSError as error:
+        return _Content(faults=[f"{source} cannot be read: {error.strerror or error}"])
+    if is_folder:
+        content = _files_below(source)
+        if not content.found and not content.faults:
+            left_out = "".join(f"; it has {count} {reason}" for reason, count in sorted(content.skipped.items()))
+            content.faults.append(f"the folder {source} has no file of a known kind{left_out}")
+        return content
+    if not is_file:
+        return _Content(faults=[f"there is no {source}"])
+    if not source.name.lower().endswith(ENDINGS):
+        return _Content(faults=[f"{source} is not a file of a known kind"])
+    return _Content(found=[source])
+
+
+def _files_below(folder: Path) -> _Content:
+    content = _Content()
     root = folder.resolve()
     paths: list[Path] = []
 
