@@ -12,9 +12,10 @@ pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast  # noqa: E402
 
 Tensors = dict[str, Any]
+TIE_WEIGHTS = PreTrainedModel.tie_weights
 
 
 def write_checkpoint(folder: Path, *, tied: bool = True) -> Path:
@@ -36,6 +37,8 @@ def write_checkpoint(folder: Path, *, tied: bool = True) -> Path:
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
+        # A test that loads a model itself, beside a thread that loads another, may have left weights untied.
+        PreTrainedModel.tie_weights = TIE_WEIGHTS
         LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -18,7 +18,7 @@ from skillmix.commands import main
 from skillmix.datasets.writing.decided_texts import DecidedTexts
 from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
-from skillmix.runs.run import open_run
+from skillmix.runs.run import new_run
 from skillmix.runs.seconds import step_meter
 from skillmix.runs.seconds.device_meter import DeviceMeter
 from skillmix.runs.seconds.kept_seconds import KeptSeconds, StepSeconds
@@ -124,7 +124,7 @@ def test_a_step_that_fails_keeps_what_it_took(in_folder: Path) -> None:
     folder = in_folder / "runs/timed"
     folder.mkdir(parents=True)
     (folder / "experiment.yaml").touch()
-    with pytest.raises(RuntimeError), metered_step(open_run("timed"), "d", is_here=False) as clock:
+    with pytest.raises(RuntimeError), metered_step(new_run("timed"), "d", is_here=False) as clock:
         clock.begin("writing")
         time.sleep(0.01)
         raise RuntimeError
@@ -138,7 +138,7 @@ def test_a_killed_step_has_kept_what_it_took_until_shortly_before(
     monkeypatch.setattr(step_meter, "_KEEP_EVERY_S", 0.01)
     (in_folder / "runs/timed").mkdir(parents=True)
     (in_folder / "runs/timed/experiment.yaml").touch()
-    meter = StepMeter(open_run("timed"), "d", StepClock(), None)
+    meter = StepMeter(new_run("timed"), "d", StepClock(), None)
     meter.start()
     try:
         deadline = time.monotonic() + 10
@@ -278,7 +278,7 @@ def test_a_meter_samples_the_device_while_a_step_runs(in_folder: Path, monkeypat
     (in_folder / "runs/timed/experiment.yaml").touch()
     samples: list[int] = []
     monkeypatch.setattr(DeviceMeter, "sample", lambda self: samples.append(1))
-    with metered_step(open_run("timed"), "d", is_here=True):
+    with metered_step(new_run("timed"), "d", is_here=True):
         deadline = time.monotonic() + 10
         while len(samples) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)

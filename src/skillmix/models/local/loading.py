@@ -14,7 +14,14 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from safetensors.torch import load_file
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+)
 from transformers.utils import logging
 
 from skillmix.catalog.json import json_object
@@ -93,6 +100,7 @@ def training_device() -> str:
 _ONE_AT_A_TIME: Final = Lock()
 """`from_pretrained` replaces functions of transformers while it runs. Two at the same time would restore each other's
 replacements, and tied weights would never be tied again in this process."""
+_TIE_WEIGHTS: Final = PreTrainedModel.tie_weights
 
 
 def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, device: str) -> tuple[Any, Any]:
@@ -104,6 +112,7 @@ def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, 
         config = AutoConfig.from_pretrained(folders.base, trust_remote_code=False)
         _refuse_absurd_sizes(config, folders.base)
         with _ONE_AT_A_TIME, without_compiler():
+            PreTrainedModel.tie_weights = _TIE_WEIGHTS  # a load outside this lock may have left its replacement
             model, report = AutoModelForCausalLM.from_pretrained(
                 folders.base,
                 config=config,
