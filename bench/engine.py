@@ -5,7 +5,8 @@
 Two student turns, three gradings and the vote for every text. The server runs in a process of its own, answers after
 the latency and notes when each call came: the rate is that of the middle 60 % of the calls, so ramp-up and tail do not
 count; `of ideal` is that rate over at-once / latency. CPU is that of the client process alone, journal included, after
-a warm-up. `bare` is the floor: aiohttp and one SQLite row a call, nothing else. Peers need openai and inspect-ai.
+a warm-up. `bare` is the floor: aiohttp and one SQLite row a call, nothing else. Peers need
+openai, inspect-ai or, for `--peers ray`, ray.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +73,14 @@ def serve(port_file: str, latency: float) -> None:
     asyncio.run(main())
 
 
-def ours(address: str, texts: int, at_once: int, folder: str) -> int:
+def on_ray(address: str, texts: int, at_once: int, folder: str) -> int:
+    """The same with the calls made by workers on Ray; CPU is that of the driver, which owns the journal."""
+    from skillmix.cluster.ray_workers import ray_workers
+
+    return ours(address, texts, at_once, folder, ray_workers)
+
+
+def ours(address: str, texts: int, at_once: int, folder: str, open_workers: Any = nullcontext) -> int:
     """A whole evaluation with the journal; how many calls."""
     from skillmix.experiment.experiment import experiment_of
     from skillmix.steps.run import run_checked
@@ -86,7 +95,7 @@ def ours(address: str, texts: int, at_once: int, folder: str) -> int:
         "graders": {"g": {"model": f"openai:m@{address}", "concurrency": grader}},
         "steps": [step | {"combinations": texts, "generations": 1}],
     }
-    return run_checked(experiment_of(document, source="bench")).called
+    return run_checked(experiment_of(document, source="bench"), open_workers=open_workers).called
 
 
 Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
@@ -190,7 +199,7 @@ def inspect(address: str, texts: int, at_once: int, folder: str) -> int:
     return 5 * texts
 
 
-CLIENTS = {"skillmix": ours, "bare": bare, "openai": openai_sdk, "inspect": inspect}
+CLIENTS = {"skillmix": ours, "ray": on_ray, "bare": bare, "openai": openai_sdk, "inspect": inspect}
 
 
 def measure(client: str, address: str, texts: int, at_once: int) -> dict[str, float]:

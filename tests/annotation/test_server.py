@@ -275,6 +275,24 @@ def test_every_response_forbids_foreign_and_inline_code(server: TestServer) -> N
     )
 
 
+def test_a_fault_of_the_server_itself_is_shown_in_the_terminal(
+    server: TestServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: RaterPage) -> dict[str, Any]:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(RaterPage, "state", broken)
+
+    async def talk(ask: Ask) -> Any:
+        return [await ask(ANN + "state"), await ask(ANN + "items/0")]
+
+    failed, next_one = visit(server, talk)
+
+    assert (failed.status, next_one.status) == (500, 200)
+    assert "a fault of ours" not in failed.text
+    assert "RuntimeError: a fault of ours" in capsys.readouterr().err
+
+
 def test_a_journal_that_cannot_be_written_makes_the_page_try_again(server: TestServer) -> None:
     async def talk(ask: Ask) -> Any:
         item = (await ask(ANN + "items/0")).json()

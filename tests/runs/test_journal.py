@@ -398,3 +398,28 @@ def test_a_journal_that_is_gone_takes_nothing_more(tmp_path: Path, replaced: boo
 
         with pytest.raises(UserError, match="deleted or replaced"):
             journal.record(request(generation=1), Reply("Ho"))
+
+
+class NoCheckpoint:
+    """A connection that cannot move its log into the file, as on a full disk."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.in_transaction = False
+
+    def execute(self, query: str) -> sqlite3.Cursor:
+        if "wal_checkpoint" in query:
+            raise sqlite3.OperationalError("database or disk is full")
+        return self.connection.execute(query)
+
+
+def test_a_log_that_cannot_be_moved_leaves_the_writer_as_patient_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with JournalWriter(tmp_path) as journal:
+        connection = journal._connection
+        before = connection.execute("PRAGMA busy_timeout").fetchone()
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "_connection", NoCheckpoint(connection))
+            assert not journal.into_one_file()
+        assert connection.execute("PRAGMA busy_timeout").fetchone() == before

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import socket
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from hmac import compare_digest
@@ -115,6 +116,9 @@ def application(pages: Mapping[str, RaterPage]) -> web.Application:
             response = await _respond(request, secrets, files)
         except web.HTTPException as refusal:
             response = web.Response(status=refusal.status, text=refusal.reason)
+        except Exception:  # noqa: BLE001  # a fault of this program: the terminal shows it, and the page goes on
+            traceback.print_exc()
+            response = web.Response(status=500, text="The server met a fault of its own; its terminal says which.")
         response.headers.update(_HEADERS)
         return response
 

@@ -360,23 +360,32 @@ def _entailed_part(catalog: "Catalog") -> list[str]:
     return ["Pairs that no draw combines:\n\n" + markdown_table(header, rows, right=frozenset({2}))]
 
 
+def _skills(k: int) -> str:
+    return "1 skill" if k == 1 else f"{k} skills"
+
+
+def _meaning_of(occurrences: float, a_third_new_above: float) -> str:
+    """What a bound says about texts that are new."""
+    from skillmix.render.numbers import expectation
+
+    if occurrences >= 1:
+        return "No ratio is above 1, so at this k the bound says nothing about new texts."
+    return (
+        "A Full Marks ratio above it means texts that were not all in the corpus; above "
+        f"{expectation(a_third_new_above)}, that more than a third were not."
+    )
+
+
 def novelty_page(bound: "Novelty", inputs: "NoveltyInputs", assumptions: Sequence[str]) -> str:
     """The bound, its meaning, its inputs and its assumptions, for a terminal."""
     from skillmix.render.numbers import expectation
 
-    skills = "1 skill" if bound.k == 1 else f"{bound.k} skills"
-    meaning = (
-        "A Full Marks ratio above it means texts that were not all in the corpus; above "
-        f"{expectation(bound.a_third_new_above)}, that more than a third were not."
-        if bound.expected_occurrences < 1
-        else "No ratio is above 1, so at this k the bound says nothing about new texts."
-    )
     lines = "\n".join(
         [
             expectation(bound.expected_occurrences),
-            f"is the most often that one combination of {skills} and a topic can be expected in a corpus of "
+            f"is the most often that one combination of {_skills(bound.k)} and a topic can be expected in a corpus of "
             f"{bound.tokens:.3g} tokens.",
-            meaning,
+            _meaning_of(bound.expected_occurrences, bound.a_third_new_above),
             f"Inputs: skill frequency {inputs.skill_frequency:g}, topic frequency {inputs.topic_frequency:g}, "
             f"{bound.sentences:.3g} sentences.",
             "Assumptions:",
@@ -390,19 +399,12 @@ def measured_page(bound: "MeasuredNovelty", assumptions: Sequence[str]) -> str:
     """The bound with measured shares, its meaning and its assumptions, for a terminal."""
     from skillmix.render.numbers import expectation
 
-    skills = "1 skill" if bound.k == 1 else f"{bound.k} skills"
-    meaning = (
-        "A Full Marks ratio above it means texts that were not all in the corpus; above "
-        f"{expectation(bound.a_third_new_above)}, that more than a third were not."
-        if bound.mean_occurrences < 1
-        else "No ratio is above 1, so at this k the bound says nothing about new texts."
-    )
     lines = "\n".join(
         [
             expectation(bound.mean_occurrences),
-            f"is the most often that a combination of {skills} and a topic can be expected in a {bound.unit} of a "
-            f"corpus of {bound.tokens:.3g} tokens, as the mean over all combinations of {bound.skills} skills.",
-            meaning,
+            f"is the most often that a combination of {_skills(bound.k)} and a topic can be expected in a {bound.unit} "
+            f"of a corpus of {bound.tokens:.3g} tokens, as the mean over all combinations of {bound.skills} skills.",
+            _meaning_of(bound.mean_occurrences, bound.a_third_new_above),
             f"The combination of the most common skills: {expectation(bound.most_occurrences)}.",
             f"The corpus has {bound.units:.3g} {bound.unit}s.",
             "Assumptions:",

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
+from typing import Any
 
 from skillmix.catalog.combinations import is_reserved
 from skillmix.experiment.experiment import Experiment
@@ -79,21 +80,23 @@ def _scored(run: Run, rules: str | None, *, by_sets: bool) -> _ScoredCells:
 
 def score_of(cell: Cell, metric: str, run: Run) -> CellScore:
     """One metric of a cell, with what its run says of itself."""
-    name, student, grader, setting, k = cell.key
-    return CellScore(
-        run=name,
-        student=student,
-        grader=grader,
-        catalog=run.fact("catalog"),
-        partition=run.fact("partition"),
-        prompts=run.fact("prompts"),
-        seed=run.seed,
-        setting=setting,
-        k=k,
-        metric=metric,
-        written=cell.written,
-        **asdict(cell.scores[metric]),
-    )
+    return CellScore(**cell_facts(cell.key, run), metric=metric, written=cell.written, **asdict(cell.scores[metric]))
+
+
+def cell_facts(key: CellKey, run: Run) -> dict[str, Any]:
+    """A cell's key by name, and what its run says of itself: the fields that every row about a cell begins with."""
+    name, student, grader, setting, k = key
+    return {
+        "run": name,
+        "student": student,
+        "grader": grader,
+        "catalog": run.fact("catalog"),
+        "partition": run.fact("partition"),
+        "prompts": run.fact("prompts"),
+        "seed": run.seed,
+        "setting": setting,
+        "k": k,
+    }
 
 
 def _lineages(run: Run, rows: Iterable[BallotCell] | Iterable[CellKey]) -> dict[str, Lineage]:

@@ -81,9 +81,10 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         try:
             self._connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
             is_busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-            self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * BUSY_S)}")
         except sqlite3.Error:
             return False
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * BUSY_S)}")
         return not is_busy
 
     def add_combinations(self, combinations: Iterable[Combination]) -> None:

@@ -15,7 +15,7 @@ from skillmix.grading.points import Points
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.runs.run import Run, opened
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.scoring import scored_cells
+from skillmix.scores.scoring import cell_facts, scored_cells
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, mean_interval, wilson_interval
 
 Topics = Literal["probes", "controls"]
@@ -156,18 +156,5 @@ def run_outcomes(run: Run | str) -> list[OutcomeScore]:
 
 def outcome_score(cell: OutcomeCell, outcome: TextOutcome, run: Run) -> OutcomeScore:
     """The share of one outcome in a cell, with what its run says of itself."""
-    name, student, grader, setting, k = cell.key
-    return OutcomeScore(
-        run=name,
-        student=student,
-        grader=grader,
-        catalog=run.fact("catalog"),
-        partition=run.fact("partition"),
-        prompts=run.fact("prompts"),
-        seed=run.seed,
-        setting=setting,
-        k=k,
-        topics=cell.topics,
-        outcome=outcome,
-        **asdict(cell.share(outcome)),
-    )
+    facts = cell_facts(cell.key, run)
+    return OutcomeScore(**facts, topics=cell.topics, outcome=outcome, **asdict(cell.share(outcome)))
