@@ -67,7 +67,7 @@ class PacedModel(LocalModel):
             PacedModel.cpu_s += time.thread_time() - started
 
     def _pace(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
-        self.slots = slots = self._concurrency or self.most_slots
+        self._slots = slots = self._concurrency or self.most_slots
         texts, seconds = Texts(os.environ[RATE]), float(os.environ[SECONDS])
         waiting, rows = [first], list[tuple[float, int, Request]]()
         count = 0

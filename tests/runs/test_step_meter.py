@@ -159,10 +159,27 @@ class FakeNvml:
 def test_the_driver_says_how_busy_a_gpu_is(nvml: object, share: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda name: nvml)
     properties = SimpleNamespace(uuid="12-34")
-    cuda = SimpleNamespace(current_device=lambda: 0, get_device_properties=lambda _: properties)
+    cuda = SimpleNamespace(
+        current_device=lambda: 0, get_device_properties=lambda _: properties, is_initialized=lambda: True
+    )
     monkeypatch.setattr(device_meter, "_torch", lambda: SimpleNamespace(cuda=cuda))
 
     assert device_meter.gpu_reader()() == share
+
+
+def test_the_gpu_of_models_in_another_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    used_gpu(monkeypatch, is_used=False)
+    monkeypatch.setattr("ctypes.CDLL", lambda name: FakeNvml(knows_uuid=True, devices=8))
+    samples = []
+    for gpu in (None, "12-34"):
+        monkeypatch.setattr(device_meter, "MODELS", SimpleNamespace(gpu=gpu))
+        meter = DeviceMeter()
+        for _ in range(3):
+            meter.sample()
+        samples.append(meter.seconds())
+    assert [seconds and seconds.device for seconds in samples] == ["CPU", "GPU"]
+    assert samples[1] is not None
+    assert samples[1].share == pytest.approx(0.64)
 
 
 def test_the_share_of_a_cpu_is_cpu_time_by_wall_time_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,8 +157,11 @@ def _begin_to_load(experiment: Experiment, steps: Sequence[Step], run: Run) -> N
     if first is None:
         return
     spec = first_model_here(first, with_trained(experiment, run))
-    if spec is not None or first.trains_model:
+    if spec is not None:
         MODELS.read_ahead(spec)
+    later_trains = any(step.trains_model and run.finished.record(step.name) is None for step in steps)
+    if first.trains_model or (spec is not None and later_trains and MODELS.process() is not None):
+        MODELS.read_ahead(None)  # training needs torch in this process, which is idle while the other one loads
 
 
 def _announce_next(steps: Sequence[Step], step: Step, context: StepContext) -> None:

@@ -16,7 +16,7 @@ from skillmix.experiment.step_base import student_name
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.importing import before_torch
-from skillmix.models.local.resident import MODELS
+from skillmix.models.local.resident import MODELS, free_device_memory
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import MODEL, require_replaceable, write_whole
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
@@ -163,7 +163,10 @@ def train_step(
         from skillmix.training.job_run import run_training
 
         MODELS.make_room()
-    run_training(job, read_lessons(job.sources, validation_share=step.validation_share), progress, clock)
+    try:
+        run_training(job, read_lessons(job.sources, validation_share=step.validation_share), progress, clock)
+    finally:
+        free_device_memory()  # models that write may work in another process
     return Trained(step.name, job.model_folder, was_there=False)
 
 

@@ -51,6 +51,11 @@ def import_lean() -> None:
     _is_lean = "WORLD_SIZE" not in os.environ and os.environ.get("SKILLMIX_IMPORTS") != "all"
 
 
+def is_lean() -> bool:
+    """Whether `import_lean` was called and had an effect."""
+    return _is_lean
+
+
 def import_here() -> None:
     """Import everything that a model needs, or wait until another thread has done so.
 

@@ -1,4 +1,4 @@
-"""`local:PATH` and `bundled:NAME`: a model that runs in its own thread of this process."""
+"""`local:PATH` and `bundled:NAME`: a model that works in a thread of this process, or in a process of its own."""
 
 import asyncio
 import sys
@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skillmix.calls import CallProblem, Message, Outcome, Request
 from skillmix.models.checkpoints import checkpoint_of
+from skillmix.models.local.apart.model_process import RemoteWork
 from skillmix.models.local.importing import before_torch
 from skillmix.models.local.resident import MODELS
 from skillmix.models.local.startup import StartupClock, StartupSeconds
@@ -58,22 +59,51 @@ class _Results:
             self.waiting.put_nowait(self._ready.popleft())
 
 
+class _Work(Protocol):
+    """A model that answers requests somewhere."""
+
+    def add(self, request: Request) -> None: ...
+
+    def end(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def join(self) -> None: ...
+
+
+class _ThreadWork:
+    """A model that answers requests in a thread of this process."""
+
+    def __init__(self, model: "LocalModel", put: Any) -> None:
+        self._incoming: SimpleQueue[Request] = SimpleQueue()
+        self._is_over = threading.Event()
+        self.stop, self.end, self.add = model.stop, self._is_over.set, self._incoming.put
+        self._thread = threading.Thread(target=model.work, args=(self._incoming, self._is_over, put), daemon=True)
+        self.join = self._thread.join
+        self._thread.start()
+
+
 class LocalModel:
     """Loads the checkpoint at the first request, and batches all requests that wait."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         self._spec = spec
         self._concurrency = options.concurrency
-        self.slots = options.concurrency
-        """The number of conversations at once; None until the model is loaded, if the device decides it."""
+        self._slots = options.concurrency
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._work: _Work | None = None
+        self._remote: RemoteWork | None = None
         self._clock = StartupClock()
 
     @property
     def startup(self) -> StartupSeconds:
         """The seconds in which this model could not write."""
-        return self._clock.seconds
+        return self._clock.seconds if self._remote is None else self._remote.state.startup
+
+    @property
+    def slots(self) -> int | None:
+        """The number of conversations at once; None until the model is loaded, if the device decides it."""
+        return self._slots if self._remote is None else self._remote.state.slots or self._slots
 
     async def probe(self) -> CallProblem | None:
         """Check that the checkpoint and its adapters exist and belong together; fetch a bundled model."""
@@ -82,36 +112,45 @@ class LocalModel:
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
         """Answer requests, and yield outcomes in the order in which rows end."""
-        loop = asyncio.get_running_loop()
-        incoming: SimpleQueue[Request] = SimpleQueue()
-        results = _Results(loop)
-        is_over = threading.Event()
+        results = _Results(asyncio.get_running_loop())
+        work = self._work = self._opened(results.put)
 
         async def feed() -> None:
             async for request in requests:
-                incoming.put(request)
-            is_over.set()
+                work.add(request)
+            work.end()
 
         feeding = asyncio.create_task(feed())
-        self._thread = threading.Thread(target=self._work, args=(incoming, is_over, results.put), daemon=True)
-        self._thread.start()
         try:
             while (item := await results.waiting.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
         finally:
-            self._stop.set()
+            work.stop()
             feeding.cancel()
+
+    def _opened(self, put: Any) -> _Work:
+        process = MODELS.process()
+        if process is None:
+            return _ThreadWork(self, put)
+        self._remote = process.open(self._spec, self._concurrency, put)
+        return self._remote
 
     async def close(self) -> None:
         """Wait for the end of the present round; the memory is free unless a run keeps it for the next model."""
-        self._stop.set()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
-            self._thread = None
+        self.stop()
+        if self._work is not None:
+            self._work.stop()
+            await asyncio.to_thread(self._work.join)
+            self._work = None
 
-    def _work(self, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
+    def stop(self) -> None:
+        """End the work after the present round."""
+        self._stop.set()
+
+    def work(self, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
+        """Answer requests in this thread until there are no more."""
         try:
             first = _wait_for_one(incoming, is_over, self._stop)
             if first is not None:
@@ -127,7 +166,7 @@ class LocalModel:
 
         with MODELS.borrowed(self._spec, self._clock) as resident:
             generator = resident.generator_with(self._concurrency, slots_for, done=done, clock=self._clock)
-            self.slots = resident.slots
+            self._slots = resident.slots
             generator.add([first])
             with _quick_turns():
                 self._answer(generator, incoming, is_over)

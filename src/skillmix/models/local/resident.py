@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skillmix.models.bundled import bundled_models
 from skillmix.models.checkpoints import Checkpoint, FileStates, checkpoint_of
+from skillmix.models.local.apart.model_process import ModelProcess, is_wanted
 from skillmix.models.local.importing import import_here
 from skillmix.models.local.startup import StartupClock
 from skillmix.models.specs import ModelSpec
@@ -79,6 +80,7 @@ class ModelKeeper:
         self._is_lent = False
         self._ahead: _Ahead | None = None
         self._announced: ModelSpec | None = None
+        self._process: ModelProcess | None = None
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -93,12 +95,35 @@ class ModelKeeper:
             if not self._blocks:
                 self._announced = None
                 self.drop()
+                if self._process is not None:
+                    self._process.close()
+                    self._process = None
+
+    def process(self) -> ModelProcess | None:
+        """The process in which models work; None if they work in this one.
+
+        It is started when it is first needed, and ends with the outermost block of `keeping`.
+        """
+        if not self._blocks or not is_wanted():
+            return None
+        with self._lock:
+            if self._process is None or self._process.is_lost:
+                self._process = ModelProcess()
+            return self._process
+
+    @property
+    def gpu(self) -> str | None:
+        """The identifier of the GPU that the other process uses; None if there is no such process, or no GPU."""
+        return None if self._process is None else self._process.gpu
 
     def read_ahead(self, spec: ModelSpec | None) -> None:
-        """Begin to read a checkpoint in a thread; for None only to import torch and transformers.
+        """Begin to read a checkpoint in a thread; for None only to import torch and transformers in this process.
 
         An error is dropped: it shows when the model is used, if it is used.
         """
+        if spec is not None and (process := self.process()) is not None:
+            process.read_ahead(spec)
+            return
         with self._lock:
             if not self._blocks or (self._ahead is not None and self._ahead.spec == spec):
                 return
@@ -111,10 +136,16 @@ class ModelKeeper:
 
     def announce(self, spec: ModelSpec) -> None:
         """Note which model is used after the present one; it is read when the present one runs out of requests."""
+        if (process := self.process()) is not None:
+            process.announce(spec)
+            return
         self._announced = spec
 
     def read_announced(self) -> None:
         """Begin to read the announced model, if there is one."""
+        if (process := self.process()) is not None:
+            process.read_announced()
+            return
         spec, self._announced = self._announced, None
         if spec is not None:
             self.read_ahead(spec)
@@ -125,19 +156,21 @@ class ModelKeeper:
             had_model = self._kept is not None or self._ahead is not None
             self._kept = self._ahead = None
         if had_model:
-            _free_device_memory()
+            free_device_memory()
 
     def make_room(self) -> None:
         """Before training, free memory if too little is free: first the slots, then the model."""
+        if self._process is not None:
+            self._process.make_room()
         with self._lock:
             kept, self._ahead = self._kept, None
         if kept is None:
             return
-        _free_device_memory()
+        free_device_memory()
         if _free_share() >= _SHARE_FOR_TRAINING:
             return
         kept.generator = None
-        _free_device_memory()
+        free_device_memory()
         if _free_share() < _SHARE_FOR_TRAINING:
             self.drop()
 
@@ -168,7 +201,7 @@ class ModelKeeper:
                 kept.files = files
                 return kept
             kept = None
-            _free_device_memory()
+            free_device_memory()
         loaded = ready if isinstance(ready, Loaded) else load(checkpoint, device=writing_device())
         return Resident(loaded.model, loaded.renderer, files)
 
@@ -251,7 +284,8 @@ def _free_share() -> float:
         return 0.0
 
 
-def _free_device_memory() -> None:
+def free_device_memory() -> None:
+    """Give memory of the GPU that nothing in this process uses back to other processes."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

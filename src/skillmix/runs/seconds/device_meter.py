@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from skillmix.models.local.resident import MODELS
+
 Device = Literal["GPU", "CPU"]
 GpuReader = Callable[[], float | None]
 """The share of time in which the GPU works at present; None if nobody knows."""
@@ -46,7 +48,7 @@ class DeviceMeter:
         self._samples: list[float | None] = []
 
     def sample(self) -> None:
-        """Read what the GPU does now; before this process uses the GPU, it does nothing for this process."""
+        """Read what the GPU does now; before the run uses the GPU, it does nothing for the run."""
         self._samples.append(self._gpu() if _uses_gpu() else 0.0)
 
     def seconds(self) -> DeviceSeconds | None:
@@ -100,8 +102,10 @@ class _NvmlDevice:
 
 def _nvml_device() -> _NvmlDevice | None:
     """The GPU that torch uses; None without NVML, or if NVML does not know this GPU."""
-    cuda = _torch().cuda
-    uuid = str(getattr(cuda.get_device_properties(cuda.current_device()), "uuid", ""))
+    uuid = MODELS.gpu or ""
+    if _uses_gpu_itself():
+        cuda = _torch().cuda
+        uuid = str(getattr(cuda.get_device_properties(cuda.current_device()), "uuid", ""))
     name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     for library in _LIBRARIES:
         with suppress(OSError, AttributeError, LookupError):  # an old library may lack a function
@@ -110,8 +114,11 @@ def _nvml_device() -> _NvmlDevice | None:
 
 
 def _uses_gpu() -> bool:
-    torch = _torch()
-    cuda = getattr(torch, "cuda", None)  # another thread may be importing torch
+    return _uses_gpu_itself() or MODELS.gpu is not None
+
+
+def _uses_gpu_itself() -> bool:
+    cuda = getattr(_torch(), "cuda", None)  # another thread may be importing torch
     is_initialized = getattr(cuda, "is_initialized", None)
     return is_initialized is not None and bool(is_initialized())
 

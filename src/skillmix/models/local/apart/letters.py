@@ -1,0 +1,107 @@
+"""What a command and the process of its local models send each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from skillmix.calls import CallKey, Decoding, Message, Outcome, Request
+from skillmix.models.local.startup import StartupSeconds
+from skillmix.models.specs import ModelSpec
+
+Question = tuple[int, CallKey, str, tuple[Message, ...], Decoding, int | None]
+"""A request with its number, without the records that are not sent to models."""
+
+
+def question_of(number: int, request: Request) -> Question:
+    """The form in which a request travels."""
+    return number, request.key, request.model, request.messages, request.decoding, request.seed
+
+
+def request_of(question: Question) -> Request:
+    """The request of a question."""
+    return Request(*question[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Begin to serve a model; all letters about it have the same `work`."""
+
+    work: int
+    spec: ModelSpec
+    concurrency: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """More requests for a model."""
+
+    work: int
+    questions: Sequence[Question]
+
+
+@dataclass(frozen=True, slots=True)
+class NoMore:
+    """The last request was sent."""
+
+    work: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Answer no more requests."""
+
+    work: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAhead:
+    """Begin to read a checkpoint."""
+
+    spec: ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Note which model is used after the present one."""
+
+    spec: ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAnnounced:
+    """Begin to read the announced model."""
+
+
+@dataclass(frozen=True, slots=True)
+class MakeRoom:
+    """Free memory for training, and answer with `RoomMade`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkState:
+    """What the other process knows of a model that it serves."""
+
+    startup: StartupSeconds
+    slots: int | None
+    gpu: str | None
+    """The identifier of the GPU on which the model works; None on a CPU, or as long as it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Outcomes of requests by their numbers, and the error that ended the work."""
+
+    work: int
+    outcomes: Sequence[tuple[int, Outcome]]
+    state: WorkState
+    is_last: bool = False
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoomMade:
+    """Memory was freed."""
+
+
+Letter = Any
+"""One of the classes above."""

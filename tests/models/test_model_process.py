@@ -1,0 +1,200 @@
+"""Local models in a process of their own: the same texts, and nothing hangs when a process dies."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
+from skillmix.errors import UserError
+from skillmix.models.local import model as local_model
+from skillmix.models.local.apart import model_process
+from skillmix.models.local.apart.model_process import ModelProcess
+from skillmix.models.local.model import LocalModel
+from skillmix.models.local.resident import ModelKeeper
+from skillmix.models.specs import ModelOptions, parse_spec
+from tests.models.tiny_checkpoint import write_checkpoint
+
+pytest.importorskip("torch", reason="the extra `local` is not installed")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("models") / "a")
+
+
+@pytest.fixture(scope="module")
+def keeper() -> Iterator[ModelKeeper]:
+    """A keeper of these tests alone whose models work in another process, on the CPU."""
+    keeper = ModelKeeper()
+    with pytest.MonkeyPatch.context() as patch, keeper.keeping():
+        patch.setattr(local_model, "MODELS", keeper)
+        patch.setenv("SKILLMIX_DEVICE", "cpu")
+        patch.setenv("SKILLMIX_MODEL_PROCESS", "on")
+        yield keeper
+
+
+def requests(count: int = 8, tokens: int = 24) -> list[Request]:
+    return [
+        Request(GenerateKey("s", str(n), 0, 1), "m", (Message("user", f"{n} a b c"),), Decoding(0.9, tokens), n)
+        for n in range(count)
+    ]
+
+
+async def answers(spec: str, asked: Sequence[Request], *, then: Any = lambda: None) -> list[tuple[Request, Any]]:
+    async def source() -> AsyncIterator[Request]:
+        for request in asked:
+            yield request
+
+    opened = LocalModel(parse_spec(spec), ModelOptions())
+    found = []
+    try:
+        async for item in opened.serve(source()):
+            found.append(item)
+            then()
+    finally:
+        await opened.close()
+    assert opened.startup.total > 0
+    assert opened.slots
+    return found
+
+
+def texts(found: Sequence[tuple[Request, Any]]) -> dict[str, str]:
+    return {str(request.key): reply.text for request, reply in found if isinstance(reply, Reply)}
+
+
+def process_of(keeper: ModelKeeper) -> ModelProcess:
+    process = keeper.process()
+    assert process is not None
+    return process
+
+
+def test_texts_are_those_of_a_model_in_this_process(
+    keeper: ModelKeeper, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, asked = f"local:{checkpoint}", requests()
+    keeper.read_ahead(parse_spec(spec))
+    first = process_of(keeper)
+    found = asyncio.run(answers(spec, asked))
+    again = asyncio.run(answers(spec, asked))
+    assert {id(request) for request, _ in found} == {id(request) for request in asked}
+    assert process_of(keeper) is first
+    keeper.make_room()
+
+    monkeypatch.setenv("SKILLMIX_MODEL_PROCESS", "off")
+    assert texts(found) == texts(again) == texts(asyncio.run(answers(spec, asked)))
+    assert len(texts(found)) == len(asked)
+
+
+def test_an_error_of_the_model_is_raised_with_its_hint(
+    keeper: ModelKeeper, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = write_checkpoint(tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes(b"no weights")
+    errors = []
+    for switch in ("on", "off"):
+        monkeypatch.setenv("SKILLMIX_MODEL_PROCESS", switch)
+        with pytest.raises(UserError) as caught:
+            asyncio.run(answers(f"local:{broken}", requests(1)))
+        errors.append((str(caught.value), caught.value.hint))
+    assert errors[0] == errors[1]
+
+
+def test_a_process_that_is_killed_ends_the_run_with_an_error_and_the_next_one_works(
+    keeper: ModelKeeper, checkpoint: Path
+) -> None:
+    first = process_of(keeper)
+
+    def kill() -> None:
+        first._process.kill()
+
+    with pytest.raises(UserError, match="ended with signal 9"):
+        asyncio.run(answers(f"local:{checkpoint}", requests(64, 96), then=kill))
+    assert first.is_lost
+    assert len(asyncio.run(answers(f"local:{checkpoint}", requests()))) == 8
+    assert process_of(keeper) is not first
+
+
+def test_the_process_ends_with_the_block(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKILLMIX_MODEL_PROCESS", "on")
+    keeper = ModelKeeper()
+    assert keeper.process() is None, "outside of a block nothing may be left behind"
+    with keeper.keeping():
+        process = process_of(keeper)
+        assert process._process.poll() is None
+    assert process._process.poll() is not None
+    assert keeper.process() is None
+
+
+def test_ctrl_c_is_left_to_the_command(keeper: ModelKeeper, checkpoint: Path) -> None:
+    process = process_of(keeper)
+    process._process.send_signal(signal.SIGINT)
+    assert len(asyncio.run(answers(f"local:{checkpoint}", requests(2)))) == 2
+    assert not process.is_lost
+
+
+_COMMAND = """
+import sys
+from skillmix.models.local.resident import MODELS
+with MODELS.keeping():
+    print(MODELS.process()._process.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_process_ends_when_the_command_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKILLMIX_MODEL_PROCESS", "on")
+    command = subprocess.Popen([sys.executable, "-c", _COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert command.stdin is not None
+    assert command.stdout is not None
+    with command.stdin, command.stdout:
+        pid = int(command.stdout.readline())
+        command.kill()
+        command.wait()
+    until = time.monotonic() + 60
+    while is_running(pid):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("switch", "device", "has_gpu", "is_wanted"),
+    [
+        (None, None, True, True),
+        (None, None, False, False),
+        (None, "cpu", True, False),
+        ("off", None, True, False),
+        ("on", "cpu", False, True),
+    ],
+)
+def test_models_work_apart_where_there_is_a_gpu(
+    switch: str | None, device: str | None, has_gpu: bool, is_wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("SKILLMIX_MODEL_PROCESS", switch), ("SKILLMIX_DEVICE", device)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    monkeypatch.setattr(model_process, "_GPU_FILES", ("/dev/null",) if has_gpu else ("/no/such/file",))
+    assert model_process.is_wanted() == is_wanted
+
+
+def test_a_switch_with_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKILLMIX_MODEL_PROCESS", "yes")
+    with pytest.raises(UserError, match="SKILLMIX_MODEL_PROCESS is 'yes'"):
+        model_process.is_wanted()
