@@ -5,7 +5,8 @@
 A stand-in for a local model has a number of slots and takes about `--seconds` for a call; it answers from a thread, as
 a local model does. Its texts are labelled sentences with words of the topic, so that `rules:` gives full marks to a
 share of them near `--rate`. Printed are calls a second, the mean share of busy slots from the first call to the last,
-the CPU time of the thread with the event loop, and the CPU time of the whole process with its workers.
+the CPU time of the thread with the event loop, that of this process without the stand-in, and that of the whole process
+with its workers.
 """
 
 import argparse
@@ -178,21 +179,22 @@ def main() -> None:
         os.chdir(folder)
         profile = cProfile.Profile() if options.profile else None
         told = StringIO()
-        start, thread, whole = time.monotonic(), time.thread_time(), _cpu()
+        start, thread, process, whole = time.monotonic(), time.thread_time(), time.process_time(), _cpu()
         with redirect_stderr(told):
             result = profile.runcall(run_checked, experiment) if profile else run_checked(experiment)
         start, thread, whole = time.monotonic() - start, time.thread_time() - thread, _cpu() - whole
+        process = time.process_time() - process - PacedModel.cpu_s
         os.chdir("/")
     if profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
     called, yields = result.called, result.datasets["d"].yields
     writing = PacedModel.last_s - PacedModel.first_s
     print(f"kept {[(y.k, y.taken, y.written, y.waves) for y in yields]} hash {result.datasets['d'].written.hash}")
-    print("| calls | s in all | s writing | calls/s | slots busy | loop CPU ms a call | all CPU ms a call |")
-    print("|---:|---:|---:|---:|---:|---:|---:|")
+    print("| calls | s in all | s writing | calls/s | slots busy | loop CPU ms a call | process CPU ms a call | all CPU ms a call |")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
     print(
         f"| {called} | {start:.1f} | {writing:.1f} | {called / writing:.0f} | {PacedModel.busy_s / writing:.0%} "
-        f"| {1000 * thread / called:.3f} | {1000 * whole / called:.3f} |"
+        f"| {1000 * thread / called:.3f} | {1000 * process / called:.3f} | {1000 * whole / called:.3f} |"
     )
 
 

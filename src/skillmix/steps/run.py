@@ -116,9 +116,9 @@ def _run_checked(
     at_once = _taken_at_once(steps, experiment, catalog, run)
     if at_once is not None:
         return replace(at_once, seconds=time.monotonic() - started, cpu_seconds=_cpu_seconds() - cpu_started)
+    _begin_to_load(experiment, steps, run)
     price_by_model = prices_by_model(experiment, load_prices(prices))
     check_plan(experiment, catalog, steps, run)
-    _begin_to_load(experiment, steps, run)
     asyncio.run(probe_models(experiment, steps))
     result = RunResult(run, graded_cells=graded_cells(steps, experiment))
     with RunProgress(planned_work(experiment, steps, run)) as progress:
