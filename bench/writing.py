@@ -190,7 +190,9 @@ def main() -> None:
     called, yields = result.called, result.datasets["d"].yields
     writing = PacedModel.last_s - PacedModel.first_s
     print(f"kept {[(y.k, y.taken, y.written, y.waves) for y in yields]} hash {result.datasets['d'].written.hash}")
-    print("| calls | s in all | s writing | calls/s | slots busy | loop CPU ms a call | process CPU ms a call | all CPU ms a call |")
+    print(
+        "| calls | s in all | s writing | calls/s | slots busy | loop CPU ms a call | process CPU ms a call | all CPU ms a call |"
+    )
     print("|---:|---:|---:|---:|---:|---:|---:|---:|")
     print(
         f"| {called} | {start:.1f} | {writing:.1f} | {called / writing:.0f} | {PacedModel.busy_s / writing:.0%} "

@@ -65,7 +65,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     ),
     "scipy": ("scores/statistics/",),
     "matplotlib": ("report/",),
-    "jinja2": ("report/",),
+    "jinja2": ("report/", "models/local/plain_templates.py"),
     "rich": ("runs/progress/bar.py",),
     "peft": ("training/",),
     "ray": ("cluster/ray_workers.py",),

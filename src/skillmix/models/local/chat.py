@@ -8,6 +8,7 @@ from typing import Any
 
 from skillmix.calls import Message
 from skillmix.errors import UserError
+from skillmix.models.local.plain_templates import plain_or_none
 from skillmix.models.request_fields import TEMPLATE_OPTIONS
 
 _WORD_JOINER = "\u2060"
@@ -28,7 +29,9 @@ class Renderer:
         self.tokenizer = tokenizer
         self._name = name
         self._special = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
-        self._rendered = lru_cache(maxsize=4096)(self._render)
+        self._inert = lru_cache(maxsize=4096)(self._with_inert_marks)
+        self._plain = plain_or_none(tokenizer.chat_template, self._by_template)
+        self._rendered = self._render if self._plain else lru_cache(maxsize=4096)(self._render)
 
     def tokens(
         self, conversations: Sequence[tuple[Message, ...]], extras: Sequence[str | None] = ()
@@ -56,17 +59,24 @@ class Renderer:
         return sorted({token for token in (*listed, self.tokenizer.eos_token_id) if token is not None})
 
     def _render(self, messages: tuple[Message, ...], extra: str | None) -> str:
-        turns = [{"role": m.role, "content": self._with_inert_marks(m.content)} for m in messages]
+        turns = [(message.role, self._inert(message.content)) for message in messages]
         options = json.loads(extra).get(TEMPLATE_OPTIONS, {}) if extra else {}
         has_system = messages[0].role == "system"
         try:
-            text: str = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
+            if self._plain is not None and not options:
+                text = self._plain.text(turns)
+            else:
+                text = self._by_template([{"role": role, "content": content} for role, content in turns], **options)
         except Exception as error:  # noqa: BLE001  # a template is untrusted code and may raise anything
             hint = _SYSTEM_HINT if has_system else "Check the template of this model."
             raise UserError(f"The chat template cannot render a conversation: {error}", hint=hint) from None
         # Some templates skip a system turn without an error.
-        if has_system and turns[0]["content"].strip() not in text:
+        if has_system and turns[0][1].strip() not in text:
             raise UserError(f"The chat template of {self._name} leaves out the system text.", hint=_SYSTEM_HINT)
+        return text
+
+    def _by_template(self, turns: list[dict[str, str]], **options: Any) -> str:
+        text: str = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
         return text
 
     def _with_inert_marks(self, content: str) -> str:

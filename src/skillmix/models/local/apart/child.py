@@ -8,6 +8,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -28,8 +29,9 @@ from skillmix.models.local.apart.letters import (
     RoomMade,
     Stop,
     WorkState,
-    request_of,
+    requests_of,
 )
+from skillmix.models.local.apart.model_process import GATHER_S
 from skillmix.models.local.importing import import_lean
 from skillmix.models.local.model import LocalModel
 from skillmix.models.local.resident import MODELS
@@ -53,6 +55,7 @@ class _Outbox:
             while True:
                 letter = self._letters.get()
                 if isinstance(letter, _Work):
+                    time.sleep(GATHER_S)
                     letter = letter.answers()
                 self._connection.send_bytes(_pickled(letter))
         except OSError:  # the command is gone
@@ -78,8 +81,7 @@ class _Work:
 
     def ask(self, letter: Ask) -> None:
         """Add requests."""
-        for question in letter.questions:
-            request = request_of(question)
+        for question, request in zip(letter.questions, requests_of(letter.questions), strict=True):
             self._number_of[id(request)] = question[0]
             self._incoming.put(request)
 

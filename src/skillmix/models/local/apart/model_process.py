@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -49,6 +50,8 @@ _GPU_FILES: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 _CHILD: Final = "skillmix.models.local.apart.child"
 _MOST_TOGETHER: Final = 256
 """Requests in one letter."""
+GATHER_S: Final = 0.004
+"""Seconds for which a letter waits for others: a letter costs as much as ten requests in it, a round of the model more."""
 
 
 def is_wanted() -> bool:
@@ -198,6 +201,7 @@ class ModelProcess:
     def _with_others(self, work: int, question: Question) -> tuple[Ask, Letter]:
         """All questions to the same model that wait, and the letter after them."""
         questions = [question]
+        time.sleep(GATHER_S)
         while len(questions) < _MOST_TOGETHER and not self._outgoing.empty():
             letter = self._outgoing.get()
             if not isinstance(letter, tuple) or letter[0] != work:
