@@ -191,7 +191,8 @@ def main() -> None:
     writing = PacedModel.last_s - PacedModel.first_s
     print(f"kept {[(y.k, y.taken, y.written, y.waves) for y in yields]} hash {result.datasets['d'].written.hash}")
     print(
-        "| calls | s in all | s writing | calls/s | slots busy | loop CPU ms a call | process CPU ms a call | all CPU ms a call |"
+        "| calls | s in all | s writing | calls/s | slots busy "
+        "| loop CPU ms a call | process CPU ms a call | all CPU ms a call |"
     )
     print("|---:|---:|---:|---:|---:|---:|---:|---:|")
     print(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -35,6 +35,7 @@ def render_of(template: str, calls: list[int] | None = None) -> Render:
     return render
 
 
+@settings(deadline=None, max_examples=50)
 @given(conversations=st.lists(CONVERSATIONS, min_size=1, max_size=4))
 def test_a_plain_template_gives_the_text_of_the_template(conversations: list[list[tuple[str, str]]]) -> None:
     render = render_of(SMOLLM)

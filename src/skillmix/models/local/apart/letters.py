@@ -5,7 +5,7 @@ is a quarter of what a small model on a GPU needs for a call.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, Final
 
@@ -13,9 +13,9 @@ from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, Outcome, Re
 from skillmix.models.local.startup import StartupSeconds
 from skillmix.models.specs import ModelSpec
 
-_KEYS: Final = {"generate": GenerateKey, "grade": GradeKey}
-_KEY_FIELDS: Final = {kind: attrgetter(*kind.__slots__) for kind in _KEYS.values()}
-_DECODING_FIELDS: Final = attrgetter(*Decoding.__slots__)
+_KEYS: Final[dict[str, type[GenerateKey] | type[GradeKey]]] = {"generate": GenerateKey, "grade": GradeKey}
+_KEY_FIELDS: Final = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in _KEYS.values()}
+_DECODING_FIELDS: Final = attrgetter(*(field.name for field in fields(Decoding)))
 
 Question = tuple[int, str, tuple[Any, ...], str, tuple[tuple[Role, str], ...], tuple[Any, ...], int | None]
 """A request with its number, without the records that are not sent to models."""

@@ -51,7 +51,7 @@ _CHILD: Final = "skillmix.models.local.apart.child"
 _MOST_TOGETHER: Final = 256
 """Requests in one letter."""
 GATHER_S: Final = 0.004
-"""Seconds for which a letter waits for others: a letter costs as much as ten requests in it, a round of the model more."""
+"""Seconds for which requests wait for others: a letter costs as much as several requests, whatever it holds."""
 
 
 def is_wanted() -> bool:
