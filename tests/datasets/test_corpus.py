@@ -31,10 +31,16 @@ def plainly(texts: list[str], threshold: float) -> list[bool]:
     return [place in kept for place in range(len(texts))]
 
 
+def copies_of(texts: list[str], threshold: float | None) -> list[int | None]:
+    """For each text the earlier one that it repeats; None for kept texts."""
+    found = earlier_copies(corpus_of(texts), threshold=threshold).tolist()
+    return [None if copy < 0 else copy for copy in found]
+
+
 @settings(max_examples=200)
 @given(TEXTS, st.sampled_from([0.3, 0.5, 0.7, 0.9, 1.0]))
 def test_every_near_copy_is_found_and_nothing_else(texts: list[str], threshold: float) -> None:
-    found = earlier_copies(corpus_of(texts), threshold=threshold)
+    found = copies_of(texts, threshold)
 
     assert [copy is None for copy in found] == plainly(texts, threshold)
     assert all(copy is None or (copy < place and found[copy] is None) for place, copy in enumerate(found))
@@ -42,9 +48,7 @@ def test_every_near_copy_is_found_and_nothing_else(texts: list[str], threshold: 
 
 @given(TEXTS, st.integers(0, 25))
 def test_a_longer_list_changes_nothing_before(texts: list[str], cut: int) -> None:
-    assert earlier_copies(corpus_of(texts), threshold=0.7)[:cut] == earlier_copies(
-        corpus_of(texts[:cut]), threshold=0.7
-    )
+    assert copies_of(texts, 0.7)[:cut] == copies_of(texts[:cut], 0.7)
 
 
 @given(st.text() | st.text(st.sampled_from("aB3_ '’-.\n\tÉßı"), max_size=40))
@@ -63,13 +67,13 @@ def test_a_run_that_many_texts_share_hides_no_copy() -> None:
     texts = [f"once upon a time there was w{n} and x{n} and y{n}" for n in range(400)]
     texts += ["once upon a time there was w7 and x7 and y8"]
 
-    assert earlier_copies(corpus_of(texts), threshold=0.7) == [None] * 400 + [7]
+    assert copies_of(texts, 0.7) == [None] * 400 + [7]
 
 
 def test_only_exact_copies_without_a_threshold() -> None:
     texts = ["The cat sat on the mat.", "the cat sat on the mat", "The cat sat on the map."]
 
-    assert earlier_copies(corpus_of(texts), threshold=None) == [None, 0, None]
+    assert copies_of(texts, None) == [None, 0, None]
 
 
 def test_frames_are_counted_by_text() -> None:
@@ -98,11 +102,11 @@ def test_distinct_runs() -> None:
 def test_many_chunks_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(0)
     texts = [" ".join(chance.choices("abcdefgh", k=8)) for _ in range(300)]
-    whole = earlier_copies(corpus_of(texts), threshold=0.5)
+    whole = copies_of(texts, 0.5)
 
-    monkeypatch.setattr("skillmix.datasets.copies._CHUNK", 7)
+    monkeypatch.setattr("skillmix.datasets.corpus.TEXTS_AT_ONCE", 7)
 
-    assert earlier_copies(corpus_of(texts), threshold=0.5) == whole
+    assert copies_of(texts, 0.5) == whole
 
 
 def test_copies_of_examples_are_found_in_other_words_around_them() -> None:
@@ -147,7 +151,7 @@ def test_frames_and_shares_do_not_depend_on_how_many_texts_are_looked_at_at_once
         holds_run_of(corpus, ["a b c a b"], length=5),
     )
 
-    monkeypatch.setattr("skillmix.datasets.corpus._TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr("skillmix.datasets.corpus.TEXTS_AT_ONCE", 3)
 
     parts = (
         repeated_frames(corpus, 6, most=10),
