@@ -2,10 +2,10 @@
 
     python bench/scale.py --conversations 30000 100000 300000 --folder /tmp/bench-scale [--only dataset scores]
 
-Makes two runs of each size in bulk and keeps them in the folder: `train` (one student, one generation, about half of the
-texts with full marks), from which data sets are made, and `eval` (two students, k = 2 to 4, three generations), which is
-scored and reported. Rows are as scripted models leave them: two turns with the real prompts, and one vote of a grader.
-Each command then runs in a process of its own. `peak MB` is that of the process itself and that of its largest helper.
+Makes two runs of each size in bulk and keeps them in the folder: `train` (one student, one generation, about half of
+the texts with full marks), from which data sets are made, and `eval` (two students, k = 2 to 4, three generations),
+which is scored and reported. Rows are as scripted models leave them: two turns with the real prompts, and one vote of
+a grader. Each command then runs in a process of its own. `peak MB` is that of the process itself.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from itertools import chain
 from pathlib import Path
 
 import yaml
-from dataset import Rows, Said, make_run, words
 
+from dataset import Rows, Said, make_run, words
 from skillmix.calls import GenerateKey, GradeKey, Message, text_id
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
@@ -42,7 +42,7 @@ COMMANDS = {
     "scores": ("eval", ["scores", "runs/bench", "--json"]),
     "report": ("eval", ["report", "runs/bench", "--no-figures"]),
     "status": ("eval", ["status", "runs/bench", "--json"]),
-    "run again": ("eval", ["run", "bench.yaml"]),
+    "again": ("eval", ["run", "bench.yaml"]),
 }
 OUTPUTS = {"dataset": "runs/bench/dataset", "report": "runs/bench/report"}
 _AT_ONCE = 2000

@@ -9,6 +9,11 @@ from typing import IO
 from skillmix.errors import UserError
 
 
+def beside(path: Path) -> Path:
+    """The folder that a path is in, or the nearest one above it that exists: the disk that the path is on."""
+    return next(folder for folder in path.resolve().parents if folder.is_dir())
+
+
 class ScratchFile:
     """Bytes on disk, in a folder if it can be written, or else where the system keeps temporary files."""
 
@@ -42,6 +47,9 @@ class ScratchFile:
             self._file.close()
             self._file = None
         self.size = 0
+
+    def __del__(self) -> None:
+        self.close()
 
     def _opened(self) -> IO[bytes]:
         if self._folder is not None:

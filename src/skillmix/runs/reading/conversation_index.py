@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 from sys import intern
@@ -83,8 +83,14 @@ class IdRange(NamedTuple):
     end: str
 
 
-HALVES: Final = (IdRange("", "8"), IdRange("8", "g"))
-"""Ids are hexadecimal hashes, so each half has about as many conversations as the other."""
+def id_ranges(count: int) -> list[IdRange]:
+    """Ranges that together have every id; ids are hexadecimal hashes, so each range has about as many conversations.
+
+    >>> id_ranges(2)
+    [IdRange(first='', end='800'), IdRange(first='800', end='g')]
+    """
+    bounds = ["", *(f"{number * 4096 // count:03x}" for number in range(1, count)), "g"]
+    return [IdRange(first, end) for first, end in pairwise(bounds)]
 
 
 def indexed_conversations(
