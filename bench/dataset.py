@@ -16,13 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
 
 import yaml
 
-from skillmix.calls import GenerateKey, GradeKey, Message, text_id
+from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, Request, seed_for, text_id
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, Draw, all_combinations, training_draw
 from skillmix.catalog.files import load_catalog
@@ -87,7 +86,9 @@ Said = tuple[_Key, tuple[Message, ...], str]
 class Rows:
     """Rows of the journal's tables, written without a look at what is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, grader: Decoding | None = None) -> None:
+        of_grader = grader or Decoding(0.7, 1024)
+        self._asked = {"generate": ("scripted:student", Decoding()), "grade": ("scripted:grader", of_grader)}
         self._combinations: list[tuple[str, str, str]] = []
         self._messages: list[tuple[str, str, str]] = []
         self._calls: list[tuple[object, ...]] = []
@@ -105,8 +106,10 @@ class Rows:
                 votes = (key.text, key.grader, key.round, key.attempt)
                 place = ("grade", key.student, key.combination, key.generation, None, *votes)
             asked = json.dumps([m.content_hash for m in messages])
-            request = blake2b(str(key).encode(), digest_size=16).hexdigest()
-            self._calls.append((*place, asked, request, said.content_hash))
+            model, decoding = self._asked[str(place[0])]
+            request = Request(key, model, messages, decoding, seed_for(0, key))
+            sent = (model, json.dumps(decoding.settings()), request.seed)
+            self._calls.append((*place, asked, request.content_hash, said.content_hash, *sent))
 
     def write(self, journal: sqlite3.Connection) -> None:
         """Write all of it in one transaction."""
@@ -116,8 +119,7 @@ class Rows:
         journal.executemany(
             "INSERT INTO calls (stage, student, combination, generation, turn, text, grader, round, attempt, messages, "
             "request_hash, reply, model, decoding, seed, status, not_sent, origin, at) VALUES "
-            '(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \'scripted:student\', \'{"temperature":0.7,"max_tokens":512,'
-            "\"top_p\":null}', 1, 'done', '[]', 'call', '2026-01-01T00:00:00.000+00:00')",
+            "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'done', '[]', 'call', '2026-01-01T00:00:00.000+00:00')",
             self._calls,
         )
         journal.execute("COMMIT")

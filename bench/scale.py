@@ -23,7 +23,7 @@ from pathlib import Path
 import yaml
 
 from dataset import Rows, Said, make_run, words
-from skillmix.calls import GenerateKey, GradeKey, Message, text_id
+from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, text_id
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog
@@ -71,7 +71,8 @@ def make_evaluation(folder: Path, conversations: int) -> None:
     run.journal.mkdir(exist_ok=True)
     journal = connect(run.journal / "calls.sqlite", write=True)
     journal.execute("PRAGMA synchronous = OFF")
-    rows = Rows()
+    settings = experiment.graders["judge"]
+    rows = Rows(Decoding(settings.temperature, settings.max_tokens, settings.top_p))
     number = 0
     for number, (combination, calls) in enumerate(_conversations(experiment, catalog), start=1):
         rows.add(combination, calls)

@@ -56,7 +56,9 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "yaml": ("catalog/yaml.py", "experiment/", "runs/run.py"),
     "sqlite3": ("runs/journal/", "runs/reading/"),
     "numpy": (
+        "runs/reading/marks.py",
         "scores/statistics/",
+        "scores/table_rows.py",
         "datasets/copies.py",
         "datasets/corpus.py",
         "datasets/kept_texts.py",

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from skillmix.datasets.build import Writers, has_two_turns, kept_texts
 from skillmix.datasets.kept_texts import KeptText
-from skillmix.runs.helper_process import LostHelper, cores, in_helper, is_there_a_second_core
+from skillmix.runs.helper_process import MOST_HELPERS, LostHelper, cores, in_helper, is_there_a_second_core
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.on_disk.disk_list import DiskList, PackedItems, packed
 from skillmix.runs.reading.conversation_index import IdRange, id_ranges
@@ -22,8 +22,6 @@ _AT_ONCE: Final = 10_000
 _BLOCK: Final = 500
 WORTH_IT: Final = 100_000
 """The number of calls above which further processes save time, although they take a second to start."""
-MOST_HELPERS: Final = 16
-"""Each process takes some 200 MB, and scans the calls of the whole journal for those of its ids."""
 
 
 @dataclass(frozen=True)

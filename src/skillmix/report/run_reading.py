@@ -205,7 +205,7 @@ def _archived_calls(run: Run, archive: Archive) -> _ArchivedCalls:
         combinations = journal.combinations()
         totals = tuple(call_totals(journal))
         texts = []
-        for written in written_conversations(run, journal, combinations):
+        for written in written_conversations(run, journal):
             archive.add_talk(written, journal, numbers)
             counter.add_calls(written.turns)
             texts += [written.text] if written.text else []

@@ -273,14 +273,18 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         rows = self.rows("SELECT id, skills, topic FROM combinations ORDER BY rowid")
         return {row[0]: combination_of_row(row) for row in rows}
 
-    def calls(self, stage: Literal["generate", "grade"]) -> Iterator[Call]:
-        """The calls of a stage in key order; a key that several files have comes once."""
+    def calls(self, stage: Literal["generate", "grade"], ids: tuple[str, str] | None = None) -> Iterator[Call]:
+        """The calls of a stage in key order, of combination ids from the first up to the second if they are given.
+
+        A key that several files have comes once.
+        """
         # A literal stage and the key's own order let SQLite walk that stage's index instead of sorting replies.
         query = (
             f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply "
-            f"WHERE stage = '{stage}' ORDER BY {_KEY_ORDER[stage]}"
+            f"WHERE stage = '{stage}' {'AND combination >= ? AND combination < ?' if ids else ''} "
+            f"ORDER BY {_KEY_ORDER[stage]}"
         )
-        files = [self._calls_of(path, connection, query) for path, connection in self._files_with(stage)]
+        files = [self._calls_of(path, connection, query, ids or ()) for path, connection in self._files_with(stage)]
         if len(files) == 1:
             yield from files[0]
             return
@@ -338,9 +342,11 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             if row is not None:
                 yield path, connection
 
-    def _calls_of(self, path: Path, connection: sqlite3.Connection, query: str) -> Iterator[Call]:
+    def _calls_of(
+        self, path: Path, connection: sqlite3.Connection, query: str, values: tuple[str, ...]
+    ) -> Iterator[Call]:
         with telling_what_broke(path):
-            for row in connection.execute(query):
+            for row in connection.execute(query, values):
                 yield call_of_row(row)
 
     def rows(self, query: str) -> Iterator[tuple[str, ...]]:

@@ -204,9 +204,12 @@ def contents(journal: JournalReader, addresses: Iterable[str], known: KnownTexts
 
 
 def combinations_of(
-    journal: JournalReader, ids: Iterable[str], known: KnownTexts = NOTHING_KNOWN
+    journal: JournalReader, ids: Iterable[str], known: KnownTexts = NOTHING_KNOWN, *, is_complete: bool = True
 ) -> dict[str, Combination]:
-    """The combinations with these ids; a name that repeats is in memory once."""
+    """The combinations with these ids; a name that repeats is in memory once.
+
+    An id that the journal does not have is an error, unless the caller does not need all of them.
+    """
     wanted = sorted(set(ids))
     found = {address: known.combinations[address] for address in wanted if address in known.combinations}
     unread = [address for address in wanted if address not in found]
@@ -214,7 +217,7 @@ def combinations_of(
         whole = combination_of_row(row)
         skills = tuple([intern(skill) for skill in whole.skills])
         found[whole.id] = Combination(whole.id, skills, intern(whole.topic))
-    if len(found) < len(wanted):
+    if is_complete and len(found) < len(wanted):
         raise UserError(
             f"The journal does not say what {len(wanted) - len(found)} of its combinations are.",
             hint="It is damaged. Restore it from a copy.",
