@@ -134,9 +134,9 @@ def _shared_rare_runs(
         count += len(shared)
     if not found_texts:
         return sizes, np.empty(0, np.uint32), np.empty(0, np.uint32)
-    texts, groups = np.concatenate(found_texts), np.concatenate(found_groups)
-    order = np.argsort(texts, kind="stable")
-    return sizes, texts[order], groups[order]
+    owners, groups = np.concatenate(found_texts), np.concatenate(found_groups)
+    order = np.argsort(owners, kind="stable")
+    return sizes, owners[order], groups[order]
 
 
 def _frequencies(corpus: Corpus) -> NDArray[np.uint8]:

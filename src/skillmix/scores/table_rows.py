@@ -124,16 +124,17 @@ def _planned_marks(run: Run, table: MarkTable) -> Iterator[MarkedCell]:
             yield _marked(whole, grader, table, unnamed=len(more))
     named = {_key(cell, grader) for cell in now for grader in cell.graders}
     for key, cell in earlier.items():
-        is_held = (table.places(cell.student, cell.combinations, cell.numbers) >= 0).any(axis=1)
-        held = tuple(c for c, has_text in zip(cell.combinations, is_held.tolist(), strict=True) if has_text)
+        is_written = table.places(cell.student, cell.combinations, cell.numbers) >= 0
+        held = tuple(c for c, texts in zip(cell.combinations, is_written, strict=True) if texts.any())
         if key not in named and held:
             yield _marked(replace(cell, combinations=held), key[1], table, unnamed=len(held))
 
 
 def _held_beyond(cell: PlannedCell, earlier: PlannedCell, table: MarkTable) -> tuple[Combination, ...]:
     own = {c.id for c in cell.combinations}
-    is_whole = (table.places(cell.student, earlier.combinations, cell.numbers) >= 0).all(axis=1).tolist()
-    return tuple(c for c, has_all in zip(earlier.combinations, is_whole, strict=True) if has_all and c.id not in own)
+    is_written = table.places(cell.student, earlier.combinations, cell.numbers) >= 0
+    pairs = zip(earlier.combinations, is_written, strict=True)
+    return tuple(c for c, texts in pairs if c.id not in own and texts.all())
 
 
 def _marked(cell: PlannedCell, grader: str, table: MarkTable, *, unnamed: int) -> MarkedCell:

@@ -27,7 +27,7 @@ class PackedItems(NamedTuple):
     """Some items of a list as bytes, so that a process can pass them on without unpacking them."""
 
     content: bytes
-    count: int
+    length: int
 
 
 def packed(items: Sequence[object]) -> PackedItems:
@@ -39,7 +39,7 @@ class _Block(NamedTuple):
     start: int
     """The place of its bytes in the file."""
     size: int
-    count: int
+    length: int
 
 
 class DiskList(Sequence[Item], Generic[Item]):
@@ -68,7 +68,7 @@ class DiskList(Sequence[Item], Generic[Item]):
 
     def add_packed(self, items: PackedItems) -> None:
         """Add packed items at the end; only bytes from a process that this one started may come here."""
-        if not items.count:
+        if not items.length:
             return
         self._store_tail()
         self._add(items)
@@ -80,13 +80,13 @@ class DiskList(Sequence[Item], Generic[Item]):
 
     def _add(self, items: PackedItems) -> None:
         start = self._file.append(items.content)
-        self._blocks.append(_Block(start, len(items.content), items.count))
-        self._ends.append((self._ends[-1] if self._ends else 0) + items.count)
+        self._blocks.append(_Block(start, len(items.content), items.length))
+        self._ends.append((self._ends[-1] if self._ends else 0) + items.length)
 
     def reorder_blocks(self, order: Sequence[int]) -> None:
         """Put the blocks that were added packed into another order."""
         self._blocks = [self._blocks[index] for index in order]
-        self._ends = list(accumulate(block.count for block in self._blocks))
+        self._ends = list(accumulate(block.length for block in self._blocks))
         self._cache.clear()
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class DiskList(Sequence[Item], Generic[Item]):
         if wanted >= stored:
             return self._tail[wanted - stored]
         number = bisect_right(self._ends, wanted)
-        return self._block(number)[wanted - self._ends[number] + self._blocks[number].count]
+        return self._block(number)[wanted - self._ends[number] + self._blocks[number].length]
 
     def _block(self, number: int) -> list[Item]:
         found = self._cache.get(number)

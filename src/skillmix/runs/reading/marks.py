@@ -8,7 +8,7 @@ read the conversations by ranges of combination ids, and the table is the same h
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from typing import Final, NamedTuple
 
@@ -112,6 +112,28 @@ class MarkTable:
         found = zip(column.ids[chosen], column.generations[chosen], numbers[chosen], strict=True)
         return [(f"{int(key):016x}", int(generation), int(number)) for key, generation, number in found]
 
+    def lowest_ids(self, texts: int) -> list[str]:
+        """The lowest combination ids that have so many texts together, or fewer."""
+        every = [column.ids for column in self._columns.values()]
+        ids, counts = np.unique(np.concatenate(every), return_counts=True) if every else (np.empty(0), np.empty(0))
+        return [f"{int(key):016x}" for key in ids[np.cumsum(counts) <= texts]]
+
+    @property
+    def students(self) -> list[str]:
+        """The students that wrote a text."""
+        return list(self._columns)
+
+    @property
+    def texts(self) -> int:
+        """The number of texts."""
+        return sum(len(column.ids) for column in self._columns.values())
+
+    @property
+    def graded(self) -> int:
+        """The number of texts with a ballot."""
+        known = [np.stack([*column.numbers.values()]) for column in self._columns.values() if column.numbers]
+        return sum(int((numbers >= 0).any(axis=0).sum()) for numbers in known)
+
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """Every student with every grader that has a ballot on its texts."""
@@ -137,6 +159,7 @@ class MarksBuilder:
 
     run: Run
     rules: Rules
+    with_code: bool = True
     marks: dict[Mark, int] = field(default_factory=dict)
     students: dict[str, _StudentMarks] = field(default_factory=dict)
 
@@ -194,23 +217,25 @@ def is_large(run: Run) -> bool:
         )
 
 
-def run_marks(run: Run, rules: Rules) -> MarkTable:
-    """The marks of a run under some rules, read on all cores."""
-    whole = MarksBuilder(run, rules)
+def run_marks(run: Run, rules: Rules, *, with_code: bool = True) -> MarkTable:
+    """The marks of a run under some rules, read on all cores; without code if its catalogue is another one now."""
+    whole = MarksBuilder(run, rules, with_code)
     if is_there_a_second_core():
         with suppress(LostHelper):
-            whole.join(_marks_by_helpers(run, rules))
+            whole.join(_marks_by_helpers(whole))
             return whole.table()
     for _ in _added(whole, None):
         pass
     return whole.table()
 
 
-def _marks_by_helpers(run: Run, rules: Rules) -> list[MarksBuilder]:
+def _marks_by_helpers(empty: MarksBuilder) -> list[MarksBuilder]:
     with ExitStack() as stack:
         ranges = id_ranges(min(cores(), MOST_HELPERS))
-        parts = [MarksBuilder(run, rules) for _ in ranges]
-        received = [stack.enter_context(in_helper(_marks_there, run, rules, ids)) for ids in ranges]
+        parts = [replace(empty, marks={}, students={}) for _ in ranges]
+        received = [
+            stack.enter_context(in_helper(_marks_there, part, ids)) for part, ids in zip(parts, ranges, strict=True)
+        ]
         for sent in zip_longest(*received):
             for part, (marks, students) in ((p, s) for p, s in zip(parts, sent, strict=True) if s is not None):
                 part.marks.update((mark, number) for number, mark in enumerate(marks, start=len(part.marks)))
@@ -220,9 +245,9 @@ def _marks_by_helpers(run: Run, rules: Rules) -> list[MarksBuilder]:
     return parts
 
 
-def _marks_there(run: Run, rules: Rules, ids: IdRange) -> Iterator[tuple[list[Mark], dict[str, _StudentMarks]]]:
+def _marks_there(builder: MarksBuilder, ids: IdRange) -> Iterator[tuple[list[Mark], dict[str, _StudentMarks]]]:
     """The marks of a range of ids; each part has the marks that are new in it."""
-    builder, known = MarksBuilder(run, rules), 0
+    known = 0
     source = _added(builder, ids)
     while sum(1 for _ in islice(source, _AT_ONCE)):
         yield list(islice(builder.marks, known, None)), builder.students
@@ -233,10 +258,11 @@ def _marks_there(run: Run, rules: Rules, ids: IdRange) -> Iterator[tuple[list[Ma
 def _added(builder: MarksBuilder, ids: IdRange | None) -> Iterator[None]:
     """Add every conversation of a range to a builder, one at a time."""
     run = builder.run
-    ballots = RecordsBuilder(run, run.code)
+    code = run.code if builder.with_code else None
+    ballots = RecordsBuilder(run, code)
     with run.read() as journal:
         source = conversations(run, journal, ids=ids)
-        for conversation, judged in judged_conversations(run, source, run.code):
+        for conversation, judged in judged_conversations(run, source, code):
             text = conversation.text
             builder.add(*text.conversation, ballots.ballots_on(conversation, judged))
             yield
