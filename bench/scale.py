@@ -5,11 +5,13 @@
 Makes two runs of each size in bulk and keeps them in the folder: `train` (one student, one generation, about half of
 the texts with full marks), from which data sets are made, and `eval` (two students, k = 2 to 4, three generations),
 which is scored and reported. Rows are as scripted models leave them: two turns with the real prompts, and one vote of
-a grader. Each command then runs in a process of its own. `peak MB` is that of the process itself.
+a grader. Each command then runs in a process of its own. `peak MB` is that of this process; `together` adds its helpers
+up, looked at twice a second.
 """
 
 import argparse
 import json
+import os
 import random
 import resource
 import shutil
@@ -17,8 +19,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from threading import Thread
 
 import yaml
 
@@ -128,6 +132,8 @@ def measure(command: str) -> None:
     """The child's part."""
     from skillmix.commands import main
 
+    together = [0.0]
+    Thread(target=_watch, args=(together,), daemon=True).start()
     started = time.monotonic()
     sys.stdout = Path("output").open("w", encoding="utf-8")  # noqa: SIM115  # until the process ends
     code = main(COMMANDS[command][1])
@@ -140,10 +146,30 @@ def measure(command: str) -> None:
         "wall": time.monotonic() - started,
         "cpu": sum(used.ru_utime + used.ru_stime for used in (here, beside)),
         "peak": here.ru_maxrss / 1024,
-        "helper": beside.ru_maxrss / 1024,
+        "together": max(here.ru_maxrss / 1024, together[0]),
         "bytes": sum(path.stat().st_size for path in files),
     }
     print(json.dumps(result))
+
+
+def _watch(together: list[float]) -> None:
+    """Note the most memory that this process and its children have had together, in MB."""
+    page = resource.getpagesize()
+    while True:
+        size = 0
+        for process in [Path("/proc/self"), *_children(os.getpid())]:
+            with suppress(OSError, ValueError, IndexError):
+                size += int((process / "statm").read_text().split()[1]) * page
+        together[0] = max(together[0], size / 2**20)
+        time.sleep(0.5)
+
+
+def _children(number: int) -> Iterator[Path]:
+    with suppress(OSError):
+        for task in Path(f"/proc/{number}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield Path(f"/proc/{child}")
+                yield from _children(int(child))
 
 
 def made_run(folder: Path, kind: str, conversations: int) -> Path:
@@ -170,7 +196,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.measure:
         return measure(options.measure)
-    print("| command | conversations | wall s | CPU s | µs of CPU each | peak MB | largest helper, MB | output MB |")
+    print("| command | conversations | wall s | CPU s | µs of CPU each | peak MB | together | output MB |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for command, (kind, _) in COMMANDS.items():
         if options.only and command.replace(", ", "-") not in options.only:
@@ -184,7 +210,7 @@ def main() -> None:
             each = 1e6 * r["cpu"] / conversations
             print(
                 f"| {command}{note} | {conversations:,} | {r['wall']:.1f} | {r['cpu']:.1f} | {each:.0f} | "
-                f"{r['peak']:.0f} | {r['helper']:.0f} | {r['bytes'] / 1e6:.1f} |",
+                f"{r['peak']:.0f} | {r['together']:.0f} | {r['bytes'] / 1e6:.1f} |",
                 flush=True,
             )
 

@@ -133,7 +133,7 @@ def distinct_share(corpus: Corpus, length: int) -> float | None:
 
 Runs = tuple[NDArray[np.uint64], NDArray[np.int64]]
 """Hashes of runs of words, and the index of the text of each."""
-RUNS_AT_ONCE: Final = 4_000_000
+RUNS_AT_ONCE: Final = 2_000_000
 """The number of runs in memory at a time."""
 _MOST_BUCKETS: Final = 512
 _RECORD: Final = np.dtype([("run", np.uint64), ("text", np.uint32)])

@@ -25,7 +25,7 @@ from skillmix.runs.helper_process import LostHelper, in_helper, is_there_a_secon
 
 WORTH_IT: Final = 20_000
 """The number of texts above which a second process saves time, although it takes a second to start."""
-_AT_ONCE: Final = 100_000
+_AT_ONCE: Final = 40_000
 """The number of texts in memory at a time."""
 NOT_REQUESTED: Final = "shows a skill that was not requested"
 
