@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillmix.catalog.files import load_catalog
+from skillmix.datasets import copies
 from skillmix.datasets.copies import FOLLOWS, earlier_copies, example_shares
 from skillmix.datasets.corpus import corpus_of, distinct_share, holds_run_of, repeated_frames, words_of
 from skillmix.datasets.kept_texts import removals
@@ -44,6 +45,41 @@ def test_every_near_copy_is_found_and_nothing_else(texts: list[str], threshold: 
 
     assert [copy is None for copy in found] == plainly(texts, threshold)
     assert all(copy is None or (copy < place and found[copy] is None) for place, copy in enumerate(found))
+
+
+@settings(max_examples=60, deadline=None)
+@given(TEXTS, st.sampled_from([0.3, 0.5, 0.7, 1.0]), st.sampled_from([3, 6]))
+def test_words_on_disk_and_runs_in_buckets_change_nothing(texts: list[str], threshold: float, length: int) -> None:
+    def everything() -> tuple[object, ...]:
+        corpus = corpus_of(texts)
+        shares = example_shares(corpus, texts[:2]).tolist()
+        frames = repeated_frames(corpus, length, most=5, at_least=2)
+        part = corpus.part([*range(1, len(texts), 2), *range(0, len(texts), 2)])
+        words = [part.text(number).tolist() for number in range(len(part))]
+        return copies_of(texts, threshold), distinct_share(corpus, length), frames, shares, words
+
+    whole = everything()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skillmix.datasets.number_file.IN_MEMORY", 5)
+        patch.setattr("skillmix.datasets.corpus.RUNS_AT_ONCE", 3)
+        patch.setattr("skillmix.datasets.corpus.TEXTS_AT_ONCE", 4)
+
+        assert everything() == whole
+
+
+def test_each_copy_of_one_text_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    overlap = copies._RunSets.overlap
+
+    def counted(self: copies._RunSets, one: int, other: int) -> float:
+        compared.append((one, other))
+        return overlap(self, one, other)
+
+    monkeypatch.setattr(copies._RunSets, "overlap", counted)
+    texts = [f"{' '.join('abcdefghijklmnopqrstuvwxyz')} {number % 40}" for number in range(400)]
+
+    assert copies_of(texts, 0.7) == [None] + [0] * 399
+    assert len(compared) == 39
 
 
 @given(TEXTS, st.integers(0, 25))

@@ -33,7 +33,7 @@ _AT_ONCE: Final = 5_000
 """Conversations that a process sends together."""
 
 
-class Mark(NamedTuple):
+class TextMark(NamedTuple):
     """One grader's result on one text, without the text."""
 
     points: Points
@@ -46,12 +46,12 @@ class Mark(NamedTuple):
     """Whether no text with this answer can earn a point, so that no grader is asked."""
 
 
-def mark_of(ballot: Ballot, rules: Rules, run: Run) -> Mark:
+def mark_of(ballot: Ballot, rules: Rules, run: Run) -> TextMark:
     """The mark of a ballot under some rules."""
     text = ballot.text
     points = ballot.points(rules, run.phrases)
     is_lost = earns_nothing(text.answer, run.rules())
-    return Mark(points, text.answer.status, text.is_cut, ballot.is_woven, len(ballot.readings), is_lost)
+    return TextMark(points, text.answer.status, text.is_cut, ballot.is_woven, len(ballot.readings), is_lost)
 
 
 @dataclass
@@ -67,7 +67,7 @@ class _Column:
 class MarkTable:
     """The marks of all conversations of a run."""
 
-    def __init__(self, marks: Sequence[Mark], columns: dict[str, _Column]) -> None:
+    def __init__(self, marks: Sequence[TextMark], columns: dict[str, _Column]) -> None:
         self.marks = marks
         """Every different mark, by number."""
         self._columns = columns
@@ -160,7 +160,7 @@ class MarksBuilder:
     run: Run
     rules: Rules
     with_code: bool = True
-    marks: dict[Mark, int] = field(default_factory=dict)
+    marks: dict[TextMark, int] = field(default_factory=dict)
     students: dict[str, _StudentMarks] = field(default_factory=dict)
 
     def add(self, student: str, combination: str, generation: int, ballots: Iterable[Ballot]) -> None:
@@ -245,7 +245,7 @@ def _marks_by_helpers(empty: MarksBuilder) -> list[MarksBuilder]:
     return parts
 
 
-def _marks_there(builder: MarksBuilder, ids: IdRange) -> Iterator[tuple[list[Mark], dict[str, _StudentMarks]]]:
+def _marks_there(builder: MarksBuilder, ids: IdRange) -> Iterator[tuple[list[TextMark], dict[str, _StudentMarks]]]:
     """The marks of a range of ids; each part has the marks that are new in it."""
     known = 0
     source = _added(builder, ids)
