@@ -121,6 +121,15 @@ def corpus_of(
 TEXTS_AT_ONCE: Final = 20_000
 
 
+def joined(first: Corpus, second: Corpus) -> Corpus:
+    """The texts of one corpus and then those of another, whose vocabulary has all words of the first."""
+    words = NumberFile(np.uint32, first.words.folder)
+    for part in (first, second):
+        for begin, end in part.blocks():
+            words.append(part.words.read(int(part.starts[begin]), int(part.starts[end])))
+    return Corpus(words, np.concatenate((first.starts, second.starts[1:] + first.starts[-1])), second.vocabulary)
+
+
 def distinct_share(corpus: Corpus, length: int) -> float | None:
     """The share of distinct runs of `length` words; None if no text is that long."""
     distinct = total = 0

@@ -18,7 +18,7 @@ from skillmix.experiment.plan import PlannedCell, RowKey, writers_and_graders
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import Points, earns_nothing
 from skillmix.runs.reading.conversation_index import combinations_of
-from skillmix.runs.reading.marks import TextMark, MarkTable
+from skillmix.runs.reading.marks import MarkTable, TextMark
 from skillmix.runs.reading.run_records import RunRecords
 from skillmix.runs.reading.text_facts import IMPORTED, counted_cells
 from skillmix.runs.run import Run
