@@ -16,13 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
 
 import yaml
 
-from skillmix.calls import GenerateKey, GradeKey, Message, text_id
+from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, Request, seed_for, text_id
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, Draw, all_combinations, training_draw
 from skillmix.catalog.files import load_catalog
@@ -69,7 +68,7 @@ def make_run(folder: Path, conversations: int, votes: int, catalog_name: str) ->
     # Not through the journal's writer, which checks every row for what is there already: there is nothing yet.
     journal = connect(run.journal / "calls.sqlite", write=True)
     journal.execute("PRAGMA synchronous = OFF")
-    rows = _Rows()
+    rows = Rows()
     for number, (combination, calls) in enumerate(_conversations(conversations, votes, catalog), start=1):
         rows.add(combination, calls)
         if number % _AT_ONCE == 0 or number == conversations:
@@ -80,19 +79,22 @@ def make_run(folder: Path, conversations: int, votes: int, catalog_name: str) ->
 
 
 _Key = GenerateKey | GradeKey
-_Said = tuple[_Key, tuple[Message, ...], str]
+Said = tuple[_Key, tuple[Message, ...], str]
 """What a call is for, its messages and the reply."""
 
 
-class _Rows:
-    """Rows of the journal's tables."""
+class Rows:
+    """Rows of the journal's tables, written without a look at what is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, grader: Decoding | None = None) -> None:
+        of_grader = grader or Decoding(0.7, 1024)
+        self._asked = {"generate": ("scripted:student", Decoding()), "grade": ("scripted:grader", of_grader)}
         self._combinations: list[tuple[str, str, str]] = []
         self._messages: list[tuple[str, str, str]] = []
         self._calls: list[tuple[object, ...]] = []
 
-    def add(self, combination: Combination, calls: list[_Said]) -> None:
+    def add(self, combination: Combination, calls: list[Said]) -> None:
+        """Take in a conversation."""
         self._combinations.append((combination.id, json.dumps(combination.skills), combination.topic))
         for key, messages, reply in calls:
             said = Message("assistant", reply)
@@ -104,18 +106,20 @@ class _Rows:
                 votes = (key.text, key.grader, key.round, key.attempt)
                 place = ("grade", key.student, key.combination, key.generation, None, *votes)
             asked = json.dumps([m.content_hash for m in messages])
-            request = blake2b(str(key).encode(), digest_size=16).hexdigest()
-            self._calls.append((*place, asked, request, said.content_hash))
+            model, decoding = self._asked[str(place[0])]
+            request = Request(key, model, messages, decoding, seed_for(0, key))
+            sent = (model, json.dumps(decoding.settings()), request.seed)
+            self._calls.append((*place, asked, request.content_hash, said.content_hash, *sent))
 
     def write(self, journal: sqlite3.Connection) -> None:
+        """Write all of it in one transaction."""
         journal.execute("BEGIN")
         journal.executemany("INSERT OR IGNORE INTO combinations VALUES (?, ?, ?)", self._combinations)
         journal.executemany("INSERT OR IGNORE INTO messages VALUES (?, ?, ?)", self._messages)
         journal.executemany(
             "INSERT INTO calls (stage, student, combination, generation, turn, text, grader, round, attempt, messages, "
             "request_hash, reply, model, decoding, seed, status, not_sent, origin, at) VALUES "
-            '(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \'scripted:student\', \'{"temperature":0.7,"max_tokens":512,'
-            "\"top_p\":null}', 1, 'done', '[]', 'call', '2026-01-01T00:00:00.000+00:00')",
+            "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'done', '[]', 'call', '2026-01-01T00:00:00.000+00:00')",
             self._calls,
         )
         journal.execute("COMMIT")
@@ -123,7 +127,7 @@ class _Rows:
             part.clear()
 
 
-def _conversations(count: int, votes: int, catalog: Catalog) -> Iterator[tuple[Combination, list[_Said]]]:
+def _conversations(count: int, votes: int, catalog: Catalog) -> Iterator[tuple[Combination, list[Said]]]:
     prompts = load_prompts("standard")
     side = catalog.pool("train")
     chance = random.Random(0)
@@ -137,12 +141,12 @@ def _conversations(count: int, votes: int, catalog: Catalog) -> Iterator[tuple[C
         first, second = prompts.student_prompts(catalog, combination)
         rubric = rubric_of(combination.skills, combination.topic, phrases=prompts.phrases)
         said = [
-            f"Answer: {' '.join(_words(chance)).capitalize()}.\n\nExplanation: every skill is somewhere in it."
+            f"Answer: {' '.join(words(chance)).capitalize()}.\n\nExplanation: every skill is somewhere in it."
             for _ in range(2)
         ]
         asked = (Message("user", first),)
         again = (*asked, Message("assistant", said[0]), Message("user", second))
-        calls: list[_Said] = [
+        calls: list[Said] = [
             (GenerateKey("writer", combination.id, 0, 1), asked, said[0]),
             (GenerateKey("writer", combination.id, 0, 2), again, said[1]),
         ]
@@ -161,7 +165,7 @@ _SYLLABLES = [f"{a}{b}{c}" for a in "bdfglmnprst" for b in ("a", "ee", "io", "u"
 _VOCABULARY = _SYLLABLES + [f"{one}{other}" for one in _SYLLABLES[:60] for other in _SYLLABLES[60:120]]
 
 
-def _words(chance: random.Random) -> list[str]:
+def words(chance: random.Random) -> list[str]:
     """20 to 60 words, the first of the vocabulary far more often than the last."""
     size = len(_VOCABULARY)
     return [_VOCABULARY[int(size * chance.random() ** 3)] for _ in range(chance.randint(20, 60))]

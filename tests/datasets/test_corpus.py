@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillmix.catalog.files import load_catalog
+from skillmix.datasets import copies
 from skillmix.datasets.copies import FOLLOWS, earlier_copies, example_shares
 from skillmix.datasets.corpus import corpus_of, distinct_share, holds_run_of, repeated_frames, words_of
 from skillmix.datasets.kept_texts import removals
@@ -31,20 +32,59 @@ def plainly(texts: list[str], threshold: float) -> list[bool]:
     return [place in kept for place in range(len(texts))]
 
 
+def copies_of(texts: list[str], threshold: float | None) -> list[int | None]:
+    """For each text the earlier one that it repeats; None for kept texts."""
+    found = earlier_copies(corpus_of(texts), threshold=threshold).tolist()
+    return [None if copy < 0 else copy for copy in found]
+
+
 @settings(max_examples=200)
 @given(TEXTS, st.sampled_from([0.3, 0.5, 0.7, 0.9, 1.0]))
 def test_every_near_copy_is_found_and_nothing_else(texts: list[str], threshold: float) -> None:
-    found = earlier_copies(corpus_of(texts), threshold=threshold)
+    found = copies_of(texts, threshold)
 
     assert [copy is None for copy in found] == plainly(texts, threshold)
     assert all(copy is None or (copy < place and found[copy] is None) for place, copy in enumerate(found))
 
 
+@settings(max_examples=60, deadline=None)
+@given(TEXTS, st.sampled_from([0.3, 0.5, 0.7, 1.0]), st.sampled_from([3, 6]))
+def test_words_on_disk_and_runs_in_buckets_change_nothing(texts: list[str], threshold: float, length: int) -> None:
+    def everything() -> tuple[object, ...]:
+        corpus = corpus_of(texts)
+        shares = example_shares(corpus, texts[:2]).tolist()
+        frames = repeated_frames(corpus, length, most=5, at_least=2)
+        part = corpus.part([*range(1, len(texts), 2), *range(0, len(texts), 2)])
+        words = [part.text(number).tolist() for number in range(len(part))]
+        return copies_of(texts, threshold), distinct_share(corpus, length), frames, shares, words
+
+    whole = everything()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skillmix.datasets.number_file.IN_MEMORY", 5)
+        patch.setattr("skillmix.datasets.corpus.RUNS_AT_ONCE", 3)
+        patch.setattr("skillmix.datasets.corpus.TEXTS_AT_ONCE", 4)
+
+        assert everything() == whole
+
+
+def test_each_copy_of_one_text_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    overlap = copies._RunSets.overlap
+
+    def counted(self: copies._RunSets, one: int, other: int) -> float:
+        compared.append((one, other))
+        return overlap(self, one, other)
+
+    monkeypatch.setattr(copies._RunSets, "overlap", counted)
+    texts = [f"{' '.join('abcdefghijklmnopqrstuvwxyz')} {number % 40}" for number in range(400)]
+
+    assert copies_of(texts, 0.7) == [None] + [0] * 399
+    assert len(compared) == 39
+
+
 @given(TEXTS, st.integers(0, 25))
 def test_a_longer_list_changes_nothing_before(texts: list[str], cut: int) -> None:
-    assert earlier_copies(corpus_of(texts), threshold=0.7)[:cut] == earlier_copies(
-        corpus_of(texts[:cut]), threshold=0.7
-    )
+    assert copies_of(texts, 0.7)[:cut] == copies_of(texts[:cut], 0.7)
 
 
 @given(st.text() | st.text(st.sampled_from("aB3_ '’-.\n\tÉßı"), max_size=40))
@@ -63,13 +103,13 @@ def test_a_run_that_many_texts_share_hides_no_copy() -> None:
     texts = [f"once upon a time there was w{n} and x{n} and y{n}" for n in range(400)]
     texts += ["once upon a time there was w7 and x7 and y8"]
 
-    assert earlier_copies(corpus_of(texts), threshold=0.7) == [None] * 400 + [7]
+    assert copies_of(texts, 0.7) == [None] * 400 + [7]
 
 
 def test_only_exact_copies_without_a_threshold() -> None:
     texts = ["The cat sat on the mat.", "the cat sat on the mat", "The cat sat on the map."]
 
-    assert earlier_copies(corpus_of(texts), threshold=None) == [None, 0, None]
+    assert copies_of(texts, None) == [None, 0, None]
 
 
 def test_frames_are_counted_by_text() -> None:
@@ -98,11 +138,11 @@ def test_distinct_runs() -> None:
 def test_many_chunks_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(0)
     texts = [" ".join(chance.choices("abcdefgh", k=8)) for _ in range(300)]
-    whole = earlier_copies(corpus_of(texts), threshold=0.5)
+    whole = copies_of(texts, 0.5)
 
-    monkeypatch.setattr("skillmix.datasets.copies._CHUNK", 7)
+    monkeypatch.setattr("skillmix.datasets.corpus.TEXTS_AT_ONCE", 7)
 
-    assert earlier_copies(corpus_of(texts), threshold=0.5) == whole
+    assert copies_of(texts, 0.5) == whole
 
 
 def test_copies_of_examples_are_found_in_other_words_around_them() -> None:
@@ -147,7 +187,7 @@ def test_frames_and_shares_do_not_depend_on_how_many_texts_are_looked_at_at_once
         holds_run_of(corpus, ["a b c a b"], length=5),
     )
 
-    monkeypatch.setattr("skillmix.datasets.corpus._TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr("skillmix.datasets.corpus.TEXTS_AT_ONCE", 3)
 
     parts = (
         repeated_frames(corpus, 6, most=10),

@@ -1,4 +1,4 @@
-"""A large run is read by two processes, and nobody can tell from what they find."""
+"""A large run is read by several processes, and nobody can tell from what they find."""
 
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,16 @@ def with_help(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the run were large, and read in many parts."""
     monkeypatch.setattr(from_journal, "WORTH_IT", 1)
     monkeypatch.setattr(from_journal, "_AT_ONCE", 7)
+    monkeypatch.setattr(from_journal, "_BLOCK", 3)
     monkeypatch.setattr(from_journal, "is_there_a_second_core", lambda: True)
+    monkeypatch.setattr(from_journal, "cores", lambda: 2)
 
 
 def lines(found: KeptOfRun) -> list[str]:
     return [repr(kept) for kept in found.kept]
 
 
-def test_two_processes_find_what_one_finds(source: RunSource, request: pytest.FixtureRequest) -> None:
+def test_several_processes_find_what_one_finds(source: RunSource, request: pytest.FixtureRequest) -> None:
     alone = found_in(source)
     request.getfixturevalue("with_help")
 
@@ -70,7 +72,7 @@ def test_two_processes_find_what_one_finds(source: RunSource, request: pytest.Fi
     assert (together.kinds, together.decided) == (alone.kinds, alone.decided)
 
 
-def test_without_the_second_process_the_first_one_reads_all(
+def test_without_other_processes_the_first_one_reads_all(
     source: RunSource, with_help: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = found_in(source)

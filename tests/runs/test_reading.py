@@ -127,7 +127,7 @@ def run(request: pytest.FixtureRequest, in_folder: Path) -> Run:
 def test_every_kind_of_conversation_is_among_them(in_folder: Path) -> None:
     run = unfinished(in_folder)
     with run.read() as journal:
-        written = list(written_conversations(run, journal, journal.combinations()))
+        written = list(written_conversations(run, journal))
         graded = list(conversations(run, journal))
 
     statuses = {conversation.text.answer.status for conversation in written if conversation.text}
@@ -200,7 +200,7 @@ def raw_votes(run: Run, conversation: GradedConversation) -> dict[str, list[Read
 def test_calls_out_of_order_are_an_error_and_no_lost_votes(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = imported(in_folder)
     in_order = JournalReader.calls
-    monkeypatch.setattr(JournalReader, "calls", lambda self, stage: reversed(list(in_order(self, stage))))
+    monkeypatch.setattr(JournalReader, "calls", lambda self, stage, ids: reversed(list(in_order(self, stage))))
 
     with pytest.raises(UserError, match="out of order"):
         run_records(run)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from skillmix.commands.shared_options import Commands, above_zero, add_command
+from skillmix.commands.shared_options import Commands, above_zero, add_command, positive
 from skillmix.commands.streams import print_json
 
 
@@ -22,12 +22,15 @@ def add_parsers(commands: Commands) -> None:
         choices=("paper", "slide"),
         help="also draw the figures for a paper (as wide as a column or a page) or for slides, as PDF and PNG",
     )
+    parser.add_argument(
+        "--texts", type=positive, metavar="N", help="show a sample of N texts of a larger run (default 200,000)"
+    )
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: report/ in the run's folder")
 
 
 def report(options: argparse.Namespace) -> int:
     """Write pages, tables and figures about an experiment or about runs."""
-    from skillmix.report.write import ReportOptions, report
+    from skillmix.report.write import MOST_TEXTS, ReportOptions, report
 
     report_options = ReportOptions(
         rules=options.rules,
@@ -35,6 +38,7 @@ def report(options: argparse.Namespace) -> int:
         tokens=options.tokens,
         figures=not options.no_figures,
         style=options.style,
+        texts=options.texts or MOST_TEXTS,
     )
     written = report(options.targets, output=options.output, options=report_options)
     if options.json:

@@ -1,5 +1,6 @@
 """Collect kept texts from graded conversations, and write a data set's folder from kept texts."""
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +25,7 @@ from skillmix.prompts.files import load_prompts
 from skillmix.prompts.output_formats import FormatName
 from skillmix.runs.folder_replacement import DATASET, replacing, write_whole
 from skillmix.runs.journal.journal import JournalReader
+from skillmix.runs.on_disk.disk_list import ChosenItems
 from skillmix.runs.reading.conversation_index import (
     NOTHING_KNOWN,
     ConversationIndex,
@@ -146,10 +148,13 @@ class DatasetPlan:
 
 
 def without_copies_and_leaks(
-    texts: list[KeptText], plan: DatasetPlan, left: LeftOut
-) -> tuple[list[KeptText], Corpus, LeftOut]:
-    """Remove copies and texts that show too much; return the others, their corpus, and the counts of texts left out."""
-    corpus = corpus_of(t.text for t in texts)
+    texts: Sequence[KeptText], plan: DatasetPlan, left: LeftOut, *, scratch: Path | None = None
+) -> tuple[Sequence[KeptText], Corpus, LeftOut]:
+    """Remove copies and texts that show too much; return the others, their corpus, and the counts of texts left out.
+
+    The words of many texts are on disk meanwhile, in the folder `scratch`.
+    """
+    corpus = corpus_of((t.text for t in texts), folder=scratch)
     copies = plan.removals(corpus)
     gone = {removal.text_index for removal in copies}
     shown = [
@@ -158,13 +163,13 @@ def without_copies_and_leaks(
     ]
     removed = Counter(left.removed) + Counter(removal.why for removal in copies)
     examples = (*left.examples, *shown)[:_MOST_EXAMPLES]
-    own = [index for index in range(len(texts)) if index not in gone]
+    own = array("q", (index for index in range(len(texts)) if index not in gone))
     left = replace(left, removed=dict(removed), examples=examples)
     # Checking a text takes longer than comparing it, so copies are gone before texts are checked.
-    kept = [texts[index] for index in own]
-    staying, dropped = plan.shown_rule.without_leaks(kept)
+    staying, dropped = plan.shown_rule.without_leaks(ChosenItems(texts, own))
     left = replace(left, shown=dict(Counter(left.shown) + Counter(dropped)))
-    return [kept[i] for i in staying], corpus.part([own[i] for i in staying]), left
+    own = array("q", (own[index] for index in staying))
+    return ChosenItems(texts, own), corpus.part(own), left
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +246,8 @@ def make_dataset(
 ) -> WrittenDataset:
     """Draw the set, check it for leaks and write its folder; an error leaves nothing behind."""
     is_drawn = plan.recipe.size is not None
-    indices = draw_set(plan.recipe, [(t.identity if is_drawn else "", t.combination.k) for t in texts])
-    chosen = [texts[index] for index in indices]
+    indices = draw_set(plan.recipe, ((t.identity if is_drawn else "", t.combination.k) for t in texts))
+    chosen = ChosenItems(texts, indices)
     if not chosen and (
         not yields or any(y.least != 0 for y in yields)
     ):  # with `least: 0`, a step may write an empty set

@@ -1,14 +1,18 @@
 """Store many texts as one array of word numbers, to find copies and shared phrases."""
 
 import re
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from skillmix.datasets.number_file import BucketFile, NumberFile
 
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -31,9 +35,9 @@ _PLAIN_WORDS: Final = bytes(ord(c.lower() if c.isalnum() or c == "_" else " ") f
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts as word numbers in one array."""
+    """Texts as word numbers in one array, which is on disk if it is long."""
 
-    words: NDArray[np.uint32]
+    words: NumberFile
     starts: NDArray[np.int64]
     """The start of each text, and the end of the last one."""
     vocabulary: dict[str, int]
@@ -41,13 +45,18 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of words of each text."""
+        return np.diff(self.starts)
+
     def runs(
         self, length: int, *, first: int = 0, last: int | None = None
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """The hash of every run of `length` words within a text, and the index of its text."""
         end = len(self) if last is None else last
         bounds = self.starts[first : end + 1]
-        words = self.words[bounds[0] : bounds[-1]]
+        words = self.words.read(int(bounds[0]), int(bounds[-1]))
         count = len(words) - length + 1
         if count <= 0:
             return np.empty(0, np.uint64), np.empty(0, np.int64)
@@ -60,62 +69,109 @@ class Corpus:
         inside = texts[:count] == texts[length - 1 : length - 1 + count]
         return hashes[inside], texts[:count][inside]
 
-    def part(self, numbers: Sequence[int]) -> "Corpus":
+    def part(self, numbers: Sequence[int] | NDArray[np.int64]) -> "Corpus":
         """The corpus of some texts, in the order given."""
-        if len(numbers) == len(self) and all(index == number for index, number in enumerate(numbers)):
-            return self
         chosen = np.asarray(numbers, np.int64)
-        sizes = np.diff(self.starts)[chosen]
-        starts = np.concatenate(([0], np.cumsum(sizes)))
-        indices = np.arange(starts[-1]) + np.repeat(self.starts[:-1][chosen] - starts[:-1], sizes)
-        return Corpus(self.words[indices], starts, self.vocabulary)
+        if len(chosen) == len(self) and bool((chosen == np.arange(len(self))).all()):
+            return self
+        sizes = self.sizes[chosen]
+        words = NumberFile(np.uint32, self.words.folder)
+        for first in range(0, len(chosen), TEXTS_AT_ONCE):
+            block, own = chosen[first : first + TEXTS_AT_ONCE], sizes[first : first + TEXTS_AT_ONCE]
+            low, high = int(self.starts[block.min()]), int(self.starts[block.max() + 1])
+            # Ascending texts lie close together; others are read one by one.
+            if high - low <= _MOST_BETWEEN * int(own.sum()):
+                ends = np.cumsum(own)
+                places = np.arange(int(own.sum())) + np.repeat(self.starts[block] - low - ends + own, own)
+                words.append(self.words.read(low, high)[places])
+            else:
+                words.append(np.concatenate([self.text(number) for number in block.tolist()]))
+        return Corpus(words, np.concatenate(([0], np.cumsum(sizes))), self.vocabulary)
 
     def text(self, number: int) -> NDArray[np.uint32]:
         """The word numbers of one text."""
-        return self.words[self.starts[number] : self.starts[number + 1]]
+        return self.words.read(int(self.starts[number]), int(self.starts[number + 1]))
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """The first text and the end of each block of texts."""
+        for first in range(0, len(self), TEXTS_AT_ONCE):
+            yield first, min(first + TEXTS_AT_ONCE, len(self))
 
 
-def corpus_of(texts: Iterable[str], *, vocabulary: Mapping[str, int] | None = None) -> Corpus:
-    """Number the words of texts; words in the vocabulary keep their numbers."""
+_MOST_BETWEEN: Final = 20
+"""How many words may be read for one that is wanted, because reading many texts at once is faster."""
+
+
+def corpus_of(
+    texts: Iterable[str], *, vocabulary: Mapping[str, int] | None = None, folder: Path | None = None
+) -> Corpus:
+    """Number the words of texts; words in the vocabulary keep their numbers. A long corpus goes to disk in `folder`."""
     known: defaultdict[str, int] = defaultdict(count(len(vocabulary or ())).__next__, vocabulary or {})
-    parts: list[NDArray[np.uint32]] = []
-    sizes = [0]
+    words = NumberFile(np.uint32, folder)
+    sizes = array("q", [0])
     source = iter(texts)
-    while chunk := [words_of(text) for text in islice(source, _TEXTS_AT_ONCE)]:
+    while chunk := [words_of(text) for text in islice(source, TEXTS_AT_ONCE)]:
         lengths = list(map(len, chunk))
-        sizes += lengths
+        sizes.extend(lengths)
         numbers = map(known.__getitem__, chain.from_iterable(chunk))
-        parts.append(np.fromiter(numbers, np.uint32, count=sum(lengths)))
-    words = np.concatenate(parts) if parts else np.empty(0, np.uint32)
-    return Corpus(words, np.cumsum(sizes, dtype=np.int64), dict(known))
+        words.append(np.fromiter(numbers, np.uint32, count=sum(lengths)))
+    return Corpus(words, np.cumsum(np.frombuffer(sizes, np.int64)), dict(known))
 
 
-_TEXTS_AT_ONCE: Final = 20_000
+TEXTS_AT_ONCE: Final = 20_000
+
+
+def joined(first: Corpus, second: Corpus) -> Corpus:
+    """The texts of one corpus and then those of another, whose vocabulary has all words of the first."""
+    words = NumberFile(np.uint32, first.words.folder)
+    for part in (first, second):
+        for begin, end in part.blocks():
+            words.append(part.words.read(int(part.starts[begin]), int(part.starts[end])))
+    return Corpus(words, np.concatenate((first.starts, second.starts[1:] + first.starts[-1])), second.vocabulary)
 
 
 def distinct_share(corpus: Corpus, length: int) -> float | None:
     """The share of distinct runs of `length` words; None if no text is that long."""
-    hashes = _sorted_runs(corpus, length)
-    if not len(hashes):
-        return None
-    return float(1 + np.count_nonzero(hashes[1:] != hashes[:-1])) / len(hashes)
+    distinct = total = 0
+    for runs, _ in run_buckets(corpus, length):
+        runs.sort()
+        distinct += int(len(runs) > 0) + int(np.count_nonzero(runs[1:] != runs[:-1]))
+        total += len(runs)
+    return distinct / total if total else None
 
 
-def _chunks(corpus: Corpus, length: int) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
-    """The runs of a block of texts at a time: all at once would take many times the memory of the texts."""
-    for first in range(0, len(corpus), _TEXTS_AT_ONCE):
-        yield corpus.runs(length, first=first, last=min(first + _TEXTS_AT_ONCE, len(corpus)))
+Runs = tuple[NDArray[np.uint64], NDArray[np.int64]]
+"""Hashes of runs of words, and the index of the text of each."""
+RUNS_AT_ONCE: Final = 2_000_000
+"""The number of runs in memory at a time."""
+_MOST_BUCKETS: Final = 512
+_RECORD: Final = np.dtype([("run", np.uint64), ("text", np.uint32)])
 
 
-def _sorted_runs(corpus: Corpus, length: int) -> NDArray[np.uint64]:
-    runs = np.empty(len(corpus.words), np.uint64)
-    size = 0
-    for hashes, _ in _chunks(corpus, length):
-        runs[size : size + len(hashes)] = hashes
-        size += len(hashes)
-    runs = runs[:size]
-    runs.sort()
-    return runs
+def run_buckets(corpus: Corpus, length: int) -> Iterator[Runs]:
+    """The runs of a corpus in buckets: a run has all its occurrences in one bucket, ordered by text.
+
+    A corpus with many words is sorted into buckets by the first bits of the hashes, on disk.
+    """
+    return bucketed((corpus.runs(length, first=a, last=b) for a, b in corpus.blocks()), len(corpus.words), corpus)
+
+
+def bucketed(parts: Iterable[Runs], at_most: int, corpus: Corpus) -> Iterator[Runs]:
+    """Runs that come in parts, `at_most` of them, in buckets as `run_buckets` makes them."""
+    bits = min(_MOST_BUCKETS.bit_length() - 1, (at_most // RUNS_AT_ONCE).bit_length())
+    if not bits:
+        every = list(parts)
+        if every:
+            yield np.concatenate([runs for runs, _ in every]), np.concatenate([texts for _, texts in every])
+        return
+    file = BucketFile(_RECORD, 1 << bits, corpus.words.folder)
+    for runs, texts in parts:
+        records = np.empty(len(runs), _RECORD)
+        records["run"], records["text"] = runs, texts
+        file.append(records, (runs >> np.uint64(64 - bits)).astype(np.uint16))
+    for number in range(1 << bits):
+        records = file.bucket(number)
+        yield records["run"].copy(), records["text"].astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,29 +184,37 @@ class Frame:
 
 def repeated_frames(corpus: Corpus, length: int, *, most: int, at_least: int = 3) -> tuple[list[Frame], int]:
     """The runs of `length` words that the most texts share, and the number of texts with a run of `at_least` texts."""
-    every = _sorted_runs(corpus, length)
+    has_frame = np.zeros(len(corpus), np.bool_)
+    top: list[tuple[int, int, int]] = []
+    for runs, texts in run_buckets(corpus, length):
+        counts, found, first_texts = _shared_runs(runs, texts, at_least, has_frame)
+        best = np.lexsort((found, -counts))[: most * 4]
+        top += zip((-counts[best]).tolist(), found[best].tolist(), first_texts[best].tolist(), strict=True)
+        top = sorted(top)[: most * 4]
+    names = {number: word for word, number in corpus.vocabulary.items()} if top else {}
+    frames = [_frame(corpus, names, np.uint64(run), text, length, -count) for count, run, text in top]
+    return sorted(frames, key=lambda frame: (-frame.texts, frame.words))[:most], int(np.count_nonzero(has_frame))
+
+
+def _shared_runs(
+    hashes: NDArray[np.uint64], texts: NDArray[np.int64], at_least: int, has_frame: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
+    """The runs that enough texts have: how many, which run, and its first text; the texts are marked."""
+    every = np.sort(hashes)
     often = np.unique(every[: len(every) - at_least + 1][every[at_least - 1 :] == every[: len(every) - at_least + 1]])
-    del every
-    parts = [
-        (h[chosen], t[chosen]) for h, t in _chunks(corpus, length) if len(chosen := np.flatnonzero(np.isin(h, often)))
-    ]
-    if not parts:
-        return [], 0
-    hashes, texts = np.concatenate([h for h, _ in parts]), np.concatenate([t for _, t in parts])
+    inside = np.isin(hashes, often)
+    hashes, texts = hashes[inside], texts[inside]
     order = np.lexsort((texts, hashes))
     hashes, texts = hashes[order], texts[order]
+    if not len(hashes):
+        return np.empty(0, np.int64), hashes, texts
     is_new_run = np.concatenate(([True], hashes[1:] != hashes[:-1]))
     is_new = is_new_run | np.concatenate(([True], texts[1:] != texts[:-1]))
     starts = np.flatnonzero(is_new_run)
     counts = np.add.reduceat(is_new.astype(np.int64), starts)
-    shared = np.repeat(counts >= at_least, np.diff(np.append(starts, len(hashes))))
-    framed = len(np.unique(texts[shared]))
-    top = [int(run) for run in np.lexsort((hashes[starts], -counts))[: most * 4] if counts[run] >= at_least]
-    names = {number: word for word, number in corpus.vocabulary.items()} if top else {}
-    frames = [
-        _frame(corpus, names, hashes[starts[run]], int(texts[starts[run]]), length, int(counts[run])) for run in top
-    ]
-    return sorted(frames, key=lambda frame: (-frame.texts, frame.words))[:most], framed
+    is_shared = counts >= at_least
+    has_frame[texts[np.repeat(is_shared, np.diff(np.append(starts, len(hashes))))]] = True
+    return counts[is_shared], hashes[starts][is_shared], texts[starts][is_shared]
 
 
 def _frame(
@@ -171,7 +235,8 @@ def holds_run_of(corpus: Corpus, sources: Sequence[str], *, length: int) -> NDAr
             by_length.setdefault(min(count, length), []).append(source)
     for size, texts in sorted(by_length.items()):
         source_hashes, _ = corpus_of(texts, vocabulary=corpus.vocabulary).runs(size)
-        for hashes, owners in _chunks(corpus, size):
+        for first, last in corpus.blocks():
+            hashes, owners = corpus.runs(size, first=first, last=last)
             is_copy[owners[np.isin(hashes, source_hashes)]] = True
     return is_copy
 

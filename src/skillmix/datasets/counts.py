@@ -1,7 +1,8 @@
 """Count what a data set holds, how varied it is, and what was left out and why."""
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import median
@@ -106,33 +107,40 @@ def figures_of(
 ) -> DatasetCounts:
     """Count the texts of a data set."""
     corpus = corpus or corpus_of(kept.text for kept in texts)
-    lengths = [int(length) for length in corpus.starts[1:] - corpus.starts[:-1]]
-    by_k: dict[int, list[int]] = {}
+    lengths = corpus.sizes.tolist()
+    by_k: dict[int, array[int]] = {}
+    skills, topics, writers, first_answers = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    sets: Counter[tuple[str, ...]] = Counter()
     for kept, length in zip(texts, lengths, strict=True):
-        by_k.setdefault(kept.combination.k, []).append(length)
+        combination = kept.combination
+        by_k.setdefault(combination.k, array("q")).append(length)
+        skills.update(combination.skills)
+        topics[combination.topic] += 1
+        writers[f"{kept.writer} in {kept.run}: {kept.model}"] += 1
+        first_answers[kept.first_status] += 1
+        sets[tuple(sorted(combination.skills))] += 1
     frames, framed = repeated_frames(corpus, FRAME, most=10)
-    sets = Counter(tuple(sorted(kept.combination.skills)) for kept in texts)
     return DatasetCounts(
         texts=len(texts),
         by_k={k: len(by_k[k]) for k in sorted(by_k)},
-        by_skill=_counted(skill for kept in texts for skill in kept.combination.skills),
-        by_topic=_counted(kept.combination.topic for kept in texts),
+        by_skill=_by_count(skills),
+        by_topic=_by_count(topics),
         by_pair=_pairs(sets),
-        by_writer=_counted(f"{kept.writer} in {kept.run}: {kept.model}" for kept in texts),
-        first_answers=_counted(kept.first_status for kept in texts),
+        by_writer=_by_count(writers),
+        first_answers=_by_count(first_answers),
         words=(min(lengths), median(lengths), max(lengths)) if lengths else None,
         words_by_k={k: median(by_k[k]) for k in sorted(by_k)},
         distinct_4=distinct_share(corpus, 4),
         frames=frames,
         framed=framed,
-        holding_reserved=sum(count for skills, count in sets.items() if _holds_reserved(skills, reserved)),
+        holding_reserved=sum(count for own, count in sets.items() if _holds_reserved(own, reserved)),
         named=named,
         near_examples=int((example_shares(corpus, examples) >= NEAR_EXAMPLE).sum()),
     )
 
 
-def _counted(items: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(items).items(), key=lambda item: (-item[1], item[0])))
+def _by_count(counts: "Counter[str]") -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _pairs(sets: "Counter[tuple[str, ...]]") -> dict[tuple[str, str], int]:

@@ -1,23 +1,27 @@
-"""Collect the conversations with full marks of a run; a second process reads half of a large run."""
+"""Collect the conversations with full marks of a run; a large run is read by a process for each core."""
 
 import gc
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from itertools import islice, zip_longest
-from typing import Final
+from itertools import groupby, islice, zip_longest
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from skillmix.datasets.build import Writers, has_two_turns, kept_texts
 from skillmix.datasets.kept_texts import KeptText
-from skillmix.runs.helper_process import LostHelper, in_helper, is_there_a_second_core
+from skillmix.runs.helper_process import MOST_HELPERS, LostHelper, cores, in_helper, is_there_a_second_core
 from skillmix.runs.journal.ahead import ConversationsAhead
-from skillmix.runs.reading.conversation_index import HALVES, IdRange
+from skillmix.runs.on_disk.disk_list import DiskList, PackedItems, packed
+from skillmix.runs.reading.conversation_index import IdRange, id_ranges
 from skillmix.runs.reading.decisions import DecidedConversation, decided_conversations, decision_rules
 from skillmix.runs.run import Run
 
 _AT_ONCE: Final = 10_000
+_BLOCK: Final = 500
 WORTH_IT: Final = 100_000
-"""The number of calls above which a second process saves time, although it takes a second to start."""
+"""The number of calls above which further processes save time, although they take a second to start."""
 
 
 @dataclass(frozen=True)
@@ -34,35 +38,59 @@ class RunSource:
 class KeptOfRun:
     """Texts with full marks in key order, and the count of all conversations by outcome."""
 
-    kept: list[KeptText] = field(default_factory=list)
+    kept: Sequence[KeptText] = ()
     kinds: Counter[str] = field(default_factory=Counter)
     """The number of conversations of each kind: 'full', 'less', 'undecided', 'unfinished' and 'no turns'."""
     decided: Counter[str] = field(default_factory=Counter)
     """The number of texts that each grader decided."""
 
-    def add(self, other: "KeptOfRun") -> None:
-        """Add the texts and counts of another part."""
-        self.kept.extend(other.kept)
+    def count(self, other: "KeptOfRun | _PackedPart") -> None:
+        """Add the counts of another part."""
         self.kinds.update(other.kinds)
         self.decided.update(other.decided)
 
 
-def found_in(source: RunSource) -> KeptOfRun:
-    """Read a whole run."""
-    if not _is_large(source) or not is_there_a_second_core():
-        return _together(_parts(source, None))
-    mine, others = HALVES
-    ours, theirs = KeptOfRun(), KeptOfRun()
-    try:
-        with in_helper(_parts_there, source, others) as received:
-            for part, other in zip_longest(_parts(source, mine), received, fillvalue=KeptOfRun()):
-                ours.add(part)
-                theirs.add(other)
-    except LostHelper:
-        return _together(_parts(source, None))
-    ours.add(theirs)
-    ours.kept.sort(key=lambda kept: (kept.writer, kept.combination.id, kept.generation))
-    return ours
+class _PackedPart(NamedTuple):
+    """A part of a run from another process: texts as bytes, each block of one writer with the key of its first text."""
+
+    blocks: list[tuple[tuple[str, str, int], PackedItems]]
+    kinds: Counter[str]
+    decided: Counter[str]
+
+
+def found_in(source: RunSource, *, folder: Path | None = None) -> KeptOfRun:
+    """Read a whole run, on all cores if it is large; many texts go to disk in `folder`."""
+    if _is_large(source) and is_there_a_second_core():
+        with suppress(LostHelper):
+            return _found_by_helpers(source, folder)
+    texts: DiskList[KeptText] = DiskList(folder=folder)
+    whole = KeptOfRun(texts)
+    for part in _parts(source, None):
+        texts.extend(part.kept)
+        whole.count(part)
+    return whole
+
+
+def _found_by_helpers(source: RunSource, folder: Path | None) -> KeptOfRun:
+    """Read a run by processes, each of which has a range of combination ids.
+
+    Their texts stay packed here. Blocks in the order of their first keys are all texts in key order, because no block
+    has texts of two writers or of two ranges.
+    """
+    texts: DiskList[KeptText] = DiskList(folder=folder)
+    whole = KeptOfRun(texts)
+    firsts: list[tuple[str, str, int]] = []
+    with ExitStack() as stack:
+        ranges = id_ranges(min(cores(), MOST_HELPERS))
+        received = [stack.enter_context(in_helper(_parts_there, source, ids)) for ids in ranges]
+        for parts in zip_longest(*received):
+            for part in filter(None, parts):
+                whole.count(part)
+                for first, items in part.blocks:
+                    firsts.append(first)
+                    texts.add_packed(items)
+    texts.reorder_blocks(sorted(range(len(firsts)), key=firsts.__getitem__))
+    return whole
 
 
 def _is_large(source: RunSource) -> bool:
@@ -70,16 +98,17 @@ def _is_large(source: RunSource) -> bool:
         return journal.size() >= WORTH_IT
 
 
-def _together(parts: Iterable[KeptOfRun]) -> KeptOfRun:
-    whole = KeptOfRun()
-    for part in parts:
-        whole.add(part)
-    return whole
-
-
-def _parts_there(source: RunSource, ids: IdRange) -> Iterator[KeptOfRun]:
+def _parts_there(source: RunSource, ids: IdRange) -> Iterator[_PackedPart]:
     gc.disable()  # for the same reason as in `dataset_of_runs`
-    yield from _parts(source, ids)
+    for part in _parts(source, ids):
+        blocks = []
+        for _, own in groupby(part.kept, key=lambda kept: kept.writer):
+            texts = list(own)
+            for start in range(0, len(texts), _BLOCK):
+                block = texts[start : start + _BLOCK]
+                first = block[0].writer, block[0].combination.id, block[0].generation
+                blocks.append((first, packed(block)))
+        yield _PackedPart(blocks, part.kinds, part.decided)
 
 
 def _parts(source: RunSource, ids: IdRange | None) -> Iterator[KeptOfRun]:

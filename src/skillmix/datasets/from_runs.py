@@ -1,9 +1,11 @@
 """Make data sets of conversations with full marks, from an experiment's steps or from runs."""
 
 import gc
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -22,11 +24,14 @@ from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.recipes import DataRecipe
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
+from skillmix.hashing import digest
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.output_formats import FormatName
 from skillmix.render.nearest import name_hint
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import DATASET, require_replaceable
+from skillmix.runs.on_disk.disk_list import ChosenItems, DiskList
+from skillmix.runs.on_disk.scratch_file import beside
 from skillmix.runs.progress.stopping import signal_of
 from skillmix.runs.reading.decisions import decision_rules
 from skillmix.runs.run import Run, open_run
@@ -103,27 +108,36 @@ def writers_of(run: str, experiment: Experiment) -> Writers:
 
 def _joined(step: DatasetStep, plan: DatasetPlan, run: Run, folder: Path) -> WrittenDataset:
     """Join the texts of earlier steps, each text once."""
-    texts = {text.provenance: text for name in step.of for text in read_rows(dataset_folder(run, name))}
-    return _made(list(texts.values()), plan, folder, LeftOut())
+    texts: DiskList[KeptText] = DiskList(folder=beside(folder))
+    places: dict[bytes, int] = {}
+    chosen = array("q")
+    for text in (text for name in step.of for text in read_rows(dataset_folder(run, name))):
+        place = places.setdefault(digest(text.provenance), len(chosen))
+        if place == len(chosen):
+            chosen.append(len(texts))
+        else:
+            chosen[place] = len(texts)
+        texts.append(text)
+    return _made(ChosenItems(texts, chosen), plan, folder, LeftOut())
 
 
-def _made(texts: list[KeptText], plan: DatasetPlan, folder: Path, left: LeftOut) -> WrittenDataset:
+def _made(texts: Sequence[KeptText], plan: DatasetPlan, folder: Path, left: LeftOut) -> WrittenDataset:
     inside, left = _of_recipe(texts, plan, left)
-    kept, corpus, left = without_copies_and_leaks(inside, plan, left)
+    kept, corpus, left = without_copies_and_leaks(inside, plan, left, scratch=beside(folder))
     return make_dataset(kept, plan, folder, left=left, corpus=corpus)
 
 
-def _of_recipe(texts: list[KeptText], plan: DatasetPlan, left: LeftOut) -> tuple[list[KeptText], LeftOut]:
+def _of_recipe(texts: Sequence[KeptText], plan: DatasetPlan, left: LeftOut) -> tuple[Sequence[KeptText], LeftOut]:
     """Keep the texts that belong to the recipe, and count the others by reason."""
     outside: Counter[str] = Counter()
-    inside = []
-    for text in texts:
+    inside = array("q")
+    for index, text in enumerate(texts):
         why = _outside(text.combination, plan.recipe, plan.bars)
         if why is None:
-            inside.append(text)
+            inside.append(index)
         else:
             outside[why] += 1
-    return inside, replace(left, outside=dict(outside))
+    return ChosenItems(texts, inside), replace(left, outside=dict(outside))
 
 
 def _outside(combination: Combination, recipe: DataRecipe, bars: Bars) -> str | None:
@@ -204,11 +218,12 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
     ids |= {i: name for name in files for i in combinations_in(Path(name))}
     reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments)])
     prompts = wanted.prompts or next((e.prompts for e in experiments), "standard")
-    texts: list[KeptText] = []
+    parts: list[Sequence[KeptText]] = []
     left = LeftOut()
     for run in runs:
-        kept, left = _kept_of_run(run, wanted, left)
-        texts += kept
+        kept, left = _kept_of_run(run, wanted, left, scratch=beside(output))
+        parts.append(kept)
+    texts = parts[0] if len(parts) == 1 else DiskList(chain.from_iterable(parts), folder=beside(output))
     plan = DatasetPlan(
         name="-".join(run.name for run in runs),
         recipe=wanted.recipe,
@@ -251,7 +266,7 @@ def _common_catalog(runs: Sequence[Run]) -> Catalog:
     return runs[0].catalog
 
 
-def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[list[KeptText], LeftOut]:
+def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut, *, scratch: Path) -> tuple[Sequence[KeptText], LeftOut]:
     """The texts of a run with full marks in key order, and the counts of all other texts."""
     rules = decision_rules(run, graders=wanted.graders)
     unknown = sorted(set(wanted.graders or ()) - set(rules.names))
@@ -265,7 +280,8 @@ def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[list[KeptTe
                 "graders.",
             ),
         )
-    found = found_in(RunSource(run, wanted.graders, wanted.students, writers_of(run.name, run.experiment)))
+    source = RunSource(run, wanted.graders, wanted.students, writers_of(run.name, run.experiment))
+    found = found_in(source, folder=scratch)
     counts = found.kinds
     total = counts.total()
     if counts["undecided"] == total - counts["unfinished"] - counts["no turns"] > 0:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Final, Literal
 
+import numpy as np
+
 from skillmix.catalog.combinations import Combination
 from skillmix.datasets.copies import FOLLOWS, earlier_copies, example_shares
 from skillmix.datasets.corpus import Corpus, holds_run_of
@@ -84,15 +86,16 @@ def removals(
     texts are compared with the examples only.
     """
     copied = holds_run_of(corpus, examples, length=COPIED_WORDS) | (example_shares(corpus, examples) >= FOLLOWS)
-    own = [index for index in range(len(corpus)) if not copied[index]]
-    by_index = {index: Removal(index, "repeats an example") for index in range(len(corpus)) if copied[index]}
+    found = [Removal(index, "repeats an example") for index in np.flatnonzero(copied).tolist()]
     if keeps_exact:
-        return list(by_index.values())
-    for index, earlier in zip(own, earlier_copies(corpus.part(own), threshold=threshold), strict=True):
-        if earlier is not None:
-            is_exact = _same_words(corpus, index, own[earlier])
-            by_index[index] = Removal(index, "exact copy" if is_exact else "near copy", own[earlier])
-    return [by_index[index] for index in sorted(by_index)]
+        return found
+    own = np.flatnonzero(~copied)
+    copy_of = earlier_copies(corpus.part(own), threshold=threshold)
+    copies = np.flatnonzero(copy_of >= 0)
+    for index, earlier in zip(own[copies].tolist(), own[copy_of[copies]].tolist(), strict=True):
+        is_exact = _same_words(corpus, index, earlier)
+        found.append(Removal(index, "exact copy" if is_exact else "near copy", earlier))
+    return sorted(found, key=lambda removal: removal.text_index)
 
 
 def _same_words(corpus: Corpus, one: int, other: int) -> bool:

@@ -1,9 +1,11 @@
 """Write and read the rows of a data set: JSON Lines for trainers, Parquet with provenance."""
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +15,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.datasets.kept_texts import KeptText, is_for_validation, span_of
 from skillmix.errors import UserError
 from skillmix.prompts.prompt_set import PromptSet
+from skillmix.runs.on_disk.disk_list import ChosenItems
 
 _ROWS_AT_ONCE: Final = 5_000
 _quoted: Final = encode_basestring
@@ -54,12 +57,12 @@ class Prompting:
 _ROLES: Final = ("user", "assistant", "user", "assistant")
 
 
-def in_order(texts: Sequence[KeptText], validation: float) -> tuple[list[KeptText], list[KeptText]]:
+def in_order(texts: Sequence[KeptText], validation: float) -> tuple[Sequence[KeptText], Sequence[KeptText]]:
     """Split texts into training and validation; both keep their order."""
-    split: tuple[list[KeptText], list[KeptText]] = ([], [])
-    for kept in texts:
-        split[is_for_validation(kept.combination.id, validation)].append(kept)
-    return split
+    split = array("q"), array("q")
+    for index, kept in enumerate(texts):
+        split[is_for_validation(kept.combination.id, validation)].append(index)
+    return ChosenItems(texts, split[0]), ChosenItems(texts, split[1])
 
 
 def write_rows(folder: Path, texts: Sequence[KeptText], *, prompting: Prompting, validation: float) -> Written:
@@ -78,8 +81,8 @@ def write_rows(folder: Path, texts: Sequence[KeptText], *, prompting: Prompting,
         packed: Future[None] | None = None
         for split, part in (("train", train), ("validation", held_back)):
             with (folder / f"{split}.jsonl").open("wb") as lines:
-                for start in range(0, len(part), _ROWS_AT_ONCE):
-                    chunk = part[start : start + _ROWS_AT_ONCE]
+                source = iter(part)
+                while chunk := list(islice(source, _ROWS_AT_ONCE)):
                     conversations = [prompting.messages(kept) for kept in chunk]
                     block = "".join([line_of(*messages) for messages in conversations]).encode()
                     lines.write(block)

@@ -3,11 +3,13 @@
 `skills_shown` runs the checkers of a catalogue on a text. `ShownRule` decides whether the text may be trained on.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Final
 
 from skillmix.catalog.catalog import Catalog
@@ -23,6 +25,8 @@ from skillmix.runs.helper_process import LostHelper, in_helper, is_there_a_secon
 
 WORTH_IT: Final = 20_000
 """The number of texts above which a second process saves time, although it takes a second to start."""
+_AT_ONCE: Final = 40_000
+"""The number of texts in memory at a time."""
 NOT_REQUESTED: Final = "shows a skill that was not requested"
 
 
@@ -96,14 +100,21 @@ class ShownRule:
     def _of_partition(self) -> frozenset[str]:
         return self.bars.skills | self.bars.train_skills
 
-    def without_leaks(self, texts: Sequence[KeptText]) -> tuple[list[int], dict[str, int]]:
+    def without_leaks(self, texts: Sequence[KeptText]) -> tuple[Sequence[int], dict[str, int]]:
         """The indices of the texts that may stay, and the number of the others by reason."""
         if not self._drops_texts:
-            return list(range(len(texts))), {}
-        shown = _shown_in_each([kept.text for kept in texts], self.checkable)
-        reasons = [self._reason(kept, skills) for kept, skills in zip(texts, shown, strict=True)]
-        dropped = Counter(reason for reason in reasons if reason is not None)
-        return [index for index, reason in enumerate(reasons) if reason is None], dict(dropped)
+            return range(len(texts)), {}
+        staying, dropped = array("q"), Counter[str]()
+        source = enumerate(texts)
+        while block := list(islice(source, _AT_ONCE)):
+            shown = _shown_in_each([kept.text for _, kept in block], self.checkable)
+            for (index, kept), skills in zip(block, shown, strict=True):
+                reason = self._reason(kept, skills)
+                if reason is None:
+                    staying.append(index)
+                else:
+                    dropped[reason] += 1
+        return staying, dict(dropped)
 
     def leaks(self, texts: Iterable[KeptText]) -> dict[str, int]:
         """Count the texts of a data set that show what they must not; with `refuse` such a text is an error."""

@@ -4,7 +4,8 @@ Draws are nested: the texts of a smaller set are also in a larger one.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -69,17 +70,17 @@ def plain_recipe(
     return DataRecipe(name, tuple(ks), skills or "train", size, dict(shares or {}))
 
 
-def draw_set(recipe: DataRecipe, texts: Sequence[tuple[str, int]]) -> list[int]:
+def draw_set(recipe: DataRecipe, texts: Iterable[tuple[str, int]]) -> Sequence[int]:
     """The indices of the texts (identity and k) that a recipe takes, in ascending order.
 
     Texts are chosen in the order of a hash of their identity. The choice of a text therefore does not depend on the
     other texts, and a set of 1,000 is part of the set of 2,000. Too few texts are an error, never a smaller set.
     """
-    candidates = [index for index, (_, k) in enumerate(texts) if not recipe.ks or k in recipe.ks]
+    candidates = ((index, identity, k) for index, (identity, k) in enumerate(texts) if not recipe.ks or k in recipe.ks)
     if recipe.size is None:
-        return candidates
-    ranked = sorted(candidates, key=lambda index: digest("ladder", texts[index][0]))
-    ks = [texts[index][1] for index in ranked]
+        return array("q", (index for index, _, _ in candidates))
+    ranked = sorted((digest("ladder", identity), index, k) for index, identity, k in candidates)
+    ks = [k for _, _, k in ranked]
     if recipe.is_ablation:
         chosen = _below_cap(ks, recipe.size, cap=ks.count(2) - 1)
     elif recipe.shares:
@@ -88,7 +89,7 @@ def draw_set(recipe: DataRecipe, texts: Sequence[tuple[str, int]]) -> list[int]:
         chosen = list(range(min(recipe.size, len(ks))))
     if len(chosen) < recipe.size:
         raise _too_few(recipe, ks, len(chosen))
-    return sorted(ranked[rank] for rank in chosen)
+    return sorted(ranked[rank][1] for rank in chosen)
 
 
 def _below_cap(ks: Sequence[int], size: int, *, cap: int) -> list[int]:

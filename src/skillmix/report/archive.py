@@ -28,14 +28,8 @@ from skillmix.scores.cells import Cell
 
 LARGEST: Final = 1_000_000
 """The largest size of a file in bytes."""
-
-
 _ROOM: Final = LARGEST - 200
-
-
 _CUT: Final = " […] cut here; the whole is in the journal"
-
-
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -405,6 +399,8 @@ class ArchivedRun:
 
     following: frozenset[ConversationKey] = frozenset()
     """Texts that follow an example of the prompts."""
+    sample: frozenset[str] | None = None
+    """The combinations whose texts are shown; None for all."""
 
     def has_code(self, ballot: Ballot) -> bool:
         """Whether code checked a text for its grader."""
@@ -458,9 +454,12 @@ def _marks_of(entry: list[object]) -> list[object]:
 def _combination_order(cells: Sequence[Cell], runs: Sequence[ArchivedRun]) -> list[Combination]:
     """Combinations cell by cell, so that the page of a cell loads few files; then the rest."""
     order: dict[str, Combination] = {}
+    samples = {run.numbers.run: run.sample for run in runs}
     for cell in cells:
+        sample = samples.get(cell.key.run)
         for combination in cell.combinations:
-            order.setdefault(combination.id, combination)
+            if sample is None or combination.id in sample:
+                order.setdefault(combination.id, combination)
     rest = {text.combination.id: text.combination for run in runs for text in run.texts}
     for combination in sorted(rest.values(), key=lambda c: (c.k, c.id)):
         order.setdefault(combination.id, combination)

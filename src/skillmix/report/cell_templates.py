@@ -39,7 +39,7 @@ def cell_templates(
         texts = [
             text
             for combination, planned in zip(cell.combinations, cell.points, strict=True)
-            for text in full[student, combination.id, grader]
+            for text in full.get((student, combination.id, grader), ())
             if all_generations or text.generation < len(planned)
         ]
         distinct = distinct_share(corpus_of(text.answer.text for text in texts), RUN)

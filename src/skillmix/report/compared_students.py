@@ -53,8 +53,8 @@ class PairCell:
             "losses": row.losses,
             "combinations": row.combinations,
             "needed": "–" if row.still_needed is None else whole(row.still_needed),
-            "won": [[numbers[d.combination], d.first, d.second] for d in self.won],
-            "lost": [[numbers[d.combination], d.first, d.second] for d in self.lost],
+            "won": [[numbers[d.combination], d.first, d.second] for d in self.won if d.combination in numbers],
+            "lost": [[numbers[d.combination], d.first, d.second] for d in self.lost if d.combination in numbers],
         }
 
 

@@ -44,7 +44,7 @@ def followed_examples(
         texts = [
             (follows, is_full)
             for combination, planned in zip(cell.combinations, cell.points, strict=True)
-            for generation, follows, is_full in by_combination[student, combination.id, grader]
+            for generation, follows, is_full in by_combination.get((student, combination.id, grader), ())
             # The journal may hold more generations than the experiment now asks for.
             if run.is_imported or generation < len(planned)
         ]

@@ -51,6 +51,8 @@ class RunFacts:
     """The seed of each train step."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """Content hashes of the catalogue and of prompt sets, by name."""
+    shown_texts: int | None = None
+    """The number of texts in the sample that the pages show; None if they show all."""
 
 
 @dataclass(frozen=True, slots=True)

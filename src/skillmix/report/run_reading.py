@@ -1,9 +1,11 @@
 """One run, read once for a report: cells, checks of its graders, lineage; its calls go to the archive on the way."""
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from skillmix.calls import Call, Reply, is_human
 from skillmix.catalog.catalog import Catalog
@@ -21,7 +23,9 @@ from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, S
 from skillmix.runs.finished.manifest import read_invocations
 from skillmix.runs.judging.judged_texts import JudgedText, judged_conversations
 from skillmix.runs.reading.call_totals import CallTotals, call_totals
+from skillmix.runs.reading.conversation_index import combinations_of
 from skillmix.runs.reading.graded_conversations import ConversationKey, graded_conversations, written_conversations
+from skillmix.runs.reading.marks import MarkTable, is_large, run_marks
 from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
 from skillmix.runs.rules_grader import applicable_reasons
@@ -36,7 +40,7 @@ from skillmix.scores.graders import Readability
 from skillmix.scores.outcomes.outcome_changes import OutcomeChange, outcome_changes
 from skillmix.scores.outcomes.outcome_scores import OutcomeCell, outcome_cells
 from skillmix.scores.scoring import partition_notes, score_of, skipped_cells
-from skillmix.scores.table_rows import groups_of, unnamed_notes
+from skillmix.scores.table_rows import MarkedCell, groups_of, marked_groups, unnamed_notes
 from skillmix.training.log import TrainingCurve, run_curves
 
 
@@ -57,6 +61,8 @@ class RunReading:
     followed: list[FollowedExamples]
     templates: list[CellTemplates]
     baselines: list[TemplateBaseline]
+    students: tuple[str, ...]
+    """Students that wrote a text."""
     archived: ArchivedRun
     combinations: Mapping[str, Combination]
     lineages: Mapping[str, Lineage]
@@ -132,25 +138,35 @@ class _ArchivedCalls:
     totals: tuple[CallTotals, ...]
 
 
-def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
-    """Read a run's journal once; `rules` is a name, `both`, or None for the run's own."""
+def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int) -> RunReading:
+    """Read a run's journal once; `rules` is a name, `both`, or None for the run's own.
+
+    Of a run with more than `most_texts` texts, the scores count all texts. Everything that needs the words of texts or
+    the votes themselves counts a sample.
+    """
     experiment = run.experiment
     evaluated = [cell.student for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
     archive.introduce(run.name, evaluated, experiment.graders)
-    archived = _archived_calls(run, archive)
-    records = archived.records
     own = run.rules().name
     names = ["default", "paper"] if rules == "both" else [rules or own]
-    by_rules = {name: _cells(run, name, records) for name in names}
-    main = names[0] if own not in by_rules else own
-    cells, points = by_rules[main]
-    students = list(dict.fromkeys(t.student for t in records.texts))
+    main = own if own in names else names[0]
+    marked = {name: _marked_run(run, name) for name in names} if _is_sampled(run, most_texts) else {}
+    sample = sampled_combinations(marked[main].groups, marked[main].table, most_texts) if marked else None
+    archived = _archived_calls(run, archive, sample)
+    records = archived.records
+    by_rules = {name: marked[name].cells if marked else _cells(run, name, records) for name in names}
+    cells, points = by_rules[main], _decided(run, main, records)
+    groups = marked[main].groups if marked else groups_of(run, records)
+    students = marked[main].table.students if marked else list(dict.fromkeys(t.student for t in records.texts))
     datasets = run_datasets(run)
     lineages = student_lineages(run, run.known_experiment, students, {facts.hash: facts for facts in datasets})
     contenders = [name for name in dict.fromkeys(c.key.student for c in cells) if has_settings(run, name)]
     not_sent = tuple(sorted(archived.counter.not_sent))
     following = texts_following_examples(run, points)
     facts = replace(_facts(run, records, cells), rules=main, not_sent=not_sent, calls=archived.totals)
+    if marked:
+        table = marked[main].table
+        facts = replace(facts, texts=table.texts, graded=table.graded, shown_texts=len(records.texts))
     catalog = run.unchanged_catalog
     outcomes: list[OutcomeCell] = []
     if run.has_outcomes:
@@ -160,7 +176,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
     return RunReading(
         facts=facts,
         cells=cells,
-        by_rules={name: cells_and_points[0] for name, cells_and_points in by_rules.items()},
+        by_rules=by_rules,
         decided=[] if run.has_outcomes else points,
         graders_with_code=archived.graders_with_code,
         readability=archived.counter.readability(run.name),
@@ -170,13 +186,20 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
         templates=list(cell_templates(cells, points, archived.evidence, all_generations=run.is_imported)),
         # The template student writes prose, so a run with an output format has no such baseline.
         baselines=[] if experiment.format else list(template_baselines(run.name, catalog, cells)),
+        students=tuple(students),
         archived=ArchivedRun(
-            archived.numbers, records.texts, points, archived.evidence, run.rules(main), following or frozenset()
+            archived.numbers,
+            records.texts,
+            points,
+            archived.evidence,
+            run.rules(main),
+            following or frozenset(),
+            sample,
         ),
         combinations=archived.combinations,
         lineages=lineages,
         contenders=comparable_students(run, run.known_experiment, contenders, lineages),
-        notes=[*unnamed_notes(groups_of(run, records)), *partition_notes(run, lineages, cells)],
+        notes=[*unnamed_notes(groups), *partition_notes(run, lineages, cells)],
         reserved=(experiment.reserved or None) if run.makes_data else None,
         datasets=datasets,
         curves=run_curves(run),
@@ -187,6 +210,59 @@ def read_run(run: Run, *, rules: str | None, archive: Archive) -> RunReading:
     )
 
 
+class _MarkedRun(NamedTuple):
+    """The scores of a large run."""
+
+    table: MarkTable
+    groups: list[MarkedCell]
+    cells: tuple[Cell, ...]
+
+
+def _is_sampled(run: Run, most_texts: int) -> bool:
+    """Whether a report shows a sample of the texts of a run."""
+    if not is_large(run):
+        return False
+    with run.read() as journal:
+        return journal.conversations() > most_texts
+
+
+def _marked_run(run: Run, rules_name: str) -> _MarkedRun:
+    rules = run.rules(rules_name)
+    table = run_marks(run, rules, with_code=run.unchanged_catalog is not None)
+    groups = list(marked_groups(run, table))
+    cells = largest_cells(group.cell(run.name) for group in groups)
+    return _MarkedRun(table, groups, tuple(_without_skipped(list(cells.values()), run)))
+
+
+def sampled_combinations(groups: Iterable[MarkedCell], table: MarkTable, most_texts: int) -> frozenset[str]:
+    """The ids of combinations that have `most_texts` texts at most: of each setting and k those with the lowest ids.
+
+    An id is a hash, so that the lowest ids are a random sample, and part of any larger one. Settings and k with few
+    combinations are shown whole, and the others have the same number of combinations. If there is room after that,
+    texts that no table counts follow.
+    """
+    texts: Counter[tuple[str, int]] = Counter()
+    drawn: dict[tuple[str, int], set[str]] = defaultdict(set)
+    students: set[tuple[str, str, int]] = set()
+    for group in groups:
+        key = group.setting, group.k
+        drawn[key].update(combination.id for combination in group.combinations)
+        if (group.student, *key) not in students:  # a text under two graders is one text
+            students.add((group.student, *key))
+            texts[key] += group.numbers.shape[1]
+    ordered = {key: sorted(ids) for key, ids in drawn.items()}
+
+    def total(count: int) -> int:
+        return sum(texts[key] * min(count, len(ids)) for key, ids in ordered.items())
+
+    largest = max(map(len, ordered.values()), default=0)
+    count = bisect_right(range(largest + 1), most_texts, key=total) - 1
+    chosen = {one for ids in ordered.values() for one in ids[: max(1, count)]}
+    if count == largest:
+        chosen.update(table.lowest_ids(most_texts - total(count)))
+    return frozenset(chosen)
+
+
 def run_datasets(run: Run) -> list[DatasetFacts]:
     """The data sets that the steps of a run made."""
     folders = [file.parent for file in sorted(run.path.glob(f"*/dataset/{LINEAGE_FILE}"))]
@@ -194,18 +270,20 @@ def run_datasets(run: Run) -> list[DatasetFacts]:
     return [dataset_facts(step, file) for step, file in files.items() if file is not None]
 
 
-def _archived_calls(run: Run, archive: Archive) -> _ArchivedCalls:
-    """Read every call of a run, and put it into the archive at once; replies are never all in memory."""
+def _archived_calls(run: Run, archive: Archive, sample: Collection[str] | None) -> _ArchivedCalls:
+    """Read every call of a run or of a sample, and put it into the archive at once; replies are never all in memory."""
     counter, numbers = _CallCounter(), RunArchive(run.name, run.phrases)
     # Code would grade by another vocabulary if the catalogue had changed since.
     code = run.code if run.graders_with_code and run.unchanged_catalog else None
     builder = RecordsBuilder(run, code)
     evidence: dict[ConversationKey, CodeEvidence] = {}
     with run.read() as journal:
-        combinations = journal.combinations()
+        combinations = journal.combinations() if sample is None else combinations_of(journal, sample)
+        if sample is not None:
+            journal.limit_calls(sample)
         totals = tuple(call_totals(journal))
         texts = []
-        for written in written_conversations(run, journal, combinations):
+        for written in written_conversations(run, journal):
             archive.add_talk(written, journal, numbers)
             counter.add_calls(written.turns)
             texts += [written.text] if written.text else []
@@ -217,7 +295,7 @@ def _archived_calls(run: Run, archive: Archive) -> _ArchivedCalls:
             if judged is not None:
                 evidence[graded.text.conversation] = _evidence(run, judged)
     records = builder.records()
-    if code is run.code:
+    if code is run.code and sample is None:
         records = run.remember("records", lambda: records)
     with_code = frozenset(grader.name for grader in run.graders_with_code) if code else frozenset[str]()
     return _ArchivedCalls(records, counter, numbers, combinations, evidence, with_code, totals)
@@ -229,15 +307,18 @@ def _evidence(run: Run, judged: JudgedText) -> CodeEvidence:
     return CodeEvidence(judged.words, judged.unrequested, reasons, judged.masked, judged.woven)
 
 
-def _cells(run: Run, rules_name: str, records: RunRecords) -> tuple[tuple[Cell, ...], list[tuple[Ballot, Points]]]:
+def _decided(run: Run, rules_name: str, records: RunRecords) -> list[tuple[Ballot, Points]]:
     rules = run.rules(rules_name)
-    decided = [(ballot, ballot.points(rules, run.phrases)) for ballot in records.ballots]
-    points = {id(ballot): p for ballot, p in decided}
+    return [(ballot, ballot.points(rules, run.phrases)) for ballot in records.ballots]
+
+
+def _cells(run: Run, rules_name: str, records: RunRecords) -> tuple[Cell, ...]:
+    points = {id(ballot): p for ballot, p in _decided(run, rules_name, records)}
     cells = largest_cells(
         group.cell(run.name, [[points[id(b)] if b else None for b in texts] for texts in group.texts])
         for group in groups_of(run, records)
     )
-    return tuple(_without_skipped(list(cells.values()), run)), decided
+    return tuple(_without_skipped(list(cells.values()), run))
 
 
 def _without_skipped(cells: list[Cell], run: Run) -> list[Cell]:

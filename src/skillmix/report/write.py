@@ -31,6 +31,10 @@ _CORPUS_TOKENS: Final = 2e12
 """Tokens of the corpus for the novelty bound, unless an option says otherwise."""
 
 
+MOST_TEXTS: Final = 200_000
+"""Texts of a run that the pages show unless an option says otherwise: a browser can search this many in a second."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
     """The options of a report."""
@@ -45,14 +49,17 @@ class ReportOptions:
     """Whether figures are drawn, which takes most of the time of a small report."""
     style: str | None = None
     """A further style in which figures are drawn: `paper` or `slide`."""
+    texts: int = MOST_TEXTS
+    """The most texts of each run that the pages show; scores count all texts."""
 
     @property
     def words(self) -> list[str]:
         """The options as the command line takes them."""
         rules = ["--rules", self.rules] if self.rules else []
         tokens = ["--tokens", f"{self.tokens:g}"] if self.tokens not in (None, _CORPUS_TOKENS) else []
+        texts = ["--texts", str(self.texts)] if self.texts != MOST_TEXTS else []
         switches = ["--published"] * self.published + ["--no-figures"] * (not self.figures)
-        return [*rules, *tokens, *switches]
+        return [*rules, *tokens, *texts, *switches]
 
     def over(self, step: ReportStep | None) -> "ReportOptions":
         """These options, completed by those of an experiment's report step."""
@@ -169,7 +176,7 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple
     readings = []
     for run in runs:
         say(f"report: reading {run.path}")
-        readings.append(read_run(run, rules=options.rules, archive=archive))
+        readings.append(read_run(run, rules=options.rules, archive=archive, most_texts=options.texts))
     made = _report_of(readings, options)
     say("report: writing texts, tables and figures")
     definitions = {d.name: [d.definition, d.example, d.category, d.side] for d in made.definitions.values()}
@@ -267,7 +274,13 @@ def _gaps_of_run(reading: RunReading) -> Iterator[str]:
     facts = reading.facts
     if facts.missing:
         yield f"{facts.name}: {facts.missing:,} planned texts are not written or not graded."
-    without_cell = {t.student for t in reading.archived.texts} - {cell.key.student for cell in reading.all_cells}
+    if facts.shown_texts is not None:
+        yield (
+            f"{facts.name}: the pages show {facts.shown_texts:,} of its {facts.texts:,} texts. Scores count all texts; "
+            "what needs votes or words counts those that are shown: readability, agreement, grader cards, examples, "
+            "templates, and skills that were not asked for."
+        )
+    without_cell = set(reading.students) - {cell.key.student for cell in reading.all_cells}
     if without_cell:
         students = ", ".join(sorted(without_cell))
         yield f"{facts.name}: the texts of {students} are in no cell, because they were not planned or not graded."

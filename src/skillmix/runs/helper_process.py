@@ -16,6 +16,10 @@ _AHEAD: Final = 4
 """Items that wait to be consumed: enough to keep both processes busy, few enough to hold in memory."""
 
 
+MOST_HELPERS: Final = 16
+"""The most processes that read a run together: each takes some 200 MB and scans the calls of the whole journal."""
+
+
 class LostHelper(Exception):
     """The second process ended before its work was done."""
 

@@ -9,14 +9,16 @@ from skillmix.catalog.combinations import is_reserved
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.step_base import setting_label
 from skillmix.experiment.steps import EvaluateStep
+from skillmix.grading.answers import Rules
 from skillmix.grading.points import METRICS
 from skillmix.models.lineage import Lineage, other_partitions
+from skillmix.runs.reading.marks import is_large, run_marks
 from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, student_lineages
 from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
 from skillmix.scores.compare import Change, before_and_after, comparable_students
-from skillmix.scores.table_rows import BallotCell, groups_of, unnamed_notes
+from skillmix.scores.table_rows import BallotCell, MarkedCell, groups_of, marked_groups, unnamed_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class ScoredRun:
 class _ScoredCells:
     scores: list[CellScore]
     cells: list[Cell]
-    groups: list[BallotCell]
+    groups: Sequence[BallotCell | MarkedCell]
 
 
 def run_scores(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> list[CellScore]:
@@ -64,11 +66,10 @@ def _scored(run: Run, rules: str | None, *, by_sets: bool) -> _ScoredCells:
     chosen = run.rules(rules)
     scores: list[CellScore] = []
     cells: list[Cell] = []
-    groups = list(groups_of(run, run_records(run)))
+    groups = _groups(run, chosen)
     training = {student: _Training(run, lineage) for student, lineage in _lineages(run, groups).items()}
     for sets, group in _parts(groups, run.experiment.reserved if by_sets else 0.0):
-        points = [[b.points(chosen, run.phrases) if b else None for b in texts] for texts in group.texts]
-        cell = group.cell(run.name, points)
+        cell = _cell_of(group, run, chosen)
         # Where graders name outcomes, a text has no points; `outcomes/` counts these cells.
         metrics = () if run.has_outcomes else METRICS
         of_cell = [replace(score_of(cell, metric, run), sets=sets) for metric in metrics]
@@ -76,6 +77,19 @@ def _scored(run: Run, rules: str | None, *, by_sets: bool) -> _ScoredCells:
         if sets == "all":
             cells.append(cell)
     return _ScoredCells(_without_skipped(scores, run.experiment), cells, groups)
+
+
+def _groups(run: Run, rules: Rules) -> Sequence[BallotCell | MarkedCell]:
+    """The rows of a run's table; the texts of a large run are never all in memory."""
+    if not is_large(run):
+        return list(groups_of(run, run_records(run)))
+    return list(marked_groups(run, run.remember(f"marks by {rules}", lambda: run_marks(run, rules))))
+
+
+def _cell_of(group: BallotCell | MarkedCell, run: Run, rules: Rules) -> Cell:
+    if isinstance(group, MarkedCell):
+        return group.cell(run.name)
+    return group.cell(run.name, [[b.points(rules, run.phrases) if b else None for b in own] for own in group.texts])
 
 
 def score_of(cell: Cell, metric: str, run: Run) -> CellScore:
@@ -99,7 +113,7 @@ def cell_facts(key: CellKey, run: Run) -> dict[str, Any]:
     }
 
 
-def _lineages(run: Run, rows: Iterable[BallotCell] | Iterable[CellKey]) -> dict[str, Lineage]:
+def _lineages(run: Run, rows: Iterable[BallotCell | MarkedCell] | Iterable[CellKey]) -> dict[str, Lineage]:
     """The lineages of the tuned students of some rows; they are read once."""
     students = dict.fromkeys(row.student for row in rows)
     known = run.remember("lineages", lambda: student_lineages(run, run.known_experiment, students, {}))
@@ -177,7 +191,7 @@ def _changes(run: Run, cells: Mapping[CellKey, Cell]) -> list[Change]:
     return before_and_after(comparable_students(run, run.known_experiment, students, lineages), cells)
 
 
-def _parts(groups: Iterable[BallotCell], reserved: float) -> Iterator[tuple[str, BallotCell]]:
+def _parts(groups: Iterable[BallotCell | MarkedCell], reserved: float) -> Iterator[tuple[str, BallotCell | MarkedCell]]:
     """Each cell, and its two parts where a share of its skill sets is reserved."""
     for group in groups:
         yield "all", group
@@ -185,8 +199,7 @@ def _parts(groups: Iterable[BallotCell], reserved: float) -> Iterator[tuple[str,
             continue
         for name, wanted in (("reserved", True), ("seen", False)):
             chosen = [i for i, c in enumerate(group.combinations) if is_reserved(c.skills, reserved) == wanted]
-            combinations = tuple(group.combinations[i] for i in chosen)
-            yield name, replace(group, texts=[group.texts[i] for i in chosen], combinations=combinations)
+            yield name, group.part(chosen)
 
 
 def _without_skipped(scores: list[CellScore], experiment: Experiment) -> list[CellScore]:

@@ -6,14 +6,19 @@ of their own.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from skillmix.catalog.combinations import Combination
 from skillmix.experiment.plan import PlannedCell, RowKey, writers_and_graders
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import Points, earns_nothing
+from skillmix.runs.reading.conversation_index import combinations_of
+from skillmix.runs.reading.marks import MarkTable, TextMark
 from skillmix.runs.reading.run_records import RunRecords
 from skillmix.runs.reading.text_facts import IMPORTED, counted_cells
 from skillmix.runs.run import Run
@@ -36,6 +41,11 @@ class BallotCell:
     unnamed: int = 0
     """Combinations that the journal holds and the experiment at hand does not name."""
 
+    def part(self, chosen: Sequence[int]) -> "BallotCell":
+        """The same cell with only some of its combinations."""
+        combinations = tuple(self.combinations[i] for i in chosen)
+        return replace(self, texts=[self.texts[i] for i in chosen], combinations=combinations)
+
     def cell(self, run: str, points: Sequence[Sequence[Points | None]]) -> Cell:
         """The same with its points."""
         return Cell(
@@ -48,6 +58,129 @@ class BallotCell:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class MarkedCell:
+    """The same as a `BallotCell` for a large run: numbers of marks take the place of ballots."""
+
+    student: str
+    grader: str
+    setting: str
+    k: int
+    numbers: NDArray[np.int32]
+    """By combination and generation; see `_MISSING` and `_NO_TEXT`."""
+    marks: Sequence[TextMark]
+    combinations: tuple[Combination, ...]
+    unnamed: int = 0
+
+    def part(self, chosen: Sequence[int]) -> "MarkedCell":
+        """The same cell with only some of its combinations."""
+        combinations = tuple(self.combinations[i] for i in chosen)
+        return replace(self, numbers=self.numbers[list(chosen)], combinations=combinations)
+
+    def cell(self, run: str) -> Cell:
+        """The cell with its points; equal rows are in memory once."""
+        rows = self.numbers.tolist()
+        if (self.numbers == _NO_TEXT).any():
+            rows = [[number for number in row if number != _NO_TEXT] for row in rows]
+        return Cell(
+            key=CellKey(run, self.student, self.grader, self.setting, self.k),
+            combinations=self.combinations,
+            points=_looked_up([mark.points for mark in self.marks], rows),
+            statuses=_looked_up([mark.status for mark in self.marks], rows),
+            cuts=_looked_up([mark.is_cut for mark in self.marks], rows),
+            woven=_looked_up([mark.is_woven for mark in self.marks], rows),
+        )
+
+
+_MISSING: Final = -1
+"""The text of this generation is missing, or has no ballot."""
+_NO_TEXT: Final = -2
+"""The row has fewer texts than others."""
+_Value = TypeVar("_Value")
+
+
+def _looked_up(values: Sequence[_Value], rows: Iterable[Iterable[int]]) -> tuple[tuple[_Value | None, ...], ...]:
+    """The values with these numbers, and None for a missing one, which is the last."""
+    known: list[_Value | None] = [*values, None]
+    once: dict[tuple[_Value | None, ...], tuple[_Value | None, ...]] = {}
+    found = (tuple([known[number] for number in row]) for row in rows)
+    return tuple([once.setdefault(row, row) for row in found])
+
+
+def marked_groups(run: Run, table: MarkTable) -> Iterator[MarkedCell]:
+    """The cells of a large run, as `groups_of` finds them."""
+    yield from _planned_marks(run, table)
+    yield from _unplanned_marks(run, table)
+
+
+def _planned_marks(run: Run, table: MarkTable) -> Iterator[MarkedCell]:
+    now, before = counted_cells(run)
+    earlier = _largest(before)
+    for cell in now:
+        for grader in cell.graders:
+            former = earlier.get(_key(cell, grader))
+            more = _held_beyond(cell, former, table) if former else ()
+            whole = replace(cell, combinations=(*cell.combinations, *more))
+            yield _marked(whole, grader, table, unnamed=len(more))
+    named = {_key(cell, grader) for cell in now for grader in cell.graders}
+    for key, cell in earlier.items():
+        is_written = table.places(cell.student, cell.combinations, cell.numbers) >= 0
+        held = tuple(c for c, texts in zip(cell.combinations, is_written, strict=True) if texts.any())
+        if key not in named and held:
+            yield _marked(replace(cell, combinations=held), key[1], table, unnamed=len(held))
+
+
+def _held_beyond(cell: PlannedCell, earlier: PlannedCell, table: MarkTable) -> tuple[Combination, ...]:
+    own = {c.id for c in cell.combinations}
+    is_written = table.places(cell.student, earlier.combinations, cell.numbers) >= 0
+    pairs = zip(earlier.combinations, is_written, strict=True)
+    return tuple(c for c, texts in pairs if c.id not in own and texts.all())
+
+
+def _marked(cell: PlannedCell, grader: str, table: MarkTable, *, unnamed: int) -> MarkedCell:
+    numbers = table.numbers(cell.student, grader, cell.combinations, cell.numbers)
+    return MarkedCell(cell.student, grader, cell.label, cell.k, numbers, table.marks, cell.combinations, unnamed)
+
+
+def _unplanned_marks(run: Run, table: MarkTable) -> Iterator[MarkedCell]:
+    writing = {pair for e in (run.experiment, *run.earlier) for pair in writers_and_graders(e)}
+    for student, grader in table.pairs:
+        if run.grader(grader).is_code_alone or (student, grader) in writing:
+            continue
+        cells = [c for c in (*run.cells, *run.earlier_cells) if c.student == student and grader in c.graders]
+        outside = table.outside(student, grader, (c.id for cell in cells for c in cell.combinations))
+        by_combination: dict[str, list[int]] = defaultdict(list)
+        for combination, _, number in outside:
+            by_combination[combination].append(number)
+        with run.read() as journal:
+            known = combinations_of(journal, by_combination) if outside else {}
+        for k in sorted({combination.k for combination in known.values()}):
+            own = {c: numbers for c, numbers in by_combination.items() if known[c].k == k}
+            if any(table.marks[number].votes for numbers in own.values() for number in numbers):
+                yield _unplanned_cell(student, grader, k, own, known, table)
+
+
+def _unplanned_cell(
+    student: str,
+    grader: str,
+    k: int,
+    by_combination: Mapping[str, list[int]],
+    known: Mapping[str, Combination],
+    table: MarkTable,
+) -> MarkedCell:
+    """The combinations on which the grader voted, or need not, because no text can earn a point."""
+    graded = {}
+    for combination, numbers in by_combination.items():
+        marks = [table.marks[number] for number in numbers]
+        if any(mark.votes for mark in marks) or all(mark.earns_nothing for mark in marks):
+            graded[combination] = numbers
+    widest = max(map(len, graded.values()))
+    rows = [[*numbers, *[_NO_TEXT] * (widest - len(numbers))] for numbers in graded.values()]
+    combinations = tuple(known[combination] for combination in graded)
+    matrix = np.array(rows, np.int32)
+    return MarkedCell(student, grader, NOT_IN_FILE, k, matrix, table.marks, combinations, len(combinations))
+
+
 def groups_of(run: Run, records: RunRecords) -> Iterator[BallotCell]:
     """The cells of a run: those that an import has texts for, or those that are planned or that the journal holds."""
     if run.is_imported:
@@ -57,7 +190,7 @@ def groups_of(run: Run, records: RunRecords) -> Iterator[BallotCell]:
     yield from _unplanned_groups(run, records)
 
 
-def unnamed_notes(groups: Iterable[BallotCell]) -> list[str]:
+def unnamed_notes(groups: Iterable[BallotCell | MarkedCell]) -> list[str]:
     """What the journal holds and the experiment at hand does not name, one line for each student and grader."""
     whole: dict[tuple[str, str], list[str]] = defaultdict(list)
     partly: dict[tuple[str, str], list[str]] = defaultdict(list)

@@ -13,8 +13,8 @@ from skillmix.calls import CallKey, CallProblem, Outcome, Request
 from skillmix.catalog.catalog import Side
 from skillmix.catalog.combinations import Draw, training_draw
 from skillmix.datasets.build import DatasetPlan, Writers
-from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.counts import LeftOut, SamplingYield
+from skillmix.datasets.growing_copies import GrowingCopies
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.writing.decided_texts import ConversationKey, DecidedTexts
 from skillmix.datasets.writing.draw_ahead import DrawAhead, key_of
@@ -49,6 +49,7 @@ _FILLING: Final = 1.5
 """Calls in flight for each slot of a local model: a slot that becomes free finds a call that waits."""
 _FEW: Final = 64
 """Calls in flight up to which conversations of the next k are begun, if the models have no slots here."""
+_MOST_EXAMPLES: Final = 5
 _AT_ONCE: Final = 512
 """Candidates drawn ahead at once."""
 
@@ -77,6 +78,8 @@ class Waves:
     """By conversation, the number of calls that are not over."""
     _calls_made: dict[ConversationKey, list[Made]] = field(default_factory=dict)
     """By conversation that is not over, the calls that are."""
+    _shown: dict[ConversationKey, str | None] = field(default_factory=dict)
+    """By conversation with full marks, why its text must be left out for what it shows."""
     _scheduler: Scheduler | None = None
     _is_done: bool = False
     """Whether all waves are over, so that conversations drawn ahead need not go on."""
@@ -115,6 +118,10 @@ class Waves:
         # Checkers take a millisecond for a text; in the thread that decides, their results are in memory early.
         look = self.plan.shown_rule.reason_to_drop
         return DecidedTexts(rules, self._writer, self.writers, look=look, clock=self.context.clock)
+
+    @cached_property
+    def _copies(self) -> GrowingCopies:
+        return GrowingCopies(self.plan.removals)
 
     @cached_property
     def _ahead(self) -> ConversationsAhead:
@@ -337,23 +344,29 @@ class Waves:
         outcome.undecided = sum(g is not None and g.is_ungraded for g in conversations)
         outcome.less = len(conversations) - len(full) - outcome.undecided - outcome.unfinished
         # Texts are also compared with those taken for smaller k, which come first.
-        texts = [kept.text for kept in (*self.texts, *outcome.full)]
-        gone = self.plan.removals(corpus_of(texts))
-        outcome.removed = {r.text_index - len(self.texts): r.why for r in gone if r.text_index >= len(self.texts)}
+        texts = [*self.texts, *outcome.full]
+        gone = [r for r in self._copies.removals(texts) if r.text_index >= len(self.texts)]
+        outcome.removed = {r.text_index - len(self.texts): r.why for r in gone}
         outcome.examples = tuple(
-            (r.why, texts[r.text_index], texts[r.copy_of] if r.copy_of is not None else "an example")
-            for r in gone
-            if r.text_index >= len(self.texts)
+            (r.why, texts[r.text_index].text, texts[r.copy_of].text if r.copy_of is not None else "an example")
+            for r in gone[:_MOST_EXAMPLES]
         )
         accepted = [False] * len(conversations)
         for number, index in enumerate(outcome.indices):
             if number not in outcome.removed:
-                reason = self.plan.shown_rule.reason_to_drop(outcome.full[number])
+                reason = self._reason_to_drop(outcome.full[number])
                 accepted[index] = reason is None
                 outcome.shown |= {number: reason} if reason else {}
         sampler.learn(accepted)
         self._of_k(k).learn(len(full))
         return outcome
+
+    def _reason_to_drop(self, kept: KeptText) -> str | None:
+        """Why a text must be left out for what it shows; each text is looked at once."""
+        key = kept.combination.id, kept.generation
+        if key not in self._shown:
+            self._shown[key] = self.plan.shown_rule.reason_to_drop(kept)
+        return self._shown[key]
 
     def _close(self, k: int, sampler: Sampler, outcome: "_Outcome") -> None:
         taken = sampler.taken
@@ -385,7 +398,7 @@ class Waves:
             less=self.left.less + outcome.less,
             removed=dict(Counter(self.left.removed) + removed),
             shown=dict(Counter(self.left.shown) + shown),
-            examples=(*self.left.examples, *outcome.examples)[:5],
+            examples=(*self.left.examples, *outcome.examples)[:_MOST_EXAMPLES],
         )
 
     def _expect(self, k: int, sampler: Sampler) -> None:

@@ -252,6 +252,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         if not paths:
             raise UserError(f"There is no journal in {folder}.", hint="Check the run's name.")
         self._files: list[tuple[Path, sqlite3.Connection]] = []
+        self._is_limited = False
         for path in paths:
             self._files.append((path, _connected_for_reading(path)))
 
@@ -273,19 +274,38 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         rows = self.rows("SELECT id, skills, topic FROM combinations ORDER BY rowid")
         return {row[0]: combination_of_row(row) for row in rows}
 
-    def calls(self, stage: Literal["generate", "grade"]) -> Iterator[Call]:
-        """The calls of a stage in key order; a key that several files have comes once."""
+    def calls(self, stage: Literal["generate", "grade"], ids: tuple[str, str] | None = None) -> Iterator[Call]:
+        """The calls of a stage in key order, of combination ids from the first up to the second if they are given.
+
+        A key that several files have comes once.
+        """
         # A literal stage and the key's own order let SQLite walk that stage's index instead of sorting replies.
         query = (
             f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply "
-            f"WHERE stage = '{stage}' ORDER BY {_KEY_ORDER[stage]}"
+            f"WHERE stage = '{stage}' {'AND combination >= ? AND combination < ?' if ids else ''} "
+            f"{'AND combination IN (SELECT id FROM temp.chosen)' if self._is_limited else ''} "
+            f"ORDER BY {_KEY_ORDER[stage]}"
         )
-        files = [self._calls_of(path, connection, query) for path, connection in self._files_with(stage)]
+        files = [self._calls_of(path, connection, query, ids or ()) for path, connection in self._files_with(stage)]
         if len(files) == 1:
             yield from files[0]
             return
         for _, same_key in groupby(merge(*files, key=key_order), key=key_order):
             yield union(list(same_key))
+
+    def limit_calls(self, combinations: Iterable[str]) -> None:
+        """Let `calls` give only the calls of these combinations from now on."""
+        rows = [(combination,) for combination in combinations]
+        for path, connection in self._files:
+            with telling_what_broke(path):
+                connection.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (id TEXT PRIMARY KEY) WITHOUT ROWID")
+                connection.execute("DELETE FROM temp.chosen")
+                connection.executemany("INSERT OR IGNORE INTO temp.chosen VALUES (?)", rows)
+        self._is_limited = True
+
+    def conversations(self) -> int:
+        """The number of conversations that have begun; the indexes alone are read."""
+        return sum(int(row[0]) for row in self.rows("SELECT count(*) FROM calls WHERE stage = 'generate' AND turn = 1"))
 
     def students(self) -> set[str]:
         """The students that wrote something."""
@@ -338,9 +358,11 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             if row is not None:
                 yield path, connection
 
-    def _calls_of(self, path: Path, connection: sqlite3.Connection, query: str) -> Iterator[Call]:
+    def _calls_of(
+        self, path: Path, connection: sqlite3.Connection, query: str, values: tuple[str, ...]
+    ) -> Iterator[Call]:
         with telling_what_broke(path):
-            for row in connection.execute(query):
+            for row in connection.execute(query, values):
                 yield call_of_row(row)
 
     def rows(self, query: str) -> Iterator[tuple[str, ...]]:

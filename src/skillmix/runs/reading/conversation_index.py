@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 from sys import intern
@@ -83,8 +83,14 @@ class IdRange(NamedTuple):
     end: str
 
 
-HALVES: Final = (IdRange("", "8"), IdRange("8", "g"))
-"""Ids are hexadecimal hashes, so each half has about as many conversations as the other."""
+def id_ranges(count: int) -> list[IdRange]:
+    """Ranges that together have every id; ids are hexadecimal hashes, so each range has about as many conversations.
+
+    >>> id_ranges(2)
+    [IdRange(first='', end='800'), IdRange(first='800', end='g')]
+    """
+    bounds = ["", *(f"{number * 4096 // count:03x}" for number in range(1, count)), "g"]
+    return [IdRange(first, end) for first, end in pairwise(bounds)]
 
 
 def indexed_conversations(
@@ -198,9 +204,12 @@ def contents(journal: JournalReader, addresses: Iterable[str], known: KnownTexts
 
 
 def combinations_of(
-    journal: JournalReader, ids: Iterable[str], known: KnownTexts = NOTHING_KNOWN
+    journal: JournalReader, ids: Iterable[str], known: KnownTexts = NOTHING_KNOWN, *, is_complete: bool = True
 ) -> dict[str, Combination]:
-    """The combinations with these ids; a name that repeats is in memory once."""
+    """The combinations with these ids; a name that repeats is in memory once.
+
+    An id that the journal does not have is an error, unless the caller does not need all of them.
+    """
     wanted = sorted(set(ids))
     found = {address: known.combinations[address] for address in wanted if address in known.combinations}
     unread = [address for address in wanted if address not in found]
@@ -208,7 +217,7 @@ def combinations_of(
         whole = combination_of_row(row)
         skills = tuple([intern(skill) for skill in whole.skills])
         found[whole.id] = Combination(whole.id, skills, intern(whole.topic))
-    if len(found) < len(wanted):
+    if is_complete and len(found) < len(wanted):
         raise UserError(
             f"The journal does not say what {len(wanted) - len(found)} of its combinations are.",
             hint="It is damaged. Restore it from a copy.",

@@ -7,8 +7,8 @@ one conversation at a time. Scores, report, export, texts and status all read th
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
-from typing import NamedTuple
+from itertools import groupby, islice
+from typing import Final, NamedTuple
 
 from skillmix.calls import Call, CallKey, CallProblem, GenerateKey, GradeKey, Reply
 from skillmix.catalog.combinations import Combination
@@ -16,10 +16,13 @@ from skillmix.errors import UserError
 from skillmix.grading.ballots import StudentText
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.journal.journal import JournalReader
+from skillmix.runs.reading.conversation_index import IdRange, combinations_of
 from skillmix.runs.reading.deciding import answer_of, is_over
 from skillmix.runs.reading.read_ahead import WORTH_IT, GradedConversation, Ungraded, read_gradings
 from skillmix.runs.run import Run
 
+_AT_ONCE: Final = 1_000
+"""Conversations whose combinations are read together."""
 ConversationKey = tuple[str, str, int]
 """Student, combination and generation."""
 
@@ -33,36 +36,50 @@ class WrittenConversation(NamedTuple):
     """None while the conversation is not over."""
 
 
-def conversations(run: Run, journal: JournalReader, *, workers: int = 1) -> Iterator[GradedConversation]:
-    """Every conversation that is over, in key order, with the readings of all gradings that count."""
-    written = written_conversations(run, journal, journal.combinations())
+def conversations(
+    run: Run, journal: JournalReader, *, workers: int = 1, ids: IdRange | None = None
+) -> Iterator[GradedConversation]:
+    """Every conversation that is over, in key order, with the readings of all gradings that count.
+
+    With `ids`, only conversations of these combination ids are read.
+    """
+    written = written_conversations(run, journal, ids=ids)
     texts = (conversation.text for conversation in written if conversation.text is not None)
-    return graded_conversations(run, journal, texts, workers=workers)
+    return graded_conversations(run, journal, texts, workers=workers, ids=ids)
 
 
 def written_conversations(
-    run: Run, journal: JournalReader, combinations: dict[str, Combination]
+    run: Run, journal: JournalReader, *, ids: IdRange | None = None
 ) -> Iterator[WrittenConversation]:
-    """The students' side of every conversation, in key order.
+    """The students' side of every conversation, in key order; of a range of combination ids if there is one.
 
     Conversations that a dataset step began ahead of its waves and never tried are left out: how many there are depends
     on the speed of the machine.
     """
     turns = run.turns
     untried = ConversationsAhead(run.journal).untried
-    for key, calls in _by_conversation(journal.calls("generate")):
-        if key not in untried:
-            yield WrittenConversation(key, calls, _text_of(key, calls[-1], combinations, turns))
+    source = _by_conversation(journal.calls("generate", ids))
+    while block := list(islice(source, _AT_ONCE)):
+        combinations = combinations_of(journal, {key[1] for key, _ in block}, is_complete=False)
+        for key, calls in block:
+            if key not in untried:
+                yield WrittenConversation(key, calls, _text_of(key, calls[-1], combinations, turns))
 
 
 def graded_conversations(
-    run: Run, journal: JournalReader, texts: Iterable[StudentText], *, workers: int = 1, here: int = WORTH_IT
+    run: Run,
+    journal: JournalReader,
+    texts: Iterable[StudentText],
+    *,
+    workers: int = 1,
+    here: int = WORTH_IT,
+    ids: IdRange | None = None,
 ) -> Iterator[GradedConversation]:
     """Texts in key order, each with its gradings; gradings of another text, of an older extraction say, are left out.
 
     With two workers, a second process reads the replies of a large run beyond the first `here` of them.
     """
-    ungraded = _joined(run, texts, journal.calls("grade"))
+    ungraded = _joined(run, texts, journal.calls("grade", ids))
     return read_gradings(ungraded, run.reply_reader, here=here if workers > 1 else None)
 
 

@@ -94,9 +94,21 @@ class RecordsBuilder:
         if self._run.is_imported:
             self._imported_votes.append(votes)
             return
-        self._ballots += [ballot_of(text, grader, votes.get(grader.name, {}), verdict) for grader in self._asked]
-        self._code_ballots += [ballot_of(text, grader, {}, verdict) for grader in self._code_alone]
+        self._ballots += self._by_models(text, votes, verdict)
+        self._code_ballots += self._by_code(text, verdict)
         self._earlier_ballots += self._by_earlier_graders(text, votes, verdict)
+
+    def ballots_on(self, conversation: GradedConversation, verdict: CodeVerdict | None) -> list[Ballot]:
+        """All ballots on one text, which need not be added; only for runs that were not imported."""
+        text, votes = conversation.text, _votes_by_grader(conversation)
+        own = (*self._by_models(text, votes, verdict), *self._by_code(text, verdict))
+        return [*own, *self._by_earlier_graders(text, votes, verdict)]
+
+    def _by_models(self, text: StudentText, votes: Mapping[str, Votes], verdict: CodeVerdict | None) -> list[Ballot]:
+        return [ballot_of(text, grader, votes.get(grader.name, {}), verdict) for grader in self._asked]
+
+    def _by_code(self, text: StudentText, verdict: CodeVerdict | None) -> list[Ballot]:
+        return [ballot_of(text, grader, {}, verdict) for grader in self._code_alone]
 
     def _by_earlier_graders(
         self, text: StudentText, votes: Mapping[str, Votes], verdict: CodeVerdict | None
