@@ -59,7 +59,8 @@ def is_lean() -> bool:
 def import_here(modules: Sequence[str] = ()) -> None:
     """Import everything that a model needs, or wait until another thread has done so.
 
-    The thread that imports also imports `modules`. An error is left to the code that needs the module: it imports the module again and raises the same error.
+    The thread that imports also imports `modules`. An error is left to the code that needs the module: it imports the
+    module again and raises the same error.
     """
     global _importer  # a process imports once
     with _lock:
