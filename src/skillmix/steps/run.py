@@ -161,7 +161,8 @@ def _begin_to_load(experiment: Experiment, steps: Sequence[Step], run: Run) -> N
         MODELS.read_ahead(spec)
     later_trains = any(step.trains_model and run.finished.record(step.name) is None for step in steps)
     if first.trains_model or (spec is not None and later_trains and MODELS.process() is not None):
-        MODELS.read_ahead(None)  # training needs torch in this process, which is idle while the other one loads
+        # This process has little to do while the other one loads.
+        MODELS.read_ahead(None, modules=("skillmix.training.job_run",))
 
 
 def _announce_next(steps: Sequence[Step], step: Step, context: StepContext) -> None:

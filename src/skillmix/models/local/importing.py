@@ -7,7 +7,7 @@ Every function that imports torch therefore calls `before_torch` first.
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -56,10 +56,11 @@ def is_lean() -> bool:
     return _is_lean
 
 
-def import_here() -> None:
+def import_here(modules: Sequence[str] = ()) -> None:
     """Import everything that a model needs, or wait until another thread has done so.
 
-    An error is left to the code that needs the module: it imports the module again and raises the same error.
+    The thread that imports also imports `modules`. An error is left to the code that needs the module: it imports the
+    module again and raises the same error.
     """
     global _importer  # a process imports once
     with _lock:
@@ -71,7 +72,7 @@ def import_here() -> None:
         return
     try:
         with ExitStack() as stack:
-            for name in _MODULES:
+            for name in (*_MODULES, *modules):
                 if not threading.main_thread().is_alive():  # the process ends, and waits for this thread
                     return
                 import_module(name)

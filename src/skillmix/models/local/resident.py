@@ -7,7 +7,7 @@ one model at most is kept.
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,10 +116,10 @@ class ModelKeeper:
         """The identifier of the GPU that the other process uses; None if there is no such process, or no GPU."""
         return None if self._process is None else self._process.gpu
 
-    def read_ahead(self, spec: ModelSpec | None) -> None:
+    def read_ahead(self, spec: ModelSpec | None, modules: Sequence[str] = ()) -> None:
         """Begin to read a checkpoint in a thread; for None only to import torch and transformers in this process.
 
-        An error is dropped: it shows when the model is used, if it is used.
+        `modules` are imported after them. An error is dropped: it shows when the model or the module is used.
         """
         if spec is not None and (process := self.process()) is not None:
             process.read_ahead(spec)
@@ -132,7 +132,7 @@ class ModelKeeper:
                 ahead = self._ahead = _Ahead(spec)
             has_model = self._is_lent or self._kept is not None
         # The thread is not a daemon: a process that ends in the middle of an import may crash.
-        threading.Thread(target=self._read, args=(ahead, has_model), name="skillmix-ahead").start()
+        threading.Thread(target=self._read, args=(ahead, has_model, modules), name="skillmix-ahead").start()
 
     def announce(self, spec: ModelSpec) -> None:
         """Note which model is used after the present one; it is read when the present one runs out of requests."""
@@ -215,8 +215,8 @@ class ModelKeeper:
         result = ahead.result.result()
         return result if ahead.files == files else None
 
-    def _read(self, ahead: _Ahead | None, has_model: bool) -> None:
-        import_here()
+    def _read(self, ahead: _Ahead | None, has_model: bool, modules: Sequence[str]) -> None:
+        import_here(modules)
         if ahead is None:
             return
         result: Loaded | StoredModel | None = None
