@@ -1,7 +1,7 @@
 """A large run is scored by marks instead of ballots, on several cores, and the table is the same."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str]:
 
 
 @pytest.fixture(params=["here", "by helpers"])
-def as_if_large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def as_if_large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """A function after which every run counts as large."""
 
     def become_large() -> None:

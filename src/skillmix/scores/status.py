@@ -68,7 +68,7 @@ def run_status(run: str | Run) -> Status:
             if marks is None:
                 builder.add(conversation, judged)
             else:
-                marks.add(*conversation.text.conversation, builder.ballots_on(conversation, judged))
+                marks.add(conversation.text, builder.ballots_on(conversation, judged))
             unreadable += sum(reading is not None and reading.points is None for reading in conversation.readings)
     if marks is not None:
         missing = _missing_in_table(run, marks.table(), begun)
