@@ -43,7 +43,6 @@ from skillmix.scores.scoring import partition_notes, score_of, skipped_cells
 from skillmix.scores.table_rows import MarkedCell, groups_of, marked_groups, unnamed_notes
 from skillmix.training.log import TrainingCurve, run_curves
 
-
 MOST_TEXTS: Final = 200_000
 """The texts of a run that the pages show unless an option says otherwise."""
 

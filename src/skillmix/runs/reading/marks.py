@@ -58,7 +58,7 @@ def mark_of(ballot: Ballot, rules: Rules, phrases: Phrases, *, is_lost: bool) ->
 
 
 @dataclass
-class _Column:
+class MarkColumn:
     """The conversations of one student, ordered by combination and generation."""
 
     ids: NDArray[np.uint64]
@@ -70,7 +70,7 @@ class _Column:
 class MarkTable:
     """The marks of all conversations of a run."""
 
-    def __init__(self, marks: Sequence[TextMark], columns: dict[str, _Column]) -> None:
+    def __init__(self, marks: Sequence[TextMark], columns: dict[str, MarkColumn]) -> None:
         self.marks = marks
         """Every different mark, by number."""
         self._columns = columns
@@ -216,7 +216,7 @@ class MarksBuilder:
                 grader: np.concatenate((np.array(known, np.int32), np.full(len(own.ids) - len(known), -1, np.int32)))
                 for grader, known in own.numbers.items()
             }
-            columns[student] = _Column(np.array(own.ids, np.uint64), np.array(own.generations, np.uint32), numbers)
+            columns[student] = MarkColumn(np.array(own.ids, np.uint64), np.array(own.generations, np.uint32), numbers)
         return MarkTable(list(self.marks), columns)
 
     def join(self, parts: Sequence["MarksBuilder"]) -> None:
