@@ -7,6 +7,9 @@ the texts with full marks), from which data sets are made, and `eval` (two stude
 which is scored and reported. Rows are as scripted models leave them: two turns with the real prompts, and one vote of
 a grader. Each command then runs in a process of its own. `peak MB` is that of this process; `together` adds its helpers
 up, looked at twice a second.
+
+`--parts 1000000 9800000` measures without a journal what stays in memory when that many conversations are read:
+`copies` finds the copies among half as many texts and counts their phrases, `table` scores as many marks.
 """
 
 import argparse
@@ -120,6 +123,59 @@ def _conversations(experiment: Experiment, catalog: Catalog) -> Iterator[tuple[C
                 )
 
 
+def find_copies(conversations: int) -> int:
+    """Copies and phrases of half as many texts, of which one in twenty is a near-copy of another."""
+    from skillmix.datasets.corpus import corpus_of, distinct_share, repeated_frames
+    from skillmix.datasets.kept_texts import removals
+
+    def texts() -> Iterator[str]:
+        chance, last = random.Random(0), ["once"]
+        for number in range(conversations // 2):
+            chosen = [*last[1:], "indeed"] if number % 20 == 0 else words(chance)
+            last = chosen if number % 1000 == 1 else last
+            yield " ".join(chosen)
+
+    corpus = corpus_of(texts(), folder=Path.cwd())
+    found = removals(corpus, examples=[skill.example for skill in load_catalog("paper").skills], threshold=0.7)
+    shares = distinct_share(corpus, 4), repeated_frames(corpus, 6, most=10)[1]
+    print(f"{len(found)} copies, {shares}")
+    return 0
+
+
+def score_table(conversations: int) -> int:
+    """The scores of as many marks, which are random."""
+    import numpy as np
+
+    from skillmix.runs.reading.marks import MarkColumn, MarkTable, TextMark, number_of
+    from skillmix.scores.table_rows import marked_groups
+
+    experiment, run, chance = evaluation(conversations), Run(Path.cwd() / "table"), np.random.default_rng(0)
+    run.continue_with(experiment, load_catalog("paper"))
+    marks: list[TextMark] = []
+    first = {}
+    for k in KS:
+        first[k] = len(marks)
+        bits = [[bool(number >> bit & 1) for bit in range(k + 3)] for number in range(1 << (k + 3))]
+        marks += [TextMark(tuple(points), "fine", None, None, 1, False) for points in bits]
+    columns = {}
+    for student in STUDENTS:
+        drawn = [(number_of(c.id), c.k) for cell in run.cells if cell.student == student for c in cell.combinations]
+        ids, ks = np.array([key for key, _ in drawn], np.uint64), np.array([k for _, k in drawn], np.int32)
+        order = np.argsort(ids)
+        ids, ks = np.repeat(ids[order], GENERATIONS), np.repeat(ks[order], GENERATIONS)
+        starts = np.array([first.get(k, 0) for k in range(max(KS) + 1)])
+        numbers = (starts[ks] + chance.integers(0, 1 << 30, len(ks)) % (1 << (ks + 3))).astype(np.int32)
+        generations = np.tile(np.arange(GENERATIONS, dtype=np.uint32), len(order))
+        columns[student] = MarkColumn(ids, generations, {"judge": numbers})
+    cells = [group.cell(run.name) for group in marked_groups(run, MarkTable(marks, columns))]
+    for cell in cells:
+        print(cell.key, len(cell.combinations), cell.scores["full_marks"].value)
+    return 0
+
+
+PARTS: dict[str, Callable[[int], int]] = {"copies": find_copies, "table": score_table}
+
+
 def measured(command: str, folder: Path) -> dict[str, float]:
     """One command in a process of its own."""
     call = [sys.executable, str(Path(__file__).resolve()), "--measure", command]
@@ -136,7 +192,8 @@ def measure(command: str) -> None:
     Thread(target=_watch, args=(together,), daemon=True).start()
     started = time.monotonic()
     sys.stdout = Path("output").open("w", encoding="utf-8")  # noqa: SIM115  # until the process ends
-    code = main(COMMANDS[command][1])
+    part, _, size = command.partition(" ")
+    code = PARTS[part](int(size)) if part in PARTS else main(COMMANDS[command][1])
     sys.stdout = sys.__stdout__
     here, beside = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     made = Path(OUTPUTS.get(command.split(",")[0], "output"))
@@ -192,27 +249,36 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, nargs="+", default=[30_000, 100_000, 300_000])
     parser.add_argument("--only", nargs="+", choices=[name.replace(", ", "-") for name in COMMANDS])
     parser.add_argument("--folder", type=Path, default=Path("/tmp/bench-scale"))
+    parser.add_argument("--parts", type=int, nargs="+", metavar="CONVERSATIONS", help="measure parts of the work alone")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         return measure(options.measure)
     print("| command | conversations | wall s | CPU s | µs of CPU each | peak MB | together | output MB |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    for command, (kind, _) in COMMANDS.items():
+    for part in PARTS if options.parts else ():
+        for size in options.parts:
+            options.folder.mkdir(parents=True, exist_ok=True)
+            print_row(part, size, measured(f"{part} {size}", options.folder))
+    for command, (kind, _) in COMMANDS.items() if not options.parts else ():
         if options.only and command.replace(", ", "-") not in options.only:
             continue
         for conversations in options.conversations:
             folder = made_run(options.folder.resolve(), kind, conversations)
             if command.endswith("cold"):
                 (folder / "runs/bench/derived.sqlite").unlink(missing_ok=True)
-            r = measured(command, folder)
-            note = f" (exit {r['code']:.0f})" if r["code"] else ""
-            each = 1e6 * r["cpu"] / conversations
-            print(
-                f"| {command}{note} | {conversations:,} | {r['wall']:.1f} | {r['cpu']:.1f} | {each:.0f} | "
-                f"{r['peak']:.0f} | {r['together']:.0f} | {r['bytes'] / 1e6:.1f} |",
-                flush=True,
-            )
+            print_row(command, conversations, measured(command, folder))
+
+
+def print_row(command: str, conversations: int, r: dict[str, float]) -> None:
+    """Print a row of the table."""
+    note = f" (exit {r['code']:.0f})" if r["code"] else ""
+    each = 1e6 * r["cpu"] / conversations
+    print(
+        f"| {command}{note} | {conversations:,} | {r['wall']:.1f} | {r['cpu']:.1f} | {each:.0f} | "
+        f"{r['peak']:.0f} | {r['together']:.0f} | {r['bytes'] / 1e6:.1f} |",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

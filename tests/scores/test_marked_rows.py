@@ -1,7 +1,7 @@
 """A large run is scored by marks instead of ballots, on several cores, and the table is the same."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,9 @@ WHOLE: dict[str, Any] = {
 }
 
 
+STATUS = ["status", "r", "--json"]
+
+
 def run(folder: Path, **step: Any) -> None:
     """Run the experiment with another step, in the same run."""
     (folder / "r.yaml").write_text(yaml.safe_dump({**WHOLE, "steps": [{**STEP, **step}]}), encoding="utf-8")
@@ -52,14 +55,14 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str]:
 
 
 @pytest.fixture(params=["here", "by helpers"])
-def as_if_large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def as_if_large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """A function after which every run counts as large."""
 
     def become_large() -> None:
         monkeypatch.setattr(marks, "WORTH_IT", 1)
         monkeypatch.setattr(marks, "_AT_ONCE", 7)
         monkeypatch.setattr(marks, "is_there_a_second_core", lambda: request.param == "by helpers")
-        monkeypatch.setattr(marks, "cores", lambda: 3)
+        monkeypatch.setattr(marks, "cores", lambda: 2)
 
     return become_large
 
@@ -69,7 +72,7 @@ def test_a_large_run_has_the_scores_of_a_small_one(
 ) -> None:
     run(in_folder)
     run(in_folder, combinations=5, graders=["judge", "code"], students=["ann"])
-    commands = (["scores", "r", "--json", "--sets"], ["scores", "r", "--json", "--rules", "paper"])
+    commands = (["scores", "r", "--json", "--sets"], ["scores", "r", "--json", "--rules", "paper"], STATUS)
     small = [printed(capsys, *words) for words in commands]
 
     as_if_large()
@@ -77,6 +80,19 @@ def test_a_large_run_has_the_scores_of_a_small_one(
     assert [printed(capsys, *words) for words in commands] == small
     assert {row["grader"] for row in small[0][0]} == {"judge", "strict", "code"}
     assert any(row["ungraded"] for row in small[0][0])
+
+
+def test_a_large_run_that_was_stopped_has_the_status_of_a_small_one(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (in_folder / "r.yaml").write_text(yaml.safe_dump({**WHOLE, "budget": {"max_calls": 150}}), encoding="utf-8")
+    run_experiment(in_folder / "r.yaml")
+    small = printed(capsys, *STATUS)
+    assert small[0]["calls"]["missing"] > 50
+
+    monkeypatch.setattr(marks, "WORTH_IT", 1)
+
+    assert printed(capsys, *STATUS) == small
 
 
 def test_texts_that_no_experiment_plans_are_scored_as_in_a_small_run(

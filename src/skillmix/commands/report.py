@@ -30,7 +30,8 @@ def add_parsers(commands: Commands) -> None:
 
 def report(options: argparse.Namespace) -> int:
     """Write pages, tables and figures about an experiment or about runs."""
-    from skillmix.report.write import MOST_TEXTS, ReportOptions, report
+    from skillmix.report.run_reading import MOST_TEXTS
+    from skillmix.report.write import ReportOptions, report
 
     report_options = ReportOptions(
         rules=options.rules,

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from skillmix.calls import Call, Reply, is_human
 from skillmix.catalog.catalog import Catalog
@@ -42,6 +42,9 @@ from skillmix.scores.outcomes.outcome_scores import OutcomeCell, outcome_cells
 from skillmix.scores.scoring import partition_notes, score_of, skipped_cells
 from skillmix.scores.table_rows import MarkedCell, groups_of, marked_groups, unnamed_notes
 from skillmix.training.log import TrainingCurve, run_curves
+
+MOST_TEXTS: Final = 200_000
+"""The texts of a run that the pages show unless an option says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ class _ArchivedCalls:
     totals: tuple[CallTotals, ...]
 
 
-def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int) -> RunReading:
+def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int = MOST_TEXTS) -> RunReading:
     """Read a run's journal once; `rules` is a name, `both`, or None for the run's own.
 
     Of a run with more than `most_texts` texts, the scores count all texts. Everything that needs the words of texts or

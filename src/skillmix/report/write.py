@@ -16,7 +16,7 @@ from skillmix.report.compared_students import student_pairs
 from skillmix.report.layout.glossary import definitions_of
 from skillmix.report.layout.origin import experiment_files, reproducing_command
 from skillmix.report.records import Report, by_key
-from skillmix.report.run_reading import RunReading, read_run
+from skillmix.report.run_reading import MOST_TEXTS, RunReading, read_run
 from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, replacing
 from skillmix.runs.judging.worker_pool import shared_workers
 from skillmix.runs.progress.terminal import say
@@ -29,10 +29,6 @@ from skillmix.scores.graders import grader_agreement, round_agreement
 
 _CORPUS_TOKENS: Final = 2e12
 """Tokens of the corpus for the novelty bound, unless an option says otherwise."""
-
-
-MOST_TEXTS: Final = 200_000
-"""Texts of a run that the pages show unless an option says otherwise: a browser can search this many in a second."""
 
 
 @dataclass(frozen=True, slots=True)

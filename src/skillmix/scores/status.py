@@ -1,13 +1,24 @@
 """Count the calls of a run that are done, missing, failed or unreadable, and add up their cost."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
-from skillmix.calls import CallProblem, GradeKey, Reply, is_human
+from skillmix.calls import CallProblem, GenerateKey, GradeKey, Reply, is_human
+from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
+from skillmix.grading.ballots import StudentText
 from skillmix.grading.points import earns_nothing
+from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.judging.judged_texts import judged_conversations
-from skillmix.runs.reading.graded_conversations import conversations
+from skillmix.runs.reading.graded_conversations import (
+    ConversationKey,
+    WrittenConversation,
+    graded_conversations,
+    written_conversations,
+)
+from skillmix.runs.reading.marks import MarksBuilder, MarkTable, is_large
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
 from skillmix.runs.run import TURNS, Run, open_run
 from skillmix.scores.scoring import SkippedCell, run_scores, skipped_cells
@@ -34,8 +45,10 @@ def run_status(run: str | Run) -> Status:
     run = open_run(run) if isinstance(run, str) else run
     done = failed = 0
     cost = 0.0
+    begun: dict[ConversationKey, int] = defaultdict(int)
+    untried = ConversationsAhead(run.journal).untried
     with run.read() as journal:
-        for call in (*journal.calls("generate"), *journal.calls("grade")):
+        for call in chain(journal.calls("generate"), journal.calls("grade")):
             if isinstance(call.key, GradeKey) and is_human(call.key.grader):
                 continue  # a person's answer is no call
             problem = call.outcome if isinstance(call.outcome, CallProblem) else None
@@ -43,34 +56,79 @@ def run_status(run: str | Run) -> Status:
             failed += problem is not None and not is_own
             done += isinstance(call.outcome, Reply) or is_own
             cost += (call.outcome.cost_usd or 0.0) if isinstance(call.outcome, Reply) else 0.0
+            key = call.key.student, call.key.combination, call.key.generation
+            if key in untried and isinstance(call.key, GenerateKey):
+                begun[key] += 1
         cost += journal.cost_without_reply()
+        texts = _texts(written_conversations(run, journal), begun)
         builder = RecordsBuilder(run, run.code)
+        marks = MarksBuilder(run, run.rules()) if is_large(run) else None
         unreadable = 0
-        for conversation, judged in judged_conversations(run, conversations(run, journal), run.code):
-            builder.add(conversation, judged)
+        for conversation, judged in judged_conversations(run, graded_conversations(run, journal, texts), run.code):
+            if marks is None:
+                builder.add(conversation, judged)
+            else:
+                marks.add(conversation.text, builder.ballots_on(conversation, judged))
             unreadable += sum(reading is not None and reading.points is None for reading in conversation.readings)
-    records = run.remember("records", builder.records)
-    return Status(done, _missing(run, records), failed, unreadable, cost)
+    if marks is not None:
+        missing = _missing_in_table(run, marks.table(), begun)
+    else:
+        missing = _missing(run, run.remember("records", builder.records), begun)
+    return Status(done, missing, failed, unreadable, cost)
 
 
-def _missing(run: Run, records: RunRecords) -> int:
+def _texts(source: Iterable[WrittenConversation], begun: dict[ConversationKey, int]) -> Iterator[StudentText]:
+    """The texts of conversations that are over; the turns of the others are counted."""
+    for conversation in source:
+        if conversation.text is not None:
+            yield conversation.text
+        else:
+            begun[conversation.key] = len(conversation.turns)
+
+
+def _missing(run: Run, records: RunRecords, begun: Mapping[ConversationKey, int]) -> int:
     """Count the calls that a resume is sure to make: turns, and votes on texts that exist."""
     experiment, rules = run.experiment, run.rules()
     written = {text.conversation: text for text in records.texts}
     votes = {(*ballot.text.conversation, ballot.grader): ballot for ballot in records.ballots}
-    with run.read() as journal:
-        spoken = Counter((c.key.student, c.key.combination, c.key.generation) for c in journal.calls("generate"))
     missing = 0
-    skipped = skipped_cells(experiment, run_scores(run)) if _may_stop_early(experiment) else set()
-    for (student, combination, generation), graders in _conversations(run, skipped).items():
+    for (student, combination, generation), graders in _conversations(run, _skipped(run)).items():
         text = written.get((student, combination, generation))
         if text is None:
-            missing += TURNS - spoken[student, combination, generation]
+            missing += TURNS - begun.get((student, combination, generation), 0)
         elif not earns_nothing(text.answer, rules):
             for grader in graders:
                 ballot = votes.get((student, combination, generation, grader))
                 missing += experiment.graders[grader].votes - (len(ballot.readings) if ballot else 0)
     return missing
+
+
+def _missing_in_table(run: Run, table: MarkTable, begun: Mapping[ConversationKey, int]) -> int:
+    """The same for a large run, whose conversations are never all in memory as records."""
+    skipped = _skipped(run)
+    cells = [c for c in run.cells if (c.step, c.student, c.label, c.k) not in skipped]
+    missing = 0
+    for student in dict.fromkeys(cell.student for cell in cells):
+        # Steps may share combinations, and a call is missing once.
+        texts: dict[int, dict[str, Combination]] = defaultdict(dict)
+        graded: dict[tuple[int, str], dict[str, Combination]] = defaultdict(dict)
+        for cell in cells:
+            own = {c.id: c for c in cell.combinations} if cell.student == student else {}
+            for generation in range(cell.generations) if own else ():
+                texts[generation].update(own)
+                for grader in cell.graders:
+                    graded[generation, grader].update(own)
+        for generation, drawn in texts.items():
+            for combination in table.unwritten(student, list(drawn.values()), generation):
+                missing += TURNS - begun.get((student, combination, generation), 0)
+        for (generation, grader), drawn in graded.items():
+            needed = run.experiment.graders[grader].votes
+            missing += table.missing_votes(student, grader, list(drawn.values()), generation, needed)
+    return missing
+
+
+def _skipped(run: Run) -> set[SkippedCell]:
+    return skipped_cells(run.experiment, run_scores(run)) if _may_stop_early(run.experiment) else set()
 
 
 def _may_stop_early(experiment: Experiment) -> bool:

@@ -152,8 +152,10 @@ def _unplanned_marks(run: Run, table: MarkTable) -> Iterator[MarkedCell]:
         by_combination: dict[str, list[int]] = defaultdict(list)
         for combination, _, number in outside:
             by_combination[combination].append(number)
+        if not outside:
+            continue
         with run.read() as journal:
-            known = combinations_of(journal, by_combination) if outside else {}
+            known = combinations_of(journal, by_combination)
         for k in sorted({combination.k for combination in known.values()}):
             own = {c: numbers for c, numbers in by_combination.items() if known[c].k == k}
             if any(table.marks[number].votes for numbers in own.values() for number in numbers):

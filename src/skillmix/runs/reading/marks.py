@@ -5,6 +5,7 @@ A `MarkTable` stores each different mark once, and for every conversation and gr
 read the conversations by ranges of combination ids, and the table is the same however many there are.
 """
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -17,9 +18,12 @@ from numpy.typing import NDArray
 
 from skillmix.calls import is_human
 from skillmix.catalog.combinations import Combination
+from skillmix.errors import UserError
 from skillmix.grading.answers import AnswerStatus, Rules
-from skillmix.grading.ballots import Ballot
+from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import Points, earns_nothing
+from skillmix.prompts.rubric import Phrases
+from skillmix.render.wording import shortened
 from skillmix.runs.helper_process import MOST_HELPERS, LostHelper, cores, in_helper, is_there_a_second_core
 from skillmix.runs.judging.judged_texts import judged_conversations
 from skillmix.runs.reading.conversation_index import IdRange, id_ranges
@@ -46,16 +50,15 @@ class TextMark(NamedTuple):
     """Whether no text with this answer can earn a point, so that no grader is asked."""
 
 
-def mark_of(ballot: Ballot, rules: Rules, run: Run) -> TextMark:
+def mark_of(ballot: Ballot, rules: Rules, phrases: Phrases, *, is_lost: bool) -> TextMark:
     """The mark of a ballot under some rules."""
     text = ballot.text
-    points = ballot.points(rules, run.phrases)
-    is_lost = earns_nothing(text.answer, run.rules())
+    points = ballot.points(rules, phrases)
     return TextMark(points, text.answer.status, text.is_cut, ballot.is_woven, len(ballot.readings), is_lost)
 
 
 @dataclass
-class _Column:
+class MarkColumn:
     """The conversations of one student, ordered by combination and generation."""
 
     ids: NDArray[np.uint64]
@@ -67,7 +70,7 @@ class _Column:
 class MarkTable:
     """The marks of all conversations of a run."""
 
-    def __init__(self, marks: Sequence[TextMark], columns: dict[str, _Column]) -> None:
+    def __init__(self, marks: Sequence[TextMark], columns: dict[str, MarkColumn]) -> None:
         self.marks = marks
         """Every different mark, by number."""
         self._columns = columns
@@ -100,6 +103,20 @@ class MarkTable:
                 is_it = is_inside & (column.generations[place] == generation)
                 found[is_it, index] = place[is_it]
         return found
+
+    def unwritten(self, student: str, combinations: Sequence[Combination], generation: int) -> list[str]:
+        """The ids of combinations without a text of this generation."""
+        places = self.places(student, combinations, [generation])[:, 0]
+        return [combinations[index].id for index in np.flatnonzero(places < 0).tolist()]
+
+    def missing_votes(
+        self, student: str, grader: str, combinations: Sequence[Combination], generation: int, needed: int
+    ) -> int:
+        """How many votes of a grader are missing on texts that exist and can earn a point."""
+        numbers, counts = np.unique(self.numbers(student, grader, combinations, [generation]), return_counts=True)
+        found = zip(numbers.tolist(), counts.tolist(), strict=True)
+        known = [(self.marks[number], count) for number, count in found if number >= 0]
+        return sum(count * (needed - mark.votes) for mark, count in known if not mark.earns_nothing)
 
     def outside(self, student: str, grader: str, planned: Iterable[str]) -> list[tuple[str, int, int]]:
         """The ballots of a grader on combinations that are not planned: id, generation and number of the mark."""
@@ -142,7 +159,15 @@ class MarkTable:
 
 def number_of(combination: str) -> int:
     """The id of a combination, which is a hash of eight bytes in hexadecimal digits, as a number."""
+    if not _ID.fullmatch(combination):
+        raise UserError(
+            f"The journal is damaged: {shortened(combination)!r} is not the id of a combination.",
+            hint="Restore it from a copy.",
+        )
     return int(combination, 16)
+
+
+_ID: Final = re.compile("[0-9a-f]{16}")
 
 
 class _StudentMarks(NamedTuple):
@@ -163,19 +188,25 @@ class MarksBuilder:
     marks: dict[TextMark, int] = field(default_factory=dict)
     students: dict[str, _StudentMarks] = field(default_factory=dict)
 
-    def add(self, student: str, combination: str, generation: int, ballots: Iterable[Ballot]) -> None:
+    def __post_init__(self) -> None:
+        self._own_rules = self.run.rules()
+        self._phrases = self.run.phrases
+
+    def add(self, text: StudentText, ballots: Iterable[Ballot]) -> None:
         """Take in the ballots on one text; those of people count in no score."""
-        own = self.students.get(student)
+        own = self.students.get(text.student)
         if own is None:
-            own = self.students[student] = _StudentMarks(array("Q"), array("I"), {})
+            own = self.students[text.student] = _StudentMarks(array("Q"), array("I"), {})
         count = len(own.ids)
-        own.ids.append(number_of(combination))
-        own.generations.append(generation)
+        own.ids.append(number_of(text.combination.id))
+        own.generations.append(text.generation)
+        is_lost = earns_nothing(text.answer, self._own_rules)
         for ballot in ballots:
             if not is_human(ballot.grader):
+                mark = mark_of(ballot, self.rules, self._phrases, is_lost=is_lost)
                 numbers = own.numbers.setdefault(ballot.grader, array("i"))
                 numbers.extend([-1] * (count - len(numbers)))
-                numbers.append(self.marks.setdefault(mark_of(ballot, self.rules, self.run), len(self.marks)))
+                numbers.append(self.marks.setdefault(mark, len(self.marks)))
 
     def table(self) -> MarkTable:
         """The marks that were added."""
@@ -185,7 +216,7 @@ class MarksBuilder:
                 grader: np.concatenate((np.array(known, np.int32), np.full(len(own.ids) - len(known), -1, np.int32)))
                 for grader, known in own.numbers.items()
             }
-            columns[student] = _Column(np.array(own.ids, np.uint64), np.array(own.generations, np.uint32), numbers)
+            columns[student] = MarkColumn(np.array(own.ids, np.uint64), np.array(own.generations, np.uint32), numbers)
         return MarkTable(list(self.marks), columns)
 
     def join(self, parts: Sequence["MarksBuilder"]) -> None:
@@ -263,6 +294,5 @@ def _added(builder: MarksBuilder, ids: IdRange | None) -> Iterator[None]:
     with run.read() as journal:
         source = conversations(run, journal, ids=ids)
         for conversation, judged in judged_conversations(run, source, code):
-            text = conversation.text
-            builder.add(*text.conversation, ballots.ballots_on(conversation, judged))
+            builder.add(conversation.text, ballots.ballots_on(conversation, judged))
             yield

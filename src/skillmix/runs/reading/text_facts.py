@@ -60,17 +60,25 @@ class TextFactsReader:
     def _settings_of(self, text: StudentText) -> tuple[str, ...]:
         if self._run.is_imported:
             return (IMPORTED,)
-        return tuple(self._settings.get(text.conversation, ()))
+        cells = (self._cells[index] for index in self._by_combination.get(text.combination.id, ()))
+        own = (cell for cell in cells if cell.student == text.student and text.generation in cell.numbers)
+        return tuple(dict.fromkeys(cell.label for cell in own))
 
     @cached_property
-    def _settings(self) -> dict[tuple[str, str, int], dict[str, None]]:
-        settings: dict[tuple[str, str, int], dict[str, None]] = {}
+    def _cells(self) -> list[PlannedCell]:
         now, before = counted_cells(self._run)
-        for cell in (*now, *before):
+        return [*now, *before]
+
+    @cached_property
+    def _by_combination(self) -> dict[str, tuple[int, ...]]:
+        """The indices of the cells of each combination; equal ones are in memory once, as a run may have millions."""
+        found: dict[str, tuple[int, ...]] = {}
+        once: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for index, cell in enumerate(self._cells):
             for combination in cell.combinations:
-                for number in cell.numbers:
-                    settings.setdefault((cell.student, combination.id, number), {})[cell.label] = None
-        return settings
+                indices = (*found.get(combination.id, ()), index)
+                found[combination.id] = once.setdefault(indices, indices)
+        return found
 
     @cached_property
     def _categories(self) -> dict[str, str]:
