@@ -16,6 +16,7 @@ from typing import Any, Final
 from skillmix.cluster.lease_actor import VERSIONS, LeaseActor
 from skillmix.errors import UserError, visible
 from skillmix.experiment.plan import Settings
+from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.models.specs import parse_spec
 from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker, WorkerLink
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
@@ -79,7 +80,7 @@ class RayWorkers:
         """The ways to all workers; the first time, the cluster is joined and they are started."""
         if not self._actors:
             self._join()
-            self._actors = _started(self._ray)
+            self._actors = _started(self._ray, work.workers)
             count = "1 worker" if len(self._actors) == 1 else f"{len(self._actors)} workers"
             say(f"{count} on Ray")
         self._step += 1
@@ -148,8 +149,8 @@ def _with_shares(work: LentWork, workers: int) -> LentWork:
     return work._replace(models=models)
 
 
-def _started(ray: Any) -> dict[str, Any]:
-    """An actor on each node that has CPUs for work."""
+def _started(ray: Any, settings: WorkerSettings) -> dict[str, Any]:
+    """An actor on each node that has CPUs for work; with `cpus`, as many actors as fit on each node."""
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -157,10 +158,24 @@ def _started(ray: Any) -> dict[str, Any]:
     nodes = [node for node in nodes if node["Resources"].get("CPU")] or nodes
     remote = ray.remote(LeaseActor)
     actors = {}
-    for number, node in enumerate(sorted(nodes, key=lambda node: str(node["NodeID"])), 1):
+    places = [
+        node for node in sorted(nodes, key=lambda node: str(node["NodeID"])) for _ in range(_places(node, settings))
+    ]
+    if not places:
+        raise UserError(
+            f"No node of the cluster has the {settings.cpus:g} CPUs of a worker.",
+            hint="Lower workers.cpus, or start Ray with more CPUs (ray start --num-cpus).",
+        )
+    for number, node in enumerate(places, 1):
         strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        # An actor counts as no CPU: it mostly waits for servers, and waits for no other job of the cluster.
-        options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": strategy}
+        # Unless the user says otherwise, an actor counts as no CPU: it mostly waits for servers, and waits for no
+        # other job of the cluster.
+        options = {
+            "num_cpus": settings.cpus or 0,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": strategy,
+        }
         actors[f"worker {number} ({node['NodeManagerAddress']})"] = remote.options(**options).remote()
     for name, actor in actors.items():
         try:
@@ -177,6 +192,11 @@ def _started(ray: Any) -> dict[str, Any]:
                 hint="Install the same versions on all machines.",
             )
     return actors
+
+
+def _places(node: Mapping[str, Any], settings: WorkerSettings) -> int:
+    """How many workers a node has."""
+    return 1 if settings.cpus is None else int(node["Resources"].get("CPU", 0) // settings.cpus)
 
 
 def _first_line(error: BaseException) -> str:

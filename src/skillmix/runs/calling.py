@@ -107,7 +107,7 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
         context.journal.add_combinations(cell.combinations)
     if calls.students:
         ConversationsAhead(context.run.journal).note_tried(conversations_in(cells))
-    work = LentWork(conversations, calls.models(context.experiment))
+    work = LentWork(conversations, calls.models(context.experiment), context.experiment.workers)
     async with watched(context.progress, calls.step, counts):
         if context.workers is None:
             await _make_calls_here(work, cells, context, counts)
@@ -143,7 +143,9 @@ async def _lend_calls(
 ) -> None:
     """Let workers make the calls; this process keeps the journal and the budget."""
     first = FirstTurns(work.conversations, context.journal, counts)
-    owner = LeaseOwner(first.missing(cells), context.journal, context.budget, counts, first.has_calls)
+    owner = LeaseOwner(
+        first.missing(cells), context.journal, context.budget, counts, first.has_calls, leases=work.workers.leases
+    )
     owner.say = say
     if owner.is_over:
         return

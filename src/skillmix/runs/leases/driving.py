@@ -6,6 +6,7 @@ from typing import Final, NamedTuple, Protocol
 
 from skillmix.errors import UserError
 from skillmix.experiment.plan import Settings
+from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
@@ -24,6 +25,7 @@ class LentWork(NamedTuple):
     conversations: Conversations
     models: Mapping[str, Settings]
     """The settings of the models that the step calls, by the names that tasks use."""
+    workers: WorkerSettings = WorkerSettings()
 
 
 class UnreachableWorker(Exception):

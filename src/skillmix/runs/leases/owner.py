@@ -37,8 +37,6 @@ from skillmix.runs.leases.lease import (
 from skillmix.runs.leases.mailbox import Mailbox, Packet
 from skillmix.runs.scheduler import CallCounts, StopReason
 
-_LEASES: Final = 2
-"""Leases of a worker: while the last calls of one are under way, the other has work."""
 _SHARE: Final = 32
 _FEWEST: Final = 64
 _MOST: Final = 256
@@ -67,10 +65,13 @@ class LeaseOwner:
         budget: Budget,
         counts: CallCounts,
         has_calls: Callable[[str, str, int], bool],
+        *,
+        leases: int = 2,
     ) -> None:
         self._journal = journal
         self._budget = budget
         self._has_calls = has_calls
+        self._most_leases = leases
         self.counts = counts
         self._buckets: dict[int, list[LentConversation]] = {}
         for conversation in conversations:
@@ -126,7 +127,7 @@ class LeaseOwner:
         mail = self._mail[worker]
         if not self.counts.stopped:
             # One lease for each packet, so that the other workers get theirs before this one gets its second.
-            if self._to_lend and sum(lent.worker == worker for lent in self._lent.values()) < _LEASES:
+            if self._to_lend and sum(lent.worker == worker for lent in self._lent.values()) < self._most_leases:
                 mail.put(LeaseGiven(self._lend(worker)))
             if self.is_over and worker not in self._told_end:
                 self._told_end.add(worker)
