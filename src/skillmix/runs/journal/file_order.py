@@ -44,7 +44,12 @@ def span_of(file: OpenFile, stage: Stage) -> IdSpan | None:
 
 
 def chains_of(files: Sequence[OpenFile], stage: Stage) -> list[list[OpenFile]]:
-    """The files with calls of a stage in chains; in a chain, all ids of a file come after those of the one before."""
+    """The files with calls of a stage in chains; in a chain, all ids of a file come after those of the one before.
+
+    A single file is a chain, with or without calls of the stage.
+    """
+    if len(files) == 1:
+        return [list(files)]
     spans = [(span, file) for file in files if (span := span_of(file, stage)) is not None]
     chains: list[list[OpenFile]] = []
     ends: list[str] = []

@@ -291,8 +291,8 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             chained([self._calls_of(*file, query) for file in chain], _student_of, _combination_of)
             for chain in chains_of(self._files, stage)
         ]
-        if len(chains) == 1:
-            yield from chains[0]
+        if len(chains) <= 1:
+            yield from chains[0] if chains else ()
             return
         for _, same_key in groupby(merge(*chains, key=key_order), key=key_order):
             yield union(list(same_key))

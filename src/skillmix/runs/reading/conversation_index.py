@@ -154,8 +154,8 @@ def _rows(journal: JournalReader, query: _Query, condition: _Condition) -> Itera
         chained([_rows_of(*file, sql, condition.values) for file in chain], itemgetter(0), itemgetter(1))
         for chain in chains_of(journal.files, query.stage)
     ]
-    if len(chains) == 1:
-        yield from chains[0]
+    if len(chains) <= 1:
+        yield from chains[0] if chains else ()
         return
     order = itemgetter(*range(query.key_columns))
     for _, rows in groupby(merge(*chains, key=order), key=order):
