@@ -24,8 +24,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from engine import on_ray, ours, rate_of, serve
+_HERE = Path(__file__).resolve().parent
+# `import ray` must not find this file.
+sys.path = [*(folder for folder in sys.path if Path(folder).resolve() != _HERE), str(_HERE.parent)]
+from bench.engine import on_ray, ours, rate_of, serve
 
 CLIENTS = {"ray": on_ray, "alone": ours}
 
@@ -105,7 +107,6 @@ def child(mode: str, client: str, address: str, texts: int, at_once: int, enviro
 
 def run_client(client: str, address: str, texts: int, at_once: int) -> None:
     """In the child: run, and print rate and CPU time."""
-    rate_of(address)
     with tempfile.TemporaryDirectory() as folder:
         cpu = time.process_time()
         calls = CLIENTS[client](address, texts, at_once, folder)
