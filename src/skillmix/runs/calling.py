@@ -18,7 +18,7 @@ from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.journal.journal import JournalWriter
-from skillmix.runs.leases.driving import CallWorkers, LentWork, drive
+from skillmix.runs.leases.driving import CallWorkers, Feed, LentWork, drive
 from skillmix.runs.leases.lease import LentConversation
 from skillmix.runs.leases.owner import LeaseOwner
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress, watched
@@ -141,19 +141,34 @@ async def _make_calls_here(
 async def _lend_calls(
     workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
 ) -> None:
-    """Let workers make the calls; this process keeps the journal and the budget."""
     first = FirstTurns(work.conversations, context.journal, counts)
     owner = LeaseOwner(
-        first.missing(cells), context.journal, context.budget, counts, first.has_calls, leases=work.workers.leases
+        (), context.journal, context.budget, counts, first.has_calls, leases=context.experiment.workers.leases
     )
+    await lend(workers, work, first.missing(cells), owner, context)
+
+
+async def lend(
+    workers: CallWorkers,
+    work: LentWork,
+    source: Iterator[LentConversation | None],
+    owner: LeaseOwner,
+    context: StepContext,
+) -> None:
+    """Let workers make the calls of a source's conversations; this process keeps the journal and the budget.
+
+    A None in the source means that it has no conversation now: it is asked again soon.
+    """
     owner.say = say
+    feed = Feed(owner, source)
+    await feed.until_first()
     if owner.is_over:
         return
     try:
         with context.clock.measuring("loading"):
             links = await workers.links(work)
         with context.clock.measuring("waiting"), stopping_on_interrupt(owner):
-            await drive(owner, links)
+            await drive(owner, workers, links, feed)
     finally:
         await workers.end_step()
 
