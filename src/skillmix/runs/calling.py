@@ -1,5 +1,6 @@
 """Make the calls of one step: generate, grade or both. Only calls that the journal does not have are made."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -145,7 +146,7 @@ async def _lend_calls(
     owner = LeaseOwner(
         (), context.journal, context.budget, counts, first.has_calls, leases=context.experiment.workers.leases
     )
-    await lend(workers, work, first.missing(cells), owner, context)
+    await lend(workers, work, first.lacking(cells), owner, context)
 
 
 async def lend(
@@ -327,6 +328,26 @@ class FirstTurns:
                 self._counts.found += sum(self._conversations.has_part(call.key) for call in calls)
             else:
                 yield LentConversation(cell.student, combination, generation)
+
+    def lacking(self, cells: Sequence[PlannedCell]) -> Iterator[LentConversation]:
+        """Each conversation that lacks a call; the others are followed here, so that no worker is started in vain."""
+        for conversation in self.missing(cells):
+            student, combination, generation = conversation
+            if not self.has_calls(student, combination.id, generation) or self._lacks_call(conversation):
+                yield conversation
+
+    def _lacks_call(self, conversation: LentConversation) -> bool:
+        found = 0
+        tasks = deque([self._conversations.first(*conversation)])
+        while tasks:
+            request = tasks.popleft().request
+            outcome = self._journal.find(request)
+            if outcome is None:
+                return True
+            found += 1
+            tasks.extend(self._conversations.follow(request, outcome))
+        self._counts.found += found
+        return False
 
     def has_calls(self, student: str, combination: str, generation: int) -> bool:
         """Whether the journal had calls of a conversation when the step began."""

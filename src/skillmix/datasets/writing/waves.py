@@ -217,7 +217,8 @@ class Waves:
         for cell in cells:
             self.context.journal.note_combinations(cell.combinations)
         settled = dict.fromkeys(map(key_of, new))
-        for conversation in turns.missing(cells):
+        is_lent = isinstance(self._scheduler, LentConversations)
+        for conversation in (turns.lacking if is_lent else turns.missing)(cells):
             settled.pop((conversation.combination.id, conversation.generation), None)
             yield conversation
         for key in settled:
