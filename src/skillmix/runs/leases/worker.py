@@ -200,7 +200,7 @@ class LeaseWorker:
         by_epoch: dict[int, list[Task]] = {}
         for task in self._wanted:
             epoch = self._by_bucket[bucket_of(task.request.key.combination)].lease.epoch
-            by_epoch.setdefault(epoch, []).append(task)
+            by_epoch.setdefault(epoch, []).append(Task(task.model, task.request.without_subject()))
         self._wanted.clear()
         for epoch, tasks in by_epoch.items():
             self._mail.put(LeaveAsked(epoch, tuple(tasks)))
