@@ -53,6 +53,9 @@ class ActorsHere:
         pickled = pickle.dumps(work)
         return {f"worker {n}": _Link(actor, self.steps, pickled) for n, actor in enumerate(self._actors)}
 
+    async def newcomers(self) -> Mapping[str, WorkerLink]:
+        return {}
+
     async def end_step(self) -> None:
         await asyncio.gather(*(actor.end(self.steps) for actor in self._actors))
 

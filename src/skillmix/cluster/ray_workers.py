@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: one actor on each node, which runs the scheduler over leases.
+"""Workers on a Ray cluster: actors on its nodes, which run the scheduler over leases.
 
 The driver asks each actor for its letters and never the other way round, so an actor that Ray has given up can write
 nothing. Ray must not repeat an exchange by itself: letters have numbers, and the driver sends them again.
@@ -11,12 +11,11 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from skillmix.cluster.lease_actor import VERSIONS, LeaseActor
-from skillmix.errors import UserError, visible
+from skillmix.cluster.node_workers import NodeWorkers, first_line
+from skillmix.errors import UserError
 from skillmix.experiment.plan import Settings
-from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.models.specs import parse_spec
 from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker, WorkerLink
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
@@ -25,19 +24,20 @@ from skillmix.runs.progress.terminal import say
 
 _PROVIDERS: Final = ("anthropic", "openai", "scripted")
 """Providers whose models any machine can ask."""
-_START_S: Final = 180.0
-"""Seconds that a worker may take to start."""
 _END_S: Final = 5.0
+_LISTENER: Final = "listen_error_messages"
 
 
 class RayLink:
     """The way to an actor, for one step."""
 
-    def __init__(self, actor: Any, step: int, work: Any, forget: Callable[[], object]) -> None:
+    def __init__(self, actor: Any, step: int, work: Any, forget: Callable[[str], object], *, is_late: bool) -> None:
         self._actor = actor
         self._step = step
         self._work = work
         self._forget = forget
+        """Is called when the actor is lost; with a reason if its node should get no other."""
+        self._is_late = is_late
         self._has_begun = False
 
     async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
@@ -50,24 +50,35 @@ class RayLink:
                 self._has_begun = True
             answer: Packet[WorkerLetter] = await self._actor.exchange.remote(self._step, packet)
         except ActorDiedError:
-            self._forget()
+            self._forget("")
             raise LostWorker("its process or its machine has ended") from None
         except RayTaskError as error:
-            cause = error.cause
-            raise cause if isinstance(cause, UserError) else error from None
+            self._raise(error)
         except RayError as error:  # such as an answer that was lost with its node: the next exchange shows what holds
-            raise UnreachableWorker(_first_line(error)) from None
+            raise UnreachableWorker(first_line(error)) from None
         return answer
+
+    def _raise(self, error: Any) -> NoReturn:
+        """Raise the actor's error; a machine that came late and cannot begin, as without a key, stops nobody else."""
+        cause = error.cause if isinstance(error.cause, UserError) else error
+        if self._is_late and not self._has_begun:
+            self._forget(first_line(cause))
+            raise LostWorker(first_line(cause)) from None
+        raise cause from None
 
 
 class RayWorkers:
-    """One actor on each node of a cluster; the cluster is joined when a step first needs it."""
+    """Actors on the nodes of a cluster; the cluster is joined when a step first needs it."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         self._has_joined = False
-        self._actors: dict[str, Any] = {}
+        self._workers = NodeWorkers(ray, say)
         self._step = 0
+        self._work: LentWork | None = None
+        """The work of the present step."""
+        self._shares: dict[str, Mapping[str, int]] = {}
+        """By worker of the present step, how many calls it may have in flight, by the names of models with a limit."""
 
     def why_not(self, models: Mapping[str, Settings]) -> str | None:
         """Why the workers cannot ask these models: the model or its code may be on this machine only."""
@@ -78,31 +89,51 @@ class RayWorkers:
 
     async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
         """The ways to all workers; the first time, the cluster is joined and they are started."""
-        if not self._actors:
+        if not self._step:
             self._join()
-            self._actors = _started(self._ray, work.workers)
-            count = "1 worker" if len(self._actors) == 1 else f"{len(self._actors)} workers"
-            say(f"{count} on Ray")
+            await self._workers.start_first(work.workers)
+            count = len(self._workers.actors)
+            say("1 worker on Ray" if count == 1 else f"{count} workers on Ray")
+        else:
+            await self._workers.start_missing(work.workers)
         self._step += 1
-        shared = self._ray.put(_with_shares(work, len(self._actors)))
-        return {
-            name: RayLink(actor, self._step, shared, partial(self._actors.pop, name, None))
-            for name, actor in self._actors.items()
-        }
+        self._work = work
+        workers = list(self._workers.actors)
+        even = {name: max(1, limit // max(1, len(workers))) for name, limit in _limits(work).items()}
+        self._shares = dict.fromkeys(workers, even)
+        shared = self._ray.put(_with_shares(work, even))
+        return {name: self._link(name, shared, is_late=False) for name in workers}
+
+    async def newcomers(self) -> Mapping[str, WorkerLink]:
+        """The ways to workers that have started since, on nodes that have joined or in the place of lost ones."""
+        assert self._work is not None, "a step has begun"
+        links = {}
+        for name in await self._workers.start_missing(self._work.workers):
+            say(f"{name} has come")
+            present = [shares for worker, shares in self._shares.items() if worker in self._workers.actors]
+            limits = _limits(self._work).items()
+            rest = {model: max(1, limit - sum(shares[model] for shares in present)) for model, limit in limits}
+            self._shares[name] = rest
+            links[name] = self._link(name, self._ray.put(_with_shares(self._work, rest)), is_late=True)
+        return links
 
     async def end_step(self) -> None:
         """Let actors leave the step; one that does not answer leaves it when it begins with the next."""
-        ends = [asyncio.wrap_future(actor.end.remote(self._step).future()) for actor in self._actors.values()]
+        await self._workers.stop_starting()
+        ends = [asyncio.wrap_future(actor.end.remote(self._step).future()) for actor in self._workers.actors.values()]
         if ends:
             done, _ = await asyncio.wait(ends, timeout=_END_S)
             await asyncio.gather(*done, return_exceptions=True)
 
     def close(self) -> None:
         """End the actors; a cluster that was started here ends as well."""
-        for actor in self._actors.values():
-            self._ray.kill(actor)
+        self._workers.close()
         if self._has_joined:
             self._ray.shutdown()
+
+    def _link(self, name: str, shared: Any, *, is_late: bool) -> RayLink:
+        forget = partial(self._workers.forget, name)
+        return RayLink(self._workers.actors[name], self._step, shared, forget, is_late=is_late)
 
     def _join(self) -> None:
         if self._ray.is_initialized():
@@ -111,16 +142,34 @@ class RayWorkers:
         options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         terminate = signal.getsignal(signal.SIGTERM)
         try:
-            self._ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
+            with _without_paragraphs(self._ray):
+                self._ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(
-                f"The Ray cluster {address} cannot be joined: {_first_line(error)}.",
+                f"The Ray cluster {address} cannot be joined: {first_line(error)}.",
                 hint="Check RAY_ADDRESS; without it, a cluster is started on this machine.",
             ) from None
         finally:
             with suppress(ValueError):  # in another thread than the main one, Ray could not replace it
                 signal.signal(signal.SIGTERM, terminate)
         self._has_joined = True
+
+
+@contextmanager
+def _without_paragraphs(ray: Any) -> Iterator[None]:
+    """Let Ray not print its paragraphs about lost workers, which it writes to standard output; lines of ours say it.
+
+    Ray has no setting for this. With a version that names its function otherwise, the paragraphs appear.
+    """
+    worker = getattr(getattr(ray, "_private", None), "worker", None)
+    listen = getattr(worker, _LISTENER, None)
+    if listen is not None:
+        setattr(worker, _LISTENER, lambda *_: None)
+    try:
+        yield
+    finally:
+        if listen is not None:
+            setattr(worker, _LISTENER, listen)
 
 
 @contextmanager
@@ -138,67 +187,15 @@ def ray_workers() -> Iterator[RayWorkers]:
         workers.close()
 
 
-def _with_shares(work: LentWork, workers: int) -> LentWork:
-    """The work with each model's `concurrency` divided among the workers; each has at least one call in flight."""
+def _limits(work: LentWork) -> dict[str, int]:
+    """The `concurrency` of each model that has one: it counts for all workers together."""
+    return {name: settings.concurrency for name, settings in work.models.items() if settings.concurrency}
+
+
+def _with_shares(work: LentWork, shares: Mapping[str, int]) -> LentWork:
+    """The work with one worker's shares in the place of each model's `concurrency`."""
     models = {
-        name: settings.model_copy(update={"concurrency": max(1, settings.concurrency // workers)})
-        if settings.concurrency
-        else settings
+        name: settings.model_copy(update={"concurrency": shares[name]}) if name in shares else settings
         for name, settings in work.models.items()
     }
     return work._replace(models=models)
-
-
-def _started(ray: Any, settings: WorkerSettings) -> dict[str, Any]:
-    """An actor on each node that has CPUs for work; with `cpus`, as many actors as fit on each node."""
-    from ray.exceptions import RayError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    nodes = [node for node in nodes if node["Resources"].get("CPU")] or nodes
-    remote = ray.remote(LeaseActor)
-    actors = {}
-    places = [
-        node for node in sorted(nodes, key=lambda node: str(node["NodeID"])) for _ in range(_places(node, settings))
-    ]
-    if not places:
-        raise UserError(
-            f"No node of the cluster has the {settings.cpus:g} CPUs of a worker.",
-            hint="Lower workers.cpus, or start Ray with more CPUs (ray start --num-cpus).",
-        )
-    for number, node in enumerate(places, 1):
-        strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        # Unless the user says otherwise, an actor counts as no CPU: it mostly waits for servers, and waits for no
-        # other job of the cluster.
-        options = {
-            "num_cpus": settings.cpus or 0,
-            "max_restarts": 0,
-            "max_task_retries": 0,
-            "scheduling_strategy": strategy,
-        }
-        actors[f"worker {number} ({node['NodeManagerAddress']})"] = remote.options(**options).remote()
-    for name, actor in actors.items():
-        try:
-            versions = ray.get(actor.versions.remote(), timeout=_START_S)
-        except RayError as error:
-            raise UserError(
-                f"{name} does not start: {_first_line(error)}.",
-                hint="Every machine of the cluster needs the same skillmix and Python.",
-            ) from None
-        if versions != VERSIONS:
-            raise UserError(
-                f"{name} has skillmix {versions[0]} with Python {versions[1]}, and this machine has "
-                f"{VERSIONS[0]} with Python {VERSIONS[1]}.",
-                hint="Install the same versions on all machines.",
-            )
-    return actors
-
-
-def _places(node: Mapping[str, Any], settings: WorkerSettings) -> int:
-    """How many workers a node has."""
-    return 1 if settings.cpus is None else int(node["Resources"].get("CPU", 0) // settings.cpus)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return visible(lines[0]).rstrip(".:")

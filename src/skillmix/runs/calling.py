@@ -1,5 +1,6 @@
 """Make the calls of one step: generate, grade or both. Only calls that the journal does not have are made."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.journal.call_journal import RunJournal
-from skillmix.runs.leases.driving import CallWorkers, LentWork, drive
+from skillmix.runs.leases.driving import CallWorkers, Feed, LentWork, drive
 from skillmix.runs.leases.lease import LentConversation
 from skillmix.runs.leases.owner import LeaseOwner
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress, watched
@@ -141,19 +142,34 @@ async def _make_calls_here(
 async def _lend_calls(
     workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
 ) -> None:
-    """Let workers make the calls; this process keeps the journal and the budget."""
     first = FirstTurns(work.conversations, context.journal, counts)
     owner = LeaseOwner(
-        first.missing(cells), context.journal, context.budget, counts, first.has_calls, leases=work.workers.leases
+        (), context.journal, context.budget, counts, first.has_calls, leases=context.experiment.workers.leases
     )
+    await lend(workers, work, first.lacking(cells), owner, context)
+
+
+async def lend(
+    workers: CallWorkers,
+    work: LentWork,
+    source: Iterator[LentConversation | None],
+    owner: LeaseOwner,
+    context: StepContext,
+) -> None:
+    """Let workers make the calls of a source's conversations; this process keeps the journal and the budget.
+
+    A None in the source means that it has no conversation now: it is asked again soon.
+    """
     owner.say = say
+    feed = Feed(owner, source)
+    await feed.until_first()
     if owner.is_over:
         return
     try:
         with context.clock.measuring("loading"):
             links = await workers.links(work)
         with context.clock.measuring("waiting"), stopping_on_interrupt(owner):
-            await drive(owner, links)
+            await drive(owner, workers, links, feed)
     finally:
         await workers.end_step()
 
@@ -312,6 +328,26 @@ class FirstTurns:
                 self._counts.found += sum(self._conversations.has_part(call.key) for call in calls)
             else:
                 yield LentConversation(cell.student, combination, generation)
+
+    def lacking(self, cells: Sequence[PlannedCell]) -> Iterator[LentConversation]:
+        """Each conversation that lacks a call; the others are followed here, so that no worker is started in vain."""
+        for conversation in self.missing(cells):
+            student, combination, generation = conversation
+            if not self.has_calls(student, combination.id, generation) or self._lacks_call(conversation):
+                yield conversation
+
+    def _lacks_call(self, conversation: LentConversation) -> bool:
+        found = 0
+        tasks = deque([self._conversations.first(*conversation)])
+        while tasks:
+            request = tasks.popleft().request
+            outcome = self._journal.find(request)
+            if outcome is None:
+                return True
+            found += 1
+            tasks.extend(self._conversations.follow(request, outcome))
+        self._counts.found += found
+        return False
 
     def has_calls(self, student: str, combination: str, generation: int) -> bool:
         """Whether the journal had calls of a conversation when the step began."""

@@ -74,15 +74,20 @@ class LeaseOwner:
         self._most_leases = leases
         self.counts = counts
         self._buckets: dict[int, list[LentConversation]] = {}
-        for conversation in conversations:
-            self._buckets.setdefault(bucket_of(conversation.combination.id), []).append(conversation)
-        self._to_lend = deque(sorted(self._buckets))
-        self._size = min(_MOST, max(_FEWEST, sum(map(len, self._buckets.values())) // _SHARE))
+        """By bucket, the conversations that are lent or can be lent."""
+        self._later: dict[int, list[LentConversation]] = {}
+        """Conversations that came while the lease of their bucket was out."""
+        self._to_lend: deque[int] = deque()
+        self._size = _FEWEST
         self._made: dict[int, int] = {}
         """By bucket that was lent, the outcomes that this step has added."""
         self._failed: dict[int, dict[CallKey, KnownOutcome]] = {}
         """Calls that this step has given up; it does not ask them again, though a later run does."""
         self._lent: dict[int, _Lent] = {}
+        self.expects_more = False
+        """Whether conversations may be added, so that the step is not over when all have come back."""
+        self.returned: Callable[[Sequence[LentConversation]], None] = lambda conversations: None
+        """Is given the conversations of each lease that a worker returns."""
         self._epoch = 0
         self._mail: dict[str, Mailbox[OwnerLetter, WorkerLetter]] = {}
         self._told_end: set[str] = set()
@@ -94,6 +99,22 @@ class LeaseOwner:
         """Rows and questions of leases that are not theirs any more."""
         self.problem: UserError | None = None
         self.say: Callable[[str], None] = lambda line: None
+        self.add(conversations)
+
+    def add(self, conversations: Iterable[LentConversation]) -> None:
+        """Lend these conversations as well; each is added once."""
+        out = {bucket for lent in self._lent.values() for bucket in lent.lease.buckets}
+        new: set[int] = set()
+        for conversation in conversations:
+            bucket = bucket_of(conversation.combination.id)
+            if bucket in out:
+                self._later.setdefault(bucket, []).append(conversation)
+            else:
+                if bucket not in self._buckets:
+                    new.add(bucket)
+                self._buckets.setdefault(bucket, []).append(conversation)
+        self._to_lend.extend(sorted(new))
+        self._size = min(_MOST, max(_FEWEST, sum(map(len, self._buckets.values())) // _SHARE))
 
     # Workers
 
@@ -109,8 +130,13 @@ class LeaseOwner:
 
     @property
     def is_over(self) -> bool:
-        """Whether every conversation is over."""
-        return not self._to_lend and not self._lent
+        """Whether every conversation is over, and no more will come."""
+        return not self.expects_more and not self.has_conversations
+
+    @property
+    def has_conversations(self) -> bool:
+        """Whether conversations are lent or wait to be lent."""
+        return bool(self._to_lend or self._lent)
 
     @property
     def in_flight(self) -> int:
@@ -216,10 +242,14 @@ class LeaseOwner:
         self._journal.forget_sent([task.request for task in lent.under_way.values()])
         self.counts.found += max(0, letter.found - lent.made_before)  # a stop may come before all are found
         self.counts.left_out += letter.left_out
-        for bucket in lent.lease.buckets:
+        for bucket in sorted(lent.lease.buckets):
             del self._buckets[bucket]
             self._made.pop(bucket, None)
             self._failed.pop(bucket, None)
+            if later := self._later.pop(bucket, None):
+                self._buckets[bucket] = later
+                self._to_lend.append(bucket)
+        self.returned(lent.lease.conversations)
 
     def _revoke(self, revoked: Sequence[_Lent], reason: str) -> int:
         """End leases; their conversations are lent again, and their calls under way count as sent."""
@@ -227,6 +257,8 @@ class LeaseOwner:
         for lent in revoked:
             del self._lent[lent.lease.epoch]
             self._to_lend.extendleft(sorted(lent.lease.buckets, reverse=True))
+            for bucket in lent.lease.buckets:
+                self._buckets[bucket] += self._later.pop(bucket, ())
             for task in lent.under_way.values():
                 problem = CallProblem("passing", reason)
                 tries.append(Try(task.request, problem, 0.0, self._charge(task, problem)))
