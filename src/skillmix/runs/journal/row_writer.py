@@ -125,7 +125,8 @@ class RowWriter:
             try:
                 yield
             except BaseException:
-                self.connection.execute("ROLLBACK")
+                if self.connection.in_transaction:  # a full disk has ended it already
+                    self.connection.execute("ROLLBACK")
                 self._known_messages.clear()
                 raise
             self.connection.execute("COMMIT")

@@ -36,6 +36,9 @@ from skillmix.runs.scheduler import Scheduler, StartCall
 
 LONGEST_SILENCE: Final = 0.1
 """Seconds after which a worker answers though it has no letter: the owner may have one."""
+_GATHERING: Final = 0.02
+_ENOUGH: Final = 64
+"""Seconds in which more rows gather for an answer with few rows; an exchange costs as much as a dozen rows."""
 
 
 class OwnersBudget:
@@ -102,6 +105,8 @@ class LeaseWorker:
         """Tries on their way to the owner; the scheduler waits for them."""
         self._last_batch = 0
         self._news = asyncio.Event()
+        self._rows = 0
+        """Calls that the next answer is about, asked for or made."""
 
     def say(self, line: str) -> None:
         """Let the owner show a line to the user."""
@@ -130,6 +135,9 @@ class LeaseWorker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LONGEST_SILENCE):
                     await self._news.wait()
+        if 0 < self._rows < _ENOUGH:
+            await asyncio.sleep(_GATHERING)
+        self._rows = 0
         self._ask_for_wanted()
         return self._mail.packet()
 
@@ -194,6 +202,7 @@ class LeaseWorker:
     def _ask_leave(self, task: Task, start: StartCall) -> None:
         self._without_leave[task.request.key] = task, start
         self._wanted.append(task)
+        self._rows += 1
         self._news.set()
 
     def _ask_for_wanted(self) -> None:
@@ -240,6 +249,7 @@ class LeaseWorker:
             return future
         self._last_batch += 1
         self._batches[self._last_batch] = future
+        self._rows += len(tries)
         self._put(TriesMade(self._last_batch, tuple(map(self._lent_try, tries))))
         return future
 
