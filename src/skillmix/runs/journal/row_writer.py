@@ -124,12 +124,12 @@ class RowWriter:
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self.connection.execute("COMMIT")
             except BaseException:
-                if self.connection.in_transaction:  # a full disk has ended it already
-                    self.connection.execute("ROLLBACK")
                 self._known_messages.clear()
+                if self.connection.in_transaction:  # SQLite has ended it already if the disk is full
+                    self.connection.execute("ROLLBACK")
                 raise
-            self.connection.execute("COMMIT")
 
     def put_tries(self, tries: Sequence[Try]) -> None:
         """Store tries, and the outcomes of calls that are over, in one transaction."""
