@@ -37,6 +37,7 @@ from skillmix.runs.leases.lease import (
     bucket_of,
 )
 from skillmix.runs.leases.mailbox import Mailbox, Packet
+from skillmix.runs.leases.worker_figures import TeamFigures
 from skillmix.runs.scheduler import CallCounts, StopReason
 
 _SHARE: Final = 32
@@ -110,6 +111,7 @@ class LeaseOwner:
         self._thread: TryThread | None = None
         self._storing: dict[str, list[_Storing]] = {}
         """By worker, tries that are not durable yet."""
+        self._figures = TeamFigures()
         self._notes_calls = False
         """Whether calls are noted before they are sent, because the budget has a limit."""
         self.problem: UserError | None = None
@@ -136,6 +138,7 @@ class LeaseOwner:
     def join(self, worker: str) -> None:
         """Let a worker take part; a name is used once."""
         self._mail[worker] = Mailbox()
+        self._figures.join(worker)
         if self.counts.stopped is not None:
             self._mail[worker].put(StopCalls(self.counts.stopped))
 
@@ -163,6 +166,22 @@ class LeaseOwner:
         """Leases that workers have."""
         return len(self._lent)
 
+    @property
+    def waiting(self) -> int:
+        """Conversations that wait to be lent."""
+        later = sum(map(len, self._later.values()))
+        return later + sum(len(self._buckets[bucket]) for bucket in self._to_lend)
+
+    @property
+    def figures(self) -> TeamFigures:
+        """The figures of all workers that ever took part, as they are now."""
+        for figures in self._figures:
+            if figures.state == "works":
+                own = [lent for lent in self._lent.values() if lent.worker == figures.name]
+                figures.leases = len(own)
+                figures.in_flight = sum(len(lent.under_way) for lent in own)
+        return self._figures
+
     def packet_for(self, worker: str) -> Packet[OwnerLetter]:
         """What a worker does not know yet, new leases included."""
         mail = self._mail[worker]
@@ -183,6 +202,7 @@ class LeaseOwner:
         if worker not in self._mail:
             self.refused += len(packet.letters)
             return
+        self._figures.hear(worker)
         for letter in self._mail[worker].take(packet):
             match letter:
                 case LeaveAsked():
@@ -216,6 +236,7 @@ class LeaseOwner:
             [lent for lent in self._lent.values() if lent.worker == worker], "lost with its worker"
         )
         self.lost += under_way
+        self._figures.end(worker, "lost", under_way=under_way)
         self._give_leave()
         return under_way
 
@@ -226,6 +247,8 @@ class LeaseOwner:
             self._thread = None
         for worker in list(self._storing):
             self._await_stored(worker)
+        for worker in self._mail:
+            self._figures.end(worker, "ended")
         self._mail.clear()
         self._revoke(list(self._lent.values()), "left before its reply")
 
@@ -304,6 +327,7 @@ class LeaseOwner:
 
     def _end(self, worker: str, letter: WorkerEnded) -> None:
         del self._mail[worker]
+        self._figures.end(worker, "ended")
         self._revoke([lent for lent in self._lent.values() if lent.worker == worker], "left before its reply")
         if letter.problem is not None:
             self.problem = self.problem or UserError(letter.problem, hint=letter.hint)
@@ -385,6 +409,7 @@ class LeaseOwner:
         """Count tries that are durable, and let the worker use them."""
         for tried in tries:
             self._count(tried)
+        self._figures.store(worker, len(tries))
         if worker in self._mail:
             self._mail[worker].put(TriesStored(batch))
 
