@@ -3,12 +3,14 @@
 import json
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skillmix.commands import main as command
+from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.leases import driving, owner, worker_notes
 from skillmix.runs.leases.worker_notes import WORKERS_FILE, WorkerNote, WorkersNote, read_workers
 from skillmix.runs.run import open_run
@@ -23,7 +25,7 @@ def note(**more: Any) -> WorkersNote:
         WorkerNote("worker 2", "lost", 0, 7, 400, 55.0, 31.0),
         WorkerNote("worker 3", "works", 1, 3, 90, 9.9, 12.4),
     )
-    return WorkersNote(**({"at": 1000.0, "is_over": False, "waiting": 64, "refused": 0, "workers": workers} | more))
+    return replace(WorkersNote(at=1000.0, is_over=False, waiting=64, refused=0, workers=workers), **more)
 
 
 def test_status_shows_the_workers_of_a_run_and_those_that_were_lost(
@@ -33,10 +35,9 @@ def test_status_shows_the_workers_of_a_run_and_those_that_were_lost(
     monkeypatch.setattr(driving, "_FIRST_WAIT", 0.001)
     monkeypatch.setattr(worker_notes, "_EVERY_S", 0.01)
     during: list[WorkersNote] = []
-    write = worker_notes.write_whole
 
     def watched(file: Path, text: str) -> None:
-        write(file, text)
+        write_whole(file, text)
         during.append(read_workers(file.parent) or note())
 
     monkeypatch.setattr(worker_notes, "write_whole", watched)
