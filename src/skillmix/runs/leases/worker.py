@@ -36,11 +36,33 @@ from skillmix.runs.leases.mailbox import Mailbox, Packet
 from skillmix.runs.retries import Retries
 from skillmix.runs.scheduler import Scheduler, StartCall
 
-LONGEST_SILENCE: Final = 0.1
-"""Seconds after which a worker answers though it has no letter: the owner may have one."""
-_GATHERING: Final = 0.02
 _ENOUGH: Final = 64
-"""Seconds in which more rows gather for an answer with few rows; an exchange costs as much as a dozen rows."""
+"""Rows that are answered with at once; fewer rows wait for others, because an exchange costs as much as a dozen."""
+
+
+class _Pace:
+    """How long a worker waits before it answers; the owner's time is spent on answers, and slow calls need few.
+
+    A call has leave about as long before it is sent as it takes, so a tenth of that time delays no call.
+    """
+
+    def __init__(self) -> None:
+        self._call = 0.1
+        """Seconds of a call, with more weight on later ones."""
+
+    def note(self, seconds: float) -> None:
+        """Note how long a call took."""
+        self._call += 0.05 * (seconds - self._call)
+
+    @property
+    def gathering(self) -> float:
+        """Seconds in which rows gather for an answer with few rows."""
+        return min(0.25, max(0.01, 0.1 * self._call))
+
+    @property
+    def silence(self) -> float:
+        """Seconds after which a worker answers though it has no letter: the owner may have one."""
+        return min(0.5, max(0.1, 0.25 * self._call))
 
 
 class OwnersBudget:
@@ -122,6 +144,7 @@ class LeaseWorker:
         """Tries on their way to the owner; the scheduler waits for them."""
         self._last_batch = 0
         self._news = asyncio.Event()
+        self._pace = _Pace()
         self._rows = 0
         """Calls that the next answer is about, asked for or made."""
 
@@ -151,11 +174,11 @@ class LeaseWorker:
         if not self._mail.has_letters:
             self._news.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LONGEST_SILENCE):
+                async with asyncio.timeout(self._pace.silence):
                     await self._news.wait()
             self._ask_for_wanted()
         if 0 < self._rows < _ENOUGH:
-            await asyncio.sleep(_GATHERING)
+            await asyncio.sleep(self._pace.gathering)
             self._ask_for_wanted()
         self._rows = 0
         return self._mail.packet()
@@ -277,6 +300,8 @@ class LeaseWorker:
         self._last_batch += 1
         self._batches[self._last_batch] = future
         self._rows += len(tries)
+        for one in tries:
+            self._pace.note(one.seconds)
         self._put(TriesMade(self._last_batch, tuple(map(self._lent_try, tries))))
         return future
 
