@@ -107,11 +107,19 @@ class Server:
         until(lambda: self.calls >= calls)
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Take calls and answer none, so that a run does not end in this block."""
+    def waiting(self) -> Iterator[int]:
+        """Take calls and answer none, so that a run does not end in this block.
+
+        The block begins when all workers have as many calls in flight as they may have, and gets the number of calls so
+        far: more calls come from new workers.
+        """
         self.stub.is_frozen = True
         try:
-            yield
+            calls = -1
+            while self.calls > calls:
+                calls = self.calls
+                time.sleep(1)
+            yield calls
         finally:
             self.stub.is_frozen = False
 
