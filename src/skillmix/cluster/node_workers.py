@@ -65,7 +65,12 @@ class NodeWorkers:
 
         The names of workers that have started since the last time are returned; a slow node delays no other.
         """
-        nodes = await _nodes(self._ray)
+        from ray.exceptions import RayError
+
+        try:
+            nodes = await _nodes(self._ray)
+        except (RayError, OSError, RuntimeError):  # the head is busy or away; it is asked again
+            nodes = []
         places = self._places(settings, nodes)
         self._starting.update(map(asyncio.create_task, self._starts(places, settings, is_first=False)))
         if self._starting:
@@ -89,11 +94,13 @@ class NodeWorkers:
 
     def forget(self, worker: str, why: str = "") -> None:
         """Note that a worker is lost; with a reason, its node gets no other."""
-        if self.actors.pop(worker, None) is None:
+        actor = self.actors.pop(worker, None)
+        if actor is None:
             return
         node = next(node for node in self._nodes.values() if worker in node.workers)
         node.workers.remove(worker)
         if why:
+            self._ray.kill(actor)
             self._give_up(node, why)
         else:
             self._note_lost(node, time.monotonic() - self._since.pop(worker, 0.0))

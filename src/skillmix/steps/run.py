@@ -29,7 +29,6 @@ from skillmix.runs.judging.worker_pool import shared_workers
 from skillmix.runs.leases.driving import CallWorkers
 from skillmix.runs.planned_work import first_model_here
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
-from skillmix.runs.progress.terminal import say
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, new_run
