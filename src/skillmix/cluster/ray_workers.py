@@ -9,13 +9,14 @@ import logging
 import os
 import pickle
 import signal
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, NoReturn
 
 from skillmix.cluster.node_workers import NodeWorkers, first_line
-from skillmix.errors import UserError
+from skillmix.errors import UserError, visible
 from skillmix.experiment.plan import Settings
 from skillmix.models.specs import parse_spec
 from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker, WorkerLink
@@ -26,6 +27,7 @@ from skillmix.runs.progress.terminal import say
 _PROVIDERS: Final = ("anthropic", "openai", "scripted")
 """Providers whose models any machine can ask."""
 _END_S: Final = 5.0
+_REACH_S: Final = 20.0
 _LISTENER: Final = "listen_error_messages"
 
 
@@ -143,6 +145,7 @@ class RayWorkers:
         if self._ray.is_initialized():
             return
         address = os.environ.get("RAY_ADDRESS") or "local"
+        _require_reachable(address)
         options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         terminate = signal.getsignal(signal.SIGTERM)
         try:
@@ -189,6 +192,25 @@ def ray_workers() -> Iterator[RayWorkers]:
         yield workers
     finally:
         workers.close()
+
+
+def _require_reachable(address: str) -> None:
+    """Refuse an address at which nothing listens: Ray would try it for minutes, with many lines."""
+    if address.startswith("ray://"):
+        raise UserError(
+            f"RAY_ADDRESS is {visible(address)}, the address of a Ray client.",
+            hint="Start the run on a machine of the cluster, with the HOST:PORT that `ray start` prints.",
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return  # "local", "auto", or something that Ray refuses at once
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"The Ray cluster {visible(address)} cannot be reached: {getattr(error, 'strerror', None) or error}.",
+            hint="Check RAY_ADDRESS, and that `ray start --head` runs there.",
+        ) from None
 
 
 def _limits(work: LentWork) -> dict[str, int]:
