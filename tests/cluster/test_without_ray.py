@@ -16,6 +16,7 @@ from skillmix.cluster.ray_workers import RayWorkers
 from skillmix.commands import main as command
 from skillmix.experiment.experiment import StudentSettings
 from skillmix.experiment.plan import Settings
+from skillmix.models.specs import ModelSpec
 from skillmix.runs.leases.driving import LentWork, WorkerLink
 from skillmix.runs.leases.lease import NoMoreLeases, OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
@@ -47,6 +48,9 @@ class ActorsHere:
 
     def why_not(self, models: Mapping[str, Settings]) -> str | None:
         return RayWorkers(None).why_not(models)
+
+    def announce(self, spec: ModelSpec) -> None:
+        pass
 
     async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
         self.steps += 1

@@ -13,17 +13,19 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
-from skillmix.cluster.lease_actor import VERSIONS, LeaseActor
+from skillmix.cluster.folder_files import loads_weights
+from skillmix.cluster.lease_actor import LeaseActor, require_same_versions
+from skillmix.cluster.local_workers import LocalWorkers
 from skillmix.errors import UserError, visible
 from skillmix.experiment.plan import Settings
-from skillmix.models.specs import parse_spec
+from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker, WorkerLink
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
 from skillmix.runs.progress.terminal import say
 
-_PROVIDERS: Final = ("anthropic", "openai", "scripted")
-"""Providers whose models any machine can ask."""
+_PROVIDERS: Final = ("anthropic", "openai", "scripted", "local", "bundled")
+"""Providers whose models any machine can ask; those with weights are sent there."""
 _START_S: Final = 180.0
 """Seconds that a worker may take to start."""
 _END_S: Final = 5.0
@@ -62,10 +64,11 @@ class RayLink:
 class RayWorkers:
     """One actor on each node of a cluster; the cluster is joined when a step first needs it."""
 
-    def __init__(self, ray: Any) -> None:
+    def __init__(self, ray: Any, *, gpus: float = 1.0) -> None:
         self._ray = ray
         self._has_joined = False
         self._actors: dict[str, Any] = {}
+        self._local = LocalWorkers(ray, gpus=gpus)
         self._step = 0
 
     def why_not(self, models: Mapping[str, Settings]) -> str | None:
@@ -75,8 +78,14 @@ class RayWorkers:
             return None
         return f"workers cannot ask {' and '.join(f'{name}:' for name in sorted(names))} models"
 
+    def announce(self, spec: ModelSpec) -> None:
+        """Note which model the next step begins with; workers load it while they end this step."""
+        self._local.announce(spec)
+
     async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
         """The ways to all workers; the first time, the cluster is joined and they are started."""
+        if loads_weights(work.models):
+            return await self._links_with_weights(work)
         if not self._actors:
             self._join()
             self._actors = _started(self._ray)
@@ -89,19 +98,31 @@ class RayWorkers:
             for name, actor in self._actors.items()
         }
 
+    async def _links_with_weights(self, work: LentWork) -> Mapping[str, WorkerLink]:
+        """The ways to the workers with local models, one for each GPU."""
+        self._join()
+        self._local.start()
+        self._step += 1
+        work = await self._local.with_files(_with_shares(work, len(self._local.actors)))
+        shared = self._ray.put(work)
+        return await self._local.links(work, lambda actor, forget: RayLink(actor, self._step, shared, forget))
+
     async def end_step(self) -> None:
         """Let actors leave the step; one that does not answer leaves it when it begins with the next."""
-        ends = [asyncio.wrap_future(actor.end.remote(self._step).future()) for actor in self._actors.values()]
+        ends = [asyncio.wrap_future(actor.end.remote(self._step).future()) for actor in self._all()]
         if ends:
             done, _ = await asyncio.wait(ends, timeout=_END_S)
             await asyncio.gather(*done, return_exceptions=True)
 
     def close(self) -> None:
         """End the actors; a cluster that was started here ends as well."""
-        for actor in self._actors.values():
+        for actor in self._all():
             self._ray.kill(actor)
         if self._has_joined:
             self._ray.shutdown()
+
+    def _all(self) -> list[Any]:
+        return [*self._actors.values(), *self._local.actors]
 
     def _join(self) -> None:
         if self._ray.is_initialized():
@@ -138,10 +159,13 @@ def ray_workers() -> Iterator[RayWorkers]:
 
 
 def _with_shares(work: LentWork, workers: int) -> LentWork:
-    """The work with each model's `concurrency` divided among the workers; each has at least one call in flight."""
+    """The work with each model's `concurrency` divided among the workers; each has at least one call in flight.
+
+    The `concurrency` of a local model is the number of its slots on one device, so each worker has all of it.
+    """
     models = {
         name: settings.model_copy(update={"concurrency": max(1, settings.concurrency // workers)})
-        if settings.concurrency
+        if settings.concurrency and not provider_of(str(settings.asked)).is_in_process
         else settings
         for name, settings in work.models.items()
     }
@@ -170,12 +194,7 @@ def _started(ray: Any) -> dict[str, Any]:
                 f"{name} does not start: {_first_line(error)}.",
                 hint="Every machine of the cluster needs the same skillmix and Python.",
             ) from None
-        if versions != VERSIONS:
-            raise UserError(
-                f"{name} has skillmix {versions[0]} with Python {versions[1]}, and this machine has "
-                f"{VERSIONS[0]} with Python {VERSIONS[1]}.",
-                hint="Install the same versions on all machines.",
-            )
+        require_same_versions(name, versions)
     return actors
 
 

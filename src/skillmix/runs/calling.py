@@ -141,7 +141,25 @@ async def _make_calls_here(
 async def _lend_calls(
     workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
 ) -> None:
-    """Let workers make the calls; this process keeps the journal and the budget."""
+    """Let workers make the calls, one pass after the other; this process keeps the journal and the budget."""
+    groups = passes(work.models)
+    for group, following in zip_longest(groups, groups[1:]):
+        found_before = counts.found
+        wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
+        now = work._replace(
+            models={name: work.models[name] for name in group.models},
+            following={name: work.models[name] for name in following.models} if following else {},
+        )
+        await _lend_pass(workers, now, wanted, context, counts)
+        if group.is_repeated:  # an earlier pass has counted them
+            counts.found = found_before
+        if counts.stopped:
+            break
+
+
+async def _lend_pass(
+    workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
+) -> None:
     first = FirstTurns(work.conversations, context.journal, counts)
     owner = LeaseOwner(first.missing(cells), context.journal, context.budget, counts, first.has_calls)
     owner.say = say
@@ -150,6 +168,8 @@ async def _lend_calls(
     try:
         with context.clock.measuring("loading"):
             links = await workers.links(work)
+        if any(provider_of(str(settings.asked)).is_in_process for settings in work.models.values()):
+            owner.fill_slots(len(links))
         with context.clock.measuring("waiting"), stopping_on_interrupt(owner):
             await drive(owner, links)
     finally:

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from skillmix.errors import UserError
 from skillmix.experiment.plan import Settings
+from skillmix.models.specs import ModelSpec
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
@@ -24,6 +25,10 @@ class LentWork(NamedTuple):
     conversations: Conversations
     models: Mapping[str, Settings]
     """The settings of the models that the step calls, by the names that tasks use."""
+    following: Mapping[str, Settings] = {}
+    """The models that are called after these."""
+    files: Mapping[str, Any] = {}
+    """Where the workers find the weights of models, by the same names."""
 
 
 class UnreachableWorker(Exception):
@@ -47,6 +52,10 @@ class CallWorkers(Protocol):
 
     def why_not(self, models: Mapping[str, Settings]) -> str | None:
         """Why they cannot ask these models, in words; None if they can."""
+        ...
+
+    def announce(self, spec: ModelSpec) -> None:
+        """Note which model the next step begins with, so that it can be loaded ahead."""
         ...
 
     async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:

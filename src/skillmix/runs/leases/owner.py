@@ -8,6 +8,7 @@ that was lost, and a worker that was given up and lives on can add nothing.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Final
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Reply
@@ -43,6 +44,8 @@ _SHARE: Final = 32
 _FEWEST: Final = 64
 _MOST: Final = 256
 """A lease has a 32nd of the conversations of its step, but not fewer than 64 and not many more than 256."""
+_FOR_SLOTS: Final = 3072
+"""Conversations of a worker with a local model: one and a half for each of the 2,048 slots that a GPU may have."""
 
 
 @dataclass(slots=True)
@@ -77,6 +80,7 @@ class LeaseOwner:
             self._buckets.setdefault(bucket_of(conversation.combination.id), []).append(conversation)
         self._to_lend = deque(sorted(self._buckets))
         self._size = min(_MOST, max(_FEWEST, sum(map(len, self._buckets.values())) // _SHARE))
+        self._leases_each = _LEASES
         self._made: dict[int, int] = {}
         """By bucket that was lent, the outcomes that this step has added."""
         self._failed: dict[int, dict[CallKey, KnownOutcome]] = {}
@@ -102,6 +106,12 @@ class LeaseOwner:
         if self.counts.stopped is not None:
             self._mail[worker].put(StopCalls(self.counts.stopped))
 
+    def fill_slots(self, workers: int) -> None:
+        """Let each worker have enough conversations for all slots of a local model, but no more than its part."""
+        total = sum(map(len, self._buckets.values()))
+        self._size = max(1, min(_MOST, total // _SHARE))
+        self._leases_each = max(_LEASES, ceil(min(_FOR_SLOTS, total / max(1, workers)) / self._size))
+
     def is_here(self, worker: str) -> bool:
         """Whether a worker takes part: it has neither ended nor been lost."""
         return worker in self._mail
@@ -126,7 +136,7 @@ class LeaseOwner:
         mail = self._mail[worker]
         if not self.counts.stopped:
             # One lease for each packet, so that the other workers get theirs before this one gets its second.
-            if self._to_lend and sum(lent.worker == worker for lent in self._lent.values()) < _LEASES:
+            if self._to_lend and sum(lent.worker == worker for lent in self._lent.values()) < self._leases_each:
                 mail.put(LeaseGiven(self._lend(worker)))
             if self.is_over and worker not in self._told_end:
                 self._told_end.add(worker)
