@@ -144,14 +144,17 @@ class RayWorkers:
 
 
 @contextmanager
-def ray_workers() -> Iterator[RayWorkers]:
-    """Workers on the cluster of RAY_ADDRESS, or on one that is started on this machine."""
+def ray_workers(*, gpus: float = 1.0) -> Iterator[RayWorkers]:
+    """Workers on the cluster of RAY_ADDRESS, or on one that is started on this machine.
+
+    A worker with local models takes `gpus` of a GPU: with 0.5, two share one.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError:
         raise UserError("Ray is not installed.", hint="Install it: pip install 'skillmix[ray]'.") from None
-    workers = RayWorkers(ray)
+    workers = RayWorkers(ray, gpus=gpus)
     try:
         yield workers
     finally:
