@@ -98,7 +98,9 @@ def test_two_workers_write_what_one_process_writes(
     assert all(first[key][0] == second[key][0] for key in opening), "the requests are the same"
     same = sum(first[key] == second[key] for key in opening)
     with capsys.disabled():
-        print(f"\n{same} of {len(opening)} first replies are equal on the GPU; by worker: {dict(took_part)}")
+        sys.stderr.write(
+            f"\n{same} of {len(opening)} first replies are equal on the GPU; by worker: {dict(took_part)}\n"
+        )
 
 
 class HalfUser:

@@ -1,0 +1,135 @@
+"""Local models on a Ray cluster of two nodes with caches of their own: the bytes of one process."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from json import loads
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from skillmix.runs.run import open_run
+from skillmix.steps.run import run_experiment
+from tests.models.tiny_checkpoint import change_weights, write_adapter, write_checkpoint
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'skillmix[ray]'"
+)
+ROOT: Final = Path(__file__).parents[2]
+HERE: Final = "/proc/self/cwd"
+"""The working folder of each process: workers have another one than the driver, like other machines."""
+
+
+@dataclass(frozen=True)
+class Machines:
+    address: str
+    raylets: list[int]
+    folder: Path
+    """The working folder of the workers."""
+    caches: Path
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    folder, caches = tmp_path_factory.mktemp("machine"), tmp_path_factory.mktemp("caches")
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "SKILLMIX_DEVICE": "cpu", "PYTHONPATH": paths}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.cluster.separate_nodes", "2", str(caches)],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as cluster:
+        assert cluster.stdout is not None
+        facts = next(loads(line) for line in cluster.stdout if line.startswith("{"))
+        yield Machines(facts["address"], facts["raylets"], folder, caches)
+
+
+def doubled(tensors: dict[str, Any]) -> dict[str, Any]:
+    return {name: -2.0 * tensor for name, tensor in tensors.items()}
+
+
+def experiment(folder: Path, models: dict[str, str], **changes: Any) -> Path:
+    document = {
+        "name": "local",
+        "catalog": "verifiable",
+        "students": {name: {"model": model, "max_tokens": 6} for name, model in models.items()},
+        "graders": {"rules": {"model": "rules:"}, "g": {"model": "scripted:grader", "rounds": 1}},
+        "steps": [
+            {
+                "name": "e",
+                "stage": "evaluate",
+                "students": list(models),
+                "graders": ["rules", "g"],
+                "settings": ["all"],
+                "k": [2],
+                "combinations": 8,
+                "generations": 1,
+            }
+        ],
+    } | changes
+    path = folder / "local.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+def on_ray(path: Path, machines: Machines) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"RAY_ADDRESS": machines.address, "SKILLMIX_DEVICE": "cpu"}
+    command = [sys.executable, "-m", "skillmix", "run", str(path), "--on", "ray"]
+    return subprocess.run(command, cwd=path.parent, env=environment, capture_output=True, text=True, check=False)
+
+
+def calls() -> list[Any]:
+    with open_run("local").read() as journal:
+        found = [*journal.calls("generate"), *journal.calls("grade")]
+    return sorted(((call.key, call.request_hash, call.outcome) for call in found), key=str)
+
+
+def test_two_machines_write_the_bytes_of_one_process_with_models_that_they_are_sent(
+    tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journals = []
+    for name in ("alone", "ray"):
+        folder = tmp_path / name
+        write_checkpoint(folder / "sent")
+        write_adapter(folder / "adapter", folder / "sent")
+        models = {"a": f"local:{HERE}/sent", "b": f"local:{HERE}/sent+{HERE}/adapter", "c": f"local:{tmp_path}/seen"}
+        if name == "alone":
+            change_weights(write_checkpoint(tmp_path / "seen") / "model.safetensors", doubled)
+        path = experiment(folder, models)
+        monkeypatch.chdir(folder)
+        if name == "alone":
+            monkeypatch.setenv("SKILLMIX_DEVICE", "cpu")
+            assert run_experiment(path).is_complete
+        else:
+            done = on_ray(path, machines)
+            assert done.returncode == 0, done.stderr
+            assert "2 workers with local models on Ray" in done.stderr
+        journals.append(calls())
+
+    assert len(journals[0]) > 3 * 8 * 2, "three students wrote two turns each, and most texts have a vote"
+    assert journals[0] == journals[1]
+    for node in ("node0", "node1"):
+        kept = [folder for folder in (machines.caches / node / "sent").iterdir() if folder.is_dir()]
+        assert sorted((folder / "model.safetensors").is_file() for folder in kept) == [False, True]
+        assert not any(folder.name.startswith(".") for folder in kept), "nothing half sent is left"
+
+
+def test_another_model_at_the_same_path_is_refused(tmp_path: Path, machines: Machines) -> None:
+    write_checkpoint(tmp_path / "model")
+    change_weights(write_checkpoint(machines.folder / "model") / "model.safetensors", doubled)
+
+    done = on_ray(experiment(tmp_path, {"a": f"local:{HERE}/model"}), machines)
+
+    assert done.returncode == 2, done.stderr
+    assert f"{HERE}/model on this machine differs from the driver's: model.safetensors" in done.stderr
+    assert "worker 1" in done.stderr or "worker 2" in done.stderr
+    assert "Traceback" not in done.stderr
