@@ -100,7 +100,7 @@ def test_two_machines_write_the_bytes_of_one_process_with_models_that_they_are_s
     for name in ("alone", "ray"):
         folder = tmp_path / name
         write_checkpoint(folder / "sent")
-        write_adapter(folder / "adapter", folder / "sent")
+        write_adapter(folder / "adapter", Path(HERE) / "sent")
         models = {"a": f"local:{HERE}/sent", "b": f"local:{HERE}/sent+{HERE}/adapter", "c": f"local:{tmp_path}/seen"}
         if name == "alone":
             change_weights(write_checkpoint(tmp_path / "seen") / "model.safetensors", doubled)

@@ -142,6 +142,7 @@ async def _lend_calls(
     workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
 ) -> None:
     """Let workers make the calls, one pass after the other; this process keeps the journal and the budget."""
+    work.conversations.name_models(work.models)
     groups = passes(work.models)
     for group, following in zip_longest(groups, groups[1:]):
         found_before = counts.found
