@@ -3,7 +3,6 @@
 import importlib.util
 import sys
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,7 @@ def experiment(folder: Path, name: str, model: Path) -> Path:
     document = {
         "name": name,
         "catalog": "verifiable",
+        "workers": {"gpus": 0.5},
         "students": {"s": {"model": f"local:{model}", "max_tokens": 24}},
         "graders": {"rules": {"model": "rules:"}},
         "steps": [
@@ -83,7 +83,7 @@ def test_two_workers_write_what_one_process_writes(
 
     monkeypatch.setattr(LeaseOwner, "_store", noted)
     alone = run_experiment(experiment(in_folder, "alone", model))
-    lent = run_experiment(experiment(in_folder, "lent", model), open_workers=partial(ray_workers, gpus=0.5))
+    lent = run_experiment(experiment(in_folder, "lent", model), open_workers=ray_workers)
 
     assert alone.is_complete and lent.is_complete
     first, second = calls("alone"), calls("lent")

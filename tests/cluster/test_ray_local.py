@@ -112,7 +112,7 @@ def test_two_machines_write_the_bytes_of_one_process_with_models_that_they_are_s
         else:
             done = on_ray(path, machines)
             assert done.returncode == 0, done.stderr
-            assert "2 workers with local models on Ray" in done.stderr
+            assert "2 workers on Ray" in done.stderr
         journals.append(calls())
 
     assert len(journals[0]) > 3 * 8 * 2, "three students wrote two turns each, and most texts have a vote"

@@ -57,6 +57,9 @@ class ActorsHere:
         pickled = pickle.dumps(work)
         return {f"worker {n}": _Link(actor, self.steps, pickled) for n, actor in enumerate(self._actors)}
 
+    async def newcomers(self) -> Mapping[str, WorkerLink]:
+        return {}
+
     async def end_step(self) -> None:
         await asyncio.gather(*(actor.end(self.steps) for actor in self._actors))
 
@@ -108,6 +111,7 @@ def test_only_models_that_any_machine_can_ask_are_asked_by_workers() -> None:
     served = {name: StudentSettings(model=name) for name in ("openai:m@http://h/v1", "anthropic:m", "scripted:student")}
 
     assert workers.why_not(served) is None
-    assert workers.why_not(served | {"own": StudentSettings(model="local:models/own")}) == (
-        "workers cannot ask local: models"
-    )
+    own = {"own": StudentSettings(model="local:models/own")}
+    assert workers.why_not(served | own) is None, "the driver sends its files"
+    with mock.patch("skillmix.cluster.ray_workers._PROVIDERS", ("openai", "anthropic", "scripted")):
+        assert workers.why_not(served | own) == "workers cannot ask local: models", "so it is for other packages"

@@ -8,7 +8,6 @@ from typing import Final
 from skillmix import __version__
 from skillmix.cluster.devices import DeviceShare
 from skillmix.cluster.folder_files import CheckpointFiles, FileFacts, FolderFiles, NodeStore, settings_here, spec_name
-from skillmix.errors import UserError
 from skillmix.models.specs import ModelSpec, announce_model
 from skillmix.runs.calling import max_open, opened_models
 from skillmix.runs.leases.driving import LentWork
@@ -18,16 +17,6 @@ from skillmix.runs.leases.worker import LeaseWorker
 
 VERSIONS: Final = (__version__, ".".join(platform.python_version_tuple()[:2]))
 """skillmix and Python; they must be equal on all machines, so that the same code makes the same requests."""
-
-
-def require_same_versions(worker: str, versions: tuple[str, str]) -> None:
-    """Refuse a worker with other versions than this machine's."""
-    if versions != VERSIONS:
-        raise UserError(
-            f"{worker} has skillmix {versions[0]} with Python {versions[1]}, and this machine has "
-            f"{VERSIONS[0]} with Python {VERSIONS[1]}.",
-            hint="Install the same versions on all machines.",
-        )
 
 
 class LeaseActor:

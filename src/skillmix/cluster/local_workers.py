@@ -1,190 +1,129 @@
-"""Workers with local models on a Ray cluster: one actor for each GPU, or for each node of a cluster without GPUs."""
+"""Workers with local models on a Ray cluster: one for each GPU, or for each node of a cluster without GPUs."""
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from skillmix.cluster.devices import DeviceShare, wanted_threads
 from skillmix.cluster.folder_files import CheckpointFiles, FolderFiles, files_of, model_files
 from skillmix.cluster.folder_sender import FolderSender
-from skillmix.cluster.lease_actor import LeaseActor, require_same_versions
-from skillmix.cluster.ray_problems import first_line, translated
 from skillmix.errors import UserError
+from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.specs import ModelSpec
-from skillmix.runs.leases.driving import LentWork, WorkerLink
-from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
-from skillmix.runs.leases.mailbox import Packet
-from skillmix.runs.progress.terminal import say
-
-_START_S: Final = 120.0
-"""Seconds that a worker may take to start; its GPU may belong to another job of the cluster."""
+from skillmix.runs.leases.driving import LentWork
 
 
-class LocalWorker(NamedTuple):
-    """An actor, and the node that it is on."""
+class LocalTeam:
+    """Workers that load models. In a cluster with GPUs, nodes without GPUs have none: they would be far slower."""
 
-    actor: Any
-    node: str
+    def __init__(self) -> None:
+        self._has_gpus = False
+
+    @property
+    def label(self) -> str:
+        """What a worker is called."""
+        return "GPU worker" if self._has_gpus else "worker"
+
+    def nodes(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Nodes with GPUs, if any node has some and SKILLMIX_DEVICE does not choose CPUs; else those with CPUs."""
+        with_gpus = [node for node in nodes if node["Resources"].get("GPU")]
+        self._has_gpus = bool(with_gpus) and os.environ.get("SKILLMIX_DEVICE", "cuda") == "cuda"
+        return with_gpus if self._has_gpus else [node for node in nodes if node["Resources"].get("CPU")]
+
+    def places(self, node: Mapping[str, Any], settings: WorkerSettings) -> int:
+        """As many as there are GPUs, or shares of GPUs; one on a node of a cluster without GPUs."""
+        return int(node["Resources"].get("GPU", 0) / _gpus(settings) + 1e-6) if self._has_gpus else 1
+
+    def options(self, settings: WorkerSettings) -> Mapping[str, Any]:
+        """A GPU or a share of one; a worker on CPUs reserves none, because it would wait for other jobs."""
+        return {"num_cpus": settings.cpus or 0, "num_gpus": _gpus(settings) if self._has_gpus else 0}
+
+    def share(self, settings: WorkerSettings) -> DeviceShare | None:
+        """Its share of the GPU's memory, or its threads on a CPU."""
+        if self._has_gpus:
+            return DeviceShare(_gpus(settings))
+        return DeviceShare(threads=int(settings.cpus) if settings.cpus and settings.cpus >= 1 else wanted_threads())
+
+    def no_place(self, settings: WorkerSettings) -> UserError:
+        """The error if no node can load models."""
+        return UserError(
+            "No node of the cluster offers GPUs or CPUs.",
+            hint="Start Ray with them (ray start --num-gpus, --num-cpus).",
+        )
 
 
-class LocalLink:
-    """The way to a worker, which first gets the files of its models."""
-
-    def __init__(self, link: WorkerLink, prepare: Callable[[], Any], later: Callable[[], Any]) -> None:
-        self._link = link
-        self._prepare = prepare
-        self._later = later
-        self._ahead: asyncio.Task[None] | None = None
-
-    async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
-        """Hand a packet over and wait for the answer; the next model is sent while this one works."""
-        if self._ahead is None:
-            await self._prepare()
-            self._ahead = asyncio.create_task(self._later())
-        return await self._link.exchange(packet)
+def _gpus(settings: WorkerSettings) -> float:
+    """GPUs of a worker: a local model writes on one GPU at most."""
+    return min(1.0, settings.gpus or 1.0)
 
 
-class LocalWorkers:
-    """The actors with local models. They stay for all steps until training needs their GPUs."""
+class ModelSender:
+    """Lets the machines of workers have the files of the models that a step asks, and then those of the next."""
 
-    def __init__(self, ray: Any, *, gpus: float = 1.0) -> None:
-        self._ray = ray
-        self._gpus = min(1.0, gpus) or 1.0
-        self._workers: dict[str, LocalWorker] = {}
+    def __init__(self, ray: Any) -> None:
         self._sender = FolderSender(ray)
         self._next: ModelSpec | None = None
         self._ahead: set[asyncio.Task[None]] = set()
-
-    @property
-    def actors(self) -> list[Any]:
-        """The actors that live, as far as is known."""
-        return [worker.actor for worker in self._workers.values()]
 
     def announce(self, spec: ModelSpec) -> None:
         """Note which model the next step begins with."""
         self._next = spec
 
-    async def with_files(self, work: LentWork) -> LentWork:
-        """The work, with the files of its models."""
-        return work._replace(files=await asyncio.to_thread(model_files, work.models))
+    async def begin(self, work: LentWork) -> tuple[LentWork, CheckpointFiles | None]:
+        """The work with the files of its models, and the files of the model that comes after them."""
+        files = await asyncio.to_thread(model_files, work.models)
+        return work._replace(files=files), await asyncio.to_thread(self._files_after, work)
 
-    def start(self) -> None:
-        """Start an actor on each GPU that has none."""
-        if self._workers:
-            return
-        self._workers = _started(self._ray, self._gpus)
-        kind = "GPU worker" if _uses_gpus(self._ray) else "worker"
-        many = "" if len(self._workers) == 1 else "s"
-        say(f"{len(self._workers)} {kind}{many} with local models on Ray")
-
-    async def links(
-        self, work: LentWork, link: Callable[[Any, Callable[[], object]], WorkerLink]
-    ) -> Mapping[str, WorkerLink]:
-        """The ways to all workers; `link` makes the way to an actor."""
+    def preparing(
+        self, name: str, actor: Any, node: str, work: LentWork, later: CheckpointFiles | None
+    ) -> Callable[[], Awaitable[None]]:
+        """What must be done before a worker begins: its machine gets the files that it lacks."""
         folders = [folder for files in work.files.values() for folder in files.folders]
-        later = await asyncio.to_thread(self._files_after, work)
-        return {
-            name: LocalLink(
-                link(worker.actor, partial(self._workers.pop, name, None)),
-                partial(self._provide, name, worker, folders),
-                partial(self._provide_later, name, worker, later),
-            )
-            for name, worker in self._workers.items()
-        }
+        return partial(self._prepare, name, actor, node, folders, later)
 
-    def close(self) -> None:
-        """End the actors, so that their GPUs are free."""
-        for worker in self._workers.values():
-            self._ray.kill(worker.actor)
-        self._workers.clear()
+    async def end_step(self) -> None:
+        """Send nothing more ahead."""
+        ahead, self._ahead = self._ahead, set()
+        for task in ahead:
+            task.cancel()
+        await asyncio.gather(*ahead, return_exceptions=True)
 
     def _files_after(self, work: LentWork) -> CheckpointFiles | None:
-        """The files of the model that comes after these; None if that is not known or it cannot be read yet."""
-        spec, self._next = (self._next, None) if not work.following else (None, self._next)
+        """The files of the model that comes next; None if that is not known, or if it cannot be read yet."""
         try:
-            if spec is not None:
-                return files_of(checkpoint_of(spec))
-            return next(iter(model_files(work.following).values()), None)
+            if work.following:
+                return next(iter(model_files(work.following).values()), None)
+            spec, self._next = self._next, None
+            return None if spec is None else files_of(checkpoint_of(spec))
         except (UserError, OSError):  # its own step reports what is wrong
             return None
 
-    async def _provide(self, name: str, worker: LocalWorker, folders: Iterable[FolderFiles]) -> None:
-        with translated(partial(self._workers.pop, name, None)):
-            try:
-                await self._sender.provide(worker.actor, worker.node, folders, name=name)
-            except UserError as error:
-                raise UserError(f"{name}: {error.message}", hint=error.hint) from None
+    async def _prepare(
+        self, name: str, actor: Any, node: str, folders: Iterable[FolderFiles], later: CheckpointFiles | None
+    ) -> None:
+        from ray.exceptions import RayTaskError
 
-    async def _provide_later(self, name: str, worker: LocalWorker, files: CheckpointFiles | None) -> None:
-        if files is None:
-            return
+        try:
+            await self._sender.provide(actor, node, folders, name=name)
+        except RayTaskError as error:
+            cause = error.cause
+            raise (
+                UserError(f"{name}: {cause.message}", hint=cause.hint) if isinstance(cause, UserError) else error
+            ) from None
+        if later is not None:
+            task = asyncio.create_task(self._provide_later(name, actor, node, later))
+            self._ahead.add(task)
+            task.add_done_callback(self._ahead.discard)
+
+    async def _provide_later(self, name: str, actor: Any, node: str, files: CheckpointFiles) -> None:
+        """Send the next model while this one works; it is loaded when this one runs out of requests."""
         from ray.exceptions import RayError
 
         try:
-            await self._sender.provide(worker.actor, worker.node, files.folders, name=name)
-            await worker.actor.announce.remote(files)
+            await self._sender.provide(actor, node, files.folders, name=name)
+            await actor.announce.remote(files)
         except (UserError, RayError):  # the step that uses the model reports it
             return
-
-
-def _uses_gpus(ray: Any) -> bool:
-    """Whether local models write on the GPUs of the cluster."""
-    return os.environ.get("SKILLMIX_DEVICE", "cuda") == "cuda" and any(
-        node["Resources"].get("GPU") for node in _alive(ray)
-    )
-
-
-def _alive(ray: Any) -> list[dict[str, Any]]:
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    return sorted(nodes, key=lambda node: str(node["NodeID"]))
-
-
-def _started(ray: Any, gpus: float) -> dict[str, LocalWorker]:
-    """One actor for each GPU, or more if each takes a share; without GPUs one on each node with CPUs."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    remote = ray.remote(LeaseActor)
-    workers: dict[str, LocalWorker] = {}
-    has_gpus = _uses_gpus(ray)
-    for node in _alive(ray):
-        resources = node["Resources"]
-        count = int(resources.get("GPU", 0) / gpus) if has_gpus else int(bool(resources.get("CPU")))
-        share = DeviceShare(gpus) if has_gpus else DeviceShare(threads=wanted_threads())
-        strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": strategy}
-        options |= {"num_gpus": gpus} if has_gpus else {}
-        for _ in range(count):
-            kind = "GPU worker" if has_gpus else "worker"
-            name = f"{kind} {len(workers) + 1} ({node['NodeManagerAddress']})"
-            workers[name] = LocalWorker(remote.options(**options).remote(share), str(node["NodeID"]))
-    return _those_that_start(ray, workers)
-
-
-def _those_that_start(ray: Any, workers: Mapping[str, LocalWorker]) -> dict[str, LocalWorker]:
-    """The workers that are up in time; a GPU that another job has is left out, and no worker at all is an error."""
-    from ray.exceptions import GetTimeoutError, RayError
-
-    asked = {name: worker.actor.versions.remote() for name, worker in workers.items()}
-    ray.wait(list(asked.values()), num_returns=len(asked), timeout=_START_S) if asked else None
-    problems = {}
-    for name, versions in asked.items():
-        try:
-            found = ray.get(versions, timeout=0)
-        except GetTimeoutError:
-            problems[name] = "its GPU or its node is busy"
-        except RayError as error:
-            problems[name] = first_line(error)
-        else:
-            require_same_versions(name, found)
-    for name, problem in problems.items():
-        say(f"{name} is left out: {problem}")
-        ray.kill(workers[name].actor)
-    if len(problems) == len(workers):
-        raise UserError(
-            "No worker of the cluster can load local models.",
-            hint="Every machine needs the same skillmix and Python, with the extra `local`, and a free GPU.",
-        )
-    return {name: worker for name, worker in workers.items() if name not in problems}

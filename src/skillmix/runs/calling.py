@@ -1,5 +1,6 @@
 """Make the calls of one step: generate, grade or both. Only calls that the journal does not have are made."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.journal.journal import JournalWriter
-from skillmix.runs.leases.driving import CallWorkers, LentWork, drive
+from skillmix.runs.leases.driving import CallWorkers, Feed, LentWork, drive
 from skillmix.runs.leases.lease import LentConversation
 from skillmix.runs.leases.owner import LeaseOwner
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress, watched
@@ -107,7 +108,7 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
         context.journal.add_combinations(cell.combinations)
     if calls.students:
         ConversationsAhead(context.run.journal).note_tried(conversations_in(cells))
-    work = LentWork(conversations, calls.models(context.experiment))
+    work = LentWork(conversations, calls.models(context.experiment), context.experiment.workers)
     async with watched(context.progress, calls.step, counts):
         if context.workers is None:
             await _make_calls_here(work, cells, context, counts)
@@ -141,8 +142,7 @@ async def _make_calls_here(
 async def _lend_calls(
     workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
 ) -> None:
-    """Let workers make the calls, one pass after the other; this process keeps the journal and the budget."""
-    work.conversations.name_models(work.models)
+    """Let workers make the calls, one pass after the other."""
     groups = passes(work.models)
     for group, following in zip_longest(groups, groups[1:]):
         found_before = counts.found
@@ -162,8 +162,27 @@ async def _lend_pass(
     workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
 ) -> None:
     first = FirstTurns(work.conversations, context.journal, counts)
-    owner = LeaseOwner(first.missing(cells), context.journal, context.budget, counts, first.has_calls)
+    owner = LeaseOwner(
+        (), context.journal, context.budget, counts, first.has_calls, leases=context.experiment.workers.leases
+    )
+    await lend(workers, work, first.lacking(cells), owner, context)
+
+
+async def lend(
+    workers: CallWorkers,
+    work: LentWork,
+    source: Iterator[LentConversation | None],
+    owner: LeaseOwner,
+    context: StepContext,
+) -> None:
+    """Let workers make the calls of a source's conversations; this process keeps the journal and the budget.
+
+    A None in the source means that it has no conversation now: it is asked again soon.
+    """
+    work.conversations.name_models(work.models)
     owner.say = say
+    feed = Feed(owner, source)
+    await feed.until_first()
     if owner.is_over:
         return
     try:
@@ -172,7 +191,7 @@ async def _lend_pass(
         if any(provider_of(str(settings.asked)).is_in_process for settings in work.models.values()):
             owner.fill_slots(len(links))
         with context.clock.measuring("waiting"), stopping_on_interrupt(owner):
-            await drive(owner, links)
+            await drive(owner, workers, links, feed)
     finally:
         await workers.end_step()
 
@@ -331,6 +350,26 @@ class FirstTurns:
                 self._counts.found += sum(self._conversations.has_part(call.key) for call in calls)
             else:
                 yield LentConversation(cell.student, combination, generation)
+
+    def lacking(self, cells: Sequence[PlannedCell]) -> Iterator[LentConversation]:
+        """Each conversation that lacks a call; the others are followed here, so that no worker is started in vain."""
+        for conversation in self.missing(cells):
+            student, combination, generation = conversation
+            if not self.has_calls(student, combination.id, generation) or self._lacks_call(conversation):
+                yield conversation
+
+    def _lacks_call(self, conversation: LentConversation) -> bool:
+        found = 0
+        tasks = deque([self._conversations.first(*conversation)])
+        while tasks:
+            request = tasks.popleft().request
+            outcome = self._journal.find(request)
+            if outcome is None:
+                return True
+            found += 1
+            tasks.extend(self._conversations.follow(request, outcome))
+        self._counts.found += found
+        return False
 
     def has_calls(self, student: str, combination: str, generation: int) -> bool:
         """Whether the journal had calls of a conversation when the step began."""

@@ -29,14 +29,13 @@ from skillmix.runs.judging.worker_pool import shared_workers
 from skillmix.runs.leases.driving import CallWorkers
 from skillmix.runs.planned_work import first_model_here
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
-from skillmix.runs.progress.terminal import say
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.seconds.step_meter import metered_last_step, metered_step
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import check_code_graders, check_journal, check_plan, prices_by_model, probe_models
-from skillmix.steps.calls import CallKind, drop_unusable_skips
+from skillmix.steps.calls import drop_unusable_skips
 from skillmix.steps.dependencies import StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.finished import (
@@ -216,7 +215,7 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
             continue
         now = replace(context, experiment=with_trained(context.experiment, context.run))
         with metered_step(context.run, step.name, is_here=_is_here(step, now)) as clock:
-            now = _with_workers(step, replace(now, clock=clock))
+            now = replace(now, clock=clock)
             kind.prepare(step, now)
             depends_on = dependencies_of(step, now)
             _announce_next(steps, step, now)
@@ -225,14 +224,6 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
                 record_step(step, context, result, depends_on)
         if not may_go_on:
             break
-
-
-def _with_workers(step: Step, context: StepContext) -> StepContext:
-    """The context, without workers for a step of another kind that asks models: it chooses calls by their outcomes."""
-    if context.workers is None or not step.makes_calls or isinstance(kind_of(step), CallKind):
-        return context
-    say(f"{step.name}: this process makes the calls of a {step.stage} step")
-    return replace(context, workers=None)
 
 
 def _run_last_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:

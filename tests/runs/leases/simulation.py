@@ -87,6 +87,8 @@ class Faults:
     """Whether a lost worker goes on as a zombie."""
     interrupted_after: int | None = None
     """Exchanges of the first worker after which the user presses Ctrl-C."""
+    come_late: tuple[int, ...] = ()
+    """Looks for newcomers after which one more worker comes, such as one in the place of a lost one."""
 
 
 class _Link:
@@ -141,19 +143,29 @@ class SimulatedWorkers:
         self._count = workers
         self._faults = faults or Faults()
         self._links: list[_Link] = []
+        self._looks = 0
 
     def why_not(self, models: Mapping[str, Settings]) -> str | None:
         return None
 
     async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
-        for index in range(self._count):
-            models = {name: _Model(str(s.asked), self.asked, self._chance) for name, s in work.models.items()}
-            worker = LeaseWorker(models, work.conversations, max_open=24, retries=Retries(first_wait=0.001))
-            lost = self._faults.lost_after
-            after = lost[index] if index < len(lost) else None
-            faults = self._faults if index == 0 else replace(self._faults, interrupted_after=None)
-            self._links.append(_Link(worker, faults, self._chance, after))
-        return {f"worker {index}": link for index, link in enumerate(self._links)}
+        self._work = work
+        self._looks = 0
+        return {f"worker {index}": self._link(index) for index in range(self._count)}
+
+    async def newcomers(self) -> Mapping[str, WorkerLink]:
+        self._looks += 1
+        index = len(self._links)
+        return {f"worker {index}": self._link(index) for _ in range(self._faults.come_late.count(self._looks))}
+
+    def _link(self, index: int) -> _Link:
+        models = {name: _Model(str(s.asked), self.asked, self._chance) for name, s in self._work.models.items()}
+        worker = LeaseWorker(models, self._work.conversations, max_open=24, retries=Retries(first_wait=0.001))
+        lost = self._faults.lost_after
+        after = lost[index] if index < len(lost) else None
+        faults = self._faults if index == 0 else replace(self._faults, interrupted_after=None)
+        self._links.append(_Link(worker, faults, self._chance, after))
+        return self._links[-1]
 
     async def end_step(self) -> None:
         for link in self._links:

@@ -49,6 +49,9 @@ def small_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, "_FEWEST", 6)
     monkeypatch.setattr(driving, "_FIRST_WAIT", 0.001)
     monkeypatch.setattr(driving, "_LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(driving, "_LOOK_EVERY", 0.02)
+    monkeypatch.setattr(driving, "_PATIENCE", 0.5)
+    monkeypatch.setattr(driving, "_FEED_EVERY", 0.005)
 
 
 def experiment(folder: Path, name: str, **more: Any) -> Path:

@@ -38,8 +38,6 @@ from skillmix.runs.leases.lease import (
 from skillmix.runs.leases.mailbox import Mailbox, Packet
 from skillmix.runs.scheduler import CallCounts, StopReason
 
-_LEASES: Final = 2
-"""Leases of a worker: while the last calls of one are under way, the other has work."""
 _SHARE: Final = 32
 _FEWEST: Final = 64
 _MOST: Final = 256
@@ -70,22 +68,31 @@ class LeaseOwner:
         budget: Budget,
         counts: CallCounts,
         has_calls: Callable[[str, str, int], bool],
+        *,
+        leases: int = 2,
     ) -> None:
         self._journal = journal
         self._budget = budget
         self._has_calls = has_calls
+        self._most_leases = self._leases = leases
+        self._with_slots: int | None = None
+        """The number of workers, if their models have slots to fill."""
         self.counts = counts
         self._buckets: dict[int, list[LentConversation]] = {}
-        for conversation in conversations:
-            self._buckets.setdefault(bucket_of(conversation.combination.id), []).append(conversation)
-        self._to_lend = deque(sorted(self._buckets))
-        self._size = min(_MOST, max(_FEWEST, sum(map(len, self._buckets.values())) // _SHARE))
-        self._leases_each = _LEASES
+        """By bucket, the conversations that are lent or can be lent."""
+        self._later: dict[int, list[LentConversation]] = {}
+        """Conversations that came while the lease of their bucket was out."""
+        self._to_lend: deque[int] = deque()
+        self._size = _FEWEST
         self._made: dict[int, int] = {}
         """By bucket that was lent, the outcomes that this step has added."""
         self._failed: dict[int, dict[CallKey, KnownOutcome]] = {}
         """Calls that this step has given up; it does not ask them again, though a later run does."""
         self._lent: dict[int, _Lent] = {}
+        self.expects_more = False
+        """Whether conversations may be added, so that the step is not over when all have come back."""
+        self.returned: Callable[[Sequence[LentConversation]], None] = lambda conversations: None
+        """Is given the conversations of each lease that a worker returns."""
         self._epoch = 0
         self._mail: dict[str, Mailbox[OwnerLetter, WorkerLetter]] = {}
         self._told_end: set[str] = set()
@@ -97,6 +104,36 @@ class LeaseOwner:
         """Rows and questions of leases that are not theirs any more."""
         self.problem: UserError | None = None
         self.say: Callable[[str], None] = lambda line: None
+        self.add(conversations)
+
+    def add(self, conversations: Iterable[LentConversation]) -> None:
+        """Lend these conversations as well; each is added once."""
+        out = {bucket for lent in self._lent.values() for bucket in lent.lease.buckets}
+        new: set[int] = set()
+        for conversation in conversations:
+            bucket = bucket_of(conversation.combination.id)
+            if bucket in out:
+                self._later.setdefault(bucket, []).append(conversation)
+            else:
+                if bucket not in self._buckets:
+                    new.add(bucket)
+                self._buckets.setdefault(bucket, []).append(conversation)
+        self._to_lend.extend(sorted(new))
+        self._choose_size()
+
+    def fill_slots(self, workers: int) -> None:
+        """Let each worker have enough conversations for all slots of a local model, but not more than its part."""
+        self._with_slots = max(1, workers)
+        self._choose_size()
+
+    def _choose_size(self) -> None:
+        total = sum(map(len, self._buckets.values()))
+        if self._with_slots is None:
+            self._size = min(_MOST, max(_FEWEST, total // _SHARE))
+            return
+        self._size = max(1, min(_MOST, total // _SHARE))
+        part = min(_FOR_SLOTS, total / self._with_slots)
+        self._most_leases = max(self._leases, ceil(part / self._size))
 
     # Workers
 
@@ -106,20 +143,19 @@ class LeaseOwner:
         if self.counts.stopped is not None:
             self._mail[worker].put(StopCalls(self.counts.stopped))
 
-    def fill_slots(self, workers: int) -> None:
-        """Let each worker have enough conversations for all slots of a local model, but no more than its part."""
-        total = sum(map(len, self._buckets.values()))
-        self._size = max(1, min(_MOST, total // _SHARE))
-        self._leases_each = max(_LEASES, ceil(min(_FOR_SLOTS, total / max(1, workers)) / self._size))
-
     def is_here(self, worker: str) -> bool:
         """Whether a worker takes part: it has neither ended nor been lost."""
         return worker in self._mail
 
     @property
     def is_over(self) -> bool:
-        """Whether every conversation is over."""
-        return not self._to_lend and not self._lent
+        """Whether every conversation is over, and no more will come."""
+        return not self.expects_more and not self.has_conversations
+
+    @property
+    def has_conversations(self) -> bool:
+        """Whether conversations are lent or wait to be lent."""
+        return bool(self._to_lend or self._lent)
 
     @property
     def in_flight(self) -> int:
@@ -136,7 +172,7 @@ class LeaseOwner:
         mail = self._mail[worker]
         if not self.counts.stopped:
             # One lease for each packet, so that the other workers get theirs before this one gets its second.
-            if self._to_lend and sum(lent.worker == worker for lent in self._lent.values()) < self._leases_each:
+            if self._to_lend and sum(lent.worker == worker for lent in self._lent.values()) < self._most_leases:
                 mail.put(LeaseGiven(self._lend(worker)))
             if self.is_over and worker not in self._told_end:
                 self._told_end.add(worker)
@@ -225,10 +261,14 @@ class LeaseOwner:
         self._journal.forget_sent([task.request for task in lent.under_way.values()])
         self.counts.found += max(0, letter.found - lent.made_before)  # a stop may come before all are found
         self.counts.left_out += letter.left_out
-        for bucket in lent.lease.buckets:
+        for bucket in sorted(lent.lease.buckets):
             del self._buckets[bucket]
             self._made.pop(bucket, None)
             self._failed.pop(bucket, None)
+            if later := self._later.pop(bucket, None):
+                self._buckets[bucket] = later
+                self._to_lend.append(bucket)
+        self.returned(lent.lease.conversations)
 
     def _revoke(self, revoked: Sequence[_Lent], reason: str) -> int:
         """End leases; their conversations are lent again, and their calls under way count as sent."""
@@ -236,6 +276,8 @@ class LeaseOwner:
         for lent in revoked:
             del self._lent[lent.lease.epoch]
             self._to_lend.extendleft(sorted(lent.lease.buckets, reverse=True))
+            for bucket in lent.lease.buckets:
+                self._buckets[bucket] += self._later.pop(bucket, ())
             for task in lent.under_way.values():
                 problem = CallProblem("passing", reason)
                 tries.append(Try(task.request, problem, 0.0, self._charge(task, problem)))
