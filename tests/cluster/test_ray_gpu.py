@@ -126,7 +126,7 @@ class HalfUser:
         """What is left of the whole GPU for this process."""
         import torch
 
-        return gpu_memory()[0] / torch.cuda.mem_get_info()[1]
+        return float(gpu_memory()[0] / torch.cuda.mem_get_info()[1])
 
 
 def test_each_of_two_workers_keeps_to_half_of_the_memory() -> None:

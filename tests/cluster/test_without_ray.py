@@ -20,6 +20,7 @@ from skillmix.models.specs import ModelSpec
 from skillmix.runs.leases.driving import LentWork, WorkerLink
 from skillmix.runs.leases.lease import NoMoreLeases, OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
+from skillmix.runs.leases.rank_work import RankWork
 from skillmix.runs.run import open_run
 from skillmix.steps.run import run_experiment
 
@@ -59,6 +60,9 @@ class ActorsHere:
 
     async def newcomers(self) -> Mapping[str, WorkerLink]:
         return {}
+
+    def run_ranks(self, work: RankWork) -> bool:
+        return False
 
     async def end_step(self) -> None:
         await asyncio.gather(*(actor.end(self.steps) for actor in self._actors))

@@ -42,8 +42,10 @@ class _Node:
 class Team(Protocol):
     """A kind of worker: on which nodes it works, and how many of it."""
 
-    label: str
-    """What a worker is called, before its number."""
+    @property
+    def label(self) -> str:
+        """What a worker is called, before its number."""
+        ...
 
     def nodes(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Those of the nodes that have such workers."""

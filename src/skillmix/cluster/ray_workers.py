@@ -16,12 +16,14 @@ from typing import Any, Final, NoReturn
 from skillmix.cluster.folder_files import CheckpointFiles, loads_weights
 from skillmix.cluster.local_workers import LocalTeam, ModelSender
 from skillmix.cluster.node_workers import CallTeam, NodeWorkers, first_line
+from skillmix.cluster.rank_group import gpus_of, run_on_ranks
 from skillmix.errors import UserError
 from skillmix.experiment.plan import Settings
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker, WorkerLink
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
+from skillmix.runs.leases.rank_work import RankWork
 from skillmix.runs.progress.terminal import say
 
 _PROVIDERS: Final = ("anthropic", "openai", "scripted", "local", "bundled")
@@ -150,6 +152,18 @@ class RayWorkers:
         if ends:
             done, _ = await asyncio.wait(ends, timeout=_END_S)
             await asyncio.gather(*done, return_exceptions=True)
+
+    def run_ranks(self, work: RankWork) -> bool:
+        """Train with ranks on the cluster; workers with models on GPUs end before, so that training has the GPUs."""
+        self._join()
+        has_gpus = gpus_of(self._ray) > 0
+        if not has_gpus and work.ranks is None:
+            return False
+        if has_gpus:
+            self._local_workers.close()
+            self._local_workers = NodeWorkers(self._ray, say, LocalTeam())
+        run_on_ranks(self._ray, work, has_gpus=has_gpus)
+        return True
 
     def close(self) -> None:
         """End the actors; a cluster that was started here ends as well."""

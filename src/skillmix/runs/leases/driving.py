@@ -13,6 +13,7 @@ from skillmix.runs.conversations import Conversations
 from skillmix.runs.leases.lease import LentConversation, OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
 from skillmix.runs.leases.owner import LeaseOwner
+from skillmix.runs.leases.rank_work import RankWork
 
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 5.0
@@ -80,6 +81,10 @@ class CallWorkers(Protocol):
 
     async def end_step(self) -> None:
         """Let workers forget the step, whether or not it is over."""
+        ...
+
+    def run_ranks(self, work: RankWork) -> bool:
+        """Train with ranks on the cluster; False if it has no GPU and the step does not ask for ranks."""
         ...
 
 
