@@ -34,7 +34,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    with cluster_of(2) as nodes:
+    with cluster_of(2, health_check_period_ms=500) as nodes:
         yield nodes
 
 
@@ -81,7 +81,7 @@ def test_a_killed_worker_is_replaced_and_costs_only_its_calls_under_way(
 
     assert result.code == 0, result.messages
     assert made(driver, tmp_path) == alone[0]
-    assert server.asked_twice <= result.lost <= 2 * 8
+    assert server.asked_twice <= result.lost <= 2 * 16
     assert " has come" in result.messages
     assert len(nodes.workers()) == 2
     assert json.loads(result.out), "Ray writes nothing to standard output"
@@ -159,7 +159,7 @@ def test_a_frozen_worker_keeps_its_calls_and_a_second_driver_is_refused(
     result = driver.end()
 
     assert second.code == 2
-    assert "is being used by another process" in second.messages, second.messages
+    assert "Another process is writing to runs/served" in second.messages, second.messages
     assert result.code == 0, result.messages
     assert made(driver, tmp_path) == alone[0]
     assert server.asked_twice == 0
@@ -171,7 +171,6 @@ def test_a_full_disk_stops_the_run_and_the_next_goes_on(
 ) -> None:
     path = experiment(tmp_path, server)
     full = driver.run("run", path, "--on", "ray", at=tmp_path, pages=60)
-    stored = alone[1] - len(alone[0].rows)
     assert full.code == 2, full.messages
     assert "the disk is full" in full.messages
     assert "Traceback" not in full.messages

@@ -2,13 +2,17 @@
 
 import asyncio
 import platform
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Final
 
 from skillmix import __version__
+from skillmix.calls import Model
 from skillmix.cluster.devices import DeviceShare
 from skillmix.cluster.folder_files import CheckpointFiles, FileFacts, FolderFiles, NodeStore, settings_here, spec_name
-from skillmix.models.specs import ModelSpec, announce_model
+from skillmix.experiment.plan import Settings
+from skillmix.models.servers.pool import CONCURRENCY
+from skillmix.models.specs import ModelSpec, announce_model, provider_of
 from skillmix.runs.calling import max_open, opened_models
 from skillmix.runs.leases.driving import LentWork
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
@@ -17,6 +21,7 @@ from skillmix.runs.leases.worker import LeaseWorker
 
 VERSIONS: Final = (__version__, ".".join(platform.python_version_tuple()[:2]))
 """skillmix and Python; they must be equal on all machines, so that the same code makes the same requests."""
+_FEWEST_LEAVES: Final = 16
 
 
 class LeaseActor:
@@ -43,7 +48,10 @@ class LeaseActor:
         opened = AsyncExitStack()
         here = await asyncio.to_thread(settings_here, work.models, work.files)
         models = await opened_models(here, opened)
-        worker = self._worker = LeaseWorker(models, work.conversations, max_open=max_open(work.models, models))
+        most = max_open(work.models, models)
+        worker = self._worker = LeaseWorker(
+            models, work.conversations, max_open=most, leaves=_leaves(work.models, models)
+        )
         for model in models.values():
             if (replicas := getattr(model, "replicas", None)) is not None:
                 replicas.say = worker.say
@@ -82,6 +90,15 @@ class LeaseActor:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
         self._worker = self._running = None
+
+
+def _leaves(used: Mapping[str, Settings], models: Mapping[str, Model]) -> dict[str, int]:
+    """How many calls of each served model may have leave at once; one in this process works on thousands."""
+    return {
+        name: max(_FEWEST_LEAVES, 2 * (settings.concurrency or getattr(models[name], "at_once", CONCURRENCY)))
+        for name, settings in used.items()
+        if not provider_of(str(settings.asked)).is_in_process
+    }
 
 
 async def _run(worker: LeaseWorker, opened: AsyncExitStack) -> None:

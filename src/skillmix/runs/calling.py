@@ -18,7 +18,7 @@ from skillmix.prompts.files import load_prompts
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.ahead import ConversationsAhead
-from skillmix.runs.journal.journal import JournalWriter
+from skillmix.runs.journal.call_journal import RunJournal
 from skillmix.runs.leases.driving import CallWorkers, Feed, LentWork, drive
 from skillmix.runs.leases.lease import LentConversation
 from skillmix.runs.leases.owner import LeaseOwner
@@ -62,7 +62,7 @@ class StepContext:
     experiment: Experiment
     catalog: Catalog
     run: Run
-    journal: JournalWriter
+    journal: RunJournal
     budget: Budget
     progress: RunProgress = NO_PROGRESS
     draws: SharedDraws = field(default_factory=SharedDraws)
@@ -303,7 +303,7 @@ async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) ->
 
 
 def first_turns(
-    cells: Sequence[PlannedCell], conversations: Conversations, journal: JournalWriter, counts: CallCounts
+    cells: Sequence[PlannedCell], conversations: Conversations, journal: RunJournal, counts: CallCounts
 ) -> Iterator[Task]:
     """The first turn of each conversation that is not settled."""
     return FirstTurns(conversations, journal, counts).of(cells)
@@ -312,7 +312,7 @@ def first_turns(
 class FirstTurns:
     """Begins conversations; the journal is asked once which conversations of a student it has."""
 
-    def __init__(self, conversations: Conversations, journal: JournalWriter, counts: CallCounts) -> None:
+    def __init__(self, conversations: Conversations, journal: RunJournal, counts: CallCounts) -> None:
         self._conversations = conversations
         self._journal = journal
         self._counts = counts

@@ -122,7 +122,7 @@ def _run_checked(
     asyncio.run(probe_models(experiment, steps))
     result = RunResult(run, graded_cells=graded_cells(steps, experiment))
     with RunProgress(planned_work(experiment, steps, run)) as progress:
-        with run.write() as journal, open_workers() as workers:
+        with run.write(files=experiment.workers.writers) as journal, open_workers() as workers:
             limits = experiment.budget
             budget = LimitedBudget(
                 price_by_model, spent=journal.spent(), max_calls=limits.max_calls, max_usd=limits.max_usd

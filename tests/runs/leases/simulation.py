@@ -160,7 +160,13 @@ class SimulatedWorkers:
 
     def _link(self, index: int) -> _Link:
         models = {name: _Model(str(s.asked), self.asked, self._chance) for name, s in self._work.models.items()}
-        worker = LeaseWorker(models, self._work.conversations, max_open=24, retries=Retries(first_wait=0.001))
+        worker = LeaseWorker(
+            models,
+            self._work.conversations,
+            max_open=24,
+            leaves=dict.fromkeys(models, 8),
+            retries=Retries(first_wait=0.001),
+        )
         lost = self._faults.lost_after
         after = lost[index] if index < len(lost) else None
         faults = self._faults if index == 0 else replace(self._faults, interrupted_after=None)

@@ -83,9 +83,7 @@ def test_workers_write_the_data_set_of_one_process(in_folder: Path, workers: int
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_lost_and_late_workers_change_nothing(
-    in_folder: Path, capsys: pytest.CaptureFixture[str], seed: int
-) -> None:
+def test_lost_and_late_workers_change_nothing(in_folder: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
     expected = files(run_experiment(experiment(in_folder / "alone"))), rows()
     chance = random.Random(seed)
     lost = tuple(chance.randrange(2, 30) for _ in range(4))

@@ -14,7 +14,7 @@ from typing import Final
 from skillmix.calls import CallKey, CallProblem, Outcome, Reply
 from skillmix.errors import UserError
 from skillmix.runs.budget import Budget, Task
-from skillmix.runs.journal.journal import JournalWriter
+from skillmix.runs.journal.call_journal import RunJournal
 from skillmix.runs.journal.row_writer import Try
 from skillmix.runs.leases.lease import (
     KnownOutcome,
@@ -64,7 +64,7 @@ class LeaseOwner:
     def __init__(
         self,
         conversations: Iterable[LentConversation],
-        journal: JournalWriter,
+        journal: RunJournal,
         budget: Budget,
         counts: CallCounts,
         has_calls: Callable[[str, str, int], bool],

@@ -1,13 +1,15 @@
 """A worker: it runs the scheduler over the leases that it has, and keeps nothing that its owner does not have."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final
 
-from skillmix.calls import CallKey, CallProblem, Model, Outcome, Request
+from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Request
 from skillmix.errors import UserError
 from skillmix.runs.budget import Task
 from skillmix.runs.conversations import Conversations
@@ -61,6 +63,10 @@ class OwnersBudget:
         return outcome
 
 
+_WantedTask = tuple[bool, int, Task]
+"""Whether it is a first turn, the order of arrival, and the task."""
+
+
 class _OpenLease:
     """A lease with the number of its tasks that are not over."""
 
@@ -83,6 +89,7 @@ class LeaseWorker:
         conversations: Conversations,
         *,
         max_open: int,
+        leaves: Mapping[str, int] | None = None,
         retries: Retries | None = None,
     ) -> None:
         self._conversations = conversations
@@ -95,8 +102,18 @@ class LeaseWorker:
         self._by_bucket: dict[int, _OpenLease] = {}
         self._to_begin: deque[LentConversation] = deque()
         self._has_all = False
-        self._wanted: list[Task] = []
-        """Tasks for which leave is asked with the next packet."""
+        self._wanted: dict[str, list[_WantedTask]] = {}
+        """By model, tasks for which leave will be asked; the first of each heap is asked for first."""
+        self._order = count()
+        self._most_leaves = leaves or {}
+        """By model, the calls that may have leave at once: those that it has in flight, and as many that wait.
+
+        Calls with leave count as sent if this process is lost, so no more have it than keep the model busy.
+        """
+        self._leaves: Counter[str] = Counter()
+        """By model, calls that have leave or have asked for it."""
+        self._model_of: dict[CallKey, str] = {}
+        """The models of these calls."""
         self._without_leave: dict[CallKey, tuple[Task, StartCall]] = {}
         self._batches: dict[int, Future[None]] = {}
         """Tries on their way to the owner; the scheduler waits for them."""
@@ -125,7 +142,8 @@ class LeaseWorker:
             self._read(letter)
         if self._scheduler.counts.stopped:
             self._drop_without_leave()
-        if not self._mail.has_letters and not self._wanted:
+        self._ask_for_wanted()
+        if not self._mail.has_letters:
             self._news.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(LONGEST_SILENCE):
@@ -192,16 +210,23 @@ class LeaseWorker:
             self._return(opened)
 
     def _ask_leave(self, task: Task, start: StartCall) -> None:
-        self._without_leave[task.request.key] = task, start
-        self._wanted.append(task)
+        """Ask for leave as soon as the model has room; later parts of a conversation go first."""
+        key = task.request.key
+        self._without_leave[key] = task, start
+        is_first = isinstance(key, GenerateKey) and key.turn == 1
+        heappush(self._wanted.setdefault(task.model, []), (is_first, next(self._order), task))
         self._news.set()
 
     def _ask_for_wanted(self) -> None:
         by_epoch: dict[int, list[Task]] = {}
-        for task in self._wanted:
-            epoch = self._by_bucket[bucket_of(task.request.key.combination)].lease.epoch
-            by_epoch.setdefault(epoch, []).append(task)
-        self._wanted.clear()
+        for model, wanted in self._wanted.items():
+            most = self._most_leaves.get(model)
+            while wanted and (most is None or self._leaves[model] < most):
+                task = heappop(wanted)[-1]
+                self._leaves[model] += 1
+                self._model_of[task.request.key] = model
+                epoch = self._by_bucket[bucket_of(task.request.key.combination)].lease.epoch
+                by_epoch.setdefault(epoch, []).append(Task(task.model, task.request.without_subject()))
         for epoch, tasks in by_epoch.items():
             self._mail.put(LeaveAsked(epoch, tuple(tasks)))
 
@@ -238,6 +263,7 @@ class LeaseWorker:
         if not tries:
             future.set_result(None)
             return future
+        self._leaves.subtract(self._model_of.pop(one.request.key) for one in tries)
         self._last_batch += 1
         self._batches[self._last_batch] = future
         self._put(TriesMade(self._last_batch, tuple(map(self._lent_try, tries))))
