@@ -1,12 +1,13 @@
-"""Local models on a Ray cluster of two nodes with caches of their own: the bytes of one process."""
+"""Local models and trainings on a Ray cluster of two nodes with caches of their own: the results of one process."""
 
 import importlib.util
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from json import loads
+from json import dumps, loads
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,9 +82,10 @@ def experiment(folder: Path, models: dict[str, str], **changes: Any) -> Path:
     return path
 
 
-def on_ray(path: Path, machines: Machines) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"RAY_ADDRESS": machines.address, "SKILLMIX_DEVICE": "cpu"}
-    command = [sys.executable, "-m", "skillmix", "run", str(path), "--on", "ray"]
+def on_ray(path: Path, machines: Machines, program: str = "skillmix") -> "subprocess.CompletedProcess[str]":
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"RAY_ADDRESS": machines.address, "SKILLMIX_DEVICE": "cpu", "PYTHONPATH": paths}
+    command = [sys.executable, "-m", program, "run", str(path), "--on", "ray"]
     return subprocess.run(command, cwd=path.parent, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -133,3 +135,64 @@ def test_another_model_at_the_same_path_is_refused(tmp_path: Path, machines: Mac
     assert f"{HERE}/model on this machine differs from the driver's: model.safetensors" in done.stderr
     assert "worker 1" in done.stderr or "worker 2" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def train_experiment(folder: Path, **settings: Any) -> Path:
+    """An experiment that trains a tiny model, in a new folder."""
+    draws = random.Random(0)
+
+    def words(most: int) -> str:
+        return " ".join(draws.choices("abcdefgh", k=draws.randint(3, most)))
+
+    turns = [[("user", words(12)), ("assistant", words(20))] for _ in range(24)]
+    rows = [{"messages": [{"role": role, "content": text} for role, text in pair]} for pair in turns]
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "train.jsonl").write_text("\n".join(map(dumps, rows)), encoding="utf-8")
+    write_checkpoint(folder / "base", has_ends=True)
+    recipe = {"steps": 10, "batch": 4, "learning_rate": 0.01, "warmup_steps": 0, "checkpoint_every": 2}
+    document = {
+        "name": "tune",
+        "catalog": "verifiable",
+        "students": {"base": {"model": f"local:{HERE}/base"}},
+        "steps": [{"name": "m", "stage": "train", "base": "base", "data": ["./data"], **recipe, **settings}],
+    }
+    path = folder / "tune.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+def losses(folder: Path) -> list[list[float]]:
+    lines = (folder / "runs" / "tune" / "m" / "training.jsonl").read_text(encoding="utf-8").splitlines()
+    return [[row["step"], row["answers"], row["norm"]] for row in map(loads, lines)]
+
+
+def test_two_ranks_of_which_one_is_killed_take_the_steps_of_one_process(
+    tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = train_experiment(tmp_path / "alone")
+    monkeypatch.chdir(alone.parent)
+    monkeypatch.setenv("SKILLMIX_DEVICE", "cpu")
+    run_experiment(alone)
+
+    path = train_experiment(tmp_path / "ray", ranks=2)
+    done = on_ray(path, machines, "tests.cluster.killed_rank")
+
+    assert done.returncode == 0, done.stderr
+    assert "m: 2 ranks on Ray" in done.stderr
+    assert "was lost; training goes on after step 4" in done.stderr
+    assert "m: step 10 of 10, loss" in done.stderr, "the driver shows the progress of the first rank"
+    found, expected = losses(path.parent), losses(alone.parent)
+    assert [row[0] for row in found] == list(range(10))
+    for row, other in zip(found, expected, strict=True):
+        assert row == pytest.approx(other, rel=1e-4)
+    folders = [folder / "runs" / "tune" / "m" for folder in (path.parent, alone.parent)]
+    one, two = ((folder / "model" / "skillmix.json").read_text(encoding="utf-8") for folder in folders)
+    assert one == two, "the lineage does not depend on where a model was trained"
+    assert not (folders[0] / "checkpoints").exists()
+
+
+def test_more_ranks_than_the_cluster_has_are_refused(tmp_path: Path, machines: Machines) -> None:
+    done = on_ray(train_experiment(tmp_path / "ray", ranks=3), machines)
+
+    assert done.returncode == 2
+    assert "ranks is 3, and the cluster offers 2 CPUs" in done.stderr

@@ -44,7 +44,7 @@ def run_on_ranks(ray: Any, work: RankWork, *, has_gpus: bool) -> None:
             failures = 1 if saved > before else failures + 1
             if failures > _MOST_RESTARTS:
                 raise UserError(
-                    f"{work.step}: {_MOST_RESTARTS + 1} times in a row a rank was lost before a new checkpoint: {error}.",
+                    f"{work.step}: {failures} times in a row a rank was lost before a new checkpoint: {error}.",
                     hint="Look at the memory of the nodes, and set checkpoint_every lower. The same command goes on.",
                 ) from None
             where = f"after step {saved}" if saved else "from the start"
