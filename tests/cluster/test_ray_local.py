@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'skillmix[ray]'"
 )
 ROOT: Final = Path(__file__).parents[2]
+LONG: Final = pytest.mark.skipif(not os.environ.get("SKILLMIX_LONG"), reason="a minute; set SKILLMIX_LONG=1")
 HERE: Final = "/proc/self/cwd"
 """The working folder of each process: workers have another one than the driver, like other machines."""
 
@@ -166,8 +167,9 @@ def losses(folder: Path) -> list[list[float]]:
     return [[row["step"], row["answers"], row["norm"]] for row in map(loads, lines)]
 
 
+@pytest.mark.parametrize("disks", ["own", pytest.param("shared", marks=LONG)])
 def test_two_ranks_of_which_one_is_killed_take_the_steps_of_one_process(
-    tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
+    disks: str, tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = train_experiment(tmp_path / "alone")
     monkeypatch.chdir(alone.parent)
@@ -175,6 +177,8 @@ def test_two_ranks_of_which_one_is_killed_take_the_steps_of_one_process(
     run_experiment(alone)
 
     path = train_experiment(tmp_path / "ray", ranks=2)
+    if disks == "own":
+        monkeypatch.setenv("OWN_DISKS", "1")
     done = on_ray(path, machines, "tests.cluster.killed_rank")
 
     assert done.returncode == 0, done.stderr
@@ -189,6 +193,9 @@ def test_two_ranks_of_which_one_is_killed_take_the_steps_of_one_process(
     one, two = ((folder / "model" / "skillmix.json").read_text(encoding="utf-8") for folder in folders)
     assert one == two, "the lineage does not depend on where a model was trained"
     assert not (folders[0] / "checkpoints").exists()
+    assert f"the model is in {folders[0] / 'model'}" in done.stderr
+    left = [*machines.caches.glob("*/training/*"), *machines.caches.glob("*/sent/*/part-*")]
+    assert left == [], "nothing is left on the machines"
 
 
 def test_more_ranks_than_the_cluster_has_are_refused(tmp_path: Path, machines: Machines) -> None:

@@ -39,6 +39,8 @@ class FolderFiles:
 
     path: str
     files: tuple[FileFacts, ...]
+    is_seen: bool = True
+    """Whether a node may use the files at the same path, if it sees them there."""
 
     @property
     def id(self) -> str:
@@ -59,7 +61,7 @@ class CheckpointFiles:
 
     def here(self) -> Checkpoint:
         """The model on this machine; an error if the driver has not sent a folder."""
-        base, *adapters = (_found(folder) for folder in self.folders)
+        base, *adapters = (found_folder(folder) for folder in self.folders)
         return Checkpoint(base, tuple(adapters))
 
 
@@ -74,13 +76,13 @@ def _parts_of_model(folder: Path) -> list[str]:
     return [file.name for file in sorted(folder.iterdir()) if file.suffix in _PARTS_OF_MODELS and file.is_file()]
 
 
-def folder_files(folder: Path, names: Iterable[str]) -> FolderFiles:
+def folder_files(folder: Path, names: Iterable[str], *, is_seen: bool = True) -> FolderFiles:
     """Some files of a folder with their hashes."""
     files = [folder / name for name in names]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         hashes = list(pool.map(content_hash_of, files))
     facts = (FileFacts(file.name, file.stat().st_size, hash_) for file, hash_ in zip(files, hashes, strict=True))
-    return FolderFiles(str(folder.absolute()), tuple(facts))
+    return FolderFiles(str(folder.absolute()), tuple(facts), is_seen)
 
 
 def model_files(models: Mapping[str, Settings]) -> dict[str, CheckpointFiles]:
@@ -121,7 +123,8 @@ def spec_name(checkpoint: Checkpoint) -> str:
     return "+".join(str(folder) for folder in (checkpoint.base, *checkpoint.adapters))
 
 
-def _found(folder: FolderFiles) -> Path:
+def found_folder(folder: FolderFiles) -> Path:
+    """Where a folder is on this machine; an error if the driver has not sent it."""
     place = place_of(folder)
     if place is None:
         raise UserError(f"{folder.path} is not on this machine.", hint="Run the same command again to send it.")
@@ -134,13 +137,13 @@ def place_of(folder: FolderFiles) -> Path | None:
     A folder at its own path with other contents is an error, because a user who put it there expects it to be used.
     """
     path = Path(folder.path)
-    other = [file.name for file in folder.files if _state(path, file) == "other"]
+    other = [file.name for file in folder.files if folder.is_seen and _state(path, file) == "other"]
     if other:
         raise UserError(
             f"{folder.path} on this machine differs from the driver's: {', '.join(other[:3])}.",
             hint="Copy the driver's folder to this machine, or remove the folder here; the driver then sends its own.",
         )
-    for place in (path, kept_folder(folder)):
+    for place in (*([path] if folder.is_seen else []), kept_folder(folder)):
         if folder.files and all(_state(place, file) == "same" for file in folder.files):
             return place
     return None

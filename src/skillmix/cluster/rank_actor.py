@@ -2,15 +2,18 @@
 
 import io
 import os
+import shutil
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from skillmix.cluster import rank_folder
 from skillmix.cluster.folder_files import CheckpointFiles, FileFacts, FolderFiles, NodeStore
 from skillmix.cluster.lease_actor import VERSIONS
+from skillmix.cluster.rank_folder import GivenFolder
 from skillmix.runs.leases.rank_work import RankEvent
 
 
@@ -44,6 +47,38 @@ class RankActor:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         node = ray.get_runtime_context().get_node_id()
         return RankPlace(node, ray.util.get_node_ip_address(), tuple(filter(None, visible.split(","))), port)
+
+    def own_folder(self, key: str) -> Path:
+        """The folder of a training on this machine."""
+        return rank_folder.own_folder(key)
+
+    def set_up(self, folder: Path, given: Sequence[GivenFolder]) -> None:
+        """Make a new folder with the files that were sent."""
+        rank_folder.set_up(folder, given)
+
+    def last_checkpoint(self, folder: Path) -> str | None:
+        """The name of the last complete checkpoint."""
+        return rank_folder.last_checkpoint(folder)
+
+    def hold(self, folder: Path, checkpoint: str) -> dict[str, int]:
+        """Keep a checkpoint while it is read; its files."""
+        return rank_folder.hold(folder, checkpoint)
+
+    def release(self, folder: Path) -> None:
+        """Keep no checkpoint any more."""
+        rank_folder.release(folder)
+
+    def sizes_in(self, folder: Path, name: str) -> dict[str, int]:
+        """The files of a folder with their sizes."""
+        return rank_folder.sizes_in(folder, name)
+
+    def read_part(self, folder: Path, name: str, offset: int, size: int) -> bytes:
+        """A part of a file."""
+        return rank_folder.read_part(folder, name, offset, size)
+
+    def remove(self, folder: Path) -> None:
+        """Remove the folder of a training that is over."""
+        shutil.rmtree(folder, ignore_errors=True)
 
     def missing(self, paths: tuple[str, ...]) -> list[str]:
         """Those of the paths that this machine does not see."""

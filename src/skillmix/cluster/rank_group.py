@@ -2,19 +2,23 @@
 
 import asyncio
 import os
+import platform
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from skillmix.cluster.folder_files import CheckpointFiles, files_of
+from skillmix.cluster.folder_files import FolderFiles, files_of
 from skillmix.cluster.folder_sender import FolderSender
 from skillmix.cluster.lease_actor import VERSIONS
 from skillmix.cluster.node_workers import first_line
 from skillmix.cluster.rank_actor import RankActor, RankPlace
+from skillmix.cluster.rank_collector import Collector, MachineFolder, given_folders
 from skillmix.errors import UserError, visible
-from skillmix.runs.leases.rank_work import RankWork
+from skillmix.hashing import short_id
+from skillmix.runs.leases.rank_work import OWN_DISKS, RankWork
 from skillmix.runs.progress.terminal import say
 
 _MOST_RESTARTS: Final = 3
@@ -22,6 +26,8 @@ _MOST_RESTARTS: Final = 3
 _START_S: Final = 180.0
 """Seconds that the ranks may take to start; GPUs of a worker that has just ended are free after a moment."""
 _LOOK_S: Final = 0.5
+_COLLECT_S: Final = 1.0
+"""Seconds between two looks for a new checkpoint on machines with their own disks."""
 _GATHER_S: Final = 15.0
 """Seconds to wait for the end of a lost rank's process after another rank has lost its connection to it."""
 
@@ -88,6 +94,11 @@ class _Group:
         self._ray, self._count, self._has_gpus = ray, count, has_gpus
         self._actors: list[Any] = []
         self._group: Any = None
+        self._collector: Collector | None = None
+        """Brings files to the driver, if the machines do not share its disk."""
+        self._collected_at = 0.0
+        self._there = ""
+        """The folder of the training on the machine of the first rank."""
 
     def __enter__(self) -> "_Group":
         return self
@@ -103,18 +114,61 @@ class _Group:
     def train(self, work: RankWork) -> None:
         """Start the ranks, and wait until all have trained to the end."""
         ranks = self._started(work)
-        base = files_of(work.base)
-        self._provide(work, ranks, base)
         self._require_paths(work, ranks)
+        base = files_of(work.base)
+        self._provide(ranks, base.folders)
         payload = self._ray.put(work.payload)
         environments = _environments([rank.place for rank in ranks], has_gpus=self._has_gpus)
+        folders = dict.fromkeys((rank.place.node for rank in ranks), work.folder)
+        if not shares_disk(self._ray, work.folder, [rank.actor for rank in ranks]):
+            folders = self._set_up(work, ranks)
+            environments = [environment | {OWN_DISKS: "1"} for environment in environments]
+        self._there = str(folders[ranks[0].place.node])
         training = [
-            rank.actor.train.remote(environment, work.train, base, work.folder, payload)
+            rank.actor.train.remote(environment, work.train, base, folders[rank.place.node], payload)
             for rank, environment in zip(ranks, environments, strict=True)
         ]
         count = "1 rank" if self._count == 1 else f"{self._count} ranks"
         say(f"{work.step}: {count} on Ray")
         self._watch(work, ranks, training)
+        if self._collector is not None:
+            self._collected(self._collector.finish)
+
+    def _set_up(self, work: RankWork, ranks: Sequence[_Rank]) -> dict[str, Path]:
+        """A folder on each machine, with what the training goes on from; by node."""
+        given = given_folders(work)
+        self._provide(ranks, [files for _, files in given])
+        key = short_id("training", platform.node(), str(work.folder))
+        first_here = _first_on_nodes(ranks)
+        asked = [rank.actor.own_folder.remote(key) for rank in first_here]
+        machines = [
+            MachineFolder(rank.actor, folder) for rank, folder in zip(first_here, self._answers(asked), strict=True)
+        ]
+        self._answers([machine.actor.set_up.remote(machine.folder, given) for machine in machines])
+        self._collector = Collector(self._ray, work, machines)
+        return {rank.place.node: machine.folder for rank, machine in zip(first_here, machines, strict=True)}
+
+    def _answers(self, asked: Sequence[Any]) -> Any:
+        """The answers of actors before training begins."""
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            return self._ray.get(list(asked))
+        except RayTaskError as error:
+            raise error.cause if isinstance(error.cause, UserError) else error from None
+        except RayError as error:
+            raise LostRank(f"a rank was lost ({first_line(error)})") from None
+
+    def _collected(self, work: Callable[[], None]) -> None:
+        """Bring files to the driver; a machine that is lost meanwhile is noticed by its rank."""
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            work()
+        except RayTaskError as error:
+            raise error.cause if isinstance(error.cause, UserError) else error from None
+        except RayError as error:
+            raise LostRank(f"a machine was lost ({first_line(error)})") from None
 
     def _started(self, work: RankWork) -> list[_Rank]:
         from ray.exceptions import RayError
@@ -146,17 +200,16 @@ class _Group:
                 )
         return list(map(_Rank, self._actors, places))
 
-    def _provide(self, work: RankWork, ranks: Sequence[_Rank], base: CheckpointFiles) -> None:
-        """Let every machine have the base model."""
+    def _provide(self, ranks: Sequence[_Rank], folders: Sequence[FolderFiles]) -> None:
+        """Let every machine have some folders."""
         from ray.exceptions import RayActorError, RayTaskError
 
         async def provide() -> None:
             sender = FolderSender(self._ray)
-            first_here = {rank.place.node: rank for rank in ranks}
             await asyncio.gather(
                 *(
-                    sender.provide(rank.actor, node, base.folders, name=rank.place.address)
-                    for node, rank in first_here.items()
+                    sender.provide(rank.actor, rank.place.node, folders, name=rank.place.address)
+                    for rank in _first_on_nodes(ranks)
                 )
             )
 
@@ -168,13 +221,12 @@ class _Group:
             raise LostRank(f"a rank was lost ({first_line(error)})") from None
 
     def _require_paths(self, work: RankWork, ranks: Sequence[_Rank]) -> None:
-        paths = (str(work.folder), *work.paths)
-        for rank in ranks:
-            missing = self._ray.get(rank.actor.missing.remote(paths))
+        answers = self._answers([rank.actor.missing.remote(work.paths) for rank in ranks])
+        for rank, missing in zip(ranks, answers, strict=True):
             if missing:
                 raise UserError(
                     f"{work.step}: {rank.place.address} does not see {', '.join(missing[:3])}.",
-                    hint="Put the run and the replayed texts on a disk that all machines of the training share.",
+                    hint="Put the replayed texts at a path that all machines of the training see.",
                 )
 
     def _watch(self, work: RankWork, ranks: Sequence[_Rank], training: Sequence[Any]) -> None:
@@ -183,6 +235,9 @@ class _Group:
         while waiting:
             done, _ = self._ray.wait(list(waiting), timeout=_LOOK_S)
             self._show(work, ranks[0])
+            if self._collector is not None and time.monotonic() - self._collected_at > _COLLECT_S:
+                self._collected(self._collector.collect)
+                self._collected_at = time.monotonic()
             for one in done:
                 number = waiting.pop(one)
                 problem = self._problem(one, ranks[number], number)
@@ -198,8 +253,10 @@ class _Group:
         except RayError:  # its training shows what is wrong
             return
         for event in events:
-            if event[0] != "say" or str(event[1][0]).startswith(f"{work.step}: "):
+            if event[0] != "say":
                 work.on_event(event)
+            elif (line := str(event[1][0])).startswith(f"{work.step}: "):  # other lines are of packages
+                work.on_event(("say", (line.replace(self._there, str(work.folder)),), {}))
 
     def _problem(self, ended: Any, rank: _Rank, number: int) -> Exception | None:
         """What ended a rank before its time: `LostRank`, an error for the user, or another that may have followed."""
@@ -233,6 +290,27 @@ class _Group:
                 if isinstance(other, UserError | LostRank):
                     return other
         return UserError(f"{problem}.", hint="Ray's log files of that process have the whole message.")
+
+
+def shares_disk(ray: Any, folder: Path, actors: Sequence[Any]) -> bool:
+    """Whether the machines of all actors see a folder of the driver, and so can train in it."""
+    from ray.exceptions import RayError
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".seen-") as mark:
+        try:
+            missing = ray.get([actor.missing.remote((mark.name,)) for actor in actors])
+        except RayError as error:
+            raise LostRank(f"a rank was lost ({first_line(error)})") from None
+    return not any(missing)
+
+
+def _first_on_nodes(ranks: Sequence[_Rank]) -> list[_Rank]:
+    """One rank of each machine; that of the first rank comes first."""
+    first: dict[str, _Rank] = {}
+    for rank in ranks:
+        first.setdefault(rank.place.node, rank)
+    return list(first.values())
 
 
 def _environments(places: Sequence[RankPlace], *, has_gpus: bool) -> list[dict[str, str]]:

@@ -40,6 +40,7 @@ def train_on_ranks(job: Job, lessons: Lessons, workers: CallWorkers, progress: R
         payload=_Payload(replace(job, known_lineage=job.lineage(steps=0)), lessons),
         base=job.checkpoint,
         folder=job.folder.absolute(),
+        model=job.model_folder.absolute(),
         ranks=job.step.ranks,
         on_event=show,
         steps_saved=lambda: steps_saved(job.folder),
@@ -61,7 +62,7 @@ def train_rank(report: Callable[[RankEvent], None], base: Checkpoint, folder: Pa
     from skillmix.training.job_run import run_training
 
     job, lessons = payload
-    here = replace(job, checkpoint=base, folder=folder, model_folder=folder / job.model_folder.name)
+    here = replace(job, checkpoint=base, folder=folder, model_folder=folder / "model")
     run_training(here, lessons, ReportedProgress(report), StepClock())
 
 

@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from skillmix.models.checkpoints import Checkpoint
+
+OWN_DISKS: Final = "SKILLMIX_OWN_DISKS"
+"""Set in the environment of ranks whose machines share no disk: each machine has its part of a checkpoint."""
 
 RankEvent = tuple[str, tuple[Any, ...], dict[str, Any]]
 """What the first rank reports: the name of a method of the run's progress or `say`, and its arguments."""
@@ -23,6 +26,8 @@ class RankWork:
     base: Checkpoint
     folder: Path
     """The folder of the training on the driver's machine."""
+    model: Path
+    """The folder of the trained model on the driver's machine; it is `model` in the folder of the training."""
     ranks: int | None
     """Processes that the experiment file asks for."""
     on_event: Callable[[RankEvent], None]
