@@ -1,6 +1,7 @@
 """Do the commands that come on standard input, one after the other, with Ray workers that stay for all of them.
 
-Starting workers for each command would take most of the time of short tests. With `pages`, the journal may have no more
+Starting workers for each command would take most of the time of short tests. Leases are small, so that short runs have
+several. With `pages`, the journal may have no more
 pages than that, so that SQLite itself reports a full disk.
 """
 
@@ -15,13 +16,14 @@ from typing import Any
 from unittest import mock
 
 from skillmix.commands import main as command
+from skillmix.runs.leases import owner
 
 
 def main() -> None:
     import ray
-
     from skillmix.cluster.ray_workers import RayWorkers
 
+    mock.patch.object(owner, "_FEWEST", 8).start()
     workers = RayWorkers(ray)
     answers = sys.stdout
     for line in sys.stdin:
@@ -35,7 +37,8 @@ def main() -> None:
             stack.enter_context(redirect_stdout(out))
             stack.enter_context(redirect_stderr(messages))
             code = command(wanted["arguments"])
-        answers.write(json.dumps({"code": code, "out": out.getvalue(), "messages": messages.getvalue()}) + "\n")
+        answer = {"number": wanted["number"], "code": code, "out": out.getvalue(), "messages": messages.getvalue()}
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
     workers.close()
 

@@ -11,8 +11,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +22,7 @@ import yaml
 from aiohttp import web
 
 from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
+from skillmix.commands import main as command
 from skillmix.models.scripted import ScriptedModel
 from skillmix.models.specs import parse_spec
 from skillmix.runs.run import open_run
@@ -104,6 +106,23 @@ class Server:
         """Wait until the server was asked so many calls."""
         until(lambda: self.calls >= calls)
 
+    @contextmanager
+    def waiting(self) -> Iterator[int]:
+        """Take calls and answer none, so that a run does not end in this block.
+
+        The block begins when all workers have as many calls in flight as they may have, and gets the number of calls so
+        far: more calls come from new workers.
+        """
+        self.stub.is_frozen = True
+        try:
+            calls = -1
+            while self.calls > calls:
+                calls = self.calls
+                time.sleep(1)
+            yield calls
+        finally:
+            self.stub.is_frozen = False
+
 
 def until(holds: Callable[[], bool], *, seconds: float = PATIENCE_S) -> None:
     """Wait until something holds."""
@@ -154,18 +173,21 @@ class Driver:
     """A process that does one command after the other with workers that stay."""
 
     process: "subprocess.Popen[str]"
-    waiting: list[Path] = field(default_factory=list)
+    commands: int = 0
 
     def begin(self, *arguments: str | Path, at: Path, pages: int | None = None) -> None:
         """Begin a command."""
-        wanted = {"arguments": list(map(str, arguments)), "at": str(at), "pages": pages}
+        self.commands += 1
+        wanted = {"number": self.commands, "arguments": list(map(str, arguments)), "at": str(at), "pages": pages}
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(wanted) + "\n")
         self.process.stdin.flush()
 
     def end(self) -> Ended:
-        """Wait until the command is over."""
-        return Ended(**_answer(self.process))
+        """Wait until the last command is over."""
+        while (answer := _answer(self.process)).pop("number") != self.commands:
+            pass  # of a test that failed before it could wait
+        return Ended(**answer)
 
     def run(self, *arguments: str | Path, at: Path, pages: int | None = None) -> Ended:
         """Do a command."""
@@ -232,7 +254,7 @@ def ended(process: "subprocess.Popen[str]") -> Ended:
     return Ended(process.returncode, out, messages)
 
 
-def experiment(folder: Path, server: Server, *, combinations: int = 60, target: int = 24, **more: Any) -> Path:
+def experiment(folder: Path, server: Server, *, combinations: int = 50, target: int = 10, **more: Any) -> Path:
     """An experiment with an evaluation and a data set, in a new folder."""
     limits = {"concurrency": 8}
     cells = {"settings": ["all"], "k": [2], "combinations": combinations, "generations": 1}
@@ -260,11 +282,15 @@ class Made(NamedTuple):
     dataset: dict[str, bytes]
 
 
-def made(driver: Driver, at: Path) -> Made:
+def made(at: Path) -> Made:
     """What a run has made."""
-    with open_run(str(at / "runs/served")).read() as journal:
+    run = at / "runs/served"
+    with open_run(str(run)).read() as journal:
         calls = [*journal.calls("generate"), *journal.calls("grade")]
     rows = [(str(call.key), call.request_hash, str(getattr(call.outcome, "text", call.outcome))) for call in calls]
-    folder = at / "runs/served/d/dataset"
+    folder = run / "d/dataset"
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return Made(rows, driver.run("scores", "served", "--json", at=at).out, files)
+    out = StringIO()
+    with redirect_stdout(out):
+        assert command(["scores", str(run), "--json"]) == 0
+    return Made(rows, out.getvalue().replace(json.dumps(str(run)), "RUN"), files)

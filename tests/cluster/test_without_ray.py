@@ -34,9 +34,9 @@ class _Link:
     async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
         await self._actor.begin(self._step, pickle.loads(self._work))  # again and again: only the first time counts
         late: Packet[OwnerLetter] = Packet(99, 0, (NoMoreLeases(),))
-        assert await self._actor.exchange(self._step - 1, late) == Packet(0, 0, ()), "a packet of the step before"
-        sent: Packet[OwnerLetter] = pickle.loads(pickle.dumps(packet))
-        answer: Packet[WorkerLetter] = pickle.loads(pickle.dumps(await self._actor.exchange(self._step, sent)))
+        before = await self._actor.exchange(self._step - 1, pickle.dumps(late))
+        assert pickle.loads(before) == Packet(0, 0, ()), "a packet of the step before"
+        answer: Packet[WorkerLetter] = pickle.loads(await self._actor.exchange(self._step, pickle.dumps(packet)))
         return answer
 
 

@@ -170,15 +170,16 @@ def test_a_problem_in_an_old_file_gives_way_to_a_reply_in_a_new_one(tmp_path: Pa
 
 
 def test_answers_of_people_are_read_with_divided_files(tmp_path: Path) -> None:
-    votes = {}
-    for one in IDS:
-        for file, grader in ((None, "g"), ("human-ann.sqlite", "human:ann")):
-            key = GradeKey("s", one, 0, "text", grader, 0, 0)
-            votes.setdefault(file, []).append((Request(key, "m", (), Decoding(), 1), Reply("1")))
+    votes = {
+        grader: [
+            (Request(GradeKey("s", one, 0, "text", grader, 0, 0), "m", (), Decoding(), 1), Reply("1")) for one in IDS
+        ]
+        for grader in ("g", "human:ann")
+    }
     with run_journal(tmp_path, files=3) as journal:
-        journal.record_all(votes[None])
-    with JournalWriter(tmp_path, file="human-ann.sqlite") as journal:
-        journal.record_all(votes["human-ann.sqlite"])
+        journal.record_all(votes["g"])
+    with JournalWriter(tmp_path, file="human-ann.sqlite") as person:
+        person.record_all(votes["human:ann"])
 
     with JournalReader(tmp_path) as reader:
         read = [(call.key.combination, call.key.grader) for call in reader.calls("grade")]  # type: ignore[union-attr]

@@ -1,6 +1,7 @@
 """The worker of one node, of which Ray makes an actor; this module does not import Ray."""
 
 import asyncio
+import pickle
 import platform
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -15,7 +16,7 @@ from skillmix.models.servers.pool import CONCURRENCY
 from skillmix.models.specs import ModelSpec, announce_model, provider_of
 from skillmix.runs.calling import max_open, opened_models
 from skillmix.runs.leases.driving import LentWork
-from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
+from skillmix.runs.leases.lease import WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
 from skillmix.runs.leases.worker import LeaseWorker
 
@@ -57,11 +58,12 @@ class LeaseActor:
                 replicas.say = worker.say
         self._running = asyncio.create_task(_run(worker, opened))
 
-    async def exchange(self, step: int, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
-        """Exchange letters with the driver."""
-        if self._worker is None or step != self._step:
-            return Packet(0, 0, ())
-        return await self._worker.exchange(packet)
+    async def exchange(self, step: int, packet: bytes) -> bytes:
+        """Exchange letters with the driver; packets are pickled."""
+        answer: Packet[WorkerLetter] = Packet(0, 0, ())
+        if self._worker is not None and step == self._step:
+            answer = await self._worker.exchange(pickle.loads(packet))
+        return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
 
     async def end(self, step: int) -> None:
         """Leave a step."""

@@ -22,6 +22,7 @@ from skillmix.runs.journal.call_journal import RunJournal
 from skillmix.runs.leases.driving import CallWorkers, Feed, LentWork, drive
 from skillmix.runs.leases.lease import LentConversation
 from skillmix.runs.leases.owner import LeaseOwner
+from skillmix.runs.leases.worker_notes import noted_workers
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress, watched
 from skillmix.runs.progress.stopping import stopping_on_interrupt
 from skillmix.runs.progress.terminal import say
@@ -191,7 +192,8 @@ async def lend(
         if any(provider_of(str(settings.asked)).is_in_process for settings in work.models.values()):
             owner.fill_slots(len(links))
         with context.clock.measuring("waiting"), stopping_on_interrupt(owner):
-            await drive(owner, workers, links, feed)
+            async with noted_workers(context.run.path, owner):
+                await drive(owner, workers, links, feed)
     finally:
         await workers.end_step()
 

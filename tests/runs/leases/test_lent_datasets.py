@@ -132,7 +132,7 @@ def test_a_set_that_is_written_needs_no_worker(in_folder: Path) -> None:
 
     path = experiment(in_folder / "lent")
     first = files(run_experiment(path))
-    os.remove(in_folder / "lent/runs/data/d/dataset/train.jsonl")
+    (in_folder / "lent/runs/data/d/dataset/train.jsonl").unlink()
 
     assert files(run_lent(path, NoWorkers(Asked(), seed=1))) == first
 

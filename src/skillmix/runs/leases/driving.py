@@ -218,5 +218,6 @@ async def _drive_one(owner: LeaseOwner, worker: str, link: WorkerLink) -> None:
         else:
             failures = 0
             owner.receive(worker, answer)
+            await owner.stored(worker)
         finally:
             timer.cancel()

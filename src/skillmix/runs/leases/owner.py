@@ -5,16 +5,18 @@ goes on with a conversation when its rows are durable. So a call is asked twice 
 that was lost, and a worker that was given up and lives on can add nothing.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Reply
 from skillmix.errors import UserError
 from skillmix.runs.budget import Budget, Task
-from skillmix.runs.journal.call_journal import RunJournal
+from skillmix.runs.journal.call_journal import RunJournal, TryThread
 from skillmix.runs.journal.row_writer import Try
 from skillmix.runs.leases.lease import (
     KnownOutcome,
@@ -36,6 +38,7 @@ from skillmix.runs.leases.lease import (
     bucket_of,
 )
 from skillmix.runs.leases.mailbox import Mailbox, Packet
+from skillmix.runs.leases.worker_figures import TeamFigures
 from skillmix.runs.scheduler import CallCounts, StopReason
 
 _SHARE: Final = 32
@@ -56,6 +59,14 @@ class _Lent:
     """Outcomes of its buckets that earlier leases of this step added: they were counted as calls."""
     under_way: dict[CallKey, Task] = field(default_factory=dict)
     """Calls with leave and without an outcome."""
+
+
+class _Storing(NamedTuple):
+    """Tries of one letter that a thread stores."""
+
+    batch: int
+    tries: list[Try]
+    future: "Future[None]"
 
 
 class LeaseOwner:
@@ -102,6 +113,12 @@ class LeaseOwner:
         """Calls that were under way on lost workers, which may be asked twice."""
         self.refused = 0
         """Rows and questions of leases that are not theirs any more."""
+        self._thread: TryThread | None = None
+        self._storing: dict[str, list[_Storing]] = {}
+        """By worker, tries that are not durable yet."""
+        self._figures = TeamFigures()
+        self._notes_calls = False
+        """Whether calls are noted before they are sent, because the budget has a limit."""
         self.problem: UserError | None = None
         self.say: Callable[[str], None] = lambda line: None
         self.add(conversations)
@@ -140,6 +157,7 @@ class LeaseOwner:
     def join(self, worker: str) -> None:
         """Let a worker take part; a name is used once."""
         self._mail[worker] = Mailbox()
+        self._figures.join(worker)
         if self.counts.stopped is not None:
             self._mail[worker].put(StopCalls(self.counts.stopped))
 
@@ -167,6 +185,22 @@ class LeaseOwner:
         """Leases that workers have."""
         return len(self._lent)
 
+    @property
+    def waiting(self) -> int:
+        """Conversations that wait to be lent."""
+        later = sum(map(len, self._later.values()))
+        return later + sum(len(self._buckets[bucket]) for bucket in self._to_lend)
+
+    @property
+    def figures(self) -> TeamFigures:
+        """The figures of all workers that ever took part, as they are now."""
+        for figures in self._figures:
+            if figures.state == "works":
+                own = [lent for lent in self._lent.values() if lent.worker == figures.name]
+                figures.leases = len(own)
+                figures.in_flight = sum(len(lent.under_way) for lent in own)
+        return self._figures
+
     def packet_for(self, worker: str) -> Packet[OwnerLetter]:
         """What a worker does not know yet, new leases included."""
         mail = self._mail[worker]
@@ -180,10 +214,14 @@ class LeaseOwner:
         return mail.packet()
 
     def receive(self, worker: str, packet: Packet[WorkerLetter]) -> None:
-        """Store and answer what a worker sent; a worker that was lost or has ended is not heard."""
+        """Store and answer what a worker sent; a worker that was lost or has ended is not heard.
+
+        Many tries are stored in a thread; `stored` waits for them.
+        """
         if worker not in self._mail:
             self.refused += len(packet.letters)
             return
+        self._figures.hear(worker)
         for letter in self._mail[worker].take(packet):
             match letter:
                 case LeaveAsked():
@@ -191,25 +229,45 @@ class LeaseOwner:
                 case TriesMade():
                     self._store(worker, letter)
                 case LeaseReturned():
+                    self._await_stored(worker)
                     self._take_back(worker, letter)
                 case LineSaid():
                     self.say(letter.line)
                 case WorkerEnded():
+                    self._await_stored(worker)
                     self._end(worker, letter)
         self._give_leave()
 
+    async def stored(self, worker: str) -> None:
+        """Wait until the tries of a worker are durable, and let it use them."""
+        while storing := self._storing.get(worker):
+            # Cancelling the future would drop tries that the thread has not begun to store.
+            await asyncio.shield(asyncio.wrap_future(storing[0].future))
+            one = storing.pop(0)
+            self._confirm(worker, one.batch, one.tries)
+            self._give_leave()
+
     def lose(self, worker: str) -> int:
         """Lend the conversations of a worker that is certainly gone to others; its calls under way are returned."""
+        self._await_stored(worker)
         self._mail.pop(worker, None)
         under_way = self._revoke(
             [lent for lent in self._lent.values() if lent.worker == worker], "lost with its worker"
         )
         self.lost += under_way
+        self._figures.end(worker, "lost", under_way=under_way)
         self._give_leave()
         return under_way
 
     def leave(self) -> None:
         """Take every lease back at once; calls under way count as sent, since providers may bill them."""
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
+        for worker in list(self._storing):
+            self._await_stored(worker)
+        for worker in self._mail:
+            self._figures.end(worker, "ended")
         self._mail.clear()
         self._revoke(list(self._lent.values()), "left before its reply")
 
@@ -288,6 +346,7 @@ class LeaseOwner:
 
     def _end(self, worker: str, letter: WorkerEnded) -> None:
         del self._mail[worker]
+        self._figures.end(worker, "ended")
         self._revoke([lent for lent in self._lent.values() if lent.worker == worker], "left before its reply")
         if letter.problem is not None:
             self.problem = self.problem or UserError(letter.problem, hint=letter.hint)
@@ -306,7 +365,26 @@ class LeaseOwner:
 
     def _give_leave(self) -> None:
         """Allow the calls that the budget allows; the others wait until calls under way cost less than reserved."""
-        allowed: dict[int, list[CallKey]] = {}
+        if not self._held:
+            return
+        allowed = self._allowed()
+        notes = [(task.request, cost) for _, task in allowed if (cost := self._budget.at_risk(task)) is not None]
+        if notes:
+            self._notes_calls = True
+            with self._journal.transaction():
+                for request, cost in notes:
+                    self._journal.record_sent(request, cost)
+        by_epoch: dict[int, list[CallKey]] = {}
+        for epoch, task in allowed:
+            by_epoch.setdefault(epoch, []).append(task.request.key)
+        for epoch, keys in by_epoch.items():
+            self._mail[self._lent[epoch].worker].put(LeaveGiven(tuple(keys)))
+        if self._held and not self.in_flight:
+            self.stop(StopReason.BUDGET)
+
+    def _allowed(self) -> list[tuple[int, Task]]:
+        """Take the calls that the budget allows from those that wait, and count them as under way."""
+        allowed = []
         while self._held:
             epoch, task = self._held[0]
             lent = self._lent.get(epoch)
@@ -314,19 +392,13 @@ class LeaseOwner:
                 if not self._budget.may_start(task):
                     break
                 lent.under_way[task.request.key] = task
-                allowed.setdefault(epoch, []).append(task.request.key)
                 self.counts.started += 1
-                cost = self._budget.at_risk(task)
-                if cost is not None:
-                    self._journal.record_sent(task.request, cost)
+                allowed.append((epoch, task))
             self._held.popleft()
-        for epoch, keys in allowed.items():
-            self._mail[self._lent[epoch].worker].put(LeaveGiven(tuple(keys)))
-        if self._held and not self.in_flight:
-            self.stop(StopReason.BUDGET)
+        return allowed
 
     def _store(self, worker: str, letter: TriesMade) -> None:
-        """Store tries in one transaction, then let the worker use them."""
+        """Store tries in one transaction for each file, then let the worker use them."""
         tries = []
         for one in letter.tries:
             lent = self._lent_to(worker, one.epoch)
@@ -335,10 +407,30 @@ class LeaseOwner:
                 self.refused += 1
             else:
                 tries.append(self._settled(task, one))
-        self._journal.record_tries(tries)
+        # With a limit, each call is noted before it is sent, and the notes would wait for the thread's transactions.
+        is_small = len(tries) <= self._journal.few and not any(self._storing.values())
+        if is_small or self._notes_calls:
+            self._journal.record_tries(tries)
+            self._confirm(worker, letter.batch, tries)
+            return
+        if self._thread is None:
+            self._thread = self._journal.in_thread()
+        storing = _Storing(letter.batch, tries, self._thread.record_tries(tries))
+        self._storing.setdefault(worker, []).append(storing)
+
+    def _await_stored(self, worker: str) -> None:
+        """Wait for the tries of a worker without giving others a turn: its next letter depends on them."""
+        for one in self._storing.pop(worker, ()):
+            one.future.result()
+            self._confirm(worker, one.batch, one.tries)
+
+    def _confirm(self, worker: str, batch: int, tries: Sequence[Try]) -> None:
+        """Count tries that are durable, and let the worker use them."""
         for tried in tries:
             self._count(tried)
-        self._mail[worker].put(TriesStored(letter.batch))
+        self._figures.store(worker, len(tries))
+        if worker in self._mail:
+            self._mail[worker].put(TriesStored(batch))
 
     def _settled(self, task: Task, one: LentTry) -> Try:
         cost = None if isinstance(one.outcome, Reply) else self._charge(task, one.outcome)

@@ -1,7 +1,7 @@
 """Runs on Ray against a chat server on loopback: calls a second by nodes, the owner's CPU time, and no Ray beside it.
 
-    python bench/ray.py [--nodes 1 2 4] [--texts 300] [--latency 0.2] [--at-once 24] [--best-of 2]
-    python bench/ray.py --writers 1 2 4 [--rows 40000]
+    python bench/ray_nodes.py [--nodes 1 2 4] [--texts 300] [--latency 0.2] [--at-once 24] [--best-of 2]
+    python bench/ray_nodes.py --writers 1 2 4 [--rows 40000]
 
 The first form evaluates as bench/engine.py does: two turns and three gradings of every text. `--at-once` calls are in
 flight for each node, so the server's delay and not the processor is the limit if the cores allow it. The nodes are
@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 from engine import on_ray, ours, rate_of, serve
 
 CLIENTS = {"ray": on_ray, "alone": ours}
@@ -93,19 +92,21 @@ def measured(nodes: int, address: str, options: argparse.Namespace) -> dict[str,
     return large | {"cpu": cpu}
 
 
-def child(mode: str, client: str, address: str, texts: int, at_once: int, environment: dict[str, str]) -> Any:
+def child(
+    mode: str, client: str, address: str, texts: int, at_once: int, environment: dict[str, str]
+) -> dict[str, float]:
     """Run one client in a process of its own."""
     command = [sys.executable, __file__, mode, client, "--address", address]
     command += ["--texts", str(texts), "--at-once", str(at_once)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
     if done.returncode:
         sys.exit(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def run_client(client: str, address: str, texts: int, at_once: int) -> None:
     """In the child: run, and print rate and CPU time."""
-    rate_of(address)
     with tempfile.TemporaryDirectory() as folder:
         cpu = time.process_time()
         calls = CLIENTS[client](address, texts, at_once, folder)
