@@ -9,7 +9,7 @@ those of `ray.cluster_utils.Cluster`, all on this machine; server, nodes and dri
 rate over nodes times the rate of one node. The rate is the server's: that of the middle 60 % of its calls. `owner CPU`
 is the driver's, by the difference between this run and one with a fifth of the texts, so that the start of Ray does not
 count; `no Ray` makes the same calls in one process. The second form stores rows of made conversations as an owner does,
-in batches of 64, into so many journal files, and prints rows a second and CPU time.
+in batches of 64, into so many journal files, and prints rows a second and CPU time; then it reads them all.
 """
 
 import argparse
@@ -70,6 +70,7 @@ def compare_nodes(options: argparse.Namespace) -> None:
         for _ in range(options.best_of):
             for nodes in [0, *options.nodes]:
                 result = measured(nodes, address, options)
+                print(nodes, result, file=sys.stderr, flush=True)
                 if nodes not in best or result["rate"] > best[nodes]["rate"]:
                     best[nodes] = result | {"cpu": min(result["cpu"], best.get(nodes, result)["cpu"])}
     for nodes, result in best.items():
@@ -167,8 +168,8 @@ def start_cluster(nodes: int) -> None:
 
 def compare_writers(writers: list[int], rows: int, best_of: int) -> None:
     """Print the rows that so many files take in a second."""
-    print("| files | rows/s | CPU ms a row | MB |")
-    print("|---:|---:|---:|---:|")
+    print("| files | rows/s | CPU ms a row | MB | CPU ms a row, read in key order |")
+    print("|---:|---:|---:|---:|---:|")
     results: dict[int, list[dict[str, float]]] = {}
     for _ in range(best_of):
         for files in writers:
@@ -177,12 +178,14 @@ def compare_writers(writers: list[int], rows: int, best_of: int) -> None:
             results.setdefault(files, []).append(json.loads(done.stdout))
     for files, found in results.items():
         rate, cpu = max(one["rate"] for one in found), min(one["cpu"] for one in found)
-        print(f"| {files} | {rate:,.0f} | {1000 * cpu:.3f} | {found[0]['bytes'] / 1e6:.0f} |")
+        read = min(one["read"] for one in found)
+        print(f"| {files} | {rate:,.0f} | {1000 * cpu:.3f} | {found[0]['bytes'] / 1e6:.0f} | {1000 * read:.3f} |")
 
 
 def store(files: int, rows: int) -> None:
     """In the child: store rows in batches, of which two are on their way at any time."""
     from skillmix.runs.journal.divided import run_journal
+    from skillmix.runs.journal.journal import JournalReader
 
     tries = made_tries(rows)
     with tempfile.TemporaryDirectory() as folder, run_journal(Path(folder), files=files) as journal:
@@ -198,7 +201,12 @@ def store(files: int, rows: int) -> None:
             future.result()
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
         size = sum(file.stat().st_size for file in Path(folder).glob("*.sqlite*"))
-    print(json.dumps({"rate": rows / seconds, "cpu": cpu / rows, "bytes": size}))
+        with JournalReader(Path(folder)) as reader:
+            reading = time.process_time()
+            read = sum(1 for stage in ("generate", "grade") for _ in reader.calls(stage))
+            reading = time.process_time() - reading
+    assert read == rows
+    print(json.dumps({"rate": rows / seconds, "cpu": cpu / rows, "bytes": size, "read": reading / rows}))
 
 
 _BATCH = 64

@@ -24,6 +24,7 @@ from skillmix.cluster.folder_files import (
 from skillmix.cluster.folder_sender import FolderSender
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import GraderSettings, StudentSettings
+from skillmix.experiment.plan import Settings
 from skillmix.models.checkpoints import Checkpoint
 
 WEIGHTS = bytes(range(256)) * 40
@@ -194,7 +195,7 @@ def test_settings_name_the_folder_of_the_machine(model: Path) -> None:
     kept = kept_folder(files.folders[0])
     shutil.copytree(model, kept)
     there = CheckpointFiles(tuple(map(elsewhere, files.folders)))
-    models = {
+    models: dict[str, Settings] = {
         "student:s": StudentSettings(model="local:model"),
         "grader:g": GraderSettings(model="rules:local:model"),
         "grader:h": GraderSettings(model="openai:m"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from skillmix.cluster import rank_folder
-from skillmix.cluster.folder_files import folder_files
+from skillmix.cluster.folder_files import folder_files, kept_folder
 from skillmix.cluster.rank_actor import RankPlace
 from skillmix.cluster.rank_group import _environments
 from skillmix.training.rank_job import steps_saved
@@ -66,7 +66,7 @@ def test_a_training_goes_on_in_a_folder_with_what_was_sent(tmp_path: Path, monke
     monkeypatch.setenv("SKILLMIX_CACHE", str(tmp_path / "cache"))
     path = checkpoint(tmp_path / "drivers", 4)
     files = folder_files(path, ["part-0.safetensors", "state.json"], is_seen=False)
-    kept = rank_folder.kept_folder(files)
+    kept = kept_folder(files)
     kept.mkdir(parents=True)
     for file in path.iterdir():
         (kept / file.name).write_bytes(file.read_bytes())

@@ -97,7 +97,7 @@ class LeaseActor:
 def _leaves(used: Mapping[str, Settings], models: Mapping[str, Model]) -> dict[str, int]:
     """How many calls of each served model may have leave at once; one in this process works on thousands."""
     return {
-        name: max(_FEWEST_LEAVES, 2 * int(settings.concurrency or getattr(models[name], "at_once", CONCURRENCY)))
+        name: max(_FEWEST_LEAVES, 2 * (settings.concurrency or getattr(models[name], "at_once", None) or CONCURRENCY))
         for name, settings in used.items()
         if not provider_of(str(settings.asked)).is_in_process
     }

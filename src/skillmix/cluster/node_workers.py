@@ -100,8 +100,8 @@ class CallTeam:
 class NodeWorkers:
     """The actors of a cluster by their names; a name is used once."""
 
-    def __init__(self, ray: Any, say: Callable[[str], None], team: Team) -> None:
-        self._team = team
+    def __init__(self, ray: Any, say: Callable[[str], None], team: Team | None = None) -> None:
+        self._team = team or CallTeam()
         self._ray = ray
         self._say = say
         self._nodes: dict[str, _Node] = {}
@@ -122,7 +122,12 @@ class NodeWorkers:
 
         The names of workers that have started since the last time are returned; a slow node delays no other.
         """
-        nodes = await self._all_nodes()
+        from ray.exceptions import RayError
+
+        try:
+            nodes = await self._all_nodes()
+        except (RayError, OSError, RuntimeError):  # the head is busy or away; it is asked again
+            nodes = []
         places = self._places(settings, nodes)
         self._starting.update(map(asyncio.create_task, self._starts(places, settings, is_first=False)))
         if self._starting:
@@ -146,11 +151,13 @@ class NodeWorkers:
 
     def forget(self, worker: str, why: str = "") -> None:
         """Note that a worker is lost; with a reason, its node gets no other."""
-        if self.actors.pop(worker, None) is None:
+        actor = self.actors.pop(worker, None)
+        if actor is None:
             return
         node = next(node for node in self._nodes.values() if worker in node.workers)
         node.workers.remove(worker)
         if why:
+            self._ray.kill(actor)
             self._give_up(node, why)
         else:
             self._note_lost(node, time.monotonic() - self._since.pop(worker, 0.0))
@@ -192,7 +199,7 @@ class NodeWorkers:
     async def _start(self, name: str, node_id: str, settings: WorkerSettings, *, is_first: bool) -> str | None:
         """Start a worker; its name, or None if it does not start and is not one of the first."""
         node = self._nodes[node_id]
-        actor = self._actor(node_id, settings)
+        actor = _actor(self._ray, node_id, settings, self._team)
         try:
             problem = await _start_problem(actor, name)
             if problem is None:
@@ -211,18 +218,6 @@ class NodeWorkers:
             self._note_lost(node, 0.0)
         return None
 
-    def _actor(self, node_id: str, settings: WorkerSettings) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        # Ray must not start it again by itself: the driver would not know that its leases are lost.
-        options = {
-            **self._team.options(settings),
-            "max_restarts": 0,
-            "max_task_retries": 0,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
-        }
-        return self._ray.remote(LeaseActor).options(**options).remote(self._team.share(settings))
-
     async def _all_nodes(self) -> Sequence[Mapping[str, Any]]:
         """The nodes that live and have such workers, in the order of their ids."""
         nodes = [node for node in await asyncio.to_thread(self._ray.nodes) if node["Alive"]]
@@ -238,6 +233,19 @@ class NodeWorkers:
         if not node.is_given_up:
             node.is_given_up = True
             self._say(f"the node {node.address} gets no more workers: {why.rstrip('.')}")
+
+
+def _actor(ray: Any, node_id: str, settings: WorkerSettings, team: Team) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    # Ray must not start it again by itself: the driver would not know that its leases are lost.
+    options = {
+        **team.options(settings),
+        "max_restarts": 0,
+        "max_task_retries": 0,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
+    }
+    return ray.remote(LeaseActor).options(**options).remote(team.share(settings))
 
 
 async def _start_problem(actor: Any, name: str) -> UserError | None:
