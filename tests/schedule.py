@@ -35,6 +35,7 @@ LONGEST_FIRST: Final = (
     "tests/fuzz/test_experiments.py",
     "tests/runs/test_progress.py",
     "tests/runs/leases/test_leases.py",
+    "tests/cluster/test_ray_local.py",
     "tests/cluster/test_ray_workers.py",
 )
 """What takes ten seconds or more, roughly by time; short files at the end keep all workers busy until then."""
