@@ -37,6 +37,7 @@ LONGEST_FIRST: Final = (
     "tests/runs/test_progress.py",
     "tests/runs/leases/test_leases.py",
     "tests/runs/leases/test_lent_datasets.py",
+    "tests/cluster/test_ray_local.py",
 )
 """What takes ten seconds or more, roughly by time; short files at the end keep all workers busy until then."""
 

@@ -60,7 +60,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         await asyncio.sleep(60 if node in ray.slow else 0)
         return ray.problems.get(node)
 
-    monkeypatch.setattr(node_workers, "_actor", lambda ray, node, settings: (ray, node))
+    monkeypatch.setattr(node_workers, "_actor", lambda ray, node, *_: (ray, node))
     monkeypatch.setattr(node_workers, "_start_problem", start_problem)
     monkeypatch.setattr(node_workers, "_LOOK_S", 0.05)
     names = ("ActorDiedError", "ActorUnavailableError", "RayTaskError")
