@@ -248,6 +248,9 @@ def test_all_workers_together_keep_to_the_concurrency_of_a_model() -> None:
         assert ray.put_down[-1].models["student:s"].concurrency == 4
         await workers.links(work)
         assert ray.put_down[-1].models["student:s"].concurrency == 3
+        for name in list(workers._workers.actors):
+            workers._workers.forget(name)
+        assert await workers.links(work) == {}, "new ones are waited for"
 
     asyncio.run(main())
 

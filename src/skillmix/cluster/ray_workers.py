@@ -123,7 +123,7 @@ class RayWorkers:
         """The ways to all workers; the first time, the cluster is joined and they are started."""
         self._workers = self._local_workers if loads_weights(work.models) else self._call_workers
         self._join()
-        if not self._workers.actors:
+        if not self._workers.has_started:
             await self._workers.start_first(work.workers)
             say(f"{_counted(self._workers)} on Ray")
         else:
