@@ -21,6 +21,7 @@ from skillmix.runs.leases import owner
 
 def main() -> None:
     import ray
+
     from skillmix.cluster.ray_workers import RayWorkers
 
     mock.patch.object(owner, "_FEWEST", 8).start()

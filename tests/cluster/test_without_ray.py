@@ -16,9 +16,11 @@ from skillmix.cluster.ray_workers import RayWorkers
 from skillmix.commands import main as command
 from skillmix.experiment.experiment import StudentSettings
 from skillmix.experiment.plan import Settings
+from skillmix.models.specs import ModelSpec
 from skillmix.runs.leases.driving import LentWork, WorkerLink
 from skillmix.runs.leases.lease import NoMoreLeases, OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
+from skillmix.runs.leases.rank_work import RankWork
 from skillmix.runs.run import open_run
 from skillmix.steps.run import run_experiment
 
@@ -48,6 +50,9 @@ class ActorsHere:
     def why_not(self, models: Mapping[str, Settings]) -> str | None:
         return RayWorkers(None).why_not(models)
 
+    def announce(self, spec: ModelSpec) -> None:
+        pass
+
     async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
         self.steps += 1
         pickled = pickle.dumps(work)
@@ -55,6 +60,9 @@ class ActorsHere:
 
     async def newcomers(self) -> Mapping[str, WorkerLink]:
         return {}
+
+    def run_ranks(self, work: RankWork) -> bool:
+        return False
 
     async def end_step(self) -> None:
         await asyncio.gather(*(actor.end(self.steps) for actor in self._actors))
@@ -107,6 +115,7 @@ def test_only_models_that_any_machine_can_ask_are_asked_by_workers() -> None:
     served = {name: StudentSettings(model=name) for name in ("openai:m@http://h/v1", "anthropic:m", "scripted:student")}
 
     assert workers.why_not(served) is None
-    assert workers.why_not(served | {"own": StudentSettings(model="local:models/own")}) == (
-        "workers cannot ask local: models"
-    )
+    own = {"own": StudentSettings(model="local:models/own")}
+    assert workers.why_not(served | own) is None, "the driver sends its files"
+    with mock.patch("skillmix.cluster.ray_workers._PROVIDERS", ("openai", "anthropic", "scripted")):
+        assert workers.why_not(served | own) == "workers cannot ask local: models", "so it is for other packages"

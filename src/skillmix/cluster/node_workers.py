@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from skillmix.cluster.devices import DeviceShare
 from skillmix.cluster.lease_actor import VERSIONS, LeaseActor
 from skillmix.errors import UserError, visible
 from skillmix.experiment.worker_settings import WorkerSettings
@@ -38,10 +39,71 @@ class _Node:
     """Workers that live or are being started."""
 
 
+class Team(Protocol):
+    """A kind of worker: on which nodes it works, and how many of it."""
+
+    @property
+    def label(self) -> str:
+        """What a worker is called, before its number."""
+        ...
+
+    def nodes(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Those of the nodes that have such workers."""
+        ...
+
+    def places(self, node: Mapping[str, Any], settings: WorkerSettings) -> int:
+        """How many such workers a node has."""
+        ...
+
+    def options(self, settings: WorkerSettings) -> Mapping[str, Any]:
+        """What a worker takes of its node, in Ray's words."""
+        ...
+
+    def share(self, settings: WorkerSettings) -> DeviceShare | None:
+        """What a worker with local models may use."""
+        ...
+
+    def no_place(self, settings: WorkerSettings) -> UserError:
+        """The error if no node has a place for such a worker."""
+        ...
+
+
+class CallTeam:
+    """Workers that ask models elsewhere: one on each node with CPUs, or as many as `cpus` lets fit."""
+
+    label = "worker"
+
+    def nodes(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Nodes with CPUs, if any node has some."""
+        return [node for node in nodes if node["Resources"].get("CPU")] or nodes
+
+    def places(self, node: Mapping[str, Any], settings: WorkerSettings) -> int:
+        """One, or as many as fit."""
+        return 1 if settings.cpus is None else int(node["Resources"].get("CPU", 0) // settings.cpus)
+
+    def options(self, settings: WorkerSettings) -> Mapping[str, Any]:
+        """Unless the user says otherwise, no CPU: a worker mostly waits for servers, and for no other job."""
+        return {"num_cpus": settings.cpus or 0}
+
+    def share(self, settings: WorkerSettings) -> DeviceShare | None:
+        """None: such a worker loads no model."""
+        return None
+
+    def no_place(self, settings: WorkerSettings) -> UserError:
+        """The error if no node is large enough."""
+        if settings.cpus is None:
+            return UserError("The Ray cluster has no node.", hint="Start one: ray start --address=HOST:PORT.")
+        return UserError(
+            f"No node of the cluster has the {settings.cpus:g} CPUs of a worker.",
+            hint="Lower workers.cpus, or start Ray with more CPUs (ray start --num-cpus).",
+        )
+
+
 class NodeWorkers:
     """The actors of a cluster by their names; a name is used once."""
 
-    def __init__(self, ray: Any, say: Callable[[str], None]) -> None:
+    def __init__(self, ray: Any, say: Callable[[str], None], team: Team | None = None) -> None:
+        self._team = team or CallTeam()
         self._ray = ray
         self._say = say
         self._nodes: dict[str, _Node] = {}
@@ -50,14 +112,16 @@ class NodeWorkers:
         self._starting: set[asyncio.Task[str | None]] = set()
         self.actors: dict[str, Any] = {}
 
+    @property
+    def has_started(self) -> bool:
+        """Whether workers were started before; since then, those that are missing are waited for."""
+        return self._started > 0
+
     async def start_first(self, settings: WorkerSettings) -> list[str]:
         """Start workers on all nodes; one that does not start is an error, before any call is made."""
-        places = self._places(settings, await _nodes(self._ray))
+        places = self._places(settings, await self._all_nodes())
         if not places:
-            raise UserError(
-                f"No node of the cluster has the {settings.cpus:g} CPUs of a worker.",
-                hint="Lower workers.cpus, or start Ray with more CPUs (ray start --num-cpus).",
-            )
+            raise self._team.no_place(settings)
         return [name for name in await asyncio.gather(*self._starts(places, settings, is_first=True)) if name]
 
     async def start_missing(self, settings: WorkerSettings) -> list[str]:
@@ -65,7 +129,12 @@ class NodeWorkers:
 
         The names of workers that have started since the last time are returned; a slow node delays no other.
         """
-        nodes = await _nodes(self._ray)
+        from ray.exceptions import RayError
+
+        try:
+            nodes = await self._all_nodes()
+        except (RayError, OSError, RuntimeError):  # the head is busy or away; it is asked again
+            nodes = []
         places = self._places(settings, nodes)
         self._starting.update(map(asyncio.create_task, self._starts(places, settings, is_first=False)))
         if self._starting:
@@ -89,14 +158,25 @@ class NodeWorkers:
 
     def forget(self, worker: str, why: str = "") -> None:
         """Note that a worker is lost; with a reason, its node gets no other."""
-        if self.actors.pop(worker, None) is None:
+        actor = self.actors.pop(worker, None)
+        if actor is None:
             return
         node = next(node for node in self._nodes.values() if worker in node.workers)
         node.workers.remove(worker)
         if why:
+            self._ray.kill(actor)
             self._give_up(node, why)
         else:
             self._note_lost(node, time.monotonic() - self._since.pop(worker, 0.0))
+
+    @property
+    def label(self) -> str:
+        """What a worker is called."""
+        return self._team.label
+
+    def node_of(self, worker: str) -> str:
+        """The id of a worker's node."""
+        return next(node_id for node_id, node in self._nodes.items() if worker in node.workers)
 
     def close(self) -> None:
         """End all workers."""
@@ -108,7 +188,7 @@ class NodeWorkers:
         """The ids of nodes that lack workers, each as often as it lacks one."""
         places = []
         for node in nodes:
-            wanted = 1 if settings.cpus is None else int(node["Resources"].get("CPU", 0) // settings.cpus)
+            wanted = self._team.places(node, settings)
             known = self._nodes.setdefault(node["NodeID"], _Node(visible(str(node["NodeManagerAddress"]))))
             if not known.is_given_up and time.monotonic() >= known.not_before:
                 places += [node["NodeID"]] * (wanted - len(known.workers))
@@ -119,14 +199,14 @@ class NodeWorkers:
     ) -> Iterator[Coroutine[Any, Any, str | None]]:
         for node_id in places:
             self._started += 1
-            name = f"worker {self._started} ({self._nodes[node_id].address})"
+            name = f"{self._team.label} {self._started} ({self._nodes[node_id].address})"
             self._nodes[node_id].workers.add(name)
             yield self._start(name, node_id, settings, is_first=is_first)
 
     async def _start(self, name: str, node_id: str, settings: WorkerSettings, *, is_first: bool) -> str | None:
         """Start a worker; its name, or None if it does not start and is not one of the first."""
         node = self._nodes[node_id]
-        actor = _actor(self._ray, node_id, settings)
+        actor = _actor(self._ray, node_id, settings, self._team)
         try:
             problem = await _start_problem(actor, name)
             if problem is None:
@@ -145,6 +225,11 @@ class NodeWorkers:
             self._note_lost(node, 0.0)
         return None
 
+    async def _all_nodes(self) -> Sequence[Mapping[str, Any]]:
+        """The nodes that live and have such workers, in the order of their ids."""
+        nodes = [node for node in await asyncio.to_thread(self._ray.nodes) if node["Alive"]]
+        return sorted(self._team.nodes(nodes), key=lambda node: str(node["NodeID"]))
+
     def _note_lost(self, node: _Node, lived: float) -> None:
         node.lost = 1 if lived >= _LONG_LIFE_S else node.lost + 1
         node.not_before = time.monotonic() + _FIRST_WAIT_S * 2.0 ** (node.lost - 1)
@@ -157,18 +242,17 @@ class NodeWorkers:
             self._say(f"the node {node.address} gets no more workers: {why.rstrip('.')}")
 
 
-def _actor(ray: Any, node_id: str, settings: WorkerSettings) -> Any:
+def _actor(ray: Any, node_id: str, settings: WorkerSettings, team: Team) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # Unless the user says otherwise, an actor counts as no CPU: it mostly waits for servers, and waits for no other
-    # job of the cluster. Ray must not start it again by itself: the driver would not know that its leases are lost.
+    # Ray must not start it again by itself: the driver would not know that its leases are lost.
     options = {
-        "num_cpus": settings.cpus or 0,
+        **team.options(settings),
         "max_restarts": 0,
         "max_task_retries": 0,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
     }
-    return ray.remote(LeaseActor).options(**options).remote()
+    return ray.remote(LeaseActor).options(**options).remote(team.share(settings))
 
 
 async def _start_problem(actor: Any, name: str) -> UserError | None:
@@ -190,13 +274,6 @@ async def _start_problem(actor: Any, name: str) -> UserError | None:
             hint=_SAME_VERSIONS,
         )
     return None
-
-
-async def _nodes(ray: Any) -> list[Mapping[str, Any]]:
-    """The nodes that live, with CPUs if any has some, in the order of their ids."""
-    nodes = [node for node in await asyncio.to_thread(ray.nodes) if node["Alive"]]
-    nodes = [node for node in nodes if node["Resources"].get("CPU")] or nodes
-    return sorted(nodes, key=lambda node: str(node["NodeID"]))
 
 
 def first_line(error: BaseException) -> str:

@@ -9,36 +9,52 @@ import logging
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterator, Mapping
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from skillmix.cluster.node_workers import NodeWorkers, first_line
-from skillmix.errors import UserError
+from skillmix.cluster.folder_files import CheckpointFiles, loads_weights
+from skillmix.cluster.local_workers import LocalTeam, ModelSender
+from skillmix.cluster.node_workers import CallTeam, NodeWorkers, first_line
+from skillmix.cluster.rank_group import gpus_of, run_on_ranks
+from skillmix.errors import UserError, visible
 from skillmix.experiment.plan import Settings
-from skillmix.models.specs import parse_spec
+from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker, WorkerLink
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
+from skillmix.runs.leases.rank_work import RankWork
 from skillmix.runs.progress.terminal import say
 
-_PROVIDERS: Final = ("anthropic", "openai", "scripted")
-"""Providers whose models any machine can ask."""
+_PROVIDERS: Final = ("anthropic", "openai", "scripted", "local", "bundled")
+"""Providers whose models any machine can ask; the weights of local ones are sent there."""
 _END_S: Final = 5.0
+_REACH_S: Final = 20.0
 _LISTENER: Final = "listen_error_messages"
 
 
 class RayLink:
     """The way to an actor, for one step."""
 
-    def __init__(self, actor: Any, step: int, work: Any, forget: Callable[[str], object], *, is_late: bool) -> None:
+    def __init__(
+        self,
+        actor: Any,
+        step: int,
+        work: Any,
+        forget: Callable[[str], object],
+        *,
+        is_late: bool,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._actor = actor
         self._step = step
         self._work = work
         self._forget = forget
         """Is called when the actor is lost; with a reason if its node should get no other."""
         self._is_late = is_late
+        self._prepare = prepare
         self._has_begun = False
 
     async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
@@ -47,6 +63,8 @@ class RayLink:
 
         try:
             if not self._has_begun:
+                if self._prepare is not None:
+                    await self._prepare()
                 await self._actor.begin.remote(self._step, self._work)
                 self._has_begun = True
             # Ray would pickle a packet with a pickler of its own, which is several times as slow.
@@ -57,14 +75,15 @@ class RayLink:
             self._forget("")
             raise LostWorker("its process or its machine has ended") from None
         except RayTaskError as error:
+            self._raise(error.cause if isinstance(error.cause, UserError) else error)
+        except UserError as error:
             self._raise(error)
         except RayError as error:  # such as an answer that was lost with its node: the next exchange shows what holds
             raise UnreachableWorker(first_line(error)) from None
         return answer
 
-    def _raise(self, error: Any) -> NoReturn:
-        """Raise the actor's error; a machine that came late and cannot begin, as without a key, stops nobody else."""
-        cause = error.cause if isinstance(error.cause, UserError) else error
+    def _raise(self, cause: Exception) -> NoReturn:
+        """Raise a worker's error; a machine that came late and cannot begin, as without a key, stops nobody else."""
         if self._is_late and not self._has_begun:
             self._forget(first_line(cause))
             raise LostWorker(first_line(cause)) from None
@@ -77,7 +96,12 @@ class RayWorkers:
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         self._has_joined = False
-        self._workers = NodeWorkers(ray, say)
+        self._call_workers = NodeWorkers(ray, say, CallTeam())
+        self._local_workers = NodeWorkers(ray, say, LocalTeam())
+        self._workers = self._call_workers
+        """The workers of the present step."""
+        self._models = ModelSender(ray)
+        self._next_model: CheckpointFiles | None = None
         self._step = 0
         self._work: LentWork | None = None
         """The work of the present step."""
@@ -91,16 +115,21 @@ class RayWorkers:
             return None
         return f"workers cannot ask {' and '.join(f'{name}:' for name in sorted(names))} models"
 
+    def announce(self, spec: ModelSpec) -> None:
+        """Note which model the next step begins with; workers load it while they end this step."""
+        self._models.announce(spec)
+
     async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
         """The ways to all workers; the first time, the cluster is joined and they are started."""
-        if not self._step:
-            self._join()
+        self._workers = self._local_workers if loads_weights(work.models) else self._call_workers
+        self._join()
+        if not self._workers.has_started:
             await self._workers.start_first(work.workers)
-            count = len(self._workers.actors)
-            say("1 worker on Ray" if count == 1 else f"{count} workers on Ray")
+            say(f"{_counted(self._workers)} on Ray")
         else:
             await self._workers.start_missing(work.workers)
         self._step += 1
+        work, self._next_model = await self._models.begin(work)
         self._work = work
         workers = list(self._workers.actors)
         even = {name: max(1, limit // max(1, len(workers))) for name, limit in _limits(work).items()}
@@ -124,25 +153,44 @@ class RayWorkers:
     async def end_step(self) -> None:
         """Let actors leave the step; one that does not answer leaves it when it begins with the next."""
         await self._workers.stop_starting()
+        await self._models.end_step()
         ends = [asyncio.wrap_future(actor.end.remote(self._step).future()) for actor in self._workers.actors.values()]
         if ends:
             done, _ = await asyncio.wait(ends, timeout=_END_S)
             await asyncio.gather(*done, return_exceptions=True)
 
+    def run_ranks(self, work: RankWork) -> bool:
+        """Train with ranks on the cluster; workers with models on GPUs end before, so that training has the GPUs."""
+        self._join()
+        has_gpus = gpus_of(self._ray) > 0
+        if not has_gpus and work.ranks is None:
+            return False
+        if has_gpus:
+            self._local_workers.close()
+            self._local_workers = NodeWorkers(self._ray, say, LocalTeam())
+        run_on_ranks(self._ray, work, has_gpus=has_gpus)
+        return True
+
     def close(self) -> None:
         """End the actors; a cluster that was started here ends as well."""
-        self._workers.close()
+        self._call_workers.close()
+        self._local_workers.close()
         if self._has_joined:
             self._ray.shutdown()
 
     def _link(self, name: str, shared: Any, *, is_late: bool) -> RayLink:
+        actor = self._workers.actors[name]
+        assert self._work is not None, "a step has begun"
+        node = self._workers.node_of(name)
+        prepare = self._models.preparing(name, actor, node, self._work, self._next_model) if self._work.files else None
         forget = partial(self._workers.forget, name)
-        return RayLink(self._workers.actors[name], self._step, shared, forget, is_late=is_late)
+        return RayLink(actor, self._step, shared, forget, is_late=is_late, prepare=prepare)
 
     def _join(self) -> None:
         if self._ray.is_initialized():
             return
         address = os.environ.get("RAY_ADDRESS") or "local"
+        _require_reachable(address)
         options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         terminate = signal.getsignal(signal.SIGTERM)
         try:
@@ -191,9 +239,40 @@ def ray_workers() -> Iterator[RayWorkers]:
         workers.close()
 
 
+def _require_reachable(address: str) -> None:
+    """Refuse an address at which nothing listens: Ray would try it for minutes, with many lines."""
+    if address.startswith("ray://"):
+        raise UserError(
+            f"RAY_ADDRESS is {visible(address)}, the address of a Ray client.",
+            hint="Start the run on a machine of the cluster, with the HOST:PORT that `ray start` prints.",
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return  # "local", "auto", or something that Ray refuses at once
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"The Ray cluster {visible(address)} cannot be reached: {getattr(error, 'strerror', None) or error}.",
+            hint="Check RAY_ADDRESS, and that `ray start --head` runs there.",
+        ) from None
+
+
 def _limits(work: LentWork) -> dict[str, int]:
-    """The `concurrency` of each model that has one: it counts for all workers together."""
-    return {name: settings.concurrency for name, settings in work.models.items() if settings.concurrency}
+    """The `concurrency` of each model that has one: it counts for all workers together.
+
+    That of a local model is the number of its slots on one device, so each worker has all of it.
+    """
+    return {
+        name: settings.concurrency
+        for name, settings in work.models.items()
+        if settings.concurrency and not provider_of(str(settings.asked)).is_in_process
+    }
+
+
+def _counted(workers: NodeWorkers) -> str:
+    count = len(workers.actors)
+    return f"{count} {workers.label}" + ("" if count == 1 else "s")
 
 
 def _with_shares(work: LentWork, shares: Mapping[str, int]) -> LentWork:

@@ -108,6 +108,10 @@ class TrainStep(RecipeSettings, _ModelAndData):
     seed: int | None = None
     """Seed of the order and of the adapter; by default the experiment's."""
 
+    # Not part of a stored experiment: several ranks train the same model as one.
+    ranks: Annotated[Positive | None, Field(exclude=True)] = None
+    """Processes that train together with `--on ray`; by default one for each GPU of the cluster."""
+
     trains_model: ClassVar[bool] = True
 
     @model_validator(mode="after")

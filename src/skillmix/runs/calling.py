@@ -143,6 +143,25 @@ async def _make_calls_here(
 async def _lend_calls(
     workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
 ) -> None:
+    """Let workers make the calls, one pass after the other."""
+    groups = passes(work.models)
+    for group, following in zip_longest(groups, groups[1:]):
+        found_before = counts.found
+        wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
+        now = work._replace(
+            models={name: work.models[name] for name in group.models},
+            following={name: work.models[name] for name in following.models} if following else {},
+        )
+        await _lend_pass(workers, now, wanted, context, counts)
+        if group.is_repeated:  # an earlier pass has counted them
+            counts.found = found_before
+        if counts.stopped:
+            break
+
+
+async def _lend_pass(
+    workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
+) -> None:
     first = FirstTurns(work.conversations, context.journal, counts)
     owner = LeaseOwner(
         (), context.journal, context.budget, counts, first.has_calls, leases=context.experiment.workers.leases
@@ -161,6 +180,7 @@ async def lend(
 
     A None in the source means that it has no conversation now: it is asked again soon.
     """
+    work.conversations.name_models(work.models)
     owner.say = say
     feed = Feed(owner, source)
     await feed.until_first()
@@ -169,6 +189,8 @@ async def lend(
     try:
         with context.clock.measuring("loading"):
             links = await workers.links(work)
+        if any(provider_of(str(settings.asked)).is_in_process for settings in work.models.values()):
+            owner.fill_slots(len(links))
         with context.clock.measuring("waiting"), stopping_on_interrupt(owner):
             async with noted_workers(context.run.path, owner):
                 await drive(owner, workers, links, feed)

@@ -117,7 +117,8 @@ def _run_checked(
         return replace(at_once, seconds=time.monotonic() - started, cpu_seconds=_cpu_seconds() - cpu_started)
     price_by_model = prices_by_model(experiment, load_prices(prices))
     check_plan(experiment, catalog, steps, run)
-    _begin_to_load(experiment, steps, run)
+    if open_workers is nullcontext:  # workers have their own models
+        _begin_to_load(experiment, steps, run)
     asyncio.run(probe_models(experiment, steps))
     result = RunResult(run, graded_cells=graded_cells(steps, experiment))
     with RunProgress(planned_work(experiment, steps, run)) as progress:
@@ -164,7 +165,9 @@ def _announce_next(steps: Sequence[Step], step: Step, context: StepContext) -> N
     """Let the model of the next step be read while this step ends; training needs the memory and trains that model."""
     following = steps[steps.index(step) + 1 :]
     spec = first_model_here(following[0], context.experiment) if following and not step.trains_model else None
-    if spec is not None:
+    if spec is not None and context.workers is not None:
+        context.workers.announce(spec)
+    elif spec is not None:
         announce_model(spec)
         if not step.makes_calls:
             MODELS.read_announced()
@@ -211,7 +214,7 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
         if kind.needs_closed_journal or take_finished(step, context, result, rows):
             continue
         now = replace(context, experiment=with_trained(context.experiment, context.run))
-        with metered_step(context.run, step.name, is_here=_is_here(step, now.experiment)) as clock:
+        with metered_step(context.run, step.name, is_here=_is_here(step, now)) as clock:
             now = replace(now, clock=clock)
             kind.prepare(step, now)
             depends_on = dependencies_of(step, now)
@@ -276,11 +279,14 @@ def _cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def _is_here(step: Step, experiment: Experiment) -> bool:
+def _is_here(step: Step, context: StepContext) -> bool:
     """Whether a model of the step works in this process, so that its device can be measured."""
+    experiment = context.experiment
     names = [name for name in step.student_names if name in experiment.students]
-    asked = settings_by_model(experiment, names, step.grader_names).values()
-    return step.trains_model or any(provider_of(str(settings.asked)).is_in_process for settings in asked)
+    models = settings_by_model(experiment, names, step.grader_names)
+    if context.workers is not None and context.workers.why_not(models) is None:
+        return False
+    return step.trains_model or any(provider_of(str(settings.asked)).is_in_process for settings in models.values())
 
 
 def _models_asked(step: Step, experiment: Experiment) -> list[str]:

@@ -13,10 +13,11 @@ from skillmix.calls import CallKey, CallProblem, GenerateKey, Outcome, Request
 from skillmix.experiment.plan import Settings
 from skillmix.models.scripted import ScriptedModel
 from skillmix.models.servers.pool import Pool
-from skillmix.models.specs import parse_spec
+from skillmix.models.specs import ModelSpec, parse_spec
 from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker, WorkerLink
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
+from skillmix.runs.leases.rank_work import RankWork
 from skillmix.runs.leases.worker import LeaseWorker
 from skillmix.runs.retries import Retries
 
@@ -147,6 +148,12 @@ class SimulatedWorkers:
 
     def why_not(self, models: Mapping[str, Settings]) -> str | None:
         return None
+
+    def announce(self, spec: ModelSpec) -> None:
+        pass
+
+    def run_ranks(self, work: RankWork) -> bool:
+        return False
 
     async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
         self._work = work

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from skillmix.datasets.writing.decided_texts import DecidedTexts
 from skillmix.runs.leases.lease import LentConversation
+from skillmix.runs.scheduler import CallCounts
 
 
 class LentConversations:
@@ -12,8 +13,9 @@ class LentConversations:
     slots = 0
     """Workers have no slots that must be kept filled with conversations that may be in vain."""
 
-    def __init__(self, decided: DecidedTexts) -> None:
+    def __init__(self, decided: DecidedTexts, counts: CallCounts) -> None:
         self._decided = decided
+        self._counts = counts
         self.in_flight = 0
         """Conversations that have not come back."""
 
@@ -24,10 +26,11 @@ class LentConversations:
             yield conversation
 
     def come_back(self, conversations: Sequence[LentConversation]) -> None:
-        """Have conversations decided; all their calls are in the journal."""
+        """Have conversations decided: they are over, unless a stop brings them back earlier."""
         self.in_flight -= len(conversations)
-        for conversation in conversations:
-            self._decided.add((conversation.combination.id, conversation.generation))
+        if self._counts.stopped is None:
+            for conversation in conversations:
+                self._decided.add((conversation.combination.id, conversation.generation))
 
     def abandon(self) -> None:
         """Do nothing: every conversation that was lent is needed."""

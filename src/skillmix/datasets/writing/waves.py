@@ -168,7 +168,7 @@ class Waves:
         """Let workers make the calls; a conversation is decided when its lease comes back."""
         journal, budget = self.context.journal, self.context.budget
         owner = LeaseOwner((), journal, budget, self.counts, turns.has_calls, leases=work.workers.leases)
-        lent = self._scheduler = LentConversations(self._decided)
+        lent = self._scheduler = LentConversations(self._decided, self.counts)
         owner.returned = lent.come_back
         await lend(workers, work, lent.counted(self._wanted(turns)), owner, self.context)
 

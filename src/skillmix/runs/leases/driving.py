@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from skillmix.errors import UserError
 from skillmix.experiment.plan import Settings
 from skillmix.experiment.worker_settings import WorkerSettings
+from skillmix.models.specs import ModelSpec
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.leases.lease import LentConversation, OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
 from skillmix.runs.leases.owner import LeaseOwner
+from skillmix.runs.leases.rank_work import RankWork
 
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 5.0
@@ -33,6 +35,10 @@ class LentWork(NamedTuple):
     models: Mapping[str, Settings]
     """The settings of the models that the step calls, by the names that tasks use."""
     workers: WorkerSettings = WorkerSettings()
+    following: Mapping[str, Settings] = {}
+    """The models that are called after these."""
+    files: Mapping[str, Any] = {}
+    """The files with the weights of models, by the same names."""
 
 
 class UnreachableWorker(Exception):
@@ -58,6 +64,10 @@ class CallWorkers(Protocol):
         """Why they cannot ask these models, in words; None if they can."""
         ...
 
+    def announce(self, spec: ModelSpec) -> None:
+        """Note which model the next step begins with, so that it can be loaded ahead."""
+        ...
+
     async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
         """Let every worker begin with a step; the ways to them by their names."""
         ...
@@ -71,6 +81,10 @@ class CallWorkers(Protocol):
 
     async def end_step(self) -> None:
         """Let workers forget the step, whether or not it is over."""
+        ...
+
+    def run_ranks(self, work: RankWork) -> bool:
+        """Train with ranks on the cluster; False if it has no GPU and the step does not ask for ranks."""
         ...
 
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Final, NamedTuple
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Reply
@@ -44,6 +45,8 @@ _SHARE: Final = 32
 _FEWEST: Final = 64
 _MOST: Final = 256
 """A lease has a 32nd of the conversations of its step, but not fewer than 64 and not many more than 256."""
+_FOR_SLOTS: Final = 3072
+"""Conversations of a worker with a local model: one and a half for each of the 2,048 slots that a GPU may have."""
 
 
 @dataclass(slots=True)
@@ -82,7 +85,9 @@ class LeaseOwner:
         self._journal = journal
         self._budget = budget
         self._has_calls = has_calls
-        self._most_leases = leases
+        self._most_leases = self._leases = leases
+        self._with_slots: int | None = None
+        """The number of workers, if their models have slots to fill."""
         self.counts = counts
         self._buckets: dict[int, list[LentConversation]] = {}
         """By bucket, the conversations that are lent or can be lent."""
@@ -131,7 +136,21 @@ class LeaseOwner:
                     new.add(bucket)
                 self._buckets.setdefault(bucket, []).append(conversation)
         self._to_lend.extend(sorted(new))
-        self._size = min(_MOST, max(_FEWEST, sum(map(len, self._buckets.values())) // _SHARE))
+        self._choose_size()
+
+    def fill_slots(self, workers: int) -> None:
+        """Let each worker have enough conversations for all slots of a local model, but not more than its part."""
+        self._with_slots = max(1, workers)
+        self._choose_size()
+
+    def _choose_size(self) -> None:
+        total = sum(map(len, self._buckets.values()))
+        if self._with_slots is None:
+            self._size = min(_MOST, max(_FEWEST, total // _SHARE))
+            return
+        self._size = max(1, min(_MOST, total // _SHARE))
+        part = min(_FOR_SLOTS, total / self._with_slots)
+        self._most_leases = max(self._leases, ceil(part / self._size))
 
     # Workers
 
