@@ -217,16 +217,17 @@ def run_client(client: str, address: str, texts: int, at_once: int) -> None:
     """In the child: warm up, then time."""
     with tempfile.TemporaryDirectory() as folder:
         CLIENTS[client](address, 20, at_once, folder)
-        _rate(address)
+        rate_of(address)
         cpu = time.process_time()
         calls = CLIENTS[client](address, texts, at_once, folder)
         cpu = time.process_time() - cpu
         os.chdir("/")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"calls": calls, "cpu": cpu, "peak_mb": peak, **_rate(address)}))
+    print(json.dumps({"calls": calls, "cpu": cpu, "peak_mb": peak, **rate_of(address)}))
 
 
-def _rate(address: str) -> dict[str, float]:
+def rate_of(address: str) -> dict[str, float]:
+    """The rate that the server has counted since it was last asked."""
     with urllib.request.urlopen(address.removesuffix("/v1") + "/rate") as response:
         rate: dict[str, float] = json.load(response)
     return rate

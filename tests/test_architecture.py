@@ -73,7 +73,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "jinja2": ("report/", "models/local/plain_templates.py"),
     "rich": ("runs/progress/bar.py",),
     "peft": ("training/",),
-    "ray": ("cluster/ray_workers.py",),
+    "ray": ("cluster/",),
     "pyarrow": ("datasets/", "frequencies/documents.py", "training/", "runs/export.py", "report/tables/paper.py"),
 }
 OPENS_LATER = ("models/specs.py",)

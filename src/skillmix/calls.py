@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -30,6 +30,16 @@ class Message:
     def content_hash(self) -> str:
         """The hash under which a journal stores the message."""
         return content_address(self.role, self.content)
+
+    def __reduce__(self) -> "tuple[Callable[[Role, str, str], Message], tuple[Role, str, str]]":
+        """Pickle with the hash: what goes to another process is stored there, and was checked here."""
+        return _message, (self.role, self.content, self.content_hash)
+
+
+def _message(role: Role, content: str, content_hash: str) -> Message:
+    message = object.__new__(Message)
+    message.__dict__.update(role=role, content=content, content_hash=content_hash)
+    return message
 
 
 def content_address(role: Role, content: str) -> str:
@@ -91,6 +101,10 @@ class GenerateKey:
     generation: int
     turn: int
 
+    def __reduce__(self) -> "tuple[type[GenerateKey], tuple[str, str, int, int]]":
+        """Pickle as a plain tuple: the default of such classes takes three times as long."""
+        return GenerateKey, (self.student, self.combination, self.generation, self.turn)
+
     def __str__(self) -> str:
         return f"generate/{self.student}/{self.combination}/{self.generation}/{self.turn}"
 
@@ -106,6 +120,11 @@ class GradeKey:
     grader: str
     round: int
     attempt: int
+
+    def __reduce__(self) -> "tuple[type[GradeKey], tuple[str, str, int, str, str, int, int]]":
+        """Pickle as a plain tuple."""
+        place = (self.student, self.combination, self.generation, self.text)
+        return GradeKey, (*place, self.grader, self.round, self.attempt)
 
     def __str__(self) -> str:
         return (
@@ -156,6 +175,12 @@ class Request:
         """A hash that changes when a request with the same key has other content."""
         return digest("request", self.settings()).hex()
 
+    def without_subject(self) -> "Request":
+        """The request as a journal needs it, with its hash."""
+        copy = object.__new__(Request)
+        copy.__dict__.update(self.__dict__, subject=None, content_hash=self.content_hash)
+        return copy
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -180,11 +205,19 @@ class Reply:
 
     def with_cost(self, cost_usd: float) -> "Reply":
         """The same reply with its cost; unlike `replace`, it does not check the text again."""
-        copy = object.__new__(Reply)
-        for name in self.__slots__:
-            object.__setattr__(copy, name, getattr(self, name))
-        object.__setattr__(copy, "cost_usd", cost_usd)
-        return copy
+        return _reply(self.text, self.finish, self.input_tokens, self.output_tokens, cost_usd, self.not_sent)
+
+    def __reduce__(self) -> "tuple[Callable[..., Reply], tuple[object, ...]]":
+        """Pickle as a plain tuple: a reply that was checked once is not checked again."""
+        tokens = (self.input_tokens, self.output_tokens)
+        return _reply, (self.text, self.finish, *tokens, self.cost_usd, self.not_sent)
+
+
+def _reply(*values: object) -> Reply:
+    reply = object.__new__(Reply)
+    for name, value in zip(Reply.__slots__, values, strict=True):
+        object.__setattr__(reply, name, value)
+    return reply
 
 
 _CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})

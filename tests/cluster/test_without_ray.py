@@ -16,9 +16,11 @@ from skillmix.cluster.ray_workers import RayWorkers
 from skillmix.commands import main as command
 from skillmix.experiment.experiment import StudentSettings
 from skillmix.experiment.plan import Settings
+from skillmix.models.specs import ModelSpec
 from skillmix.runs.leases.driving import LentWork, WorkerLink
 from skillmix.runs.leases.lease import NoMoreLeases, OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
+from skillmix.runs.leases.rank_work import RankWork
 from skillmix.runs.run import open_run
 from skillmix.steps.run import run_experiment
 
@@ -32,9 +34,9 @@ class _Link:
     async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
         await self._actor.begin(self._step, pickle.loads(self._work))  # again and again: only the first time counts
         late: Packet[OwnerLetter] = Packet(99, 0, (NoMoreLeases(),))
-        assert await self._actor.exchange(self._step - 1, late) == Packet(0, 0, ()), "a packet of the step before"
-        sent: Packet[OwnerLetter] = pickle.loads(pickle.dumps(packet))
-        answer: Packet[WorkerLetter] = pickle.loads(pickle.dumps(await self._actor.exchange(self._step, sent)))
+        before = await self._actor.exchange(self._step - 1, pickle.dumps(late))
+        assert pickle.loads(before) == Packet(0, 0, ()), "a packet of the step before"
+        answer: Packet[WorkerLetter] = pickle.loads(await self._actor.exchange(self._step, pickle.dumps(packet)))
         return answer
 
 
@@ -48,10 +50,19 @@ class ActorsHere:
     def why_not(self, models: Mapping[str, Settings]) -> str | None:
         return RayWorkers(None).why_not(models)
 
+    def announce(self, spec: ModelSpec) -> None:
+        pass
+
     async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
         self.steps += 1
         pickled = pickle.dumps(work)
         return {f"worker {n}": _Link(actor, self.steps, pickled) for n, actor in enumerate(self._actors)}
+
+    async def newcomers(self) -> Mapping[str, WorkerLink]:
+        return {}
+
+    def run_ranks(self, work: RankWork) -> bool:
+        return False
 
     async def end_step(self) -> None:
         await asyncio.gather(*(actor.end(self.steps) for actor in self._actors))
@@ -104,6 +115,7 @@ def test_only_models_that_any_machine_can_ask_are_asked_by_workers() -> None:
     served = {name: StudentSettings(model=name) for name in ("openai:m@http://h/v1", "anthropic:m", "scripted:student")}
 
     assert workers.why_not(served) is None
-    assert workers.why_not(served | {"own": StudentSettings(model="local:models/own")}) == (
-        "workers cannot ask local: models"
-    )
+    own = {"own": StudentSettings(model="local:models/own")}
+    assert workers.why_not(served | own) is None, "the driver sends its files"
+    with mock.patch("skillmix.cluster.ray_workers._PROVIDERS", ("openai", "anthropic", "scripted")):
+        assert workers.why_not(served | own) == "workers cannot ask local: models", "so it is for other packages"

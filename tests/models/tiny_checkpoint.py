@@ -18,13 +18,14 @@ Tensors = dict[str, Any]
 TIE_WEIGHTS = PreTrainedModel.tie_weights
 
 
-def write_checkpoint(folder: Path, *, tied: bool = True) -> Path:
-    """A Llama of two layers with random weights and a tokenizer of ten words."""
+def write_checkpoint(folder: Path, *, tied: bool = True, has_ends: bool = False) -> Path:
+    """A Llama of two layers with random weights and a tokenizer of ten words; training needs ends of answers."""
     words = {word: number for number, word in enumerate(["<unk>", "</s>", "a", "b", "c", "d", "e", "f", "g", "h"])}
     backend = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="</s>")
-    tokenizer.chat_template = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    end = "{% if m.role == 'assistant' %}</s>{% endif %}" if has_ends else ""
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }} " + end + "{% endfor %}"
     config = LlamaConfig(
         vocab_size=len(words),
         hidden_size=16,

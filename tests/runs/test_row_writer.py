@@ -147,3 +147,22 @@ def test_a_connection_waits_longer_than_a_large_transaction_of_the_other_takes(t
         connection.close()
 
     assert waits_ms == 60_000
+
+
+def test_a_full_disk_is_named_and_keeps_the_rows_that_were_stored(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path) as journal:
+        journal.record(request(0), Reply("kept"))
+        pages = journal._rows.connection.execute("PRAGMA page_count").fetchone()[0]
+        journal._rows.connection.execute(f"PRAGMA max_page_count = {pages}")
+        tries = [Try(request(n), Reply("x" * 9000), 0.5, stored=Reply("x" * 9000)) for n in range(1, 9)]
+        with pytest.raises(UserError, match="cannot be written: the disk is full"):
+            journal.record_tries(tries)
+        with pytest.raises(UserError, match="cannot be written: the disk is full"):
+            journal.record_tries(tries)
+        journal._rows.connection.execute("PRAGMA max_page_count = 4294967294")
+
+        journal.record_tries(tries)
+
+        assert journal.find(request(0)) == Reply("kept")
+        assert journal.find(request(8)) == Reply("x" * 9000)
+    assert len(rows(tmp_path, "calls")) == 9

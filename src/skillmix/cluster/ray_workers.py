@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: one actor on each node, which runs the scheduler over leases.
+"""Workers on a Ray cluster: actors on its nodes, which run the scheduler over leases.
 
 The driver asks each actor for its letters and never the other way round, so an actor that Ray has given up can write
 nothing. Ray must not repeat an exchange by itself: letters have numbers, and the driver sends them again.
@@ -7,36 +7,54 @@ nothing. Ray must not repeat an exchange by itself: letters have numbers, and th
 import asyncio
 import logging
 import os
+import pickle
 import signal
-from collections.abc import Callable, Iterator, Mapping
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from skillmix.cluster.lease_actor import VERSIONS, LeaseActor
+from skillmix.cluster.folder_files import CheckpointFiles, loads_weights
+from skillmix.cluster.local_workers import LocalTeam, ModelSender
+from skillmix.cluster.node_workers import CallTeam, NodeWorkers, first_line
+from skillmix.cluster.rank_group import gpus_of, run_on_ranks
 from skillmix.errors import UserError, visible
 from skillmix.experiment.plan import Settings
-from skillmix.models.specs import parse_spec
+from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker, WorkerLink
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
+from skillmix.runs.leases.rank_work import RankWork
 from skillmix.runs.progress.terminal import say
 
-_PROVIDERS: Final = ("anthropic", "openai", "scripted")
-"""Providers whose models any machine can ask."""
-_START_S: Final = 180.0
-"""Seconds that a worker may take to start."""
+_PROVIDERS: Final = ("anthropic", "openai", "scripted", "local", "bundled")
+"""Providers whose models any machine can ask; the weights of local ones are sent there."""
 _END_S: Final = 5.0
+_REACH_S: Final = 20.0
+_LISTENER: Final = "listen_error_messages"
 
 
 class RayLink:
     """The way to an actor, for one step."""
 
-    def __init__(self, actor: Any, step: int, work: Any, forget: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        actor: Any,
+        step: int,
+        work: Any,
+        forget: Callable[[str], object],
+        *,
+        is_late: bool,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._actor = actor
         self._step = step
         self._work = work
         self._forget = forget
+        """Is called when the actor is lost; with a reason if its node should get no other."""
+        self._is_late = is_late
+        self._prepare = prepare
         self._has_begun = False
 
     async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
@@ -45,28 +63,50 @@ class RayLink:
 
         try:
             if not self._has_begun:
+                if self._prepare is not None:
+                    await self._prepare()
                 await self._actor.begin.remote(self._step, self._work)
                 self._has_begun = True
-            answer: Packet[WorkerLetter] = await self._actor.exchange.remote(self._step, packet)
+            # Ray would pickle a packet with a pickler of its own, which is several times as slow.
+            answer: Packet[WorkerLetter] = pickle.loads(
+                await self._actor.exchange.remote(self._step, pickle.dumps(packet, pickle.HIGHEST_PROTOCOL))
+            )
         except ActorDiedError:
-            self._forget()
+            self._forget("")
             raise LostWorker("its process or its machine has ended") from None
         except RayTaskError as error:
-            cause = error.cause
-            raise cause if isinstance(cause, UserError) else error from None
+            self._raise(error.cause if isinstance(error.cause, UserError) else error)
+        except UserError as error:
+            self._raise(error)
         except RayError as error:  # such as an answer that was lost with its node: the next exchange shows what holds
-            raise UnreachableWorker(_first_line(error)) from None
+            raise UnreachableWorker(first_line(error)) from None
         return answer
+
+    def _raise(self, cause: Exception) -> NoReturn:
+        """Raise a worker's error; a machine that came late and cannot begin, as without a key, stops nobody else."""
+        if self._is_late and not self._has_begun:
+            self._forget(first_line(cause))
+            raise LostWorker(first_line(cause)) from None
+        raise cause from None
 
 
 class RayWorkers:
-    """One actor on each node of a cluster; the cluster is joined when a step first needs it."""
+    """Actors on the nodes of a cluster; the cluster is joined when a step first needs it."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         self._has_joined = False
-        self._actors: dict[str, Any] = {}
+        self._call_workers = NodeWorkers(ray, say, CallTeam())
+        self._local_workers = NodeWorkers(ray, say, LocalTeam())
+        self._workers = self._call_workers
+        """The workers of the present step."""
+        self._models = ModelSender(ray)
+        self._next_model: CheckpointFiles | None = None
         self._step = 0
+        self._work: LentWork | None = None
+        """The work of the present step."""
+        self._shares: dict[str, Mapping[str, int]] = {}
+        """By worker of the present step, how many calls it may have in flight, by the names of models with a limit."""
 
     def why_not(self, models: Mapping[str, Settings]) -> str | None:
         """Why the workers cannot ask these models: the model or its code may be on this machine only."""
@@ -75,51 +115,113 @@ class RayWorkers:
             return None
         return f"workers cannot ask {' and '.join(f'{name}:' for name in sorted(names))} models"
 
+    def announce(self, spec: ModelSpec) -> None:
+        """Note which model the next step begins with; workers load it while they end this step."""
+        self._models.announce(spec)
+
     async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
         """The ways to all workers; the first time, the cluster is joined and they are started."""
-        if not self._actors:
-            self._join()
-            self._actors = _started(self._ray)
-            count = "1 worker" if len(self._actors) == 1 else f"{len(self._actors)} workers"
-            say(f"{count} on Ray")
+        self._workers = self._local_workers if loads_weights(work.models) else self._call_workers
+        self._join()
+        if not self._workers.has_started:
+            await self._workers.start_first(work.workers)
+            say(f"{_counted(self._workers)} on Ray")
+        else:
+            await self._workers.start_missing(work.workers)
         self._step += 1
-        shared = self._ray.put(_with_shares(work, len(self._actors)))
-        return {
-            name: RayLink(actor, self._step, shared, partial(self._actors.pop, name, None))
-            for name, actor in self._actors.items()
-        }
+        work, self._next_model = await self._models.begin(work)
+        self._work = work
+        workers = list(self._workers.actors)
+        even = {name: max(1, limit // max(1, len(workers))) for name, limit in _limits(work).items()}
+        self._shares = dict.fromkeys(workers, even)
+        shared = self._ray.put(_with_shares(work, even))
+        return {name: self._link(name, shared, is_late=False) for name in workers}
+
+    async def newcomers(self) -> Mapping[str, WorkerLink]:
+        """The ways to workers that have started since, on nodes that have joined or in the place of lost ones."""
+        assert self._work is not None, "a step has begun"
+        links = {}
+        for name in await self._workers.start_missing(self._work.workers):
+            say(f"{name} has come")
+            present = [shares for worker, shares in self._shares.items() if worker in self._workers.actors]
+            limits = _limits(self._work).items()
+            rest = {model: max(1, limit - sum(shares[model] for shares in present)) for model, limit in limits}
+            self._shares[name] = rest
+            links[name] = self._link(name, self._ray.put(_with_shares(self._work, rest)), is_late=True)
+        return links
 
     async def end_step(self) -> None:
         """Let actors leave the step; one that does not answer leaves it when it begins with the next."""
-        ends = [asyncio.wrap_future(actor.end.remote(self._step).future()) for actor in self._actors.values()]
+        await self._workers.stop_starting()
+        await self._models.end_step()
+        ends = [asyncio.wrap_future(actor.end.remote(self._step).future()) for actor in self._workers.actors.values()]
         if ends:
             done, _ = await asyncio.wait(ends, timeout=_END_S)
             await asyncio.gather(*done, return_exceptions=True)
 
+    def run_ranks(self, work: RankWork) -> bool:
+        """Train with ranks on the cluster; workers with models on GPUs end before, so that training has the GPUs."""
+        self._join()
+        has_gpus = gpus_of(self._ray) > 0
+        if not has_gpus and work.ranks is None:
+            return False
+        if has_gpus:
+            self._local_workers.close()
+            self._local_workers = NodeWorkers(self._ray, say, LocalTeam())
+        run_on_ranks(self._ray, work, has_gpus=has_gpus)
+        return True
+
     def close(self) -> None:
         """End the actors; a cluster that was started here ends as well."""
-        for actor in self._actors.values():
-            self._ray.kill(actor)
+        self._call_workers.close()
+        self._local_workers.close()
         if self._has_joined:
             self._ray.shutdown()
+
+    def _link(self, name: str, shared: Any, *, is_late: bool) -> RayLink:
+        actor = self._workers.actors[name]
+        assert self._work is not None, "a step has begun"
+        node = self._workers.node_of(name)
+        prepare = self._models.preparing(name, actor, node, self._work, self._next_model) if self._work.files else None
+        forget = partial(self._workers.forget, name)
+        return RayLink(actor, self._step, shared, forget, is_late=is_late, prepare=prepare)
 
     def _join(self) -> None:
         if self._ray.is_initialized():
             return
         address = os.environ.get("RAY_ADDRESS") or "local"
+        _require_reachable(address)
         options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         terminate = signal.getsignal(signal.SIGTERM)
         try:
-            self._ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
+            with _without_paragraphs(self._ray):
+                self._ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(
-                f"The Ray cluster {address} cannot be joined: {_first_line(error)}.",
+                f"The Ray cluster {address} cannot be joined: {first_line(error)}.",
                 hint="Check RAY_ADDRESS; without it, a cluster is started on this machine.",
             ) from None
         finally:
             with suppress(ValueError):  # in another thread than the main one, Ray could not replace it
                 signal.signal(signal.SIGTERM, terminate)
         self._has_joined = True
+
+
+@contextmanager
+def _without_paragraphs(ray: Any) -> Iterator[None]:
+    """Let Ray not print its paragraphs about lost workers, which it writes to standard output; lines of ours say it.
+
+    Ray has no setting for this. With a version that names its function otherwise, the paragraphs appear.
+    """
+    worker = getattr(getattr(ray, "_private", None), "worker", None)
+    listen = getattr(worker, _LISTENER, None)
+    if listen is not None:
+        setattr(worker, _LISTENER, lambda *_: None)
+    try:
+        yield
+    finally:
+        if listen is not None:
+            setattr(worker, _LISTENER, listen)
 
 
 @contextmanager
@@ -137,48 +239,46 @@ def ray_workers() -> Iterator[RayWorkers]:
         workers.close()
 
 
-def _with_shares(work: LentWork, workers: int) -> LentWork:
-    """The work with each model's `concurrency` divided among the workers; each has at least one call in flight."""
+def _require_reachable(address: str) -> None:
+    """Refuse an address at which nothing listens: Ray would try it for minutes, with many lines."""
+    if address.startswith("ray://"):
+        raise UserError(
+            f"RAY_ADDRESS is {visible(address)}, the address of a Ray client.",
+            hint="Start the run on a machine of the cluster, with the HOST:PORT that `ray start` prints.",
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return  # "local", "auto", or something that Ray refuses at once
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"The Ray cluster {visible(address)} cannot be reached: {getattr(error, 'strerror', None) or error}.",
+            hint="Check RAY_ADDRESS, and that `ray start --head` runs there.",
+        ) from None
+
+
+def _limits(work: LentWork) -> dict[str, int]:
+    """The `concurrency` of each model that has one: it counts for all workers together.
+
+    That of a local model is the number of its slots on one device, so each worker has all of it.
+    """
+    return {
+        name: settings.concurrency
+        for name, settings in work.models.items()
+        if settings.concurrency and not provider_of(str(settings.asked)).is_in_process
+    }
+
+
+def _counted(workers: NodeWorkers) -> str:
+    count = len(workers.actors)
+    return f"{count} {workers.label}" + ("" if count == 1 else "s")
+
+
+def _with_shares(work: LentWork, shares: Mapping[str, int]) -> LentWork:
+    """The work with one worker's shares in the place of each model's `concurrency`."""
     models = {
-        name: settings.model_copy(update={"concurrency": max(1, settings.concurrency // workers)})
-        if settings.concurrency
-        else settings
+        name: settings.model_copy(update={"concurrency": shares[name]}) if name in shares else settings
         for name, settings in work.models.items()
     }
     return work._replace(models=models)
-
-
-def _started(ray: Any) -> dict[str, Any]:
-    """An actor on each node that has CPUs for work."""
-    from ray.exceptions import RayError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    nodes = [node for node in nodes if node["Resources"].get("CPU")] or nodes
-    remote = ray.remote(LeaseActor)
-    actors = {}
-    for number, node in enumerate(sorted(nodes, key=lambda node: str(node["NodeID"])), 1):
-        strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        # An actor counts as no CPU: it mostly waits for servers, and waits for no other job of the cluster.
-        options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": strategy}
-        actors[f"worker {number} ({node['NodeManagerAddress']})"] = remote.options(**options).remote()
-    for name, actor in actors.items():
-        try:
-            versions = ray.get(actor.versions.remote(), timeout=_START_S)
-        except RayError as error:
-            raise UserError(
-                f"{name} does not start: {_first_line(error)}.",
-                hint="Every machine of the cluster needs the same skillmix and Python.",
-            ) from None
-        if versions != VERSIONS:
-            raise UserError(
-                f"{name} has skillmix {versions[0]} with Python {versions[1]}, and this machine has "
-                f"{VERSIONS[0]} with Python {VERSIONS[1]}.",
-                hint="Install the same versions on all machines.",
-            )
-    return actors
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return visible(lines[0]).rstrip(".:")

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmix.commands.run import add_change_options, add_step_option, run
+from skillmix.commands.run import add_change_options, add_on_option, add_step_option, run
 from skillmix.commands.shared_options import Commands, add_command, positive
 from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
@@ -23,6 +23,7 @@ def add_parsers(commands: Commands) -> None:
     steps = parser.add_argument_group("with an experiment")
     add_step_option(steps)
     add_change_options(steps)
+    add_on_option(steps)
     _add_run_options(parser.add_argument_group("with runs"))
 
 
@@ -80,6 +81,8 @@ def dataset(options: argparse.Namespace) -> int:
             )
         options.experiment = Path(options.sources[0])
         return run(options)
+    if options.on is not None:
+        raise UserError(f"--on {options.on} is for an experiment file.", hint="A data set from runs makes no calls.")
     return _dataset_of_runs(options)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -80,8 +81,9 @@ def add_parsers(commands: Commands) -> None:
 
 
 def status(options: argparse.Namespace) -> int:
-    """Count the calls of a run that are done, missing, failed or unreadable, and show what its steps took."""
+    """Count the calls of a run that are done, missing, failed or unreadable, and show its workers and its steps."""
     from skillmix.annotation.step_tasks import run_progress
+    from skillmix.runs.leases.worker_notes import read_workers
     from skillmix.runs.run import open_run
     from skillmix.runs.seconds.step_meter import seconds_line, shown_seconds
     from skillmix.scores.status import run_status
@@ -89,14 +91,18 @@ def status(options: argparse.Namespace) -> int:
     run = open_run(options.run)
     status = run_status(run)
     raters = run_progress(run)
+    workers = read_workers(run.path)
     if options.json:
         people = [{"step": name, **asdict(one)} for name, own in raters.items() for one in own]
-        return print_json(status.as_json() | ({"annotations": people} if raters else {}))
+        more = ({"annotations": people} if raters else {}) | ({"workers": workers.as_json()} if workers else {})
+        return print_json(status.as_json() | more)
     print(f"calls: {whole(status.done)} done, {whole(status.missing)} missing, {whole(status.failed)} failed")
     print(f"unreadable gradings: {whole(status.unreadable)}")
     print(f"cost: {status.cost_usd:.2f} US dollars" if status.cost_usd else "cost: unknown or none")
     for name, own in raters.items():
         print("\n".join(f"{name}: {one.in_words}" for one in own) or f"{name}: there is no text to read yet")
+    for line in workers.lines(time.time()) if workers else ():
+        print(line)
     for step, seconds in shown_seconds(run).items():
         print(seconds_line(step, seconds))
     return 0

@@ -22,12 +22,12 @@ def add_parsers(commands: Commands) -> None:
     parser = add_command(commands, "run", run)
     add_experiment_options(parser)
     parser.set_defaults(stage=None, step=None)
-    _add_on_option(parser)
+    add_on_option(parser)
     for stage, command in (("generate", generate), ("grade", grade), ("evaluate", evaluate)):
         parser = add_command(commands, stage, command)
         add_experiment_options(parser)
         add_step_option(parser)
-        _add_on_option(parser)
+        add_on_option(parser)
         parser.set_defaults(stage=stage)
 
 
@@ -52,7 +52,7 @@ def add_step_option(parser: "argparse._ActionsContainer") -> None:
     parser.add_argument("--step", metavar="NAME", help="only the step with this name")
 
 
-def _add_on_option(parser: "argparse._ActionsContainer") -> None:
+def add_on_option(parser: "argparse._ActionsContainer") -> None:
     """Add the option that chooses the machines that make the calls."""
     parser.add_argument(
         "--on",

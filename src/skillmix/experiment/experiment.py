@@ -29,6 +29,7 @@ from skillmix.experiment.outside_names import OutsideNames
 from skillmix.experiment.people_steps import CODE, people_faults
 from skillmix.experiment.step_base import Name, Positive, Section, Share, Step
 from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GenerateStep, GradeStep
+from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.models.request_fields import (
     SEED,
     additions,
@@ -257,6 +258,8 @@ class Experiment(Section):
     leakage: LeakageSettings = LeakageSettings()
     dataset: DataFilters = DataFilters()
     """Filters of all dataset steps; a step may state its own."""
+    # A stored experiment, and every hash of one, is without them: where calls are made changes nothing else.
+    workers: Annotated[WorkerSettings, Field(exclude=True)] = WorkerSettings()
     steps: list[AnyStep]
 
     @model_serializer(mode="wrap")

@@ -4,10 +4,15 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from skillmix.experiment.chat_templates import CHAT_TEMPLATES
+from skillmix.catalog.files import SHIPPED
 from skillmix.experiment.precisions import AUTO, PRECISIONS
 from skillmix.experiment.step_base import ModelRef, OneOf, Positive, Section, Share, Step, StepInput
 
+CHAT_TEMPLATES: Final = {
+    file.stem: file.read_text(encoding="utf-8").removesuffix("\n")
+    for file in sorted((SHIPPED / "chat_formats").glob("*.jinja"))
+}
+"""Chat templates by the name of their format, for checkpoints that have no template; `format: NAME` chooses one."""
 AboveZero = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 DEFAULT_STEPS: Final = 4000
@@ -102,6 +107,10 @@ class TrainStep(RecipeSettings, _ModelAndData):
 
     seed: int | None = None
     """Seed of the order and of the adapter; by default the experiment's."""
+
+    # Not part of a stored experiment: several ranks train the same model as one.
+    ranks: Annotated[Positive | None, Field(exclude=True)] = None
+    """Processes that train together with `--on ray`; by default one for each GPU of the cluster."""
 
     trains_model: ClassVar[bool] = True
 

@@ -1,10 +1,10 @@
 """Checkpoints on disk: the folders that a spec names, the hash of their weights, and the bases of adapters."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -117,12 +117,27 @@ def weights_hash(folder: Path) -> str:
     files = _weight_files(folder)
     if not files:
         raise UserError(f"There are no safetensors weights in {folder}.", hint="Convert them with transformers.")
+    return _noted("weights", files, lambda: _hashed(files))
+
+
+def content_hash_of(file: Path) -> str:
+    """The hash of a file's bytes; it is cached until the file changes."""
+
+    def hashed() -> str:
+        with file.open("rb") as content:
+            return file_digest(content, lambda: blake2b(digest_size=16)).hexdigest()
+
+    return _noted("content", [file], hashed)
+
+
+def _noted(kind: str, files: list[Path], hashed: Callable[[], str]) -> str:
+    """A hash of files, from the user's cache if it was computed before and the files have not changed."""
     state = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
-    note = cache_folder() / "hashes" / digest("weights", state).hex()
+    note = cache_folder() / "hashes" / digest(kind, state).hex()
     try:
         return note.read_text(encoding="ascii")
     except OSError:
-        hash_ = _hashed(files)
+        hash_ = hashed()
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
         partial = note.with_name(f"{note.name}.{os.getpid()}.partial")

@@ -1,5 +1,6 @@
 """Make the calls of one step: generate, grade or both. Only calls that the journal does not have are made."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -17,10 +18,11 @@ from skillmix.prompts.files import load_prompts
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.ahead import ConversationsAhead
-from skillmix.runs.journal.journal import JournalWriter
-from skillmix.runs.leases.driving import CallWorkers, LentWork, drive
+from skillmix.runs.journal.call_journal import RunJournal
+from skillmix.runs.leases.driving import CallWorkers, Feed, LentWork, drive
 from skillmix.runs.leases.lease import LentConversation
 from skillmix.runs.leases.owner import LeaseOwner
+from skillmix.runs.leases.worker_notes import noted_workers
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress, watched
 from skillmix.runs.progress.stopping import stopping_on_interrupt
 from skillmix.runs.progress.terminal import say
@@ -61,7 +63,7 @@ class StepContext:
     experiment: Experiment
     catalog: Catalog
     run: Run
-    journal: JournalWriter
+    journal: RunJournal
     budget: Budget
     progress: RunProgress = NO_PROGRESS
     draws: SharedDraws = field(default_factory=SharedDraws)
@@ -107,7 +109,7 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
         context.journal.add_combinations(cell.combinations)
     if calls.students:
         ConversationsAhead(context.run.journal).note_tried(conversations_in(cells))
-    work = LentWork(conversations, calls.models(context.experiment))
+    work = LentWork(conversations, calls.models(context.experiment), context.experiment.workers)
     async with watched(context.progress, calls.step, counts):
         if context.workers is None:
             await _make_calls_here(work, cells, context, counts)
@@ -141,17 +143,57 @@ async def _make_calls_here(
 async def _lend_calls(
     workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
 ) -> None:
-    """Let workers make the calls; this process keeps the journal and the budget."""
+    """Let workers make the calls, one pass after the other."""
+    groups = passes(work.models)
+    for group, following in zip_longest(groups, groups[1:]):
+        found_before = counts.found
+        wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
+        now = work._replace(
+            models={name: work.models[name] for name in group.models},
+            following={name: work.models[name] for name in following.models} if following else {},
+        )
+        await _lend_pass(workers, now, wanted, context, counts)
+        if group.is_repeated:  # an earlier pass has counted them
+            counts.found = found_before
+        if counts.stopped:
+            break
+
+
+async def _lend_pass(
+    workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
+) -> None:
     first = FirstTurns(work.conversations, context.journal, counts)
-    owner = LeaseOwner(first.missing(cells), context.journal, context.budget, counts, first.has_calls)
+    owner = LeaseOwner(
+        (), context.journal, context.budget, counts, first.has_calls, leases=context.experiment.workers.leases
+    )
+    await lend(workers, work, first.lacking(cells), owner, context)
+
+
+async def lend(
+    workers: CallWorkers,
+    work: LentWork,
+    source: Iterator[LentConversation | None],
+    owner: LeaseOwner,
+    context: StepContext,
+) -> None:
+    """Let workers make the calls of a source's conversations; this process keeps the journal and the budget.
+
+    A None in the source means that it has no conversation now: it is asked again soon.
+    """
+    work.conversations.name_models(work.models)
     owner.say = say
+    feed = Feed(owner, source)
+    await feed.until_first()
     if owner.is_over:
         return
     try:
         with context.clock.measuring("loading"):
             links = await workers.links(work)
+        if any(provider_of(str(settings.asked)).is_in_process for settings in work.models.values()):
+            owner.fill_slots(len(links))
         with context.clock.measuring("waiting"), stopping_on_interrupt(owner):
-            await drive(owner, links)
+            async with noted_workers(context.run.path, owner):
+                await drive(owner, workers, links, feed)
     finally:
         await workers.end_step()
 
@@ -263,7 +305,7 @@ async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) ->
 
 
 def first_turns(
-    cells: Sequence[PlannedCell], conversations: Conversations, journal: JournalWriter, counts: CallCounts
+    cells: Sequence[PlannedCell], conversations: Conversations, journal: RunJournal, counts: CallCounts
 ) -> Iterator[Task]:
     """The first turn of each conversation that is not settled."""
     return FirstTurns(conversations, journal, counts).of(cells)
@@ -272,7 +314,7 @@ def first_turns(
 class FirstTurns:
     """Begins conversations; the journal is asked once which conversations of a student it has."""
 
-    def __init__(self, conversations: Conversations, journal: JournalWriter, counts: CallCounts) -> None:
+    def __init__(self, conversations: Conversations, journal: RunJournal, counts: CallCounts) -> None:
         self._conversations = conversations
         self._journal = journal
         self._counts = counts
@@ -310,6 +352,26 @@ class FirstTurns:
                 self._counts.found += sum(self._conversations.has_part(call.key) for call in calls)
             else:
                 yield LentConversation(cell.student, combination, generation)
+
+    def lacking(self, cells: Sequence[PlannedCell]) -> Iterator[LentConversation]:
+        """Each conversation that lacks a call; the others are followed here, so that no worker is started in vain."""
+        for conversation in self.missing(cells):
+            student, combination, generation = conversation
+            if not self.has_calls(student, combination.id, generation) or self._lacks_call(conversation):
+                yield conversation
+
+    def _lacks_call(self, conversation: LentConversation) -> bool:
+        found = 0
+        tasks = deque([self._conversations.first(*conversation)])
+        while tasks:
+            request = tasks.popleft().request
+            outcome = self._journal.find(request)
+            if outcome is None:
+                return True
+            found += 1
+            tasks.extend(self._conversations.follow(request, outcome))
+        self._counts.found += found
+        return False
 
     def has_calls(self, student: str, combination: str, generation: int) -> bool:
         """Whether the journal had calls of a conversation when the step began."""

@@ -50,6 +50,14 @@ class Conversations:
         """By student and combination, the prompts of conversations that began lately."""
         self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
 
+    def name_models(self, names: Iterable[str]) -> None:
+        """Work out how requests name these models and those of the graders, by files that other machines may lack."""
+        for name in (*names, *(f"grader:{grader}" for grader in self._model_graders())):
+            role, _, own = name.partition(":")
+            settings = self._experiment.students if role == "student" else self._experiment.graders
+            if name not in self._models:
+                self._asked(name, settings[own])
+
     def first(self, student: str, combination: Combination, generation: int) -> Task:
         """The first turn of a conversation."""
         self._combinations[combination.id] = combination
@@ -125,14 +133,16 @@ class Conversations:
     def votes_on(self, text: str, key: GenerateKey, combination: Combination) -> Iterator[Task]:
         """The votes of the graders on a text that is there, whoever wrote it."""
         self._combinations[combination.id] = combination
+        address = text_id(text)
         for grader in self._model_graders():
             settings = self._experiment.graders[grader]
             prompts = self._prompts[self._experiment.prompts]
             prompt = prompts.grader_prompt(self._catalog, combination, answer=text, variant=settings.prompts)
             subject = Subject(combination, prompts.criteria(combination), text)
+            messages = (*self._system(settings), Message("user", prompt))  # hashed and sent once for all votes
             for vote in range(settings.votes):
-                grade = GradeKey(key.student, key.combination, key.generation, text_id(text), grader, vote, 0)
-                yield self._grader_task(grade, (*self._system(settings), Message("user", prompt)), subject)
+                grade = GradeKey(key.student, key.combination, key.generation, address, grader, vote, 0)
+                yield self._grader_task(grade, messages, subject)
 
     def _ask_again(self, key: GradeKey, request: Request, outcome: Reply) -> Iterator[Task]:
         """Ask again for an unreadable grade, under a new key and seed."""

@@ -29,14 +29,13 @@ from skillmix.runs.judging.worker_pool import shared_workers
 from skillmix.runs.leases.driving import CallWorkers
 from skillmix.runs.planned_work import first_model_here
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
-from skillmix.runs.progress.terminal import say
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.seconds.step_meter import metered_last_step, metered_step
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import check_code_graders, check_journal, check_plan, prices_by_model, probe_models
-from skillmix.steps.calls import CallKind, drop_unusable_skips
+from skillmix.steps.calls import drop_unusable_skips
 from skillmix.steps.dependencies import StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.finished import (
@@ -116,13 +115,14 @@ def _run_checked(
     at_once = _taken_at_once(steps, experiment, catalog, run)
     if at_once is not None:
         return replace(at_once, seconds=time.monotonic() - started, cpu_seconds=_cpu_seconds() - cpu_started)
-    _begin_to_load(experiment, steps, run)
+    if open_workers is nullcontext:  # workers have their own models
+        _begin_to_load(experiment, steps, run)
     price_by_model = prices_by_model(experiment, load_prices(prices))
     check_plan(experiment, catalog, steps, run)
     asyncio.run(probe_models(experiment, steps))
     result = RunResult(run, graded_cells=graded_cells(steps, experiment))
     with RunProgress(planned_work(experiment, steps, run)) as progress:
-        with run.write() as journal, open_workers() as workers:
+        with run.write(files=experiment.workers.writers) as journal, open_workers() as workers:
             limits = experiment.budget
             budget = LimitedBudget(
                 price_by_model, spent=journal.spent(), max_calls=limits.max_calls, max_usd=limits.max_usd
@@ -169,7 +169,9 @@ def _announce_next(steps: Sequence[Step], step: Step, context: StepContext) -> N
     """Let the model of the next step be read while this step ends; training needs the memory and trains that model."""
     following = steps[steps.index(step) + 1 :]
     spec = first_model_here(following[0], context.experiment) if following and not step.trains_model else None
-    if spec is not None:
+    if spec is not None and context.workers is not None:
+        context.workers.announce(spec)
+    elif spec is not None:
         announce_model(spec)
         if not step.makes_calls:
             MODELS.read_announced()
@@ -216,8 +218,8 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
         if kind.needs_closed_journal or take_finished(step, context, result, rows):
             continue
         now = replace(context, experiment=with_trained(context.experiment, context.run))
-        with metered_step(context.run, step.name, is_here=_is_here(step, now.experiment)) as clock:
-            now = _with_workers(step, replace(now, clock=clock))
+        with metered_step(context.run, step.name, is_here=_is_here(step, now)) as clock:
+            now = replace(now, clock=clock)
             kind.prepare(step, now)
             depends_on = dependencies_of(step, now)
             _announce_next(steps, step, now)
@@ -226,14 +228,6 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
                 record_step(step, context, result, depends_on)
         if not may_go_on:
             break
-
-
-def _with_workers(step: Step, context: StepContext) -> StepContext:
-    """The context, without workers for a step of another kind that asks models: it chooses calls by their outcomes."""
-    if context.workers is None or not step.makes_calls or isinstance(kind_of(step), CallKind):
-        return context
-    say(f"{step.name}: this process makes the calls of a {step.stage} step")
-    return replace(context, workers=None)
 
 
 def _run_last_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:
@@ -289,11 +283,14 @@ def _cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def _is_here(step: Step, experiment: Experiment) -> bool:
+def _is_here(step: Step, context: StepContext) -> bool:
     """Whether a model of the step works in this process, so that its device can be measured."""
+    experiment = context.experiment
     names = [name for name in step.student_names if name in experiment.students]
-    asked = settings_by_model(experiment, names, step.grader_names).values()
-    return step.trains_model or any(provider_of(str(settings.asked)).is_in_process for settings in asked)
+    models = settings_by_model(experiment, names, step.grader_names)
+    if context.workers is not None and context.workers.why_not(models) is None:
+        return False
+    return step.trains_model or any(provider_of(str(settings.asked)).is_in_process for settings in models.values())
 
 
 def _models_asked(step: Step, experiment: Experiment) -> list[str]:

@@ -19,6 +19,7 @@ from skillmix.models.local.importing import before_torch
 from skillmix.models.local.resident import MODELS, free_device_memory
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import MODEL, require_replaceable, write_whole
+from skillmix.runs.leases.driving import CallWorkers
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
 from skillmix.runs.progress.time_left import Bound, Work
 from skillmix.runs.run import Run
@@ -29,6 +30,7 @@ from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.step_kind import RunResult, StepKind, Trained
 from skillmix.training.data.replay import state_of
 from skillmix.training.job import Job, check_base, check_data, check_replay, is_first_rank, job_of, read_lessons
+from skillmix.training.rank_job import train_on_ranks
 
 
 class TrainKind(StepKind[TrainStep]):
@@ -97,7 +99,9 @@ class TrainKind(StepKind[TrainStep]):
 
     def run(self, step: TrainStep, context: StepContext, result: RunResult) -> bool:
         """Train the model from the start or from its last checkpoint."""
-        result.trained[step.name] = train_step(context.experiment, step, context.run, context.progress, context.clock)
+        result.trained[step.name] = train_step(
+            context.experiment, step, context.run, context.progress, context.clock, workers=context.workers
+        )
         context.progress.end(step.name)
         return True
 
@@ -143,6 +147,8 @@ def train_step(
     run: Run,
     progress: RunProgress = NO_PROGRESS,
     clock: StepClock | None = None,
+    *,
+    workers: CallWorkers | None = None,
 ) -> Trained:
     """Train a step unless its model exists; after a kill, continue from the last checkpoint."""
     job = job_of(experiment, step, run)
@@ -158,13 +164,16 @@ def train_step(
     if is_first_rank():
         _begin(job, identity)
     clock = clock or StepClock()
+    lessons = read_lessons(job.sources, validation_share=step.validation_share)
+    if workers is not None and train_on_ranks(job, lessons, workers, progress, clock):
+        return Trained(step.name, job.model_folder, was_there=False)
     before_torch()
     with clock.measuring("loading"):
         from skillmix.training.job_run import run_training
 
         MODELS.make_room()
     try:
-        run_training(job, read_lessons(job.sources, validation_share=step.validation_share), progress, clock)
+        run_training(job, lessons, progress, clock)
     finally:
         free_device_memory()  # models that write may work in another process
     return Trained(step.name, job.model_folder, was_there=False)

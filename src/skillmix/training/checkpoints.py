@@ -54,13 +54,13 @@ class Checkpoints:
         """Write a checkpoint under a temporary name and rename it, then remove the ones that it replaces."""
         folder = self._step_folder(progress.steps)
         partial = folder.with_name(folder.name + _PARTIAL)
-        if self._ranks.is_first:
+        if self._ranks.makes_folders:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
         self._ranks.wait()
         _write_part(optimizer.parameters, partial / f"part-{self._ranks.own}.safetensors")
         self._ranks.wait()
-        if self._ranks.is_first:
+        if self._ranks.makes_folders:
             note = {**asdict(progress), "parts": self._ranks.count, "precision": optimizer.precision.name}
             _write_durably(partial / _NOTE, json.dumps(note, indent=1) + "\n")
             shutil.rmtree(folder, ignore_errors=True)
@@ -90,7 +90,9 @@ class Checkpoints:
                 hint=f"Set precision: {note['precision']}, or remove the folder to train anew.",
             )
         try:
-            parts = [_Part(folder / f"part-{number}.safetensors") for number in range(note["parts"])]
+            files = [folder / f"part-{number}.safetensors" for number in range(note["parts"])]
+            # A machine with a disk of its own may have only the parts of its ranks, and these need no others.
+            parts = [_Part(file) for file in files if file.is_file()]
             for trained in optimizer.parameters:
                 for kind in kinds:
                     if (tensor := getattr(trained, kind)) is not None:

@@ -13,10 +13,11 @@ from skillmix.calls import CallKey, CallProblem, GenerateKey, Outcome, Request
 from skillmix.experiment.plan import Settings
 from skillmix.models.scripted import ScriptedModel
 from skillmix.models.servers.pool import Pool
-from skillmix.models.specs import parse_spec
+from skillmix.models.specs import ModelSpec, parse_spec
 from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker, WorkerLink
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
+from skillmix.runs.leases.rank_work import RankWork
 from skillmix.runs.leases.worker import LeaseWorker
 from skillmix.runs.retries import Retries
 
@@ -87,6 +88,8 @@ class Faults:
     """Whether a lost worker goes on as a zombie."""
     interrupted_after: int | None = None
     """Exchanges of the first worker after which the user presses Ctrl-C."""
+    come_late: tuple[int, ...] = ()
+    """Looks for newcomers after which one more worker comes, such as one in the place of a lost one."""
 
 
 class _Link:
@@ -141,19 +144,41 @@ class SimulatedWorkers:
         self._count = workers
         self._faults = faults or Faults()
         self._links: list[_Link] = []
+        self._looks = 0
 
     def why_not(self, models: Mapping[str, Settings]) -> str | None:
         return None
 
+    def announce(self, spec: ModelSpec) -> None:
+        pass
+
+    def run_ranks(self, work: RankWork) -> bool:
+        return False
+
     async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
-        for index in range(self._count):
-            models = {name: _Model(str(s.asked), self.asked, self._chance) for name, s in work.models.items()}
-            worker = LeaseWorker(models, work.conversations, max_open=24, retries=Retries(first_wait=0.001))
-            lost = self._faults.lost_after
-            after = lost[index] if index < len(lost) else None
-            faults = self._faults if index == 0 else replace(self._faults, interrupted_after=None)
-            self._links.append(_Link(worker, faults, self._chance, after))
-        return {f"worker {index}": link for index, link in enumerate(self._links)}
+        self._work = work
+        self._looks = 0
+        return {f"worker {index}": self._link(index) for index in range(self._count)}
+
+    async def newcomers(self) -> Mapping[str, WorkerLink]:
+        self._looks += 1
+        index = len(self._links)
+        return {f"worker {index}": self._link(index) for _ in range(self._faults.come_late.count(self._looks))}
+
+    def _link(self, index: int) -> _Link:
+        models = {name: _Model(str(s.asked), self.asked, self._chance) for name, s in self._work.models.items()}
+        worker = LeaseWorker(
+            models,
+            self._work.conversations,
+            max_open=24,
+            leaves=dict.fromkeys(models, 8),
+            retries=Retries(first_wait=0.001),
+        )
+        lost = self._faults.lost_after
+        after = lost[index] if index < len(lost) else None
+        faults = self._faults if index == 0 else replace(self._faults, interrupted_after=None)
+        self._links.append(_Link(worker, faults, self._chance, after))
+        return self._links[-1]
 
     async def end_step(self) -> None:
         for link in self._links:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,6 +16,7 @@ import yaml
 from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
+from skillmix.hashing import short_id
 from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.journal.row_writer import RowWriter, Try
@@ -49,6 +51,9 @@ def small_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, "_FEWEST", 6)
     monkeypatch.setattr(driving, "_FIRST_WAIT", 0.001)
     monkeypatch.setattr(driving, "_LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(driving, "_LOOK_EVERY", 0.02)
+    monkeypatch.setattr(driving, "_PATIENCE", 0.5)
+    monkeypatch.setattr(driving, "_FEED_EVERY", 0.005)
 
 
 def experiment(folder: Path, name: str, **more: Any) -> Path:
@@ -280,6 +285,29 @@ def test_a_run_whose_workers_are_all_lost_is_continued_by_the_next(in_folder: Pa
     assert 0 < stored == result.found < len(alone)
 
 
+def test_a_run_that_waits_for_workers_can_be_interrupted(
+    in_folder: Path, alone: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class InterruptedWorkers(SimulatedWorkers):
+        is_interrupted = False
+
+        async def newcomers(self) -> Mapping[str, WorkerLink]:
+            if all(link.running.done() for link in self._links) and not self.is_interrupted:
+                self.is_interrupted = True
+                os.kill(os.getpid(), signal.SIGINT)
+            return {}
+
+    monkeypatch.setattr(driving, "_PATIENCE", 60.0)
+    path = experiment(in_folder, "leased")
+
+    faults = Faults(lost_after=(6, 8))
+    result = run_leased(path, InterruptedWorkers(Asked(), seed=1, workers=2, faults=faults))
+
+    assert result.stopped is StopReason.INTERRUPTED
+    run_experiment(path)
+    assert rows("leased") == alone
+
+
 def test_a_leased_run_continues_what_one_process_began(in_folder: Path, alone: list[Row]) -> None:
     asked = Asked()
     path = experiment(in_folder, "leased", budget={"max_calls": 70})
@@ -375,3 +403,26 @@ class _LateLink:
             self.packet = answer
             raise LostWorker("simulated")
         return answer
+
+
+def test_a_worker_with_slots_gets_enough_conversations_to_fill_them_and_no_more_than_its_part() -> None:
+    def held(conversations: int, workers: int, *, slots: bool) -> list[int]:
+        """The conversations that each worker has after many packets."""
+        each = [LentConversation("s", Combination(short_id(n), ("a",), "t"), 0) for n in range(conversations)]
+        lender = LeaseOwner(each, mock.Mock(), mock.Mock(), CallCounts(), lambda *_: False)
+        if slots:
+            lender.fill_slots(workers)
+        names = [f"w{n}" for n in range(workers)]
+        for name in names:
+            lender.join(name)
+        for _ in range(200):
+            for name in names:
+                lender.packet_for(name)
+        leases: dict[str, list[int]] = {name: [] for name in names}
+        for lent in lender._lent.values():
+            leases[lent.worker].append(len(lent.lease.conversations))
+        return [sum(leases[name]) for name in names]
+
+    assert all(3072 <= count < 1.5 * 3072 for count in held(20_000, 2, slots=True))
+    assert all(count < 1024 for count in held(20_000, 2, slots=False))
+    assert all(200 < count < 300 for count in held(1000, 4, slots=True)), "one worker does not take all"

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("tokenizers", reason="the extra `local` is not installed")
 
 from skillmix.errors import UserError
-from skillmix.experiment.chat_templates import CHAT_TEMPLATES
+from skillmix.experiment.train_step import CHAT_TEMPLATES
 from skillmix.training.data.chat_formats import Template, Turn
 from skillmix.training.data.examples import Conversation, Encoder
 from tests.training.tokenizers_at_hand import tokenizer

@@ -18,6 +18,7 @@ from skillmix.datasets.growing_copies import GrowingCopies
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.writing.decided_texts import ConversationKey, DecidedTexts
 from skillmix.datasets.writing.draw_ahead import DrawAhead, key_of
+from skillmix.datasets.writing.lent_conversations import LentConversations
 from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target
 from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.step_base import student_name
@@ -31,12 +32,16 @@ from skillmix.runs.calling import (
     StepContext,
     conversations_in,
     conversations_of,
+    lend,
     make_calls,
     passes,
     serve,
 )
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.ahead import ConversationsAhead
+from skillmix.runs.leases.driving import CallWorkers, LentWork
+from skillmix.runs.leases.lease import LentConversation
+from skillmix.runs.leases.owner import LeaseOwner
 from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress.progress import watched
 from skillmix.runs.progress.terminal import say
@@ -49,6 +54,8 @@ _FILLING: Final = 1.5
 """Calls in flight for each slot of a local model: a slot that becomes free finds a call that waits."""
 _FEW: Final = 64
 """Calls in flight up to which conversations of the next k are begun, if the models have no slots here."""
+_FEW_LENT: Final = 4096
+"""The same for conversations that workers make: each of them has hundreds."""
 _MOST_EXAMPLES: Final = 5
 _AT_ONCE: Final = 512
 """Candidates drawn ahead at once."""
@@ -80,7 +87,7 @@ class Waves:
     """By conversation that is not over, the calls that are."""
     _shown: dict[ConversationKey, str | None] = field(default_factory=dict)
     """By conversation with full marks, why its text must be left out for what it shows."""
-    _scheduler: Scheduler | None = None
+    _scheduler: Scheduler | LentConversations | None = None
     _is_done: bool = False
     """Whether all waves are over, so that conversations drawn ahead need not go on."""
 
@@ -145,18 +152,47 @@ class Waves:
             await self._wave_by_wave(calls)
             return
         # With at most one local model, the model stays in memory from wave to wave.
-        conversations = conversations_of(calls, self.context)
+        work = LentWork(conversations_of(calls, self.context), used, self.context.experiment.workers)
+        turns = FirstTurns(work.conversations, self.context.journal, self.counts)
+        workers = self.context.workers
+        why_not = workers.why_not(used) if workers is not None else None
+        async with watched(self.context.progress, self.step.name, self.counts):
+            if workers is not None and why_not is None:
+                await self._write_there(workers, work, turns)
+            else:
+                if why_not is not None:
+                    say(f"{self.step.name}: this process makes the calls, because {why_not}")
+                await self._write_here(work, turns)
 
+    async def _write_here(self, work: LentWork, turns: FirstTurns) -> None:
         def begin(scheduler: Scheduler) -> None:
             self._scheduler = scheduler
 
-        async with watched(self.context.progress, self.step.name, self.counts):
-            follow = partial(self._follow, conversations)
-            await serve(used, self._tasks(conversations), follow, self.context, self.counts, begin)
+        tasks, follow = self._tasks(work.conversations, turns), partial(self._follow, work.conversations)
+        await serve(work.models, tasks, follow, self.context, self.counts, begin)
 
-    def _tasks(self, conversations: Conversations) -> Iterator[Task | None]:
-        """The first turns of each wave and, while its texts are written, of conversations ahead of it."""
-        turns = FirstTurns(conversations, self.context.journal, self.counts)
+    async def _write_there(self, workers: CallWorkers, work: LentWork, turns: FirstTurns) -> None:
+        """Let workers make the calls; a conversation is decided when its lease comes back."""
+        journal, budget = self.context.journal, self.context.budget
+        owner = LeaseOwner((), journal, budget, self.counts, turns.has_calls, leases=work.workers.leases)
+        lent = self._scheduler = LentConversations(self._decided, self.counts)
+        owner.returned = lent.come_back
+        await lend(workers, work, lent.counted(self._wanted(turns)), owner, self.context)
+
+    def _tasks(self, conversations: Conversations, turns: FirstTurns) -> Iterator[Task | None]:
+        """The first turns of the conversations that are wanted."""
+        for conversation in self._wanted(turns):
+            if conversation is None:
+                yield None
+                continue
+            task = conversations.first(*conversation)
+            self._calls_open[task.request.key.combination, task.request.key.generation] = 1
+            of_k = self._of_k(conversation.combination.k)
+            of_k.is_called = of_k.is_called or self.context.journal.find(task.request) is None
+            yield task
+
+    def _wanted(self, turns: FirstTurns) -> Iterator[LentConversation | None]:
+        """The conversations of each wave that lack calls and, while its texts are written, those ahead of it."""
         for k, wave in self._planned():
             self._ahead.note_tried(conversations_in(self._cells(k, wave)))
             yield from self._begin(k, wave, turns)
@@ -181,20 +217,17 @@ class Waves:
         """Whether no call is in flight and no conversation waits for its decision."""
         return not (self._scheduler and self._scheduler.in_flight) and self._decided.is_idle
 
-    def _begin(self, k: int, candidates: Sequence[Candidate], turns: FirstTurns) -> Iterator[Task]:
-        """The first turns of candidates that have not begun."""
-        of_k = self._of_k(k)
-        new = of_k.begin(candidates)
+    def _begin(self, k: int, candidates: Sequence[Candidate], turns: FirstTurns) -> Iterator[LentConversation]:
+        """The conversations of candidates that have not begun, if they lack calls."""
+        new = self._of_k(k).begin(candidates)
         cells = self._cells(k, new)
         for cell in cells:
             self.context.journal.note_combinations(cell.combinations)
         settled = dict.fromkeys(map(key_of, new))
-        for task in turns.of(cells):
-            key = task.request.key.combination, task.request.key.generation
-            self._calls_open[key] = 1
-            settled.pop(key, None)
-            of_k.is_called = of_k.is_called or self.context.journal.find(task.request) is None
-            yield task
+        is_lent = isinstance(self._scheduler, LentConversations)
+        for conversation in (turns.lacking if is_lent else turns.missing)(cells):
+            settled.pop((conversation.combination.id, conversation.generation), None)
+            yield conversation
         for key in settled:
             self._decided.add(key)
 
@@ -238,7 +271,8 @@ class Waves:
         if self._scheduler is None or limits.max_calls is not None or limits.max_usd is not None:
             return None
         slots = self._scheduler.slots if self._is_free else 0
-        room = int(_FILLING * slots or _FEW) - self._scheduler.in_flight
+        few = _FEW if isinstance(self._scheduler, Scheduler) else _FEW_LENT
+        room = int(_FILLING * slots or few) - self._scheduler.in_flight
         if room <= 0:
             return None
         ks = self.plan.recipe.ks

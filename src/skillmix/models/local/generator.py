@@ -20,6 +20,7 @@ from skillmix.models.local.cpu.flat_cache import GRAIN
 from skillmix.models.local.cpu.products import MOST_SLOTS
 from skillmix.models.local.decoder import Decoder, uniforms
 from skillmix.models.local.gpu.slot_length import roomy_length
+from skillmix.models.local.gpu_share import gpu_memory
 from skillmix.models.local.kv_cache import BLOCK, CacheShape, Chain, Match, SlotTable, chain_of
 from skillmix.models.local.starts import Start
 from skillmix.models.local.startup import StartupClock
@@ -240,7 +241,7 @@ class Generator:
         return self._decoder
 
     def _with_room(self, length: int) -> int:
-        _, memory = torch.cuda.mem_get_info()
+        _, memory = gpu_memory()
         return roomy_length(length, CacheShape(self._model), slots=self._slots, memory=memory, limit=self._longest)
 
     def _too_long(self) -> list[_Row]:

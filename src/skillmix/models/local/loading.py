@@ -28,6 +28,7 @@ from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
 from skillmix.models.checkpoints import Checkpoint, parameters_in
 from skillmix.models.local.chat import Renderer
+from skillmix.models.local.gpu_share import claim_share
 from skillmix.models.local.importing import without_compiler
 from skillmix.models.local.kv_cache import ATTENTION, slot_attention
 from skillmix.models.local.strangers import reading_weights, some_of
@@ -50,6 +51,8 @@ def writing_device() -> str:
 def load(checkpoint: Path | Checkpoint, *, device: str | None = None) -> Loaded:
     """Load a model onto the GPU in bfloat16 where there is one, else onto the CPU in float32."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda":
+        claim_share()
     # bfloat16 is slower on most CPUs, and kills the process on some that claim to support it.
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     model, tokenizer = read_checkpoint(checkpoint, dtype=dtype, device=device)

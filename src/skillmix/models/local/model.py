@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from skillmix.calls import CallProblem, Message, Outcome, Request
 from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.local.apart.model_process import RemoteWork
+from skillmix.models.local.gpu_share import gpu_memory
 from skillmix.models.local.importing import before_torch
 from skillmix.models.local.resident import MODELS
 from skillmix.models.local.startup import StartupClock, StartupSeconds
@@ -220,15 +221,13 @@ def _render_once(spec: ModelSpec, system: str | None, extra: str | None) -> None
 
 def slots_for(model: Any) -> int:
     """The number of conversations at once: on a GPU as many as fit into its memory, on a CPU a few."""
-    import torch
-
     from skillmix.models.local.kv_cache import CacheShape
 
     bytes_per_slot = CacheShape(model).bytes_per_token * _TYPICAL_LENGTH
     if model.device.type != "cuda":
         least, most = _CPU_SLOTS
         return max(least, min(most, _CPU_CACHE_BYTES // bytes_per_slot))
-    free, _ = torch.cuda.mem_get_info()
+    free, _ = gpu_memory()
     return max(1, min(_MAX_SLOTS, int(_SHARE_OF_MEMORY * free / bytes_per_slot)))
 
 

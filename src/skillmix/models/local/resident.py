@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skillmix.models.bundled import bundled_models
 from skillmix.models.checkpoints import Checkpoint, FileStates, checkpoint_of
 from skillmix.models.local.apart.model_process import ModelProcess, is_wanted
+from skillmix.models.local.gpu_share import gpu_memory
 from skillmix.models.local.importing import import_here
 from skillmix.models.local.startup import StartupClock
 from skillmix.models.specs import ModelSpec
@@ -270,12 +271,10 @@ def _got_weights(resident: Resident, checkpoint: Checkpoint, stored: "StoredMode
 
 def _free_share() -> float:
     """The share of the device's memory that is free; 0 if that is not known."""
-    import torch
-
     from skillmix.models.local.loading import writing_device
 
     if writing_device() == "cuda":
-        free, whole = torch.cuda.mem_get_info()
+        free, whole = gpu_memory()
         return float(free / whole)
     try:
         facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())

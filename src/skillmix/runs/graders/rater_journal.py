@@ -17,7 +17,7 @@ from skillmix.errors import UserError
 from skillmix.grading.ballots import StudentText
 from skillmix.runs.graders.human_votes import HumanAnswer, answer_of_document, document_of
 from skillmix.runs.graders.run_grader import PERSON
-from skillmix.runs.journal.journal import JournalReader, JournalWriter
+from skillmix.runs.journal.journal import JournalReader, JournalWriter, make_file
 
 ItemKey = tuple[str, str]
 """A combination and the hash of a text: an answer is about the text, whichever student wrote it."""
@@ -79,7 +79,7 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
         self.grader = human_grader(rater)
         self._model = model
         require_same_rater(folder, rater, model)
-        _make_file(folder, rater_file(rater))
+        make_file(folder, rater_file(rater))
         self._writer = JournalWriter(folder, file=rater_file(rater))
         try:
             self._writer.into_one_file()  # an earlier process may have been killed
@@ -187,13 +187,3 @@ def require_same_rater(folder: Path, rater: str, model: str = PERSON) -> None:
 
 def _in_words(model: str) -> str:
     return "a person" if model == PERSON else model
-
-
-def _make_file(folder: Path, file: str) -> None:
-    """Make an empty journal file at once: a reader must not meet it before it has its tables."""
-    if (folder / file).exists():
-        return
-    new = f"{file}.new"
-    JournalWriter(folder, file=new).close()
-    (folder / new).replace(folder / file)
-    (folder / f"{new}.lock").unlink(missing_ok=True)

@@ -1,10 +1,12 @@
-"""What a scheduler needs of a journal: one on this disk, or one whose owner is another process."""
+"""What schedulers and steps need of a journal: one file, several, or one whose owner is another process."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Protocol, Self
 
-from skillmix.calls import Outcome, Request
+from skillmix.calls import Call, Origin, Outcome, Request
+from skillmix.catalog.combinations import Combination
 from skillmix.runs.journal.row_writer import Try
 
 
@@ -42,4 +44,60 @@ class CallJournal(Protocol):
 
     def in_thread(self) -> TryThread:
         """A thread that stores tries; the caller closes it."""
+        ...
+
+
+class RunJournal(CallJournal, AbstractContextManager["RunJournal"], Protocol):
+    """The journal of a run that this process may write to."""
+
+    def __enter__(self) -> Self:
+        """The journal itself; it is closed at the end of the block."""
+        ...
+
+    def close(self) -> None:
+        """Close the files and free the lock."""
+        ...
+
+    def into_one_file(self) -> bool:
+        """Move what the log of each file holds into the file; False if that is not possible for all."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Record everything inside the block, or nothing."""
+        ...
+
+    def add_combinations(self, combinations: Iterable[Combination]) -> None:
+        """Store combinations under their ids."""
+        ...
+
+    def note_combinations(self, combinations: Iterable[Combination]) -> None:
+        """Store combinations with the next tries."""
+        ...
+
+    def record(self, request: Request, outcome: Outcome, *, origin: Origin = "call") -> bool:
+        """Store one outcome; False if the key already has its final one."""
+        ...
+
+    def record_all(self, outcomes: Iterable[tuple[Request, Outcome]], *, origin: Origin = "call") -> int:
+        """Store outcomes in one transaction; return how many were new."""
+        ...
+
+    def forget_sent(self, requests: Iterable[Request]) -> None:
+        """Drop the notes of calls that were not sent after all."""
+        ...
+
+    def conversation(self, student: str, combination: str, generation: int) -> list[Call]:
+        """Every call of one conversation: turns, then votes."""
+        ...
+
+    def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
+        """How many calls of each conversation have a final outcome; conversations without one are absent."""
+        ...
+
+    def rows_by_student(self) -> dict[str, int]:
+        """How many calls of each student the journal has, gradings included."""
+        ...
+
+    def spent(self) -> tuple[int, float]:
+        """How many calls were ever sent, and their cost; a try without a reply counts with its worst case."""
         ...

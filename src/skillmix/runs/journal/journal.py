@@ -12,11 +12,12 @@ from heapq import merge
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Self, get_args
 
 from skillmix.calls import Call, Message, Origin, Outcome, Request
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
+from skillmix.runs.journal.file_order import IdSpan, Stage, chained, chains_of, span_of
 from skillmix.runs.journal.locking import held_lock
 from skillmix.runs.journal.row_writer import KnownKeys, RowWriter, Try, json_text, now, where_key
 from skillmix.runs.journal.rows import (
@@ -179,6 +180,12 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                     counts[student] = counts.get(student, 0) + count
         return counts
 
+    def id_span(self) -> IdSpan | None:
+        """The first and the last combination id that has a call; None without calls."""
+        file = (self.path, self._connection)
+        spans = [span for stage in get_args(Stage) if (span := span_of(file, stage)) is not None]
+        return IdSpan(min(span.first for span in spans), max(span.last for span in spans)) if spans else None
+
     def spent(self) -> tuple[int, float]:
         """How many calls were ever sent, and their cost; a try without a reply counts with its worst case."""
         with telling_what_broke(self.path):
@@ -274,7 +281,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         rows = self.rows("SELECT id, skills, topic FROM combinations ORDER BY rowid")
         return {row[0]: combination_of_row(row) for row in rows}
 
-    def calls(self, stage: Literal["generate", "grade"], ids: tuple[str, str] | None = None) -> Iterator[Call]:
+    def calls(self, stage: Stage, ids: tuple[str, str] | None = None) -> Iterator[Call]:
         """The calls of a stage in key order, of combination ids from the first up to the second if they are given.
 
         A key that several files have comes once.
@@ -286,11 +293,14 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             f"{'AND combination IN (SELECT id FROM temp.chosen)' if self._is_limited else ''} "
             f"ORDER BY {_KEY_ORDER[stage]}"
         )
-        files = [self._calls_of(path, connection, query, ids or ()) for path, connection in self._files_with(stage)]
-        if len(files) == 1:
-            yield from files[0]
+        chains = [
+            chained([self._calls_of(*file, query, ids or ()) for file in chain], _student_of, _combination_of)
+            for chain in chains_of(self._files, stage)
+        ]
+        if len(chains) <= 1:
+            yield from chains[0] if chains else ()
             return
-        for _, same_key in groupby(merge(*files, key=key_order), key=key_order):
+        for _, same_key in groupby(merge(*chains, key=key_order), key=key_order):
             yield union(list(same_key))
 
     def limit_calls(self, combinations: Iterable[str]) -> None:
@@ -350,14 +360,6 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         """The open files, for readers that need only a few columns of many rows."""
         return self._files
 
-    def _files_with(self, stage: str) -> Iterator[tuple[Path, sqlite3.Connection]]:
-        """The files with calls of a stage: the answers of people are in files of their own, which need no merging."""
-        for path, connection in self._files:
-            with telling_what_broke(path):
-                row = connection.execute(f"SELECT 1 FROM calls WHERE stage = '{stage}' LIMIT 1").fetchone()
-            if row is not None:
-                yield path, connection
-
     def _calls_of(
         self, path: Path, connection: sqlite3.Connection, query: str, values: tuple[str, ...]
     ) -> Iterator[Call]:
@@ -372,6 +374,24 @@ class JournalReader(AbstractContextManager["JournalReader"]):
                 # Not `yield from`: a reader that stops early would close a cursor that is closed already.
                 for row in connection.execute(query):  # noqa: UP028
                     yield row
+
+
+def _student_of(call: Call) -> str:
+    return call.key.student
+
+
+def _combination_of(call: Call) -> str:
+    return call.key.combination
+
+
+def make_file(folder: Path, file: str) -> None:
+    """Make an empty journal file at once, unless it exists: a reader must not meet it before it has its tables."""
+    if (folder / file).exists():
+        return
+    new = f"{file}.new"
+    JournalWriter(folder, file=new).close()
+    (folder / new).replace(folder / file)
+    (folder / f"{new}.lock").unlink(missing_ok=True)
 
 
 def _connected_for_reading(path: Path) -> sqlite3.Connection:

@@ -20,7 +20,7 @@ from skillmix.errors import UserError
 from skillmix.runs.journal.rows import json_of_row
 from skillmix.runs.journal.schema import telling_what_broke
 
-_SIZES: Final = (128, 16, 1)
+_SIZES: Final = (128, 64, 32, 16, 8, 4, 2, 1)
 """Rows in a statement: few sizes, so that SQLite's prepared statements are reused."""
 _MOST_KNOWN_MESSAGES: Final = 50_000
 
@@ -124,17 +124,19 @@ class RowWriter:
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self.connection.execute("COMMIT")
             except BaseException:
-                self.connection.execute("ROLLBACK")
                 self._known_messages.clear()
+                if self.connection.in_transaction:  # SQLite has ended it already if the disk is full
+                    self.connection.execute("ROLLBACK")
                 raise
-            self.connection.execute("COMMIT")
 
     def put_tries(self, tries: Sequence[Try]) -> None:
         """Store tries, and the outcomes of calls that are over, in one transaction."""
         with self.transaction():
             self._put_noted_combinations()
-            self._insert(_TRIES, [_try_row(one) for one in tries])
+            at = now()
+            self._insert(_TRIES, [_try_row(one, at) for one in tries])
             noted = [one.request.key for one in tries if one.request.key in self._keys.sent]
             self._keys.sent.difference_update(noted)
             self.connection.executemany("DELETE FROM sent WHERE key = ?", [(str(key),) for key in noted])
@@ -203,6 +205,7 @@ class RowWriter:
         """Insert calls with their messages, and empty the dictionary."""
         messages: dict[str, Message] = {}
         rows = []
+        at = now()
         for request, outcome in calls.values():
             own = request.messages
             reply = None
@@ -210,7 +213,7 @@ class RowWriter:
                 reply = Message("assistant", outcome.text)
                 own = (*own, reply)
             messages |= {m.content_hash: m for m in own if m.content_hash not in self._known_messages}
-            rows.append(_call_row(request, outcome, reply, origin))
+            rows.append((*_call_row(request, outcome, reply), origin, at))
         self._keys.note_written(calls)
         self._insert(_MESSAGES, [(address, m.role, m.content) for address, m in messages.items()])
         self._insert(_CALLS, rows)
@@ -251,13 +254,13 @@ def _statement(table: _Table, rows: int) -> str:
     return f"{table.insert} VALUES {', '.join([row] * rows)}"
 
 
-def _try_row(one: Try) -> tuple[object, ...]:
+def _try_row(one: Try, at: str) -> tuple[object, ...]:
     request, outcome = one.request, one.outcome
     what, reason = ("reply", outcome.finish or "") if isinstance(outcome, Reply) else (outcome.kind, outcome.reason)
-    return str(request.key), request.content_hash, what, reason, one.seconds, now(), one.cost_usd
+    return str(request.key), request.content_hash, what, reason, one.seconds, at, one.cost_usd
 
 
-def _call_row(request: Request, outcome: Outcome, reply: Message | None, origin: Origin) -> tuple[object, ...]:
+def _call_row(request: Request, outcome: Outcome, reply: Message | None) -> tuple[object, ...]:
     done: tuple[object, ...]
     if isinstance(outcome, Reply) and reply is not None:
         counts = (outcome.finish, outcome.input_tokens, outcome.output_tokens, outcome.cost_usd)
@@ -272,7 +275,7 @@ def _call_row(request: Request, outcome: Outcome, reply: Message | None, origin:
         request.seed,
         request.content_hash,
     )
-    return (*_key_values(request.key), *asked, *done, origin, now())
+    return (*_key_values(request.key), *asked, *done)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

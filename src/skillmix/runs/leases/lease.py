@@ -6,25 +6,13 @@ lease has, so rows of a lease that was revoked are told apart from those of the 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from skillmix.calls import CallKey, Outcome
 from skillmix.catalog.combinations import Combination
-from skillmix.hashing import digest
 from skillmix.runs.budget import Task
+from skillmix.runs.journal.buckets import bucket_of as bucket_of
 from skillmix.runs.scheduler import StopReason
-
-BUCKETS: Final = 256
-"""Buckets of combinations, in every run and for any number of workers."""
-
-
-def bucket_of(combination: str) -> int:
-    """The bucket of a combination id.
-
-    >>> 0 <= bucket_of("0f3a") < BUCKETS, bucket_of("0f3a") == bucket_of("0f3a")
-    (True, True)
-    """
-    return digest("bucket", combination, size=1)[0]
 
 
 class LentConversation(NamedTuple):

@@ -1,13 +1,15 @@
 """A worker: it runs the scheduler over the leases that it has, and keeps nothing that its owner does not have."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final
 
-from skillmix.calls import CallKey, CallProblem, Model, Outcome, Request
+from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Request
 from skillmix.errors import UserError
 from skillmix.runs.budget import Task
 from skillmix.runs.conversations import Conversations
@@ -34,8 +36,33 @@ from skillmix.runs.leases.mailbox import Mailbox, Packet
 from skillmix.runs.retries import Retries
 from skillmix.runs.scheduler import Scheduler, StartCall
 
-LONGEST_SILENCE: Final = 0.1
-"""Seconds after which a worker answers though it has no letter: the owner may have one."""
+_ENOUGH: Final = 64
+"""Rows that are answered with at once; fewer rows wait for others, because an exchange costs as much as a dozen."""
+
+
+class _Pace:
+    """How long a worker waits before it answers; the owner's time is spent on answers, and slow calls need few.
+
+    A call has leave about as long before it is sent as it takes, so a tenth of that time delays no call.
+    """
+
+    def __init__(self) -> None:
+        self._call = 0.1
+        """Seconds of a call, with more weight on later ones."""
+
+    def note(self, seconds: float) -> None:
+        """Note how long a call took."""
+        self._call += 0.05 * (seconds - self._call)
+
+    @property
+    def gathering(self) -> float:
+        """Seconds in which rows gather for an answer with few rows."""
+        return min(0.25, max(0.01, 0.1 * self._call))
+
+    @property
+    def silence(self) -> float:
+        """Seconds after which a worker answers though it has no letter: the owner may have one."""
+        return min(0.5, max(0.1, 0.25 * self._call))
 
 
 class OwnersBudget:
@@ -61,6 +88,10 @@ class OwnersBudget:
         return outcome
 
 
+_WantedTask = tuple[bool, int, Task]
+"""Whether it is a first turn, the order of arrival, and the task."""
+
+
 class _OpenLease:
     """A lease with the number of its tasks that are not over."""
 
@@ -83,6 +114,7 @@ class LeaseWorker:
         conversations: Conversations,
         *,
         max_open: int,
+        leaves: Mapping[str, int] | None = None,
         retries: Retries | None = None,
     ) -> None:
         self._conversations = conversations
@@ -95,13 +127,26 @@ class LeaseWorker:
         self._by_bucket: dict[int, _OpenLease] = {}
         self._to_begin: deque[LentConversation] = deque()
         self._has_all = False
-        self._wanted: list[Task] = []
-        """Tasks for which leave is asked with the next packet."""
+        self._wanted: dict[str, list[_WantedTask]] = {}
+        """By model, tasks for which leave will be asked; the first of each heap is asked for first."""
+        self._order = count()
+        self._most_leaves = leaves or {}
+        """By model, the calls that may have leave at once: those that it has in flight, and as many that wait.
+
+        Calls with leave count as sent if this process is lost, so no more have it than keep the model busy.
+        """
+        self._leaves: Counter[str] = Counter()
+        """By model, calls that have leave or have asked for it."""
+        self._model_of: dict[CallKey, str] = {}
+        """The models of these calls."""
         self._without_leave: dict[CallKey, tuple[Task, StartCall]] = {}
         self._batches: dict[int, Future[None]] = {}
         """Tries on their way to the owner; the scheduler waits for them."""
         self._last_batch = 0
         self._news = asyncio.Event()
+        self._pace = _Pace()
+        self._rows = 0
+        """Calls that the next answer is about, asked for or made."""
 
     def say(self, line: str) -> None:
         """Let the owner show a line to the user."""
@@ -125,12 +170,17 @@ class LeaseWorker:
             self._read(letter)
         if self._scheduler.counts.stopped:
             self._drop_without_leave()
-        if not self._mail.has_letters and not self._wanted:
+        self._ask_for_wanted()
+        if not self._mail.has_letters:
             self._news.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LONGEST_SILENCE):
+                async with asyncio.timeout(self._pace.silence):
                     await self._news.wait()
-        self._ask_for_wanted()
+            self._ask_for_wanted()
+        if 0 < self._rows < _ENOUGH:
+            await asyncio.sleep(self._pace.gathering)
+            self._ask_for_wanted()
+        self._rows = 0
         return self._mail.packet()
 
     def _put(self, letter: WorkerLetter) -> None:
@@ -192,17 +242,25 @@ class LeaseWorker:
             self._return(opened)
 
     def _ask_leave(self, task: Task, start: StartCall) -> None:
-        self._without_leave[task.request.key] = task, start
-        self._wanted.append(task)
+        """Ask for leave as soon as the model has room; later parts of a conversation go first."""
+        key = task.request.key
+        self._without_leave[key] = task, start
+        is_first = isinstance(key, GenerateKey) and key.turn == 1
+        heappush(self._wanted.setdefault(task.model, []), (is_first, next(self._order), task))
         self._news.set()
 
     def _ask_for_wanted(self) -> None:
         by_epoch: dict[int, list[Task]] = {}
-        for task in self._wanted:
-            epoch = self._by_bucket[bucket_of(task.request.key.combination)].lease.epoch
-            by_epoch.setdefault(epoch, []).append(task)
-        self._wanted.clear()
+        for model, wanted in self._wanted.items():
+            most = self._most_leaves.get(model)
+            while wanted and (most is None or self._leaves[model] < most):
+                task = heappop(wanted)[-1]
+                self._leaves[model] += 1
+                self._model_of[task.request.key] = model
+                epoch = self._by_bucket[bucket_of(task.request.key.combination)].lease.epoch
+                by_epoch.setdefault(epoch, []).append(Task(task.model, task.request.without_subject()))
         for epoch, tasks in by_epoch.items():
+            self._rows += len(tasks)
             self._mail.put(LeaveAsked(epoch, tuple(tasks)))
 
     # The journal of the scheduler
@@ -238,8 +296,12 @@ class LeaseWorker:
         if not tries:
             future.set_result(None)
             return future
+        self._leaves.subtract(self._model_of.pop(one.request.key) for one in tries)
         self._last_batch += 1
         self._batches[self._last_batch] = future
+        self._rows += len(tries)
+        for one in tries:
+            self._pace.note(one.seconds)
         self._put(TriesMade(self._last_batch, tuple(map(self._lent_try, tries))))
         return future
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from skillmix.calls import CallProblem, GenerateKey, Outcome, Reply, Request, content_address
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
+from skillmix.runs.journal.file_order import Stage, chained, chains_of
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.journal.rows import combination_of_row, verified_content
 from skillmix.runs.journal.schema import telling_what_broke
@@ -52,6 +53,7 @@ class ConversationIndex(NamedTuple):
 class _Query(NamedTuple):
     """A scan of one kind of call."""
 
+    stage: Stage
     sql: str
     key_columns: int
     """How many columns, from the first, make up the key of a call."""
@@ -61,12 +63,14 @@ class _Query(NamedTuple):
 # Not indexed: walking the index would fetch each row from another part of a file of gigabytes; sorting the few columns
 # that are needed reads the file once, from front to back.
 _TURNS: Final = _Query(
+    "generate",
     "SELECT student, combination, generation, turn, reply, problem_kind, model, origin, request_hash "
     "FROM calls NOT INDEXED WHERE stage = 'generate' {chosen} ORDER BY student, combination, generation, turn",
     key_columns=4,
     reply_column=4,
 )
 _VOTES: Final = _Query(
+    "grade",
     "SELECT student, combination, generation, grader, text, round, attempt, reply "
     "FROM calls NOT INDEXED WHERE stage = 'grade' {chosen} "
     "ORDER BY student, combination, generation, grader, round, attempt, text",
@@ -152,12 +156,15 @@ class _Condition(NamedTuple):
 def _rows(journal: JournalReader, query: _Query, condition: _Condition) -> Iterator[tuple[Any, ...]]:
     """Rows of all files in order; of a key that several files have, the one with a reply."""
     sql = query.sql.format(chosen=condition.sql)
-    files = [_rows_of(path, connection, sql, condition.values) for path, connection in journal.files]
-    if len(files) == 1:
-        yield from files[0]
+    chains = [
+        chained([_rows_of(*file, sql, condition.values) for file in chain], itemgetter(0), itemgetter(1))
+        for chain in chains_of(journal.files, query.stage)
+    ]
+    if len(chains) <= 1:
+        yield from chains[0] if chains else ()
         return
     order = itemgetter(*range(query.key_columns))
-    for _, rows in groupby(merge(*files, key=order), key=order):
+    for _, rows in groupby(merge(*chains, key=order), key=order):
         yield max(rows, key=lambda row: row[query.reply_column] is not None)
 
 
@@ -171,11 +178,15 @@ _AT_ONCE = 500
 
 
 def _rows_with(journal: JournalReader, query: str, wanted: list[str]) -> Iterator[tuple[Any, ...]]:
-    """Rows of all files whose last-named column is one of many values; a query takes only some values at a time."""
+    """Rows whose first column is one of many values, each once; a query takes only some values at a time."""
     for path, connection in journal.files:
+        found: set[str] = set()
         for start in range(0, len(wanted), _AT_ONCE):
             part = wanted[start : start + _AT_ONCE]
-            yield from _rows_of(path, connection, f"{query} IN ({', '.join('?' * len(part))})", part)
+            for row in _rows_of(path, connection, f"{query} IN ({', '.join('?' * len(part))})", part):
+                found.add(row[0])
+                yield row
+        wanted = [value for value in wanted if value not in found]
 
 
 class KnownTexts(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from skillmix.errors import UserError
-from skillmix.experiment.chat_templates import CHAT_TEMPLATES
+from skillmix.experiment.train_step import CHAT_TEMPLATES
 
 Blanks = Literal["keep", "strip", "lstrip", "rstrip"]
 
