@@ -23,10 +23,9 @@ class DeviceShare:
 
     def claim(self) -> None:
         """Let this process, which has not imported torch yet, keep to its share; its last model stays in memory."""
+        os.environ["SKILLMIX_DEVICE"] = "cuda" if self.gpu else "cpu"
         if self.gpu:
             os.environ[GPU_SHARE] = str(self.gpu)
-        else:
-            os.environ["SKILLMIX_DEVICE"] = "cpu"
         # Ray sets the number of threads to the number of CPUs that an actor reserves, which is none.
         os.environ.pop(_THREADS, None)
         if self.threads is not None:
