@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from skillmix.cluster.devices import DeviceShare
+from skillmix.cluster.devices import _UNTIL_THE_END, DeviceShare
 from skillmix.cluster.local_workers import LocalTeam
 from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.models.local.gpu_share import GPU_SHARE
@@ -68,4 +68,5 @@ def test_a_worker_takes_its_share_and_keeps_its_model(monkeypatch: pytest.Monkey
         assert (os.environ["SKILLMIX_DEVICE"], os.environ["OMP_NUM_THREADS"]) == ("cpu", "4")
         assert MODELS._blocks == before + 2
     finally:
-        MODELS._blocks = before
+        _UNTIL_THE_END.close()
+    assert MODELS._blocks == before

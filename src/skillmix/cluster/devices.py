@@ -10,6 +10,8 @@ from skillmix.models.local.importing import import_lean
 from skillmix.models.local.resident import MODELS
 
 _THREADS: Final = "OMP_NUM_THREADS"
+_UNTIL_THE_END: Final = ExitStack()
+"""What a worker keeps as long as its process lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class DeviceShare:
         if self.threads is not None:
             os.environ[_THREADS] = str(self.threads)
         import_lean()
-        ExitStack().enter_context(MODELS.keeping())
+        _UNTIL_THE_END.enter_context(MODELS.keeping())
 
 
 def wanted_threads() -> int | None:
