@@ -9,6 +9,7 @@ TOGETHER: Final = ("tests/report/",)
 
 LONGEST_FIRST: Final = (
     "tests/report/",
+    "tests/cluster/test_ray_workers.py",
     "tests/hostile/test_hostile.py",
     "tests/annotation/test_annotate_in_browser.py",
     "tests/training/test_ranks.py",
@@ -35,8 +36,8 @@ LONGEST_FIRST: Final = (
     "tests/fuzz/test_experiments.py",
     "tests/runs/test_progress.py",
     "tests/runs/leases/test_leases.py",
+    "tests/runs/leases/test_lent_datasets.py",
     "tests/cluster/test_ray_local.py",
-    "tests/cluster/test_ray_workers.py",
 )
 """What takes ten seconds or more, roughly by time; short files at the end keep all workers busy until then."""
 

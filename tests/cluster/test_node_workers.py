@@ -1,6 +1,7 @@
 """Which nodes get workers, and when: nodes and actors are played here, without Ray."""
 
 import asyncio
+import socket
 import sys
 import types
 from collections.abc import Iterator
@@ -11,11 +12,12 @@ import pytest
 
 from skillmix.cluster import node_workers
 from skillmix.cluster.node_workers import NodeWorkers
-from skillmix.cluster.ray_workers import RayWorkers
+from skillmix.cluster.ray_workers import RayLink, RayWorkers
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import StudentSettings
 from skillmix.experiment.worker_settings import WorkerSettings
-from skillmix.runs.leases.driving import LentWork
+from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker
+from skillmix.runs.leases.mailbox import Packet
 
 SETTINGS = WorkerSettings()
 OTHER_VERSION = UserError("worker has skillmix 0", hint=node_workers._SAME_VERSIONS)
@@ -32,6 +34,7 @@ class PlayedRay:
         self.slow: set[str] = set()
         self.put_down: list[LentWork] = []
         self.is_away = False
+        self.is_joined = True
 
     def nodes(self) -> list[dict[str, Any]]:
         if self.is_away:
@@ -47,7 +50,7 @@ class PlayedRay:
         return work
 
     def is_initialized(self) -> bool:
-        return True
+        return self.is_joined
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +63,33 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(node_workers, "_actor", lambda ray, node, *_: (ray, node))
     monkeypatch.setattr(node_workers, "_start_problem", start_problem)
     monkeypatch.setattr(node_workers, "_LOOK_S", 0.05)
-    errors = types.SimpleNamespace(RayError=type("RayError", (Exception,), {}))
+    names = ("ActorDiedError", "ActorUnavailableError", "RayTaskError")
+    errors = types.SimpleNamespace(RayError=PlayedError, **{name: type(name, (PlayedError,), {}) for name in names})
     with mock.patch.dict(sys.modules, {"ray": types.ModuleType("ray"), "ray.exceptions": errors}):
         yield
+
+
+class PlayedError(Exception):
+    cause: Exception | None = None
+
+
+def raised(name: str, cause: Exception | None = None) -> PlayedError:
+    """An error of Ray."""
+    error: PlayedError = getattr(sys.modules["ray.exceptions"], name)("as Ray says it\nwith more lines")
+    error.cause = cause
+    return error
+
+
+class PlayedActor:
+    """An actor whose methods end in an error."""
+
+    def __init__(self, *, begin: Exception | None = None, exchange: Exception | None = None) -> None:
+        self.begin = types.SimpleNamespace(remote=lambda *_: self._end(begin))
+        self.exchange = types.SimpleNamespace(remote=lambda *_: self._end(exchange))
+
+    async def _end(self, error: Exception | None) -> None:
+        if error is not None:
+            raise error
 
 
 @pytest.fixture
@@ -221,5 +248,49 @@ def test_all_workers_together_keep_to_the_concurrency_of_a_model() -> None:
         assert ray.put_down[-1].models["student:s"].concurrency == 4
         await workers.links(work)
         assert ray.put_down[-1].models["student:s"].concurrency == 3
+        for name in list(workers._workers.actors):
+            workers._workers.forget(name)
+        assert await workers.links(work) == {}, "new ones are waited for"
 
     asyncio.run(main())
+
+
+def test_a_late_worker_that_cannot_begin_is_left_out_and_a_first_one_is_an_error() -> None:
+    async def main() -> None:
+        fault = UserError("OPENAI_API_KEY is not set.", hint="Set it.")
+        whys: list[str] = []
+        for is_late, expected in ((True, LostWorker), (False, UserError)):
+            actor = PlayedActor(begin=raised("RayTaskError", fault))
+            link = RayLink(actor, 1, None, whys.append, is_late=is_late)
+            with pytest.raises(expected, match="OPENAI_API_KEY is not set"):
+                await link.exchange(Packet(0, 0, ()))
+        assert whys == ["OPENAI_API_KEY is not set"]
+
+    asyncio.run(main())
+
+
+def test_only_a_death_that_ray_reports_makes_a_worker_lost() -> None:
+    async def main() -> None:
+        whys: list[str] = []
+        for name, expected in (("ActorUnavailableError", UnreachableWorker), ("ActorDiedError", LostWorker)):
+            link = RayLink(PlayedActor(exchange=raised(name)), 1, None, whys.append, is_late=False)
+            with pytest.raises(expected):
+                await link.exchange(Packet(0, 0, ()))
+        assert whys == [""]
+
+    asyncio.run(main())
+
+
+def test_an_address_at_which_nothing_listens_is_one_short_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for address, message in (
+        (f"127.0.0.1:{port}", "cannot be reached: Connection refused"),
+        ("127.0.0.1:99999999", "cannot be reached"),
+        ("ray://127.0.0.1:10001", "the address of a Ray client"),
+    ):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        ray = PlayedRay()
+        ray.is_joined = False
+        with pytest.raises(UserError, match=message):
+            RayWorkers(ray)._join()

@@ -91,6 +91,8 @@ class CallTeam:
 
     def no_place(self, settings: WorkerSettings) -> UserError:
         """The error if no node is large enough."""
+        if settings.cpus is None:
+            return UserError("The Ray cluster has no node.", hint="Start one: ray start --address=HOST:PORT.")
         return UserError(
             f"No node of the cluster has the {settings.cpus:g} CPUs of a worker.",
             hint="Lower workers.cpus, or start Ray with more CPUs (ray start --num-cpus).",
@@ -109,6 +111,11 @@ class NodeWorkers:
         self._since: dict[str, float] = {}
         self._starting: set[asyncio.Task[str | None]] = set()
         self.actors: dict[str, Any] = {}
+
+    @property
+    def has_started(self) -> bool:
+        """Whether workers were started before; since then, those that are missing are waited for."""
+        return self._started > 0
 
     async def start_first(self, settings: WorkerSettings) -> list[str]:
         """Start workers on all nodes; one that does not start is an error, before any call is made."""

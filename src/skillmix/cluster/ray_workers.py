@@ -9,6 +9,7 @@ import logging
 import os
 import pickle
 import signal
+import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -18,7 +19,7 @@ from skillmix.cluster.folder_files import CheckpointFiles, loads_weights
 from skillmix.cluster.local_workers import LocalTeam, ModelSender
 from skillmix.cluster.node_workers import CallTeam, NodeWorkers, first_line
 from skillmix.cluster.rank_group import gpus_of, run_on_ranks
-from skillmix.errors import UserError
+from skillmix.errors import UserError, visible
 from skillmix.experiment.plan import Settings
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker, WorkerLink
@@ -30,6 +31,7 @@ from skillmix.runs.progress.terminal import say
 _PROVIDERS: Final = ("anthropic", "openai", "scripted", "local", "bundled")
 """Providers whose models any machine can ask; the weights of local ones are sent there."""
 _END_S: Final = 5.0
+_REACH_S: Final = 20.0
 _LISTENER: Final = "listen_error_messages"
 
 
@@ -121,7 +123,7 @@ class RayWorkers:
         """The ways to all workers; the first time, the cluster is joined and they are started."""
         self._workers = self._local_workers if loads_weights(work.models) else self._call_workers
         self._join()
-        if not self._workers.actors:
+        if not self._workers.has_started:
             await self._workers.start_first(work.workers)
             say(f"{_counted(self._workers)} on Ray")
         else:
@@ -188,6 +190,7 @@ class RayWorkers:
         if self._ray.is_initialized():
             return
         address = os.environ.get("RAY_ADDRESS") or "local"
+        _require_reachable(address)
         options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         terminate = signal.getsignal(signal.SIGTERM)
         try:
@@ -234,6 +237,25 @@ def ray_workers() -> Iterator[RayWorkers]:
         yield workers
     finally:
         workers.close()
+
+
+def _require_reachable(address: str) -> None:
+    """Refuse an address at which nothing listens: Ray would try it for minutes, with many lines."""
+    if address.startswith("ray://"):
+        raise UserError(
+            f"RAY_ADDRESS is {visible(address)}, the address of a Ray client.",
+            hint="Start the run on a machine of the cluster, with the HOST:PORT that `ray start` prints.",
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return  # "local", "auto", or something that Ray refuses at once
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"The Ray cluster {visible(address)} cannot be reached: {getattr(error, 'strerror', None) or error}.",
+            hint="Check RAY_ADDRESS, and that `ray start --head` runs there.",
+        ) from None
 
 
 def _limits(work: LentWork) -> dict[str, int]:

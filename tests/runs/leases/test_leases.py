@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -282,6 +283,29 @@ def test_a_run_whose_workers_are_all_lost_is_continued_by_the_next(in_folder: Pa
 
     assert rows("leased") == alone
     assert 0 < stored == result.found < len(alone)
+
+
+def test_a_run_that_waits_for_workers_can_be_interrupted(
+    in_folder: Path, alone: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class InterruptedWorkers(SimulatedWorkers):
+        is_interrupted = False
+
+        async def newcomers(self) -> Mapping[str, WorkerLink]:
+            if all(link.running.done() for link in self._links) and not self.is_interrupted:
+                self.is_interrupted = True
+                os.kill(os.getpid(), signal.SIGINT)
+            return {}
+
+    monkeypatch.setattr(driving, "_PATIENCE", 60.0)
+    path = experiment(in_folder, "leased")
+
+    faults = Faults(lost_after=(6, 8))
+    result = run_leased(path, InterruptedWorkers(Asked(), seed=1, workers=2, faults=faults))
+
+    assert result.stopped is StopReason.INTERRUPTED
+    run_experiment(path)
+    assert rows("leased") == alone
 
 
 def test_a_leased_run_continues_what_one_process_began(in_folder: Path, alone: list[Row]) -> None:
