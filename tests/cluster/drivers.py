@@ -24,7 +24,7 @@ def main() -> None:
 
     from skillmix.cluster.ray_workers import RayWorkers
 
-    mock.patch.object(owner, "_FEWEST", 8).start()
+    mock.patch.object(owner, "_FEWEST", 4).start()
     workers = RayWorkers(ray)
     answers = sys.stdout
     for line in sys.stdin:

@@ -254,7 +254,7 @@ def ended(process: "subprocess.Popen[str]") -> Ended:
     return Ended(process.returncode, out, messages)
 
 
-def experiment(folder: Path, server: Server, *, combinations: int = 50, target: int = 10, **more: Any) -> Path:
+def experiment(folder: Path, server: Server, *, combinations: int = 40, target: int = 8, **more: Any) -> Path:
     """An experiment with an evaluation and a data set, in a new folder."""
     limits = {"concurrency": 8}
     cells = {"settings": ["all"], "k": [2], "combinations": combinations, "generations": 1}
