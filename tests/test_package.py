@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+import skillmix
 
 ROOT = Path(__file__).parents[1]
 SMOKE = """
@@ -121,3 +124,15 @@ def test_the_sdist_holds_what_its_tests_need(sdist: Path) -> None:
         assert name in names
     assert "tests/test_package.py" in names
     assert any(name.startswith("data/self-taught/") for name in names)
+
+
+def test_the_metadata_have_the_version_and_a_page_without_relative_links(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = archive.read(name).decode()
+
+    fields, _, page = metadata.partition("\n\n")
+    assert f"\nVersion: {skillmix.__version__}\n" in fields
+    assert "Description-Content-Type: text/markdown" in fields
+    assert page.startswith("# skillmix")
+    assert not re.findall(r"\]\((?!https://)", page)
