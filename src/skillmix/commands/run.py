@@ -33,7 +33,9 @@ def add_parsers(commands: Commands) -> None:
 
 def add_experiment_options(parser: argparse.ArgumentParser) -> None:
     """Add an experiment file, and the options of every command that runs one."""
-    parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml")
+    parser.add_argument(
+        "experiment", type=Path, metavar="EXPERIMENT.yaml", help="a file, or an experiment that ships, such as smoke"
+    )
     add_change_options(parser)
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
+from skillmix.catalog.shipped import own_or_shipped
 from skillmix.datasets.build import DatasetPlan, Writers, WrittenDataset, make_dataset, without_copies_and_leaks
 from skillmix.datasets.counts import LeftOut
 from skillmix.datasets.from_journal import RunSource, found_in
@@ -201,7 +202,7 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
     own = [run for run in runs if not run.is_imported]
     ids = {i: step for run in own for i, step in evaluated(run.experiment, catalog, run.around.by_step).items()}
     files = [*wanted.evaluations, *(name for e in experiments for name in e.leakage.evaluations)]
-    ids |= {i: name for name in files for i in combinations_in(Path(name))}
+    ids |= {i: name for name in files for i in combinations_in(own_or_shipped(name))}
     reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments)])
     prompts = wanted.prompts or next((e.prompts for e in experiments), "standard")
     texts: list[KeptText] = []

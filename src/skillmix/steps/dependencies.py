@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.shipped import own_or_shipped
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
 from skillmix.experiment.step_base import Step
 from skillmix.hashing import short_id
@@ -108,7 +109,7 @@ def _settings(settings: StudentSettings | GraderSettings) -> Mapping[str, Any]:
 
 def of_files(name: str, files: Iterable[str]) -> Dependencies:
     """The content of files that the experiment names."""
-    return {f"{name} {file}": _hash_of(Path(file).expanduser()) for file in files}
+    return {f"{name} {file}": _hash_of(own_or_shipped(file)) for file in files}
 
 
 def _hash_of(file: Path) -> str | None:
