@@ -27,9 +27,7 @@ def test_a_file_of_the_user_comes_first_and_a_folder_does_not(in_folder: Path) -
     assert experiment_file(Path("smoke.yaml")) == Path("smoke.yaml")
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_one(
-    in_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest_one(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "smok", "--dry-run"]) == 2
 
     error = capsys.readouterr().err

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from signal import SIGINT
 
 from skillmix import __version__
+from skillmix.catalog.own_code import trusting_code
 from skillmix.commands import catalog, dataset, imports, models, one_text, report, results, run, train
 from skillmix.commands.graders import annotate, calibrate
 from skillmix.commands.shared_options import Command, CommandParser
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.parser.refuse(unknown)
     command: Command = options.command
     try:
-        with ending_like_ctrl_c():
+        with ending_like_ctrl_c(), trusting_code(getattr(options, "trust_code", False)):
             status = command(options)
             sys.stdout.flush()
             return status

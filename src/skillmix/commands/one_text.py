@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from skillmix.commands.shared_options import Commands, add_catalog_options, add_command, catalog_name
+from skillmix.commands.shared_options import Commands, add_catalog_options, add_command, add_trust_option, catalog_name
 from skillmix.commands.streams import print_json, standard_input
 from skillmix.errors import UserError
 from skillmix.render.grounds import grounds
@@ -33,6 +33,7 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--text", type=Path, help="file with the student's text, if known")
 
     parser = add_command(commands, "grade-text", grade_text)
+    add_trust_option(parser)
     _add_combination_options(parser)
     parser.add_argument(
         "--grader", default="rules:", metavar="SPEC", help="a model, or rules: to let code grade (the default)"

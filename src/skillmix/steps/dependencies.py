@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.own_code import CODE_FILE
 from skillmix.catalog.shipped import own_or_shipped
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
 from skillmix.experiment.step_base import Step
@@ -66,6 +67,7 @@ def of_draws(inputs: StepInputs) -> Dependencies:
         "the partition": experiment.partition,
         "the exclude list": experiment.exclude,
         "the code that reads replies and checks texts": code_version(),
+        **({f"the {CODE_FILE} of the catalogue": catalog.code.hash} if catalog.code else {}),
     }
 
 
