@@ -18,8 +18,26 @@ from skillmix.commands import catalog, dataset, imports, models, one_text, repor
 from skillmix.commands.graders import annotate, calibrate
 from skillmix.commands.shared_options import Command, CommandParser
 from skillmix.commands.signals import ending_like_ctrl_c
+from skillmix.commands.start import completion, init
 from skillmix.errors import UserError, visible
 from skillmix.render.layout import wrapped
+
+MODULES = (
+    init,
+    run,
+    dataset,
+    train,
+    results,
+    calibrate,
+    imports,
+    report,
+    annotate,
+    catalog,
+    one_text,
+    models,
+    completion,
+)
+"""The modules of commands, in the order of `skillmix --help`."""
 
 
 def parser_of_all() -> argparse.ArgumentParser:
@@ -30,7 +48,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"skillmix {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (run, dataset, train, results, calibrate, imports, report, annotate, catalog, one_text, models):
+    for module in MODULES:
         module.add_parsers(commands)
     return parser
 

@@ -1,6 +1,7 @@
 """Commands about one combination, named on the command line: `prompts`, `parse-reply` and `grade-text`."""
 
 import argparse
+import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 def add_parsers(commands: Commands) -> None:
     """Add the commands `prompts`, `parse-reply` and `grade-text`."""
     parser = add_command(commands, "prompts", prompts)
-    _add_combination_options(parser)
+    _add_combination_options(parser, is_needed=False)
     parser.add_argument("--answer", default="(the student's text)", help="text to put into the grader's prompts")
+    parser.add_argument("--copy", type=Path, metavar="DIR", help="copy the prompt set to a new folder, to change it")
 
     parser = add_command(commands, "parse-reply", parse_reply)
     _add_combination_options(parser)
@@ -45,21 +47,46 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--seed", type=int, default=0)
 
 
-def _add_combination_options(parser: argparse.ArgumentParser) -> None:
+def _add_combination_options(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> None:
     """Add the options that name a combination and its wording; `_combination` reads them."""
     add_catalog_options(parser)
-    parser.add_argument("--skills", required=True, help='names separated by ";"')
-    parser.add_argument("--topic", required=True)
+    parser.add_argument("--skills", required=is_needed, help='names separated by ";"')
+    parser.add_argument("--topic", required=is_needed)
     parser.add_argument("--prompts", default="standard", metavar="DIR", help="a shipped prompt set or a folder")
 
 
 def prompts(options: argparse.Namespace) -> int:
-    """Show the prompts for one combination as models receive them."""
+    """Show the prompts for one combination as models receive them, or copy a prompt set to change it."""
+    if options.copy is not None:
+        return _copy(options)
+    if options.skills is None or options.topic is None:
+        raise UserError(
+            "--skills and --topic name the combination to show.",
+            hint='For example --skills "metaphor; red herring" --topic Sewing. --copy DIR needs neither.',
+        )
     rendered = rendered_prompts(_combination(options), answer=options.answer)
     if options.json:
         return print_json(rendered)
     print("\n\n".join(f"──── {file}\n{prompt}" for file, prompt in rendered.items()))
     return 0
+
+
+def _copy(options: argparse.Namespace) -> int:
+    from skillmix.prompts.copying import copy_prompts
+
+    if options.skills is not None or options.topic is not None:
+        raise UserError("--copy copies whole files.", hint="Leave out --skills and --topic.")
+    files = copy_prompts(options.prompts, options.copy)
+    if options.json:
+        return print_json({"folder": str(options.copy), "files": files})
+    print("\n".join(str(options.copy / file) for file in files))
+    print(f"Change the files, then name the folder: prompts: {_as_path(options.copy)}", file=sys.stderr)
+    return 0
+
+
+def _as_path(folder: Path) -> str:
+    """A path that an experiment file takes for a folder, never for the name of a shipped set."""
+    return str(folder) if folder.is_absolute() or len(folder.parts) > 1 else f"./{folder}"
 
 
 def parse_reply(options: argparse.Namespace) -> int:
