@@ -101,11 +101,12 @@ def _refuse_draw_options(options: argparse.Namespace) -> None:
 def _dataset(options: argparse.Namespace) -> int:
     from skillmix.catalog.files import load_catalog
     from skillmix.commands.catalog import CombinationsWanted, draw
-    from skillmix.datasets.prompts_only import prompt_rows, write_prompt_rows
+    from skillmix.datasets.prompts_only import prompt_rows, require_new_rows_file, write_rows_file
     from skillmix.prompts.files import load_prompts
 
     if options.copy is not None or options.skills is not None or options.topic is not None:
         raise UserError("--dataset draws combinations.", hint="Leave out --copy, --skills and --topic.")
+    require_new_rows_file(options.dataset)
     name = catalog_name(options)
     combinations = [
         combination
@@ -125,7 +126,7 @@ def _dataset(options: argparse.Namespace) -> int:
     ]
     prompts = load_prompts(options.prompts)
     rows = list(prompt_rows(combinations, load_catalog(name), prompts, catalog_name=name))
-    write_prompt_rows(options.dataset, rows)
+    write_rows_file(options.dataset, rows)
     _warn_of_unchecked(combinations)
     if options.json:
         return print_json({"file": str(options.dataset), "rows": len(rows), "prompts_hash": prompts.content_hash()})

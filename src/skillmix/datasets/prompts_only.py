@@ -25,9 +25,6 @@ def prompt_rows(
     """
     examples = prompts.worked_turns()
     for combination in combinations:
-        first, _ = prompts.student_prompts(catalog, combination)
-        form = prompts.phrases.format
-        limit = limit_in_words(length_limit(combination.k, form), form)
         earlier = [*examples, *prompts.lead_turns(catalog, combination)]
         messages = [
             {"role": role, "content": content}
@@ -35,7 +32,7 @@ def prompt_rows(
             for role, content in zip(("user", "assistant"), turn, strict=True)
         ]
         yield {
-            "prompt": [*messages, {"role": "user", "content": f"{first}\n\nThe text may have at most {limit}."}],
+            "prompt": [*messages, {"role": "user", "content": one_turn_prompt(prompts, catalog, combination)}],
             "skills": list(combination.skills),
             "topic": combination.topic,
             "k": combination.k,
@@ -44,14 +41,26 @@ def prompt_rows(
         }
 
 
-def write_prompt_rows(file: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows as JSON Lines or Parquet, by the name of the file; an existing file is left alone."""
+def one_turn_prompt(prompts: PromptSet, catalog: Catalog, combination: Combination) -> str:
+    """The first prompt of a conversation with the limit on the text, for trainers that know one turn only."""
+    first, _ = prompts.student_prompts(catalog, combination)
+    form = prompts.phrases.format
+    return f"{first}\n\nThe text may have at most {limit_in_words(length_limit(combination.k, form), form)}."
+
+
+def require_new_rows_file(file: Path) -> None:
+    """Refuse a file that exists, or whose name is of no known format, before any work is done."""
     if file.suffix not in _WRITERS:
         raise UserError(f"{file} is neither .jsonl nor .parquet.", hint="The name of the file decides its format.")
     if file.exists():
         raise UserError(f"{file} exists.", hint="Choose another file, or remove it.")
     if file.suffix == ".parquet":
         require_parquet()
+
+
+def write_rows_file(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows as JSON Lines or Parquet, by the name of the file; an existing file is left alone."""
+    require_new_rows_file(file)
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         if file.suffix == ".parquet":

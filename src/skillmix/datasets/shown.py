@@ -102,6 +102,12 @@ class ShownRule:
     def _of_partition(self) -> frozenset[str]:
         return self.bars.skills | self.bars.train_skills
 
+    def leaks_in(self, text: str) -> bool:
+        """Whether a text shows a reserved pair or two held-out skills, and the rule cares."""
+        if self.mode == "count" or not self.checkable:
+            return False
+        return self.bars.leak_shown(skills_shown(text, self.checkable)) is not None
+
     def without_leaks(self, texts: Sequence[KeptText]) -> tuple[list[int], dict[str, int]]:
         """The indices of the texts that may stay, and the number of the others by reason."""
         if not self._drops_texts:
