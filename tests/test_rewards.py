@@ -19,7 +19,7 @@ from tests.checkers.own_catalog import write_catalog
 ROOT = Path(__file__).parents[1]
 WITNESSES: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests/checkers/witnesses.yaml").read_text(encoding="utf-8"))
 GOOD = "I only waited three days, no, four days, for the beautiful autumn leaves on the mountain."
-ASKED = {"skills": [["self-correction", "diacope"]], "topic": ["Autumn leaves"]}
+ASKED: dict[str, Any] = {"skills": [["self-correction", "diacope"]], "topic": ["Autumn leaves"]}
 
 
 def test_full_marks_are_those_of_the_rules_grader() -> None:
@@ -43,7 +43,13 @@ def test_completions_may_be_conversations_and_further_columns_are_ignored() -> N
     messages = [{"role": "assistant", "content": f"Answer: {GOOD}\n\nExplanation: none."}]
     parts = [{"role": "assistant", "content": [{"type": "text", "text": f"Answer: {GOOD}"}]}]
 
-    further = {"prompts": [[]], "completion_ids": [[1]], "k": [2], "trainer_state": object(), "catalog": ["verifiable"]}
+    further: dict[str, Any] = {
+        "prompts": [[]],
+        "completion_ids": [[1]],
+        "k": [2],
+        "trainer_state": object(),
+        "catalog": ["verifiable"],
+    }
 
     assert full_marks([messages], **ASKED, **further) == [1.0]
     assert partial_credit([parts], **ASKED) == [1.0]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from skillmix.checkers import registry
 from skillmix.checkers.own_checkers import own_checkers
+from skillmix.runs.judging.worker_pool import code_of_worker
 
 SKILLS = """
 - {name: colour pair, category: colours, definition: "Two colours joined by and.", example: "Red and blue flags flew."}
@@ -64,3 +65,9 @@ def was_run(folder: Path) -> bool:
     found = mark.exists()
     mark.unlink(missing_ok=True)
     return found
+
+
+def earned_there(text: str) -> list[bool | None]:
+    """In a worker process: whether a text earns the point for the first skill."""
+    verdict = code_of_worker().verdict(text, skills=["colour pair"], topic="Ships")
+    return [verdict.earns("colour pair")]

@@ -16,9 +16,9 @@ from skillmix.catalog.files import load_catalog
 from skillmix.catalog.own_code import trusting_code
 from skillmix.commands import main
 from skillmix.errors import UserError
-from skillmix.runs.judging.worker_pool import WorkerPool, code_of_worker
+from skillmix.runs.judging.worker_pool import WorkerPool
 from skillmix.runs.rules_grader import judge_of
-from tests.checkers.own_catalog import CHECKERS, was_run, write_catalog
+from tests.checkers.own_catalog import CHECKERS, earned_there, was_run, write_catalog
 
 TEXT = "The red and blue ship left the harbour at dawn."
 EXPERIMENT = """
@@ -167,16 +167,11 @@ def test_a_worker_process_gets_trusted_code_with_its_catalogue(ships: Path) -> N
     pool = WorkerPool(trusted(ships))
     pool._is_possible = True  # also where there is one core
     try:
-        earned = pool.result(pool.submit(_earned_there, TEXT))
+        earned = pool.result(pool.submit(earned_there, TEXT))
     finally:
         pool.close()
 
     assert earned == [True]
-
-
-def _earned_there(text: str) -> list[bool | None]:
-    verdict = code_of_worker().verdict(text, skills=["colour pair"], topic="Ships")
-    return [verdict.earns("colour pair")]
 
 
 def test_every_fault_of_the_tables_is_reported_at_once(tmp_path: Path) -> None:
