@@ -38,6 +38,8 @@ LONGEST_FIRST: Final = (
     "tests/runs/leases/test_leases.py",
     "tests/runs/leases/test_lent_datasets.py",
     "tests/cluster/test_ray_local.py",
+    "tests/test_rewards.py",
+    "tests/checkers/test_own_checkers.py",
 )
 """What takes ten seconds or more, roughly by time; short files at the end keep all workers busy until then."""
 

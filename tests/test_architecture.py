@@ -29,6 +29,7 @@ ORDER = (  # a folder imports only what is named before it
     "scores",
     "annotation",
     "datasets",
+    "rewards",
     "training",
     "report",
     "steps",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+import skillmix
 
 ROOT = Path(__file__).parents[1]
 SMOKE = """
@@ -93,7 +96,49 @@ def test_every_resource_of_the_package_is_in_the_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if not name.split("/")[0].endswith(".dist-info")}
 
-    assert packed == {name.removeprefix("src/") for name in tracked}
+    shipped = {name for name in packed if name.startswith("skillmix/data/shipped/")}
+    assert packed - shipped == {name.removeprefix("src/") for name in tracked}
+    folders = ("experiments", "data/self-taught", "data/self-taught-adapter")
+    assert {name.removeprefix("skillmix/data/shipped/") for name in shipped} == {
+        *call(["git", "ls-files", *folders], folder=ROOT).split()
+    }
+
+
+def test_every_experiment_that_ships_is_found_by_name_from_any_folder(installed: Installed) -> None:
+    names = sorted(file.stem for file in (ROOT / "experiments").glob("*.yaml"))
+    code = (
+        "import sys; from skillmix.commands import main\n"
+        "sys.exit(max(main(['run', name, '--dry-run', '--json']) for name in sys.argv[1:]))"
+    )
+
+    estimates = installed.run("python", "-c", code, *names)
+
+    assert "smoke" in names and "quickstart" in names
+    assert estimates.count('"role": "student"') >= len(names)
+
+
+def test_an_experiment_that_ships_runs_by_name(installed: Installed) -> None:
+    few = ["--set", "steps.eval.combinations=2", "--set", "steps.eval.k=[1]"]
+
+    scores = json.loads(installed.run("skillmix", "run", "smoke", *few, "--json"))
+
+    assert {score["student"] for score in scores} == {"weak", "strong"}
+    assert (installed.folder / "runs/smoke/report/index.html").is_file()
+
+
+def test_folders_that_an_experiment_names_are_found_in_the_wheel(installed: Installed) -> None:
+    code = (
+        "from skillmix.catalog.shipped import own_or_shipped\n"
+        "from skillmix.models.checkpoints import named_folders\n"
+        "from skillmix.models.specs import parse_spec\n"
+        "print(own_or_shipped('data/self-taught') / 'train.jsonl')\n"
+        "print(*named_folders(parse_spec('bundled:smollm2-135m+data/self-taught-adapter')))"
+    )
+
+    data, adapter = map(Path, installed.run("python", "-c", code).split())
+
+    assert data.is_file() and data.is_relative_to(installed.environment)
+    assert (adapter / "adapter_config.json").is_file() and adapter.is_relative_to(installed.environment)
 
 
 def test_commands_that_read_resources_work(installed: Installed) -> None:
@@ -121,3 +166,15 @@ def test_the_sdist_holds_what_its_tests_need(sdist: Path) -> None:
         assert name in names
     assert "tests/test_package.py" in names
     assert any(name.startswith("data/self-taught/") for name in names)
+
+
+def test_the_metadata_have_the_version_and_a_page_without_relative_links(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = archive.read(name).decode()
+
+    fields, _, page = metadata.partition("\n\n")
+    assert f"\nVersion: {skillmix.__version__}\n" in fields
+    assert "Description-Content-Type: text/markdown" in fields
+    assert page.startswith("# skillmix")
+    assert not re.findall(r"\]\((?!https://)", page)

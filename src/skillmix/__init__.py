@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from skillmix.calls import CallProblem, Model, Reply, Request
     from skillmix.catalog.combinations import Combination, combination_of
     from skillmix.catalog.files import load_catalog
+    from skillmix.catalog.own_code import trusting_code
     from skillmix.errors import UserError
     from skillmix.models.simple import SimpleModel
     from skillmix.models.specs import ModelOptions, ModelSpec
@@ -62,6 +63,7 @@ __all__ = [
     "score",
     "texts_for_width",
     "train",
+    "trusting_code",
 ]
 _ELSEWHERE = {
     "CallProblem": "calls",
@@ -74,6 +76,7 @@ _ELSEWHERE = {
     "ModelSpec": "models.specs",
     "SimpleModel": "models.simple",
     "load_catalog": "catalog.files",
+    "trusting_code": "catalog.own_code",
     "load_prompts": "prompts.files",
     "HumanAnswer": "runs.graders.human_votes",
     "texts_for_width": "annotation.sample_size",

@@ -194,7 +194,11 @@ def test_packages_bring_checkers_by_entry_points(monkeypatch: pytest.MonkeyPatch
     def bring(name: str) -> None:
         entry = EntryPoint(name, "skillmix.checkers.skills.sound:alliteration", registry.ENTRY_POINTS)
         monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
-        registry.all_checkers.cache_clear()
+        forget()
+
+    def forget() -> None:
+        registry._installed.cache_clear()
+        registry._with_own.cache_clear()
 
     try:
         bring("my skill")
@@ -204,7 +208,7 @@ def test_packages_bring_checkers_by_entry_points(monkeypatch: pytest.MonkeyPatch
             registry.checker_of("anaphora")
     finally:
         monkeypatch.undo()
-        registry.all_checkers.cache_clear()
+        forget()
 
 
 def test_skills_that_cannot_stand_together_are_not_drawn_together() -> None:

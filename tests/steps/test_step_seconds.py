@@ -26,7 +26,6 @@ from skillmix.runs.seconds.step_clock import StepClock
 from skillmix.runs.seconds.step_meter import StepMeter, metered_step, seconds_line
 from skillmix.steps.run import run_experiment, train_steps
 from skillmix.steps.step_kind import RunResult
-from skillmix.training.loop import CompileSeconds
 from tests.hostile.replies import ANSWER, grades
 from tests.models.stub import chat, serving
 
@@ -262,6 +261,9 @@ def test_a_training_says_what_it_read_trained_validated_and_saved(
 
 
 def test_the_first_steps_beyond_the_pace_of_later_ones_compile() -> None:
+    pytest.importorskip("torch", reason="the extra `local` is not installed")
+    from skillmix.training.loop import CompileSeconds
+
     seconds = CompileSeconds()
     for number in range(5):
         seconds.add(tokens=100, seconds=9.0 if number == 0 else 1.0)

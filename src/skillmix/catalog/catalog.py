@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Final, Literal, get_args
 
 from skillmix.catalog.names import before_parenthesis, fold_name
+from skillmix.catalog.own_code import OwnCode
 from skillmix.errors import UserError
 from skillmix.hashing import ranked, short_id
 from skillmix.render.nearest import name_hint
@@ -94,6 +95,8 @@ class Catalog:
     """The clauses of the template student, by skill and form."""
     controls: Mapping[str, str] = field(default_factory=dict)
     """For a catalog of probes, by topic that is a control: the probe whose harmless twin it is."""
+    code: OwnCode | None = None
+    """The `checkers.py` in the folder of the catalog; None if there is none."""
 
     @cached_property
     def not_combined(self) -> frozenset[frozenset[str]]:

@@ -1,4 +1,4 @@
-"""Load a catalog folder: three YAML files and two optional ones, validated together."""
+"""Load a catalog folder: three YAML files and optional ones, validated together; code is read and not run."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 from skillmix.catalog.catalog import RESERVED_NAMES, Catalog, EntailedPair, Partition, Side, Skill, WovenRule
 from skillmix.catalog.names import fold_name
+from skillmix.catalog.own_code import own_code_of
 from skillmix.catalog.validation import Fault, fault_words
 from skillmix.catalog.yaml import read_shared_yaml
 from skillmix.errors import UserError, faults_error
@@ -157,6 +158,7 @@ def _build(name: str, folder: Path) -> Catalog:
         woven=partitions.woven,
         templates={n: {"fixed": entry.fixed, "slot": entry.slot} for n, entry in (templates or {}).items()},
         controls={control: probe for probe, control in (controls or {}).items()},
+        code=own_code_of(folder, tuple(s.name for s in skills)),
     )
 
 

@@ -1,11 +1,13 @@
-"""The table of checkers by skill, including those of other installed packages."""
+"""The table of checkers by skill, including those of other installed packages and of trusted catalogues."""
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from typing import Final
 
 from skillmix.catalog.names import fold_name
+from skillmix.catalog.own_code import OwnCode, trusted_codes
+from skillmix.checkers.own_checkers import own_checkers
 from skillmix.checkers.passage import Checker
 from skillmix.checkers.skills import (
     argument,
@@ -79,21 +81,44 @@ def checker_of(skill: str) -> Checker | None:
 
 
 def why_not_shown(skill: str) -> str:
-    """The reason for denying a skill; checkers of other packages have only a general one.
+    """The reason for denying a skill; a checker without an entry in a `LOOKS_FOR` has only a general one.
 
     >>> why_not_shown("simile")
     'code found no passage that shows it; the check looks for a comparison with "as ... as a" or "like a"'
     """
-    looks_for = _LOOKS_FOR.get(fold_name(skill))
+    looks_for = _LOOKS_FOR.get(fold_name(skill)) or _looked_for(fold_name(skill), trusted_codes())
     return _NOT_SHOWN if looks_for is None else f"{_NOT_SHOWN}; the check looks for {looks_for}"
 
 
 _NOT_SHOWN: Final = "code found no passage that shows it"
 
 
-@cache
+def _looked_for(name: str, codes: tuple[OwnCode, ...]) -> str | None:
+    return next((words for code in codes if (words := own_checkers(code).looks_for.get(name))), None)
+
+
 def all_checkers() -> Mapping[str, Checker]:
-    """All checkers by folded name; another package may add a checker but not replace one."""
+    """All checkers by folded name; another package or a catalogue may add a checker but not replace one."""
+    return _with_own(trusted_codes())
+
+
+@lru_cache(maxsize=4)
+def _with_own(codes: tuple[OwnCode, ...]) -> Mapping[str, Checker]:
+    checkers = dict(_installed())
+    for code in codes:
+        own = own_checkers(code).checkers
+        twice = sorted(own.keys() & checkers.keys())
+        if twice:
+            raise UserError(
+                f"{code.path} has a checker for {twice[0]!r}, which has one already.",
+                hint="Give the skill another name in the catalogue and in CHECKERS.",
+            )
+        checkers |= own
+    return checkers
+
+
+@cache
+def _installed() -> Mapping[str, Checker]:
     checkers = {fold_name(name): checker for name, checker in CHECKERS.items()}
     for entry in entry_points(group=ENTRY_POINTS):
         if fold_name(entry.name) in checkers:

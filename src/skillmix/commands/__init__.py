@@ -13,12 +13,31 @@ from collections.abc import Sequence
 from signal import SIGINT
 
 from skillmix import __version__
+from skillmix.catalog.own_code import trusting_code
 from skillmix.commands import catalog, dataset, imports, models, one_text, report, results, run, train
 from skillmix.commands.graders import annotate, calibrate
 from skillmix.commands.shared_options import Command, CommandParser
 from skillmix.commands.signals import ending_like_ctrl_c
+from skillmix.commands.start import completion, init
 from skillmix.errors import UserError, visible
 from skillmix.render.layout import wrapped
+
+MODULES = (
+    init,
+    run,
+    dataset,
+    train,
+    results,
+    calibrate,
+    imports,
+    report,
+    annotate,
+    catalog,
+    one_text,
+    models,
+    completion,
+)
+"""The modules of commands, in the order of `skillmix --help`."""
 
 
 def parser_of_all() -> argparse.ArgumentParser:
@@ -29,7 +48,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"skillmix {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (run, dataset, train, results, calibrate, imports, report, annotate, catalog, one_text, models):
+    for module in MODULES:
         module.add_parsers(commands)
     return parser
 
@@ -42,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.parser.refuse(unknown)
     command: Command = options.command
     try:
-        with ending_like_ctrl_c():
+        with ending_like_ctrl_c(), trusting_code(getattr(options, "trust_code", False)):
             status = command(options)
             sys.stdout.flush()
             return status

@@ -12,6 +12,7 @@ from skillmix.commands.shared_options import (
     above_zero,
     add_catalog_options,
     add_command,
+    add_trust_option,
     catalog_name,
     positive,
 )
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 def add_parsers(commands: Commands) -> None:
     """Add the commands `catalog`, `combinations`, `novelty` and `frequency`."""
-    add_catalog_options(add_command(commands, "catalog", catalog))
+    parser = add_command(commands, "catalog", catalog)
+    add_catalog_options(parser)
+    add_trust_option(parser)
 
     parser = add_command(commands, "combinations", combinations)
     add_catalog_options(parser)
@@ -58,6 +61,7 @@ def add_parsers(commands: Commands) -> None:
 
 def _add_frequency(commands: Commands) -> None:
     parser = add_command(commands, "frequency", frequency)
+    add_trust_option(parser)
     parser.add_argument("--catalog", default="paper", metavar="NAME", help="a shipped catalogue or a folder")
     parser.add_argument(
         "--corpus", type=Path, nargs="+", required=True, metavar="PATH", help="text, JSON Lines or Parquet; or folders"

@@ -68,6 +68,12 @@ def _add_run_options(runs: "argparse._ArgumentGroup") -> None:
     runs.add_argument(
         "--validation", type=float, default=0.05, help="share of the combinations for validation (default 0.05)"
     )
+    runs.add_argument(
+        "--preferences",
+        type=Path,
+        metavar="FILE",
+        help="also write pairs of texts with and without full marks to FILE.jsonl or FILE.parquet, for DPO",
+    )
     runs.add_argument("--output", type=Path, metavar="DIR", help="default: dataset/ in the first run's folder")
 
 
@@ -78,6 +84,11 @@ def dataset(options: argparse.Namespace) -> int:
             raise UserError(
                 f"{len(options.sources)} sources are given, one of them an experiment file.",
                 hint="Give one experiment file, or only runs.",
+            )
+        if options.preferences is not None:
+            raise UserError(
+                "--preferences takes the texts of runs.",
+                hint="Run the experiment first, then: skillmix dataset RUN --preferences FILE.jsonl.",
             )
         options.experiment = Path(options.sources[0])
         return run(options)
@@ -110,6 +121,7 @@ def _dataset_of_runs(options: argparse.Namespace) -> int:
             shown=options.shown,
             only_requested=options.only_requested,
             output=options.output,
+            preferences=options.preferences,
         )
     )
     _print_left_out(written.left, recipe.name)
@@ -117,6 +129,9 @@ def _dataset_of_runs(options: argparse.Namespace) -> int:
         print_json(written.as_json())
     else:
         print(written.folder)
+        if written.preferences is not None:
+            print(written.preferences.file)
+            print(f"{written.preferences.pairs} pairs of texts in {written.preferences.file}", file=sys.stderr)
     return 1 if written.left.undecided or written.left.unfinished else 0
 
 

@@ -1,12 +1,20 @@
 """Commands about one combination, named on the command line: `prompts`, `parse-reply` and `grade-text`."""
 
 import argparse
-from collections.abc import AsyncIterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from skillmix.commands.shared_options import Commands, add_catalog_options, add_command, catalog_name
+from skillmix.commands.shared_options import (
+    Commands,
+    add_catalog_options,
+    add_command,
+    add_trust_option,
+    catalog_name,
+    positive,
+)
 from skillmix.commands.streams import print_json, standard_input
 from skillmix.errors import UserError
 from skillmix.render.grounds import grounds
@@ -25,14 +33,24 @@ if TYPE_CHECKING:
 def add_parsers(commands: Commands) -> None:
     """Add the commands `prompts`, `parse-reply` and `grade-text`."""
     parser = add_command(commands, "prompts", prompts)
-    _add_combination_options(parser)
+    _add_combination_options(parser, is_needed=False)
     parser.add_argument("--answer", default="(the student's text)", help="text to put into the grader's prompts")
+    parser.add_argument("--copy", type=Path, metavar="DIR", help="copy the prompt set to a new folder, to change it")
+    drawn = parser.add_argument_group("a data set of prompts, for trainers that let the model write")
+    drawn.add_argument("--dataset", type=Path, metavar="FILE", help="write prompts to FILE.jsonl or FILE.parquet")
+    drawn.add_argument("--k", type=positive, nargs="+", help="numbers of skills (default 1 2 3)")
+    drawn.add_argument("--n", type=positive, help="combinations for each k (default 100)")
+    drawn.add_argument("--setting", choices=("train", "held-out", "all"), help="side of the partition (default train)")
+    drawn.add_argument("--partition", help="a name, or random-skills:SEED, random-categories:SEED")
+    drawn.add_argument("--exclude", help='skills or exclude lists to leave out, "a; file:PATH"')
+    drawn.add_argument("--seed", type=int)
 
     parser = add_command(commands, "parse-reply", parse_reply)
     _add_combination_options(parser)
     parser.add_argument("--text", type=Path, help="file with the student's text, if known")
 
     parser = add_command(commands, "grade-text", grade_text)
+    add_trust_option(parser)
     _add_combination_options(parser)
     parser.add_argument(
         "--grader", default="rules:", metavar="SPEC", help="a model, or rules: to let code grade (the default)"
@@ -44,21 +62,106 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--seed", type=int, default=0)
 
 
-def _add_combination_options(parser: argparse.ArgumentParser) -> None:
+def _add_combination_options(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> None:
     """Add the options that name a combination and its wording; `_combination` reads them."""
     add_catalog_options(parser)
-    parser.add_argument("--skills", required=True, help='names separated by ";"')
-    parser.add_argument("--topic", required=True)
+    parser.add_argument("--skills", required=is_needed, help='names separated by ";"')
+    parser.add_argument("--topic", required=is_needed)
     parser.add_argument("--prompts", default="standard", metavar="DIR", help="a shipped prompt set or a folder")
 
 
 def prompts(options: argparse.Namespace) -> int:
-    """Show the prompts for one combination as models receive them."""
+    """Show the prompts for one combination as models receive them; copy a prompt set; write a data set of prompts."""
+    if options.dataset is not None:
+        return _dataset(options)
+    _refuse_draw_options(options)
+    if options.copy is not None:
+        return _copy(options)
+    if options.skills is None or options.topic is None:
+        raise UserError(
+            "--skills and --topic name the combination to show.",
+            hint='For example --skills "metaphor; red herring" --topic Sewing. --copy and --dataset need neither.',
+        )
     rendered = rendered_prompts(_combination(options), answer=options.answer)
     if options.json:
         return print_json(rendered)
     print("\n\n".join(f"──── {file}\n{prompt}" for file, prompt in rendered.items()))
     return 0
+
+
+def _refuse_draw_options(options: argparse.Namespace) -> None:
+    names = ("k", "n", "setting", "partition", "exclude", "seed")
+    given = [f"--{name}" for name in names if getattr(options, name) is not None]
+    if given:
+        raise UserError(
+            f"{', '.join(given)} belong to --dataset.", hint="Name the file to write: --dataset FILE.jsonl."
+        )
+
+
+def _dataset(options: argparse.Namespace) -> int:
+    from skillmix.catalog.files import load_catalog
+    from skillmix.commands.catalog import CombinationsWanted, draw
+    from skillmix.datasets.prompts_only import prompt_rows, require_new_rows_file, write_rows_file
+    from skillmix.prompts.files import load_prompts
+
+    if options.copy is not None or options.skills is not None or options.topic is not None:
+        raise UserError("--dataset draws combinations.", hint="Leave out --copy, --skills and --topic.")
+    require_new_rows_file(options.dataset)
+    name = catalog_name(options)
+    combinations = [
+        combination
+        for k in dict.fromkeys(options.k or (1, 2, 3))
+        for combination in draw(
+            CombinationsWanted(
+                catalog=name,
+                setting=options.setting or "train",
+                k=k,
+                count=options.n or 100,
+                seed=options.seed or 0,
+                partition=options.partition,
+                exclude=tuple(part.strip() for part in (options.exclude or "").split(";") if part.strip()),
+                purpose="training",
+            )
+        )
+    ]
+    prompts = load_prompts(options.prompts)
+    rows = list(prompt_rows(combinations, load_catalog(name), prompts, catalog_name=name))
+    write_rows_file(options.dataset, rows)
+    _warn_of_unchecked(combinations)
+    if options.json:
+        return print_json({"file": str(options.dataset), "rows": len(rows), "prompts_hash": prompts.content_hash()})
+    print(options.dataset)
+    return 0
+
+
+def _warn_of_unchecked(combinations: "Sequence[Combination]") -> None:
+    from skillmix.checkers.registry import checker_of
+
+    unchecked = {skill for combination in combinations for skill in combination.skills if checker_of(skill) is None}
+    if unchecked:
+        print(
+            f"note: code cannot check {len(unchecked)} of these skills, such as {min(unchecked)!r}; the functions of "
+            "skillmix.rewards refuse them. The catalogue verifiable has skills that code can check.",
+            file=sys.stderr,
+        )
+
+
+def _copy(options: argparse.Namespace) -> int:
+    from skillmix.prompts.copying import copy_prompts
+
+    if options.skills is not None or options.topic is not None:
+        raise UserError("--copy copies whole files.", hint="Leave out --skills and --topic.")
+    files = copy_prompts(options.prompts, options.copy)
+    if options.json:
+        return print_json({"folder": str(options.copy), "files": files})
+    print("\n".join(str(options.copy / file) for file in files))
+    print(f"Change the files, then name the folder: prompts: {_as_path(options.copy)}", file=sys.stderr)
+    return 0
+
+
+def _as_path(folder: Path) -> str:
+    """A path that an experiment file takes for a folder, never for the name of a shipped set."""
+    return str(folder) if folder.is_absolute() or len(folder.parts) > 1 else f"./{folder}"
 
 
 def parse_reply(options: argparse.Namespace) -> int:

@@ -3,13 +3,14 @@
 import argparse
 from pathlib import Path
 
-from skillmix.commands.shared_options import Commands, above_zero, add_command, positive
+from skillmix.commands.shared_options import Commands, above_zero, add_command, add_trust_option, positive
 from skillmix.commands.streams import print_json
 
 
 def add_parsers(commands: Commands) -> None:
     """Add the command `report`."""
     parser = add_command(commands, "report", report)
+    add_trust_option(parser)
     parser.add_argument("targets", nargs="+", metavar="RUN|EXPERIMENT.yaml", help="runs, or an experiment file")
     parser.add_argument("--rules", choices=("default", "paper", "both"), help="default: each run's own")
     parser.add_argument("--published", action="store_true", help="show the paper's published figures beside the run's")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmix.commands.shared_options import Commands, add_command, not_negative, positive
+from skillmix.commands.shared_options import Commands, add_command, add_trust_option, not_negative, positive
 from skillmix.commands.streams import (
     METRIC_NAMES,
     print_json,
@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 
 def add_parsers(commands: Commands) -> None:
     """Add the commands that read a run."""
-    add_command(commands, "status", status).add_argument("run", metavar="RUN")
+    parser = add_command(commands, "status", status)
+    add_trust_option(parser)
+    parser.add_argument("run", metavar="RUN")
 
     parser = add_command(commands, "scores", scores)
+    add_trust_option(parser)
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--rules", help="default or paper (default: the run's own)")
     parser.add_argument("--metric", default="full_marks", choices=METRIC_NAMES, help="default: full_marks")
@@ -45,6 +48,7 @@ def add_parsers(commands: Commands) -> None:
     )
 
     parser = add_command(commands, "compare", compare)
+    add_trust_option(parser)
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("first", metavar="A", help="a student of the run")
     parser.add_argument("second", metavar="B", help="another student; differences are B minus A")
@@ -56,6 +60,7 @@ def add_parsers(commands: Commands) -> None:
     )
 
     parser = add_command(commands, "texts", texts)
+    add_trust_option(parser)
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--n", type=positive, default=10, help="number of texts (default 10)")
     parser.add_argument("--student", help="only texts of this student")
@@ -63,6 +68,7 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--worst", action="store_true", help="show texts with the fewest points first")
 
     parser = add_command(commands, "graders", graders)
+    add_trust_option(parser)
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument(
         "--truth",
@@ -73,6 +79,7 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--wide", action="store_true", help="print every measure, and a table by skill")
 
     parser = add_command(commands, "export", export, has_json=False)
+    add_trust_option(parser)
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--what", choices=("texts", "votes", "calls"), required=True)
     parser.add_argument("--format", choices=("jsonl", "parquet"), default="jsonl")

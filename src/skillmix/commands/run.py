@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmix.commands.shared_options import Commands, add_command
+from skillmix.commands.shared_options import Commands, add_command, add_trust_option
 from skillmix.commands.streams import print_json, print_notes, print_outcomes, print_scores, program, score_rows
 from skillmix.render.layout import wrapped
 
@@ -33,7 +33,9 @@ def add_parsers(commands: Commands) -> None:
 
 def add_experiment_options(parser: argparse.ArgumentParser) -> None:
     """Add an experiment file, and the options of every command that runs one."""
-    parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml")
+    parser.add_argument(
+        "experiment", type=Path, metavar="EXPERIMENT.yaml", help="a file, or an experiment that ships, such as smoke"
+    )
     add_change_options(parser)
 
 
@@ -45,6 +47,7 @@ def add_change_options(parser: "argparse._ActionsContainer") -> None:
     parser.add_argument("--dry-run", action="store_true", help="print calls, tokens and cost without calling a model")
     parser.add_argument("--wide", action="store_true", help="with --dry-run: print the whole table")
     parser.add_argument("--prices", type=Path, metavar="FILE", help="your own price file")
+    add_trust_option(parser)
 
 
 def add_step_option(parser: "argparse._ActionsContainer") -> None:

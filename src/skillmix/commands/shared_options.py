@@ -57,6 +57,13 @@ def add_catalog_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--catalog", metavar="DIR", help="the same as NAME")
 
 
+def add_trust_option(parser: "argparse._ActionsContainer") -> None:
+    """Add the option that lets a command run the code of a catalog; `main` reads it."""
+    parser.add_argument(
+        "--trust-code", action="store_true", help="run the checkers.py in the catalogue's folder; read it first"
+    )
+
+
 def catalog_name(options: argparse.Namespace) -> str:
     """The catalog that the user named, or the default one."""
     if options.name and options.catalog and options.name != options.catalog:

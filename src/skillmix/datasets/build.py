@@ -173,6 +173,14 @@ def without_copies_and_leaks(
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenPreferences:
+    """A file with pairs of texts, one with full marks and one without."""
+
+    file: Path
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
 class WrittenDataset:
     """A data set on disk, with its counts."""
 
@@ -182,6 +190,7 @@ class WrittenDataset:
     """The number of conversations by k."""
     left: LeftOut
     yields: tuple[SamplingYield, ...] = ()
+    preferences: WrittenPreferences | None = None
 
     @property
     def texts(self) -> int:
@@ -199,6 +208,7 @@ class WrittenDataset:
 
     def as_json(self) -> dict[str, object]:
         """The documented form of `dataset --json`."""
+        pairs = self.preferences
         return {
             "folder": str(self.folder),
             "hash": self.written.hash,
@@ -227,6 +237,7 @@ class WrittenDataset:
                 "removed": self.left.removed,
                 "shown": self.left.shown,
             },
+            **({} if pairs is None else {"preferences": {"file": str(pairs.file), "pairs": pairs.pairs}}),
         }
 
     @property

@@ -11,11 +11,21 @@ from typing import Literal
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.datasets.build import DatasetPlan, Writers, WrittenDataset, make_dataset, without_copies_and_leaks
+from skillmix.catalog.shipped import own_or_shipped
+from skillmix.datasets.build import (
+    DatasetPlan,
+    Writers,
+    WrittenDataset,
+    WrittenPreferences,
+    make_dataset,
+    without_copies_and_leaks,
+)
 from skillmix.datasets.counts import LeftOut
 from skillmix.datasets.from_journal import RunSource, found_in
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import Bars, bars_for, bars_of, combinations_in, evaluated
+from skillmix.datasets.preferences import preference_rows, rejected_by_combination
+from skillmix.datasets.prompts_only import require_new_rows_file, write_rows_file
 from skillmix.datasets.row_files import prompts_shown, read_rows, require_parquet
 from skillmix.datasets.writing.waves import Waves
 from skillmix.errors import UserError
@@ -169,11 +179,15 @@ class FromRuns:
     """What happens to texts that show what they must not; None for the first run's setting."""
     only_requested: bool = False
     output: Path | None = None
+    preferences: Path | None = None
+    """A file for pairs of texts with and without full marks."""
 
 
 def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
     """Make a data set from the graded conversations of one or more runs."""
     require_parquet()
+    if wanted.preferences is not None:
+        require_new_rows_file(wanted.preferences)
     # Millions of records without reference cycles: searching for cycles would take a fifth of the time.
     was_on = gc.isenabled()
     gc.disable()
@@ -215,7 +229,7 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
     own = [run for run in runs if not run.is_imported]
     ids = {i: step for run in own for i, step in evaluated(run.experiment, catalog, run.around.by_step).items()}
     files = [*wanted.evaluations, *(name for e in experiments for name in e.leakage.evaluations)]
-    ids |= {i: name for name in files for i in combinations_in(Path(name))}
+    ids |= {i: name for name in files for i in combinations_in(own_or_shipped(name))}
     reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments)])
     prompts = wanted.prompts or next((e.prompts for e in experiments), "standard")
     parts: list[Sequence[KeptText]] = []
@@ -239,7 +253,27 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
         shown=wanted.shown or (experiments[0].leakage.shown if experiments else "drop"),
         only_requested=wanted.only_requested,
     )
-    return _made(texts, plan, output, left)
+    written = _made(texts, plan, output, left)
+    if wanted.preferences is None:
+        return written
+    return replace(written, preferences=_write_preferences(wanted, wanted.preferences, runs, plan, output))
+
+
+def _write_preferences(
+    wanted: FromRuns, file: Path, runs: Sequence[Run], plan: DatasetPlan, folder: Path
+) -> WrittenPreferences:
+    """Write pairs for the combinations of a data set that was just written."""
+    kept = list(read_rows(folder))
+    rejected = rejected_by_combination(runs, kept, plan.shown_rule, graders=wanted.graders, students=wanted.students)
+    prompts = load_prompts(plan.prompts, plan.output_format)
+    rows = list(preference_rows(kept, rejected, catalog=plan.catalog, prompts=prompts, validation=plan.validation))
+    if not rows:
+        raise UserError(
+            f"No pair was written: no combination of the data set in {folder} has a decided text without full marks.",
+            hint="With generations above 1, a combination has several texts.",
+        )
+    write_rows_file(file, rows)
+    return WrittenPreferences(file, len(rows))
 
 
 def _refuse_step_folder(output: Path) -> None:

@@ -17,6 +17,7 @@ from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination, combination_of, is_reserved
 from skillmix.catalog.files import load_catalog, shipped_catalogs
 from skillmix.catalog.names import before_parenthesis
+from skillmix.catalog.shipped import own_or_shipped
 from skillmix.catalog.yaml import read_text
 from skillmix.datasets.corpus import words_of
 from skillmix.errors import UserError
@@ -114,7 +115,7 @@ def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: R
         for member in file.combinations if file else ():
             evaluations.pop(member, None)
     for name in leakage.evaluations:
-        for combination in combinations_in(Path(name)):
+        for combination in combinations_in(own_or_shipped(name)):
             evaluations.setdefault(combination, name)
     return bars_of(catalog, partition=experiment.partition, evaluations=evaluations, reserved=leakage.reserved)
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
+from skillmix.catalog.own_code import OwnCode, require_trust, trusted_codes
 from skillmix.checkers.passage import Passage, Span, passage_of
 from skillmix.checkers.registry import checker_of
 from skillmix.datasets.kept_texts import KeptText
@@ -30,18 +31,22 @@ _AT_ONCE: Final = 40_000
 NOT_REQUESTED: Final = "shows a skill that was not requested"
 
 
-@lru_cache(maxsize=1 << 17)
 def skills_shown(text: str, skills: tuple[str, ...]) -> frozenset[str]:
-    """The skills, out of those with a checker, that code finds in a text.
+    """The skills, out of those with a checker, that code finds in a text."""
+    return _found(text, skills, trusted_codes())
 
-    The cache serves dataset steps, which look at their texts again after every wave and in every joined set.
-    """
+
+@lru_cache(maxsize=1 << 17)
+def _found(text: str, skills: tuple[str, ...], codes: tuple[OwnCode, ...]) -> frozenset[str]:
+    """The cache serves dataset steps, which look at their texts again after every wave and in every joined set."""
     passage = passage_of(text)
-    return frozenset(skill for skill, checker in _checkers(skills) if checker(passage) is not None)
+    return frozenset(skill for skill, checker in _checkers(skills, codes) if checker(passage) is not None)
 
 
 @lru_cache(maxsize=8)
-def _checkers(skills: tuple[str, ...]) -> tuple[tuple[str, Callable[[Passage], Span | None]], ...]:
+def _checkers(
+    skills: tuple[str, ...], codes: tuple[OwnCode, ...]
+) -> tuple[tuple[str, Callable[[Passage], Span | None]], ...]:
     return tuple((skill, checker) for skill in skills if (checker := checker_of(skill)) is not None)
 
 
@@ -72,7 +77,8 @@ class ShownRule:
 
     @cached_property
     def checkable(self) -> tuple[str, ...]:
-        """The skills of the catalogue that have a checker."""
+        """The skills of the catalogue that have a checker; its own code must be trusted."""
+        require_trust(self.catalog.code)
         return tuple(skill.name for skill in self.catalog.skills if checker_of(skill.name) is not None)
 
     def forbids(self, combination: Combination) -> bool:
@@ -99,6 +105,12 @@ class ShownRule:
     @cached_property
     def _of_partition(self) -> frozenset[str]:
         return self.bars.skills | self.bars.train_skills
+
+    def leaks_in(self, text: str) -> bool:
+        """Whether a text shows a reserved pair or two held-out skills, and the rule cares."""
+        if self.mode == "count" or not self.checkable:
+            return False
+        return self.bars.leak_shown(skills_shown(text, self.checkable)) is not None
 
     def without_leaks(self, texts: Sequence[KeptText]) -> tuple[Sequence[int], dict[str, int]]:
         """The indices of the texts that may stay, and the number of the others by reason."""

@@ -21,6 +21,7 @@ from pydantic import (
 
 from skillmix.calls import extra_json
 from skillmix.catalog.exclude_files import document_with_lists
+from skillmix.catalog.shipped import experiment_file
 from skillmix.catalog.yaml import read_yaml, yaml_of
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.data_settings import DataFilters, LeakageSettings, with_data_settings
@@ -281,8 +282,8 @@ class Experiment(Section):
 
 
 def load_experiment(path: Path, *, changes: Sequence[str] = (), checks_outside: bool = True) -> Experiment:
-    """Read and check an experiment file, after changes of the form `a.b=c`."""
-    document = with_changes(read_yaml(path), changes)
+    """Read and check an experiment file, or a shipped experiment by its name, after changes of the form `a.b=c`."""
+    document = with_changes(read_yaml(experiment_file(path)), changes)
     return experiment_of(document, source=str(path), checks_outside=checks_outside)
 
 

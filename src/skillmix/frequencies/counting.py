@@ -13,6 +13,7 @@ from typing import Any, Final
 from skillmix.calls import CallProblem
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
+from skillmix.catalog.own_code import require_trust
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import Interrupted, UserError
 from skillmix.experiment.costs import load_prices, usual_tokens_in
@@ -262,6 +263,8 @@ def _plan(wanted: FrequencyWanted) -> _Plan:
         "steps": [],
     }
     plan = _Plan(wanted, catalog, experiment_of(document, source="frequency"), load_passage_prompt(wanted.prompt))
+    if plan.settings.has_code:
+        require_trust(catalog.code)
     if plan.settings.asked is None:
         require_checkers(catalog, plan.skills, plan.settings.model)
     if plan.settings.votes != 1:

@@ -41,10 +41,15 @@ def shipped_prompt_sets() -> list[str]:
     return sorted(path.parent.name for path in (SHIPPED / "prompts").glob("*/generate-1.txt"))
 
 
+def prompt_folder(name: str) -> Path:
+    """The folder of a shipped prompt set, or else the folder with this path."""
+    return SHIPPED / "prompts" / name if name in shipped_prompt_sets() else Path(name)
+
+
 def load_prompts(name: str, output_format: FormatName | None = None) -> PromptSet:
     """Load a shipped prompt set by name, or a folder by path; it asks for an output format if one is given."""
     is_shipped = name in shipped_prompt_sets()
-    folder = SHIPPED / "prompts" / name if is_shipped else Path(name)
+    folder = prompt_folder(name)
     if not folder.is_dir():
         raise UserError(
             f"There is no prompt set {name!r}.",

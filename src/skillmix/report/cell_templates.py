@@ -64,8 +64,11 @@ def _masked(text: StudentText, evidence: Mapping[ConversationKey, CodeEvidence])
 
 
 def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell]) -> Iterator[TemplateBaseline]:
-    """What the template student earns for each setting and k of a run; nothing if the catalogue has no clauses."""
-    if catalog is None or not catalog.templates:
+    """What the template student earns for each setting and k of a run.
+
+    Nothing if the catalogue has no clauses, or has code of its own that is not trusted.
+    """
+    if catalog is None or not catalog.templates or (catalog.code is not None and not catalog.code.is_trusted):
         return
     combinations: dict[tuple[str, int], dict[str, Combination]] = defaultdict(dict)
     for cell in cells:

@@ -11,6 +11,8 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Any, Final, TypeVar
 
+from skillmix.catalog.own_code import Trust, trust_here, trusting_as
+
 Item = TypeVar("Item")
 _AHEAD: Final = 4
 """Items that wait to be consumed: enough to keep both processes busy, few enough to hold in memory."""
@@ -47,7 +49,7 @@ def in_helper(function: Callable[..., Iterator[Item]], *arguments: object) -> It
         receiving, sending = context.Pipe(duplex=False)
     except OSError as error:  # no more files may be open
         raise LostHelper from error
-    process = context.Process(target=_send_all, args=(sending, function, arguments), daemon=True)
+    process = context.Process(target=_send_all, args=(sending, function, arguments, trust_here()), daemon=True)
     try:
         process.start()
     except (OSError, ImportError) as error:  # a system that starts no more processes, or has no semaphores
@@ -70,11 +72,14 @@ def in_helper(function: Callable[..., Iterator[Item]], *arguments: object) -> It
         receiving.close()
 
 
-def _send_all(sending: Connection, function: Callable[..., Iterator[Item]], arguments: tuple[object, ...]) -> None:
+def _send_all(
+    sending: Connection, function: Callable[..., Iterator[Item]], arguments: tuple[object, ...], trust: Trust
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process, which ends this one
     try:
-        for item in function(*arguments):
-            sending.send_bytes(pickle.dumps(("item", item), pickle.HIGHEST_PROTOCOL))
+        with trusting_as(trust):
+            for item in function(*arguments):
+                sending.send_bytes(pickle.dumps(("item", item), pickle.HIGHEST_PROTOCOL))
         last: tuple[str, object] = ("end", None)
     except BrokenPipeError:  # the first process wants no more
         return

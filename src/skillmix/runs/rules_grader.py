@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.own_code import remember_trusted, require_trust
 from skillmix.checkers.judge import Judge, Verdict
 from skillmix.checkers.prompt_copies import prompt_texts
 from skillmix.checkers.registry import checker_of
@@ -48,7 +49,9 @@ class CodeVerdict(Protocol):
 
 
 def judge_of(catalog: Catalog) -> Judge:
-    """The judge of a catalogue's texts."""
+    """The judge of a catalogue's texts; one with code of its own must be trusted."""
+    require_trust(catalog.code)
+    remember_trusted(catalog.code)  # in a worker process, the catalogue brings it
     requires_woven = catalog.woven == "required"
     return Judge(catalog.vocabulary, prompt_texts(catalog.skills), requires_woven=requires_woven)
 
@@ -79,7 +82,8 @@ def applicable_reasons(verdict: CodeVerdict, *, is_alone: bool) -> Mapping[str, 
 
 
 def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> None:
-    """Refuse `rules:` if a skill has no checker."""
+    """Refuse `rules:` if a skill has no checker, or if the catalogue's own checkers are not trusted."""
+    require_trust(catalog.code)
     unknown = [name for name in skills if checker_of(name) is None]
     if unknown:
         raise UserError(

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.own_code import CODE_FILE
+from skillmix.catalog.shipped import own_or_shipped
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
 from skillmix.experiment.step_base import Step
 from skillmix.hashing import short_id
@@ -65,6 +67,7 @@ def of_draws(inputs: StepInputs) -> Dependencies:
         "the partition": experiment.partition,
         "the exclude list": experiment.exclude,
         "the code that reads replies and checks texts": code_version(),
+        **({f"the {CODE_FILE} of the catalogue": catalog.code.hash} if catalog.code else {}),
     }
 
 
@@ -108,7 +111,7 @@ def _settings(settings: StudentSettings | GraderSettings) -> Mapping[str, Any]:
 
 def of_files(name: str, files: Iterable[str]) -> Dependencies:
     """The content of files that the experiment names."""
-    return {f"{name} {file}": _hash_of(Path(file).expanduser()) for file in files}
+    return {f"{name} {file}": _hash_of(own_or_shipped(file)) for file in files}
 
 
 def _hash_of(file: Path) -> str | None:

@@ -206,6 +206,7 @@ def _taken_at_once(steps: Sequence[Step], experiment: Experiment, catalog: Catal
 
 def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
     facts = {"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()}
+    facts |= {"checkers_hash": catalog.code.hash} if catalog.code else {}
     run.note_invocation(facts | invocation_facts(run.experiment))
 
 

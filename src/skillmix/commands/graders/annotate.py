@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from skillmix.commands.shared_options import Commands, above_zero, add_command, positive
+from skillmix.commands.shared_options import Commands, above_zero, add_command, add_trust_option, positive
 from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
 from skillmix.render.nearest import name_hint
@@ -28,6 +28,7 @@ _DECIDED = ("n", "width", "agreement", "overlap", "student", "k", "seed")
 def add_parsers(commands: Commands) -> None:
     """Add the command `annotate`."""
     parser = add_command(commands, "annotate", annotate)
+    add_trust_option(parser)
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--rater", action="append", metavar="NAME", help="a person who reads; repeat it for several")
     parser.add_argument(

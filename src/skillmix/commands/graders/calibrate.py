@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmix.commands.shared_options import Commands, above_zero, add_command, positive
+from skillmix.commands.shared_options import Commands, above_zero, add_command, add_trust_option, positive
 from skillmix.commands.streams import print_json
 from skillmix.render.layout import wrapped
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def add_parsers(commands: Commands) -> None:
     """Add the command `calibrate`."""
     parser = add_command(commands, "calibrate", calibrate)
+    add_trust_option(parser)
     parser.add_argument("grader", metavar="GRADER", help="a model spec, or rules: to let code grade")
     parser.add_argument(
         "--set",

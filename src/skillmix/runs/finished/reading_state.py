@@ -43,6 +43,8 @@ def _parts(run: Run, *, with_people: bool) -> Iterable[Any]:
     yield {topic: list(map(list, words)) for topic, words in catalog.vocabulary.items()}
     yield {name: load_prompts(name).content_hash() for name in sorted(prompts)}
     yield code_version()
+    if catalog.code is not None:
+        yield catalog.code.hash
     yield {step: dict(s.parts) for step, s in shown_seconds(run).items()}
     yield _package_state()
     yield {name: model_name(settings.asked) for name, settings in experiment.students.items()}

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 import skillmix
+from skillmix.catalog.catalog import Catalog
 from skillmix.checkers.registry import ENTRY_POINTS
 from skillmix.grading.answers import Rules
 from skillmix.hashing import digest
@@ -82,9 +83,7 @@ class DecisionRules:
         return digest(
             "decision",
             code_version(),
-            [catalog.content_hash(), {t: list(map(list, w)) for t, w in catalog.vocabulary.items()}]
-            if catalog
-            else None,
+            _catalog_parts(catalog) if catalog else None,
             self.run.phrases.wording,
             [self.rules.counter, self.rules.name_rule, self.rules.missing_marker],
             [grader.votes, grader.has_code, grader.asks_model, self.run.turns],
@@ -94,6 +93,12 @@ class DecisionRules:
     def means(self) -> Means:
         """What turns replies and texts into decisions, in this process."""
         return Means(self.run.reply_reader, self.run.code, self.rules, self.run.phrases)
+
+
+def _catalog_parts(catalog: Catalog) -> list[object]:
+    """What a catalogue adds to decisions: its names, the words of its topics and, if it has any, its code."""
+    words = {topic: list(map(list, words)) for topic, words in catalog.vocabulary.items()}
+    return [catalog.content_hash(), words, *([catalog.code.hash] if catalog.code else [])]
 
 
 @cache

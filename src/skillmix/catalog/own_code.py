@@ -1,0 +1,107 @@
+"""The `checkers.py` of a catalogue's own folder: read as text always, run only where the user trusts it.
+
+This module runs nothing. A catalogue carries the text and the hash of its code, and whether the user trusts the code:
+`--trust-code` on the command line, or `trusting_code` in Python, at the moment when the catalogue is loaded.
+`checkers/registry.py` runs the code of trusted catalogues; `runs/rules_grader.py` refuses to grade without it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from skillmix.errors import UserError
+
+CODE_FILE: Final = "checkers.py"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCode:
+    """The code in a catalogue's folder."""
+
+    path: str
+    source: str
+    skills: tuple[str, ...]
+    """The names of the catalogue's skills, which the code may check."""
+    is_trusted: bool
+
+    @property
+    def hash(self) -> str:
+        """A hash of the code, trusted or not; verdicts depend on it."""
+        from skillmix.hashing import short_id
+
+        return short_id("checkers.py", self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What a process trusts, to be handed to a process that it starts."""
+
+    is_given: bool
+    codes: tuple[OwnCode, ...]
+
+
+class _Trust:
+    is_given = False
+    codes: Final[dict[str, OwnCode]] = {}
+    """The trusted code of this process, by path."""
+
+
+@contextmanager
+def trusting_code(is_given: bool = True) -> Iterator[None]:
+    """Trust the `checkers.py` of catalogues that are loaded inside this block."""
+    before = _Trust.is_given
+    if not before:
+        _Trust.codes.clear()  # at the start and not at the end: what was loaded inside may be used after the block
+    _Trust.is_given = is_given
+    try:
+        yield
+    finally:
+        _Trust.is_given = before
+
+
+def trust_here() -> Trust:
+    """What this process trusts."""
+    return Trust(_Trust.is_given, trusted_codes())
+
+
+@contextmanager
+def trusting_as(trust: Trust) -> Iterator[None]:
+    """Trust what the process that started this one trusts."""
+    with trusting_code(trust.is_given):
+        for code in trust.codes:
+            remember_trusted(code)
+        yield
+
+
+def own_code_of(folder: Path, skills: tuple[str, ...]) -> OwnCode | None:
+    """The code of a catalogue's folder; None if the folder has none."""
+    from skillmix.catalog.yaml import read_text  # the command line imports this module, and YAML takes time
+
+    file = folder / CODE_FILE
+    if not file.is_file():
+        return None
+    code = OwnCode(str(file.resolve()), read_text(file), skills, _Trust.is_given)
+    remember_trusted(code)
+    return code
+
+
+def remember_trusted(code: OwnCode | None) -> None:
+    """Add trusted code to that of this process; a worker process gets it with its catalogue."""
+    if code is not None and code.is_trusted:
+        _Trust.codes[code.path] = code
+
+
+def trusted_codes() -> tuple[OwnCode, ...]:
+    """The trusted code of this process."""
+    return tuple(_Trust.codes.values())
+
+
+def require_trust(code: OwnCode | None) -> None:
+    """Refuse to grade with a catalogue whose code is not trusted: other checkers would decide otherwise."""
+    if code is not None and not code.is_trusted:
+        raise UserError(
+            f"The catalogue has code of its own, {code.path}, and nothing says that you trust it.",
+            hint="Read the file. If you trust it, give --trust-code: skillmix then runs it as you.",
+        )

@@ -1,0 +1,70 @@
+"""Files of the repository that also ship in the wheel: experiments, and the folders of data that they name.
+
+The wheel holds them below `data/shipped/`, in the folders that they have in the repository. So a name such as
+`data/self-taught` in an experiment file leads to the same data from a checkout and from an installed package.
+"""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from skillmix.errors import UserError
+from skillmix.render.nearest import name_hint
+
+_PACKAGE: Final = Path(str(files("skillmix")))
+_EXPERIMENTS: Final = "experiments"
+
+
+def _root() -> Path:
+    """The folder with `experiments/` and `data/`: in the wheel, or else the root of the checkout."""
+    packed = _PACKAGE / "data" / "shipped"
+    return packed if packed.is_dir() else _PACKAGE.parents[1]
+
+
+def shipped_experiments() -> dict[str, Path]:
+    """The files of the experiments that ship, by name."""
+    return {file.stem: file for file in sorted((_root() / _EXPERIMENTS).glob("*.yaml"))}
+
+
+def experiment_file(name: Path) -> Path:
+    """The file that a user means: one of their own, or else an experiment that ships, such as `smoke`."""
+    if name.suffix or len(name.parts) != 1 or _is_file(name):
+        return name
+    shipped = shipped_experiments()
+    if name.name in shipped:
+        return shipped[name.name]
+    others = f"Shipped: {', '.join(shipped)}. Or give the path of a file."
+    raise UserError(
+        f"There is no experiment {name.name!r}, and no file of this name.",
+        hint=name_hint(name.name, list(shipped), otherwise=others),
+    )
+
+
+def own_or_shipped(name: str | Path) -> Path:
+    """The path that a name in an experiment leads to; the user's own file or folder comes before one that ships.
+
+    >>> own_or_shipped("data/self-taught").name, own_or_shipped("data/unknown").parts
+    ('self-taught', ('data', 'unknown'))
+    """
+    path = Path(name).expanduser()
+    if _exists(path) or ".." in path.parts:
+        return path
+    match path.parts:
+        case ("experiments", _) | ("data", "self-taught" | "self-taught-adapter", *_):
+            packed = _root() / path
+            return packed if packed.exists() else path
+    return path
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the name is too long
+        return False
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # the name is too long, for instance
+        return True

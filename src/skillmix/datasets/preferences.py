@@ -1,0 +1,116 @@
+"""Pairs of texts of the same combination, one with full marks and one without, for DPO and its relatives."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from skillmix.catalog.catalog import Catalog
+from skillmix.datasets.kept_texts import KeptText, is_for_validation
+from skillmix.datasets.prompts_only import one_turn_prompt
+from skillmix.datasets.shown import ShownRule
+from skillmix.prompts.prompt_set import PromptSet
+from skillmix.runs.journal.ahead import ConversationsAhead
+from skillmix.runs.reading.conversation_index import contents
+from skillmix.runs.reading.deciding import answer_of
+from skillmix.runs.reading.decisions import decided_conversations, decision_rules
+from skillmix.runs.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedText:
+    """A text that a grader denied full marks."""
+
+    run: str
+    writer: str
+    generation: int
+    text: str
+
+
+def rejected_texts(
+    run: Run, combinations: frozenset[str], *, graders: Sequence[str] | None, students: Sequence[str] | None
+) -> Iterator[tuple[str, RejectedText]]:
+    """The decided texts of a run with less than full marks, each with its combination; empty ones are left out."""
+    untried = ConversationsAhead(run.journal).untried
+    less = [
+        one.conversation
+        for one in decided_conversations(decision_rules(run, graders=graders), students=students)
+        if one.conversation.combination in combinations
+        and one.conversation[:3] not in untried
+        and any(decision.earned == 0 for decision in one.decisions)
+    ]
+    with run.read() as journal:
+        words = contents(journal, [reply for index in less if (reply := index.turns[-1].reply) is not None])
+    for index in less:
+        last = index.turns[-1]
+        answer = answer_of(None if last.reply is None else words[last.reply], last.origin)
+        if answer.text:
+            yield index.combination, RejectedText(run.name, index.student, index.generation, answer.text)
+
+
+def preference_rows(
+    kept: Sequence[KeptText],
+    rejected: Mapping[str, Sequence[RejectedText]],
+    *,
+    catalog: Catalog,
+    prompts: PromptSet,
+    validation: float,
+) -> Iterator[dict[str, Any]]:
+    """One row for each pair; every text is in one pair at most, and texts of the same writer meet first.
+
+    Combinations whose texts are for validation are left out.
+    """
+    chosen_of: dict[str, list[KeptText]] = defaultdict(list)
+    for text in kept:
+        if not is_for_validation(text.combination.id, validation):
+            chosen_of[text.combination.id].append(text)
+    for id_, texts in chosen_of.items():
+        combination = texts[0].combination
+        prompt = [{"role": "user", "content": one_turn_prompt(prompts, catalog, combination)}]
+        for chosen, other in _pairs(texts, rejected.get(id_, ())):
+            yield {
+                "prompt": prompt,
+                "chosen": _reply(chosen.text),
+                "rejected": _reply(other.text),
+                "skills": list(combination.skills),
+                "topic": combination.topic,
+                "k": combination.k,
+                "combination": combination.id,
+                "chosen_writer": chosen.writer,
+                "rejected_writer": other.writer,
+            }
+
+
+def _reply(text: str) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": f"Answer: {text}"}]
+
+
+def _pairs(kept: Sequence[KeptText], rejected: Sequence[RejectedText]) -> Iterator[tuple[KeptText, RejectedText]]:
+    left = list(rejected)
+    alone: list[KeptText] = []
+    for chosen in kept:
+        own = next((other for other in left if (other.run, other.writer) == (chosen.run, chosen.writer)), None)
+        if own is None:
+            alone.append(chosen)
+        else:
+            left.remove(own)
+            yield chosen, own
+    yield from zip(alone, left, strict=False)
+
+
+def rejected_by_combination(
+    runs: Sequence[Run],
+    kept: Sequence[KeptText],
+    rule: ShownRule,
+    *,
+    graders: Sequence[str] | None,
+    students: Sequence[str] | None,
+) -> dict[str, list[RejectedText]]:
+    """The rejected texts for the combinations of a data set, without those that show what no training text may."""
+    wanted = frozenset(text.combination.id for text in kept)
+    found: dict[str, list[RejectedText]] = defaultdict(list)
+    for run in runs:
+        for combination, text in rejected_texts(run, wanted, graders=graders, students=students):
+            if not rule.leaks_in(text.text):
+                found[combination].append(text)
+    return found

@@ -1,0 +1,138 @@
+"""Rewards for reinforcement learning, in the form that TRL's trainers call: one number for each completion.
+
+Code decides, as the grader `rules:` does in an evaluation, so a reward costs a millisecond and is 1 exactly where the
+evaluation gives full marks. `skillmix prompts --dataset FILE` writes prompts with the columns that they read.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import combination_of
+from skillmix.catalog.files import load_catalog
+from skillmix.errors import UserError
+from skillmix.grading.answers import RULES, extract_answer
+from skillmix.grading.points import FULL_MARKS, Points, decide_points, text_score
+from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
+
+Completion = str | Sequence[Mapping[str, Any]]
+"""A text, or messages whose last one is the model's."""
+CATALOG: Final = "verifiable"
+
+
+def full_marks(
+    completions: Sequence[Completion],
+    skills: Sequence[Sequence[str]],
+    topic: Sequence[str],
+    catalog: str | Sequence[str] = CATALOG,
+    **_: object,
+) -> list[float]:
+    """1 for each completion with full marks, else 0.
+
+    >>> text = "I only waited three days, no, four days, for the beautiful autumn leaves on the mountain."
+    >>> full_marks([f"Answer: {text}", "Answer: Leaves."], [["self-correction", "diacope"]] * 2, ["Autumn leaves"] * 2)
+    [1.0, 0.0]
+    """
+    return [_known(text_score(points, FULL_MARKS)) for points in _points(completions, skills, topic, catalog)]
+
+
+def skill_fraction(
+    completions: Sequence[Completion],
+    skills: Sequence[Sequence[str]],
+    topic: Sequence[str],
+    catalog: str | Sequence[str] = CATALOG,
+    **_: object,
+) -> list[float]:
+    """The share of its skills that each completion shows, if it has the points for topic, sense and length; else 0."""
+    return [_known(text_score(points, "skill_fraction")) for points in _points(completions, skills, topic, catalog)]
+
+
+def partial_credit(
+    completions: Sequence[Completion],
+    skills: Sequence[Sequence[str]],
+    topic: Sequence[str],
+    catalog: str | Sequence[str] = CATALOG,
+    **_: object,
+) -> list[float]:
+    """The share of its k + 3 points that each completion earns; 0 for a text without sense.
+
+    The point for sense is a condition and not only a point: otherwise a list of cue words, or a copy of the
+    definitions in the prompt, would collect the points of skills.
+    """
+    return [_share(points) for points in _points(completions, skills, topic, catalog)]
+
+
+_SENSE: Final = -2
+"""The place of sense among the points: skills, topic, sense, length."""
+
+
+def _share(points: Points) -> float:
+    return sum(map(bool, points)) / len(points) if points[_SENSE] else 0.0
+
+
+def _known(score: float | None) -> float:
+    assert score is not None  # code leaves no point undecided
+    return score
+
+
+def _points(
+    completions: Sequence[Completion],
+    skills: Sequence[Sequence[str]],
+    topic: Sequence[str],
+    catalog: str | Sequence[str],
+) -> Iterator[Points]:
+    catalogs = [catalog] * len(completions) if isinstance(catalog, str) else list(catalog)
+    if not len(completions) == len(skills) == len(topic) == len(catalogs):
+        raise UserError(
+            f"{len(completions)} completions came with {len(skills)} lists of skills, {len(topic)} topics and "
+            f"{len(catalogs)} catalogues.",
+            hint="Each column needs one entry for each completion, as TRL passes them.",
+        )
+    for completion, names, about, source in zip(completions, skills, topic, catalogs, strict=True):
+        if isinstance(names, str):
+            raise UserError(
+                f"The skills of a row are a text, {names!r}.", hint="The column `skills` holds lists of names."
+            )
+        yield _points_of(text_of(completion), _combination(source, tuple(names), about), _grader(source))
+
+
+@lru_cache(maxsize=4096)
+def _combination(catalog: str, skills: tuple[str, ...], topic: str) -> tuple[tuple[str, ...], str]:
+    """The names as the catalogue has them; an unknown name, or a skill without a checker, is an error."""
+    known = _catalog(catalog)
+    combination = combination_of([known.skill(name).name for name in skills], known.topic(topic))
+    require_checkers(known, combination.skills, "skillmix.rewards")
+    return combination.skills, combination.topic
+
+
+def _points_of(text: str, asked: tuple[tuple[str, ...], str], grader: RulesGrader) -> Points:
+    skills, topic = asked
+    answer = extract_answer(text)
+    reading = reading_of(grader.verdict(answer.text, skills=skills, topic=topic), skills)
+    return decide_points(rubric_of(skills, topic), answer, [reading], rounds=1, rules=RULES["default"])
+
+
+def text_of(completion: Completion) -> str:
+    """The text of a completion: itself, or the content of its last message.
+
+    >>> text_of([{"role": "assistant", "content": "Answer: Rain."}])
+    'Answer: Rain.'
+    """
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1].get("content") if completion else ""
+    if isinstance(content, str) or content is None:
+        return content or ""
+    return "".join(str(part.get("text") or "") for part in content)  # parts of a message, as for models that see
+
+
+@lru_cache(maxsize=4)
+def _catalog(name: str) -> Catalog:
+    return load_catalog(name)
+
+
+@lru_cache(maxsize=4)
+def _grader(name: str) -> RulesGrader:
+    return RulesGrader(_catalog(name))
