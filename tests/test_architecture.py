@@ -34,6 +34,7 @@ ORDER = (  # a folder imports only what is named before it
     "steps",
     "frequencies",
     "calibration",
+    "exchange",
     "api",
     "commands",
 )
@@ -69,7 +70,16 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "rich": ("runs/progress/bar.py",),
     "peft": ("training/",),
     "ray": ("cluster/ray_workers.py",),
-    "pyarrow": ("datasets/", "frequencies/documents.py", "training/", "runs/export.py", "report/tables/paper.py"),
+    "inspect_ai": ("exchange/inspect_task.py",),
+    "zstandard": ("exchange/inspect_log.py",),
+    "pyarrow": (
+        "datasets/",
+        "frequencies/documents.py",
+        "training/",
+        "runs/export.py",
+        "report/tables/paper.py",
+        "exchange/inspect_log.py",
+    ),
 }
 OPENS_LATER = ("models/specs.py",)
 """The table of providers: its functions import the modules that it opens, and these modules may import the table."""

@@ -40,8 +40,8 @@ from skillmix.exchange.task_settings import (
     STUDENT_TEMPERATURE,
     STUDENT_TOKENS,
     TURNS_KEY,
+    InspectTaskSettings,
     TaskGrader,
-    TaskSettings,
     rounds_of,
     settings_of,
 )
@@ -84,7 +84,7 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
         rounds: Gradings of a text by a model, an odd number.
     """
     excluded = (exclude,) if isinstance(exclude, str) else tuple(exclude or ())
-    settings = TaskSettings(
+    settings = InspectTaskSettings(
         catalog=str(catalog),
         k=k,
         setting=setting,
@@ -118,7 +118,7 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
     )
 
 
-def _fitting_grader(settings: TaskSettings) -> TaskGrader:
+def _fitting_grader(settings: InspectTaskSettings) -> TaskGrader:
     """Code if it can check every skill of the draw, else a model."""
     protocol = _protocol_of({**settings.as_document(), "grader": "model", "rounds": 3})
     skills = {skill for combination in protocol.combinations for skill in combination.skills}
@@ -187,7 +187,7 @@ def best_of_all() -> ScoreReducer:
 
 
 @lru_cache(maxsize=16)
-def _cached_protocol(settings: TaskSettings) -> TaskProtocol:
+def _cached_protocol(settings: InspectTaskSettings) -> TaskProtocol:
     return TaskProtocol(settings)
 
 

@@ -1,6 +1,6 @@
 """The protocol of an evaluation as the Inspect task follows it: which message comes next, and which points a text has.
 
-Everything here is computed by the functions that `skillmix run` and `skillmix scores` use. The task adds only the calls.
+The functions of `skillmix run` and `skillmix scores` compute everything here. The task adds only the calls.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from skillmix.exchange.task_settings import (
     STUDENT_TEMPERATURE,
     STUDENT_TOKENS,
     AskedBy,
-    TaskSettings,
+    InspectTaskSettings,
     refuse_plain,
     task_experiment,
 )
@@ -70,7 +70,7 @@ class PointsOfText:
 class TaskProtocol:
     """One evaluation: its combinations, its prompts, and the rules that decide points."""
 
-    def __init__(self, settings: TaskSettings) -> None:
+    def __init__(self, settings: InspectTaskSettings) -> None:
         self.settings = settings
         asked = _GRADER if settings.asks_model else None
         experiment = task_experiment(settings, _STUDENT, asked, name="inspect", source="The arguments of the task")
@@ -90,9 +90,7 @@ class TaskProtocol:
         if not settings.asks_model:
             skills = {skill for combination in self.combinations for skill in combination.skills}
             require_checkers(self.catalog, sorted(skills), "rules")
-        self._grader = RunGrader(
-            self._grader_name, entry.model, entry.votes, entry.has_code, entry.asked is not None
-        )
+        self._grader = RunGrader(self._grader_name, entry.model, entry.votes, entry.has_code, entry.asked is not None)
         self._code = RulesGrader(self.catalog) if entry.has_code else None
         self._rules = rules_named(experiment.rules)
 
@@ -114,9 +112,7 @@ class TaskProtocol:
 
     def text_of(self, combination: str, generation: int, reply: str | None, *, finish: str | None) -> StudentText:
         """The text of a conversation that is over; no reply is a refusal."""
-        return StudentText(
-            _STUDENT.name, self._by_id[combination], generation, answer_of(reply, "call"), finish
-        )
+        return StudentText(_STUDENT.name, self._by_id[combination], generation, answer_of(reply, "call"), finish)
 
     def votes_on(self, text: StudentText) -> list[Task]:
         """The first grading call of each round; none for a text that earns nothing whatever a grader says."""

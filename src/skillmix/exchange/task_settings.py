@@ -32,7 +32,7 @@ GRADER_TOKENS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSettings:
+class InspectTaskSettings:
     """What one evaluation by the task measures."""
 
     catalog: str = "paper"
@@ -88,7 +88,7 @@ def rounds_of(grader: TaskGrader, rounds: int | None) -> int:
     return rounds if rounds is not None else 1 if grader == "rules" else 3
 
 
-def grader_entry(settings: TaskSettings, asked: AskedBy | None) -> tuple[str, dict[str, object]]:
+def grader_entry(settings: InspectTaskSettings, asked: AskedBy | None) -> tuple[str, dict[str, object]]:
     """The name and the entry of the grader in an experiment file."""
     if asked is None:
         return "rules", {"model": "rules:", "rounds": settings.rounds}
@@ -97,7 +97,7 @@ def grader_entry(settings: TaskSettings, asked: AskedBy | None) -> tuple[str, di
     return asked.name, {**asked.document(prefix=prefix), **own}
 
 
-def step_entry(settings: TaskSettings, *, students: list[str], grader: str) -> dict[str, object]:
+def step_entry(settings: InspectTaskSettings, *, students: list[str], grader: str) -> dict[str, object]:
     """The evaluate step of an experiment file; its name says what it draws, so two logs of one draw share a step."""
     label = setting_label(settings.setting, "all")
     name = f"{label}-k{settings.k}-{settings.combinations}x{settings.generations}-{grader}"
@@ -114,7 +114,7 @@ def step_entry(settings: TaskSettings, *, students: list[str], grader: str) -> d
 
 
 def task_experiment(
-    settings: TaskSettings, student: AskedBy, grader: AskedBy | None, *, name: str, source: str
+    settings: InspectTaskSettings, student: AskedBy, grader: AskedBy | None, *, name: str, source: str
 ) -> Experiment:
     """The experiment that an evaluation by the task stands for; one error reports every fault of the settings."""
     grader_name, entry = grader_entry(settings, grader)
@@ -132,11 +132,11 @@ def task_experiment(
     return experiment_of(document, source=source, checks_outside=True)
 
 
-def settings_of(document: object, *, source: str) -> TaskSettings:
+def settings_of(document: object, *, source: str) -> InspectTaskSettings:
     """Settings from a log, which anybody may have written: types are checked here, values by the experiment."""
     if not isinstance(document, Mapping):
         raise UserError(f"{source} does not hold the settings of the task.", hint=_NOT_OURS)
-    known = {field.name for field in fields(TaskSettings)}
+    known = {field.name for field in fields(InspectTaskSettings)}
     faults = [f"there is no setting {name!r}" for name in sorted(map(str, document.keys() - known))]
     values: dict[str, object] = {name: value for name, value in document.items() if name in known}
     faults += [f"{name}: {fault}" for name, value in values.items() if (fault := _type_fault(name, value))]
@@ -144,7 +144,7 @@ def settings_of(document: object, *, source: str) -> TaskSettings:
         raise faults_error(source, faults[:20], hint=_NOT_OURS)
     if "exclude" in values:
         values["exclude"] = tuple(values["exclude"])  # type: ignore[arg-type]  # _type_fault has checked it
-    return TaskSettings(**values)  # type: ignore[arg-type]  # likewise
+    return InspectTaskSettings(**values)  # type: ignore[arg-type]  # likewise
 
 
 _NOT_OURS: Final = "Only logs of the task skillmix/skillmix can be imported."
@@ -165,7 +165,7 @@ def _type_fault(name: str, value: object) -> str | None:
     return None if is_list else "it is not a list of texts"
 
 
-def refuse_plain(settings: TaskSettings, catalog: Catalog, *, has_outcomes: bool) -> None:
+def refuse_plain(settings: InspectTaskSettings, catalog: Catalog, *, has_outcomes: bool) -> None:
     """Refuse what the task cannot score: outcomes in place of points, and requests without skills."""
     if has_outcomes:
         raise UserError(
