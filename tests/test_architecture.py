@@ -54,7 +54,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "runs/import_texts.py",
         "calibration/sets.py",
     ),
-    "yaml": ("catalog/yaml.py", "experiment/", "runs/run.py"),
+    "yaml": ("catalog/yaml.py", "experiment/", "runs/run.py", "exchange/hub_files.py"),
     "sqlite3": ("runs/journal/", "runs/reading/"),
     "numpy": (
         "scores/statistics/",

@@ -14,6 +14,7 @@ from signal import SIGINT
 
 from skillmix import __version__
 from skillmix.commands import catalog, dataset, imports, models, one_text, report, results, run, train
+from skillmix.commands.exchange import sharing
 from skillmix.commands.graders import annotate, calibrate
 from skillmix.commands.shared_options import Command, CommandParser
 from skillmix.commands.signals import ending_like_ctrl_c
@@ -29,7 +30,8 @@ def parser_of_all() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"skillmix {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (run, dataset, train, results, calibrate, imports, report, annotate, catalog, one_text, models):
+    nouns = (run, dataset, train, results, sharing, calibrate, imports, report, annotate, catalog, one_text, models)
+    for module in nouns:
         module.add_parsers(commands)
     return parser
 
