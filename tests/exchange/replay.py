@@ -123,10 +123,8 @@ class Replay:
 
         asked = tuple((message.role, message.text) for message in input)
         _, outcome = self._replies[asked].pop(0)
-        is_reply = isinstance(outcome, Reply)
-        output = ModelOutput.from_content(
-            "mockllm/model", outcome.text if is_reply else "", stop_reason="stop" if is_reply else "content_filter"
-        )
+        text, reason = (outcome.text, "stop") if isinstance(outcome, Reply) else ("", "content_filter")
+        output = ModelOutput.from_content("mockllm/model", text, stop_reason=reason)
         output.usage = ModelUsage(input_tokens=11, output_tokens=7, total_tokens=18)
         return output
 

@@ -31,7 +31,7 @@ from skillmix.exchange.task_settings import (
 )
 from skillmix.experiment.experiment import Experiment, experiment_of
 from skillmix.experiment.plan import cells_of
-from skillmix.models.specs import asked_model, parse_spec
+from skillmix.models.specs import parse_spec
 from skillmix.prompts.files import load_prompts, shipped_prompt_sets
 from skillmix.runs.run import Run, new_run
 
@@ -275,10 +275,9 @@ def _joined_experiment(run: Run, logs: Sequence[_Part]) -> Experiment:
 def _existing(run: Run) -> dict[str, Any] | None:
     if not run.experiment_file.exists():
         return None
-    is_ours = not run.is_imported and all(
-        parse_spec(asked_model(settings.model) or "inspect:none").provider == "inspect"
-        for settings in (*run.experiment.students.values(), *run.experiment.graders.values())
-    )
+    students, graders = run.experiment.students.values(), run.experiment.graders.values()
+    asked = [student.asked for student in students] + [grader.asked for grader in graders if grader.asked]
+    is_ours = not run.is_imported and all(parse_spec(str(spec)).provider == "inspect" for spec in asked)
     if not is_ours:
         raise UserError(f"The run {run.path} exists and was not imported from Inspect.", hint="Use another run name.")
     return run.experiment.model_dump(mode="json")

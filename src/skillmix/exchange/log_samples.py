@@ -13,7 +13,6 @@ from skillmix.calls import (
     Reply,
     Request,
     Role,
-    is_count,
     text_id,
 )
 from skillmix.catalog.combinations import Combination
@@ -27,6 +26,7 @@ from skillmix.runs.run import TURNS
 _FILTERED: Final = "content_filter"
 _ATTACHMENT: Final = "attachment://"
 _LONGEST_FINISH: Final = 60
+_ROLES: Final[Mapping[str, Role]] = {role: role for role in get_args(Role)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +111,25 @@ class SampleReader:
             raise UserError(f"{where}: its votes are not those of the task's grader")
         seen = set()
         for vote in map(mapping, votes):
-            number, attempt, reply = vote.get("round"), vote.get("attempt"), vote.get("reply")
-            if not (_is_below(number, self.settings.rounds) and _is_below(attempt, self.settings.attempts)):
-                raise UserError(f"{where}: it has a vote of round {_shown(number)}, attempt {_shown(attempt)}")
+            number = _number(vote.get("round"), self.settings.rounds)
+            attempt = _number(vote.get("attempt"), self.settings.attempts)
+            reply = vote.get("reply")
+            if number is None or attempt is None:
+                shown = f"round {_shown(vote.get('round'))}, attempt {_shown(vote.get('attempt'))}"
+                raise UserError(f"{where}: it has a vote of {shown}")
             if (number, attempt) in seen:
                 raise UserError(f"{where}: it has two votes of round {number}, attempt {attempt}")
             seen.add((number, attempt))
             if reply is not None and not isinstance(reply, str):
                 raise UserError(f"{where}: the reply of round {number} is not a text")
-            key = GradeKey(
-                self.student, combination.id, generation, text_id(text), self.grader, int(number), int(attempt)
-            )
+            place = self.student, combination.id, generation
+            key = GradeKey(*place, text_id(text), self.grader, number, attempt)
             yield imported_request(key), _outcome(reply, vote)
 
 
-def _is_below(value: object, limit: int) -> bool:
-    return type(value) is int and 0 <= value < limit
+def _number(value: object, limit: int) -> int | None:
+    """The number of a round or an attempt; None if it is none of those that the task has."""
+    return value if type(value) is int and 0 <= value < limit else None
 
 
 def _outcome(text: str | None, facts: Mapping[str, Any]) -> Outcome:
@@ -134,8 +137,7 @@ def _outcome(text: str | None, facts: Mapping[str, Any]) -> Outcome:
     if text is None or finish == _FILTERED:
         return CallProblem("final", "content filter")
     known = isinstance(finish, str) and finish != "unknown" and len(finish) <= _LONGEST_FINISH
-    counts = [facts.get(name) if is_count(facts.get(name)) else None for name in ("input_tokens", "output_tokens")]
-    return Reply(text, finish if known else None, *counts)
+    return Reply(text, finish if known else None, facts.get("input_tokens"), facts.get("output_tokens"))
 
 
 def _messages(record: Mapping[str, Any], where: str) -> list[Message]:
@@ -143,9 +145,9 @@ def _messages(record: Mapping[str, Any], where: str) -> list[Message]:
     messages = record.get("messages")
     made = []
     for message in map(mapping, messages if isinstance(messages, list) else []):
-        role = message.get("role")
-        if role not in get_args(Role):
-            raise UserError(f"{where}: it has a message of {_shown(role)}, which the task never writes")
+        role = _ROLES.get(str(message.get("role")))
+        if role is None:
+            raise UserError(f"{where}: it has a message of {_shown(message.get('role'))}, which the task never writes")
         made.append(Message(role, _text(message.get("content"), attachments, where)))
     return made
 
