@@ -43,7 +43,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class SharedConversation:
     """The turns of a text, as a journal stores them."""
 
     messages: tuple[tuple[str, str], ...]
@@ -56,7 +56,7 @@ class Conversation:
 class StudentCalls:
     """The conversations of one student, and when the last of them ended."""
 
-    conversations: Mapping[tuple[str, int], Conversation]
+    conversations: Mapping[tuple[str, int], SharedConversation]
     """By combination and generation."""
     last: datetime
     was_imported: bool
@@ -234,7 +234,7 @@ class EvalRecords:
     ) -> dict[str, Any]:
         text = ballot.text
         combination = text.combination
-        talk = self._calls.conversations.get((combination.id, text.generation), Conversation((), None))
+        talk = self._calls.conversations.get((combination.id, text.generation), SharedConversation((), None))
         row: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "evaluation_id": self.evaluation_id,
@@ -303,11 +303,11 @@ def model_info(model: PublicModel) -> dict[str, Any]:
     return info
 
 
-def _turns(talk: Conversation) -> int:
+def _turns(talk: SharedConversation) -> int:
     return sum(role == "assistant" for role, _ in talk.messages)
 
 
-def _content(text: StudentText, talk: Conversation) -> dict[str, Any]:
+def _content(text: StudentText, talk: SharedConversation) -> dict[str, Any]:
     """The input, the messages and where the graded text is among them."""
     asked = "\n\n".join(content for role, content in talk.messages if role != "assistant")
     raw = asked or f"Skills: {'; '.join(text.combination.skills)}\nTopic: {text.combination.topic}"
@@ -353,7 +353,7 @@ def student_calls(run: Run, student: str) -> StudentCalls:
         turns = [(messages[address].role, messages[address].content) for address in addresses]
         if turns or (reply and "imported-text" not in origins):
             turns.append(("assistant", reply.text if reply else ""))
-        made[place] = Conversation(tuple(turns), _total(tokens[place]))
+        made[place] = SharedConversation(tuple(turns), _total(tokens[place]))
     return StudentCalls(made, max(map(datetime.fromisoformat, times)), origins != {"call"})
 
 

@@ -25,6 +25,7 @@ from skillmix.exchange.task_settings import (
     STUDENT_TOKENS,
     AskedBy,
     InspectTaskSettings,
+    refuse_huge,
     refuse_plain,
     settings_of,
     task_experiment,
@@ -123,6 +124,7 @@ def _part(path: Path, choices: ImportChoices, run: Run) -> _Part:
     with opened_log(path) as log:
         facts = _facts(log)
         settings = _planned(settings_of(facts.get("settings"), source=str(path)), log)
+        refuse_huge(settings, source=str(path))
         settings = replace(
             settings,
             catalog=_outside_name(settings.catalog, choices.catalog, shipped_catalogs(), "catalog", path),

@@ -26,7 +26,7 @@ _NEEDS_ZSTD: Final = (
 class LogLimits:
     """The most that is read of one log."""
 
-    json_file: int = 1024 * _MEBI
+    json_file: int = 256 * _MEBI
     """Bytes of a `.json` log, which is read as a whole."""
     entry: int = 64 * _MEBI
     """Bytes of one file inside an `.eval` log: a sample or the header."""
@@ -109,6 +109,7 @@ def _object(raw: bytes, source: str) -> dict[str, Any]:
 _DAMAGED: Final = "It is not a log of Inspect AI, or it is damaged; nothing was imported."
 _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
 _ZSTD: Final = 93
+_PLAIN_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADERS: Final = ("header.json", "_journal/start.json")
 """The header of a finished log, and that of a log whose evaluation was cut short."""
 
@@ -170,6 +171,8 @@ class _Archive:
             if len(raw) < most and zlib.crc32(raw) != info.CRC:
                 raise ValueError("its checksum differs")
             return raw
+        if info.compress_type not in _PLAIN_METHODS:
+            raise ValueError(f"its compression {info.compress_type} is not one of Inspect's")
         with self._zip.open(info) as file:
             return file.read(most)
 

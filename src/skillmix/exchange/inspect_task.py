@@ -226,9 +226,7 @@ def _grader(protocol: TaskProtocol) -> Model:
     """The model of the role `grader`; Inspect refuses a task without it."""
     model = get_model(role=ROLE, required=True)
     if protocol.settings.rounds > 1 and _grading_config(model).temperature == 0:
-        raise UserError(
-            "Several rounds at temperature 0 are one round, copied.", hint="Raise the temperature, or set -T rounds=1."
-        )
+        raise ValueError("Several rounds at temperature 0 are one round, copied: set -T rounds=1, or raise it.")
     return model
 
 

@@ -17,6 +17,7 @@ from skillmix.exchange.task_settings import (
     STUDENT_TOKENS,
     AskedBy,
     InspectTaskSettings,
+    refuse_huge,
     refuse_plain,
     task_experiment,
 )
@@ -72,6 +73,7 @@ class TaskProtocol:
 
     def __init__(self, settings: InspectTaskSettings) -> None:
         self.settings = settings
+        refuse_huge(settings, source="The arguments of the task")
         asked = _GRADER if settings.asks_model else None
         experiment = task_experiment(settings, _STUDENT, asked, name="inspect", source="The arguments of the task")
         self.catalog = load_catalog(experiment.catalog)

@@ -83,6 +83,23 @@ class AskedBy:
         return entry if self.system is None else {**entry, "system": self.system}
 
 
+_LIMITS: Final = {"combinations": 100_000, "generations": 1_000, "rounds": 99, "attempts": 99}
+_MOST_TEXTS: Final = 1_000_000
+
+
+def refuse_huge(settings: InspectTaskSettings, *, source: str) -> None:
+    """Refuse plans that no evaluation has: a forged log could ask for a draw that fills the memory."""
+    faults = [
+        f"{name}: {getattr(settings, name)} is above {limit}"
+        for name, limit in _LIMITS.items()
+        if getattr(settings, name) > limit
+    ]
+    if not faults and settings.combinations * settings.generations > _MOST_TEXTS:
+        faults = [f"combinations and generations make more than {_MOST_TEXTS} texts"]
+    if faults:
+        raise faults_error(source, faults, hint="Use skillmix run for evaluations of this size.")
+
+
 def rounds_of(grader: TaskGrader, rounds: int | None) -> int:
     """The number of gradings of a text: code votes once, a model three times unless the user says otherwise."""
     return rounds if rounds is not None else 1 if grader == "rules" else 3
