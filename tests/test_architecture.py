@@ -27,6 +27,7 @@ ORDER = (  # a folder imports only what is named before it
     "runs",
     "cluster",
     "scores",
+    "tracking",
     "annotation",
     "datasets",
     "training",
@@ -71,6 +72,9 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "peft": ("training/",),
     "ray": ("cluster/ray_workers.py",),
     "inspect_ai": ("exchange/inspect_task.py",),
+    "tensorboard": ("tracking/tensorboard_files.py",),
+    "wandb": ("tracking/wandb_run.py",),
+    "mlflow": ("tracking/mlflow_run.py",),
     "zstandard": ("exchange/inspect_log.py",),
     "pyarrow": (
         "datasets/",
