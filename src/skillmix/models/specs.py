@@ -90,6 +90,8 @@ class Provider:
     """Is told which model will be opened after the present one, to load it ahead."""
     closed_hint: str | None = None
     """For a provider without models to call: why there is nothing to call."""
+    is_listed: bool = True
+    """Whether users write its specs; those of an import are not offered to them."""
 
 
 # The openers import their modules when they are called: most commands open no model, and torch takes seconds to load.
@@ -178,6 +180,7 @@ _ROWS: Final = (
         "a model that Inspect AI asked, in runs of import-inspect only: inspect:openai/gpt-4o",
         open=None,
         closed_hint="Inspect AI asks it: run `inspect eval skillmix/skillmix`, then `skillmix import-inspect`.",
+        is_listed=False,
     ),
 )
 PROVIDERS: Final[Mapping[str, Provider]] = {row.name: row for row in _ROWS}
@@ -188,7 +191,7 @@ def provider_forms() -> dict[str, str]:
     """How the specs of every provider are written, those of installed packages included."""
     installed = {name: provider.form for name, provider in installed_providers().items()}
     _refuse_taken_names()
-    return {name: provider.form for name, provider in PROVIDERS.items()} | installed
+    return {name: provider.form for name, provider in PROVIDERS.items() if provider.is_listed} | installed
 
 
 @cache
@@ -236,7 +239,7 @@ def provider_of(spec: ModelSpec | str) -> Provider:
 
 
 def _providers() -> list[str]:
-    return [*PROVIDERS, *installed_providers()]
+    return [*(name for name, provider in PROVIDERS.items() if provider.is_listed), *installed_providers()]
 
 
 def _known_providers() -> str:
