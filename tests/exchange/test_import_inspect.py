@@ -67,9 +67,10 @@ def test_the_logs_hold_successes_failures_refusals_and_unreadable_votes(in_folde
 def test_importing_a_log_again_changes_nothing_and_another_log_adds_to_the_run(in_folder: Path) -> None:
     first = import_inspect([log_of("rules")], "r")
     again = import_inspect([log_of("rules")], "r")
-    added = import_inspect([log_of("both")], "r")
+    added = import_inspect([log_of("both"), log_of("rules")], "r")
 
     run = open_run("r")
+    assert added.conversations == first.conversations + 6
     assert (first.new > 0, again.new, added.new > 0) == (True, 0, True)
     assert [(s.setting, s.k) for s in run_scores(run) if s.metric == "full_marks"] == [("all", 2), ("held-out", 3)]
     assert sorted(run.experiment.graders) == ["mockllm-judge", "rules"]

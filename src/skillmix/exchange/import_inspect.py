@@ -92,8 +92,8 @@ def import_inspect(paths: Sequence[Path], run_name: str, choices: ImportChoices 
     return ImportedLogs(
         run=run.path,
         logs=len(logs),
-        conversations=sum(len(part.samples) for part in logs),
-        votes=sum(len(sample.votes) for part in logs for sample in part.samples),
+        conversations=len({request.key for part in logs for request, _ in part.last_turns}),
+        votes=len({request.key for part in logs for sample in part.samples for request, _ in sample.votes}),
         new=new,
         unfinished=sum(part.unfinished for part in logs),
         notes=tuple(note for part in logs for note in part.notes),
@@ -110,6 +110,11 @@ class _Part:
     samples: list[SampleCalls]
     unfinished: int
     notes: tuple[str, ...]
+
+    @property
+    def last_turns(self) -> Iterator[tuple[Request, Outcome]]:
+        """The last call of each conversation."""
+        return (sample.turns[-1] for sample in self.samples)
 
     @property
     def calls(self) -> Iterator[tuple[Request, Outcome]]:
