@@ -27,6 +27,7 @@ ORDER = (  # a folder imports only what is named before it
     "runs",
     "cluster",
     "scores",
+    "tracking",
     "annotation",
     "datasets",
     "rewards",
@@ -35,6 +36,7 @@ ORDER = (  # a folder imports only what is named before it
     "steps",
     "frequencies",
     "calibration",
+    "exchange",
     "api",
     "commands",
 )
@@ -54,7 +56,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "runs/import_texts.py",
         "calibration/sets.py",
     ),
-    "yaml": ("catalog/yaml.py", "experiment/", "runs/run.py"),
+    "yaml": ("catalog/yaml.py", "experiment/", "runs/run.py", "exchange/hub_files.py"),
     "sqlite3": ("runs/journal/", "runs/reading/"),
     "numpy": (
         "runs/reading/marks.py",
@@ -75,7 +77,19 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "rich": ("runs/progress/bar.py",),
     "peft": ("training/",),
     "ray": ("cluster/",),
-    "pyarrow": ("datasets/", "frequencies/documents.py", "training/", "runs/export.py", "report/tables/paper.py"),
+    "inspect_ai": ("exchange/inspect_task.py",),
+    "tensorboard": ("tracking/tensorboard_files.py",),
+    "wandb": ("tracking/wandb_run.py",),
+    "mlflow": ("tracking/mlflow_run.py",),
+    "zstandard": ("exchange/inspect_log.py",),
+    "pyarrow": (
+        "datasets/",
+        "frequencies/documents.py",
+        "training/",
+        "runs/export.py",
+        "report/tables/paper.py",
+        "exchange/inspect_log.py",
+    ),
 }
 OPENS_LATER = ("models/specs.py",)
 """The table of providers: its functions import the modules that it opens, and these modules may import the table."""

@@ -7,7 +7,7 @@ import sys
 from skillmix.commands import parser_of_all
 
 HEAVY = "torch transformers gguf aiohttp jinja2 matplotlib numpy peft pyarrow pydantic rich yaml"
-WITHOUT_JSON = {"export", "import-texts", "import-reference", "merge"}
+WITHOUT_JSON = {"export", "import-inspect", "import-texts", "import-reference", "merge"}
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

@@ -104,6 +104,9 @@ def test_the_card_has_the_figures(folder: Path) -> None:
     front = yaml.safe_load(card.split("---")[1])
 
     assert {part["split"] for part in front["configs"][0]["data_files"]} == {"train", "validation"}
+    assert {"skillmix", "skill-composition"} <= set(front["tags"])
+    assert (front["task_categories"], front["size_categories"]) == (["text-generation"], ["n<1K"])
+    assert front["pretty_name"] in card
     for heading in ("## How it was made", "## What was left out", "## What is in it", "## Leakage", "## Licence"):
         assert heading in card
     for word in ("distinct-4", "six-word run", "yield", "pair of skills", "reserved", "Apache-2.0"):

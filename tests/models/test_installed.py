@@ -180,7 +180,8 @@ def test_an_unknown_provider_is_told_the_installed_ones(install: Install) -> Non
     with pytest.raises(UserError) as error:
         parse_spec("nowhere:small")
 
-    assert error.value.hint == f"Specs start with one of: {', '.join(specs.PROVIDERS)}, mine."
+    listed = [name for name, provider in specs.PROVIDERS.items() if provider.is_listed]
+    assert error.value.hint == f"Specs start with one of: {', '.join(listed)}, mine."
     assert specs.provider_forms()["mine"] == "from the package my-provider: mine:NAME"
 
 

@@ -48,4 +48,6 @@ def test_an_unknown_provider_is_told_the_known_ones(spec: str) -> None:
     with pytest.raises(UserError, match="is not a model") as error:
         parse_spec(spec)
 
-    assert error.value.hint == f"Specs start with one of: {', '.join(PROVIDERS)}."
+    listed = [name for name, provider in PROVIDERS.items() if provider.is_listed]
+    assert error.value.hint == f"Specs start with one of: {', '.join(listed)}."
+    assert "inspect" not in listed, "only an import writes its specs"

@@ -18,6 +18,8 @@ from skillmix.models.specs import parse_spec
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import train_steps
 from skillmix.steps.step_kind import Trained
+from skillmix.tracking.tracking import TRACKERS, TrackerKind
+from tests.tracking.test_tracking import Remembering
 
 WORDS = ["bread", "rope", "tide", "lamp", "chess", "snow"]
 ROLES = ["user", "assistant"]
@@ -267,3 +269,24 @@ def test_a_processor_is_asked_about_bfloat16_only_where_it_is_wanted(
             train_steps(path)
     else:
         assert len(train_steps(path)) == 1
+
+
+def test_a_tracker_gets_every_step_of_a_training(
+    place: Path, small_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TRACKERS, "tensorboard", TrackerKind("json", Remembering))
+    Remembering.made.clear()
+    path = experiment(place, small_model, {"name": "m1", "validation_share": 0.4})
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    path.write_text(yaml.safe_dump({**document, "track": ["tensorboard"]}), encoding="utf-8")
+
+    train_steps(path)
+
+    (tracker,) = Remembering.made
+    log = place / "runs/tune/m1/training.jsonl"
+    rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert (tracker.part.name, tracker.facts["data"], tracker.has_ended) == ("m1", "./data", True)
+    assert [(step, values["answers"]) for step, values in tracker.points] == [
+        (r["step"] + 1, r["answers"]) for r in rows
+    ]
+    assert "validation" in tracker.points[-1][1]

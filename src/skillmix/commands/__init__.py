@@ -15,6 +15,7 @@ from signal import SIGINT
 from skillmix import __version__
 from skillmix.catalog.own_code import trusting_code
 from skillmix.commands import catalog, dataset, imports, models, one_text, report, results, run, train
+from skillmix.commands.exchange import sharing
 from skillmix.commands.graders import annotate, calibrate
 from skillmix.commands.shared_options import Command, CommandParser
 from skillmix.commands.signals import ending_like_ctrl_c
@@ -28,6 +29,7 @@ MODULES = (
     dataset,
     train,
     results,
+    sharing,
     calibrate,
     imports,
     report,

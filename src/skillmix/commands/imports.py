@@ -1,9 +1,10 @@
-"""Commands that make a run from texts and gradings of elsewhere: `import-texts` and `import-reference`."""
+"""Commands that make a run from records of elsewhere: `import-texts`, `import-reference` and `import-inspect`."""
 
 import argparse
 from pathlib import Path
 
 from skillmix.commands.shared_options import Commands, add_command
+from skillmix.commands.streams import print_notes
 
 
 def add_parsers(commands: Commands) -> None:
@@ -17,6 +18,13 @@ def add_parsers(commands: Commands) -> None:
     parser = add_command(commands, "import-reference", import_reference, has_json=False)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--run", required=True, help="name of the run, or a path to it")
+
+    parser = add_command(commands, "import-inspect", import_inspect, has_json=False)
+    parser.add_argument("logs", nargs="+", type=Path, metavar="LOG", help="a log of Inspect AI, .eval or .json")
+    parser.add_argument("--run", required=True, help="name of the run, or a path to it")
+    parser.add_argument("--student", metavar="NAME", help="name of the student (default: that of the model)")
+    parser.add_argument("--catalog", metavar="DIR", help="folder of the catalogue, if the task was run with a folder")
+    parser.add_argument("--prompts", metavar="DIR", help="folder of the prompts, if the task was run with a folder")
 
 
 def import_texts(options: argparse.Namespace) -> int:
@@ -44,4 +52,20 @@ def import_reference(options: argparse.Namespace) -> int:
         print(f"  {count} × {reason}")
     print(f"gradings without their text: {imported.unmatched}")
     print(f"run: {imported.run}")
+    return 0
+
+
+def import_inspect(options: argparse.Namespace) -> int:
+    """Turn logs of the task skillmix/skillmix of Inspect AI into a run."""
+    from skillmix.exchange.import_inspect import ImportChoices, import_inspect
+
+    choices = ImportChoices(options.student, options.catalog, options.prompts)
+    imported = import_inspect(options.logs, options.run, choices)
+    print_notes(imported.notes)
+    print(
+        f"{imported.conversations} conversations and {imported.votes} gradings are in {imported.run}; "
+        f"{imported.new} calls are new."
+    )
+    if imported.unfinished:
+        print(f"{imported.unfinished} samples have no finished conversation, and are missing in the run.")
     return 0

@@ -9,6 +9,7 @@ from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import share, whole
 
 _MOST_ROWS = 20
+_TAGS = ("skillmix", "skill-composition", "synthetic", "conversational")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,27 @@ def _front_matter(facts: CardFacts) -> str:
     files = [("train", "train.jsonl")] + ([("validation", "validation.jsonl")] if facts.held_back else [])
     lines = ["---", "configs:", "- config_name: default", "  data_files:"]
     lines += [f"  - split: {split}\n    path: {path}" for split, path in files if split != "train" or facts.train]
-    return "\n".join([*lines, "tags:", "- skillmix", "- skill-composition", "---"])
+    lines += [
+        f"pretty_name: {json.dumps(facts.name)}",
+        "task_categories:",
+        "- text-generation",
+        "size_categories:",
+        f"- {size_category(facts.train + facts.held_back)}",
+        "tags:",
+        *(f"- {tag}" for tag in _TAGS),
+    ]
+    return "\n".join([*lines, "---"])
+
+
+def size_category(rows: int) -> str:
+    """The size of a data set in the words of the hub.
+
+    >>> size_category(0), size_category(1_000), size_category(2_500_000)
+    ('n<1K', '1K<n<10K', '1M<n<10M')
+    """
+    limits = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+    names = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M")
+    return names[sum(rows >= limit for limit in limits)]
 
 
 def _about(facts: CardFacts, figures: DatasetCounts) -> str:

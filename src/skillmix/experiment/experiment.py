@@ -234,6 +234,9 @@ class BudgetSettings(Section):
     max_calls: Annotated[int, Field(ge=0)] | None = None
 
 
+TrackerName = Literal["tensorboard", "wandb", "mlflow"]
+
+
 class AnswerSettings(Section):
     """How the answer is taken from a student's reply."""
 
@@ -261,13 +264,16 @@ class Experiment(Section):
     """Filters of all dataset steps; a step may state its own."""
     # A stored experiment, and every hash of one, is without them: where calls are made changes nothing else.
     workers: Annotated[WorkerSettings, Field(exclude=True)] = WorkerSettings()
+    track: list[TrackerName] = []
+    """Trackers that show training curves and scores; no step depends on them."""
     steps: list[AnyStep]
 
     @model_serializer(mode="wrap")
-    def _without_unset_format(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out an unset format, so that experiments without one keep their old form."""
+    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out an unset format and unset trackers, so that experiments without them keep their old form."""
         document: dict[str, Any] = handler(self)
-        return {name: value for name, value in document.items() if name != "format" or value is not None}
+        unset = [name for name in ("format", "track") if not document.get(name)]
+        return {name: value for name, value in document.items() if name not in unset}
 
     @model_validator(mode="before")
     @classmethod
@@ -381,6 +387,7 @@ def _reference_faults(experiment: Experiment, declared: _DeclaredNames) -> list[
     for step in experiment.steps:
         own = ["the name is that of an earlier step"] if step.name in earlier else []
         own += ["a run keeps its calls in a folder of this name"] if step.name == "journal" else []
+        own += ["the trackers write into a folder of this name"] if experiment.track and step.name == "tracking" else []
         own += _model_faults(step, experiment, earlier, declared)
         if isinstance(step, EvaluateStep) and step.sets == "reserved" and not experiment.reserved:
             own.append("sets: reserved needs leakage.reserved above 0, in every dataset step too")

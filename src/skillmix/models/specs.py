@@ -88,6 +88,10 @@ class Provider:
     """Environment variable with the key for that server."""
     announce: Callable[[ModelSpec], None] | None = None
     """Is told which model will be opened after the present one, to load it ahead."""
+    closed_hint: str | None = None
+    """For a provider without models to call: why there is nothing to call."""
+    is_listed: bool = True
+    """Whether users write its specs; those of an import are not offered to them."""
 
 
 # The openers import their modules when they are called: most commands open no model, and torch takes seconds to load.
@@ -169,6 +173,14 @@ _ROWS: Final = (
         open=None,
         is_free=True,
         needs_name=False,
+        closed_hint="rules: is code; it grades by itself.",
+    ),
+    Provider(
+        "inspect",
+        "a model that Inspect AI asked, in runs of import-inspect only: inspect:openai/gpt-4o",
+        open=None,
+        closed_hint="Inspect AI asks it: run `inspect eval skillmix/skillmix`, then `skillmix import-inspect`.",
+        is_listed=False,
     ),
 )
 PROVIDERS: Final[Mapping[str, Provider]] = {row.name: row for row in _ROWS}
@@ -179,7 +191,7 @@ def provider_forms() -> dict[str, str]:
     """How the specs of every provider are written, those of installed packages included."""
     installed = {name: provider.form for name, provider in installed_providers().items()}
     _refuse_taken_names()
-    return {name: provider.form for name, provider in PROVIDERS.items()} | installed
+    return {name: provider.form for name, provider in PROVIDERS.items() if provider.is_listed} | installed
 
 
 @cache
@@ -227,7 +239,7 @@ def provider_of(spec: ModelSpec | str) -> Provider:
 
 
 def _providers() -> list[str]:
-    return [*PROVIDERS, *installed_providers()]
+    return [*(name for name, provider in PROVIDERS.items() if provider.is_listed), *installed_providers()]
 
 
 def _known_providers() -> str:
@@ -238,9 +250,7 @@ def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
     """The model that a spec names, ready to serve."""
     provider = provider_of(spec)
     if provider.open is None:
-        raise UserError(
-            f"{spec} is not a model that can be called.", hint=f"{provider.name}: is code; it grades by itself."
-        )
+        raise UserError(f"{spec} is not a model that can be called.", hint=provider.closed_hint)
     return provider.open(spec, options or ModelOptions())
 
 

@@ -26,6 +26,7 @@ from skillmix.runs.rules_grader import require_checkers
 from skillmix.runs.run import Run
 from skillmix.runs.students import check_declared_lineages, require_trained, with_trained
 from skillmix.steps.kinds import kind_of
+from skillmix.tracking.tracking import require_trackers
 
 
 def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:
@@ -34,6 +35,7 @@ def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], 
     Prompts and draws are checked for all steps, because every reader of the run needs them; files and folders are
     checked for the steps that will run.
     """
+    require_trackers(experiment.track)
     _check_prompts(experiment, catalog)
     check_declared_lineages(experiment)
     cells_of(experiment, catalog, usable_around(experiment, catalog, run.around.by_step))

@@ -49,6 +49,7 @@ from skillmix.steps.finished import (
 from skillmix.steps.kinds import kind_of
 from skillmix.steps.step_kind import RunResult, Trained
 from skillmix.steps.train import train_step
+from skillmix.tracking.score_curves import track_scores
 from skillmix.training.job import chosen_steps, is_first_rank
 
 
@@ -142,6 +143,7 @@ def _run_checked(
         if not result.is_interrupted:
             _run_last_steps(steps, context, result)
             note_closed_journal(run)
+            track_scores(run, experiment.track)
     return replace(
         result,
         seconds=time.monotonic() - started,

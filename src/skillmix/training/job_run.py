@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from skillmix.errors import UserError
 from skillmix.experiment.precisions import weights_format
@@ -13,6 +13,8 @@ from skillmix.runs.folder_replacement import MODEL, remove_checkpoints, replacin
 from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.seconds.step_clock import StepClock
+from skillmix.tracking.tracker import TrackedPart
+from skillmix.tracking.tracking import FOLDER, Tracking, tracking
 from skillmix.training.data.examples import Encoder, Example
 from skillmix.training.data.order import TrainingOrder, steps_of
 from skillmix.training.data.replay import Replay
@@ -24,12 +26,16 @@ from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.saving import merged, require_space, weights_bytes, with_adapter, write_model
 from skillmix.training.step.engine import choose_precision
 
+_TRACKED: Final = ("answers", "replay", "validation", "norm", "rate", "tokens_per_second")
+"""The numbers of a row of training.jsonl that trackers show."""
+
 
 class TrainingProgress:
-    """Reports every optimiser step of a training to the run's progress."""
+    """Reports every optimiser step of a training to the run's progress, and to its trackers."""
 
-    def __init__(self, step: str, steps: int, progress: RunProgress) -> None:
+    def __init__(self, step: str, steps: int, progress: RunProgress, tracking: Tracking | None = None) -> None:
         self._step, self._steps, self._progress = step, steps, progress
+        self._tracking = tracking or Tracking()
         self._steps_taken = 0
         self._last_line = ""
         if is_first_rank():
@@ -43,6 +49,7 @@ class TrainingProgress:
             detail = _detail(row)
             self._last_line = f"{self._step}: step {row['step'] + 1} of {self._steps}, {detail}"
             self._progress.update(self._step, done=row["step"] + 1, made=self._steps_taken, detail=detail)
+            self._tracking.log({name: row.get(name) for name in _TRACKED}, step=row["step"] + 1)
 
     def close(self) -> None:
         """End the step with its last line."""
@@ -66,23 +73,32 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress, clock: StepC
         if step.lora is not None:
             model = with_adapter(model, step.lora, seed=job.seed)
     _check_disk(model, recipe, job)
-    shown = TrainingProgress(step.name, recipe.steps, progress)
-    result = train(
-        model,
-        data,
-        recipe,
-        job.folder,
-        validation=validation or None,
-        on_progress=shown.report,
-        resume=True,
-        clock=clock,
-    )
+    names = job.experiment.track if is_first_rank() else []
+    part = TrackedPart(job.folder.parent.name, step.name, job.folder.parent / FOLDER)
+    with tracking(names, part, _facts(job)) as tracked:
+        shown = TrainingProgress(step.name, recipe.steps, progress, tracked)
+        result = train(
+            model,
+            data,
+            recipe,
+            job.folder,
+            validation=validation or None,
+            on_progress=shown.report,
+            resume=True,
+            clock=clock,
+        )
     shown.close()
     if is_first_rank():
         with clock.measuring("saving"):
             _write(job, result.model, tokenizer, steps=result.steps)
             remove_checkpoints(job.folder / "checkpoints")
     joined_ranks().wait()  # the next step may train on from this model
+
+
+def _facts(job: Job) -> dict[str, str]:
+    """What trackers say about a training; addresses, keys and texts are not among it."""
+    data = {"base": job.base, "data": ", ".join(source.name for source in job.sources), "seed": str(job.seed)}
+    return data | {name: str(value) for name, value in job.step.decisive().items()}
 
 
 def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[TrainingOrder, TrainingRecipe]:

@@ -1,0 +1,214 @@
+"""Read the logs of Inspect AI without Inspect: `.json` files, and `.eval` files, which are zip archives of JSON.
+
+A log is untrusted. Nothing is unpacked to the disk, names inside an archive are never used as paths, and every size is
+limited while the data are read, because a small archive can hold terabytes of zeros.
+"""
+
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+from skillmix.errors import UserError
+
+_MEBI: Final = 2**20
+_NEEDS_ZSTD: Final = (
+    "pip install 'skillmix[inspect]', or convert the log: inspect log convert FILE --to json --output-dir DIR"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """The most that is read of one log."""
+
+    json_file: int = 256 * _MEBI
+    """Bytes of a `.json` log, which is read as a whole."""
+    entry: int = 64 * _MEBI
+    """Bytes of one file inside an `.eval` log: a sample or the header."""
+    archive: int = 8192 * _MEBI
+    """Bytes of all files inside an `.eval` log that are read."""
+    entries: int = 2_000_000
+    """Files inside an `.eval` log."""
+
+
+LIMITS: Final = LogLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class InspectLog:
+    """One log: its header, and its samples one at a time."""
+
+    path: Path
+    header: dict[str, Any]
+    samples: Iterator[object] = field(repr=False)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The section `eval`: the task, the model, and the settings."""
+        return mapping(self.header.get("eval"))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The decoding that the task and the command line set."""
+        return mapping(mapping(self.header.get("plan")).get("config"))
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """The value itself if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+@contextmanager
+def opened_log(path: Path, limits: LogLimits = LIMITS) -> Iterator[InspectLog]:
+    """Open a log of either format; the samples can be read until the block ends."""
+    if not path.is_file():
+        raise UserError(f"There is no log {path}.", hint="Inspect writes its logs into the folder logs/.")
+    with path.open("rb") as stream:
+        if stream.read(2) == b"PK":
+            with _Archive(path, stream, limits) as archive:
+                yield InspectLog(path, archive.header(), archive.samples())
+        else:
+            yield _json_log(path, limits)
+
+
+def _json_log(path: Path, limits: LogLimits) -> InspectLog:
+    size = path.stat().st_size
+    if size > limits.json_file:
+        raise UserError(
+            f"{path} has {size} bytes; a .json log may have {limits.json_file}.",
+            hint="Convert it: inspect log convert FILE --to eval --output-dir DIR",
+        )
+    document = _object(path.read_bytes(), str(path))
+    samples = document.pop("samples", None)
+    if not isinstance(samples, list):
+        raise _no_samples(path)
+    return InspectLog(path, document, iter(samples))
+
+
+def _no_samples(path: Path) -> UserError:
+    return UserError(f"{path} holds no samples.", hint="Run the evaluation without --no-log-samples.")
+
+
+def _object(raw: bytes, source: str) -> dict[str, Any]:
+    try:
+        document = json.loads(raw)
+    except RecursionError:
+        raise UserError(f"{source} is nested too deeply.", hint=_DAMAGED) from None
+    except ValueError as error:
+        raise UserError(f"{source} is not valid JSON ({error}).", hint=_DAMAGED) from None
+    if not isinstance(document, dict):
+        raise UserError(f"{source} is not a JSON object.", hint=_DAMAGED)
+    return document
+
+
+_DAMAGED: Final = "It is not a log of Inspect AI, or it is damaged; nothing was imported."
+_LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
+_ZSTD: Final = 93
+_PLAIN_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_HEADERS: Final = ("header.json", "_journal/start.json")
+"""The header of a finished log, and that of a log whose evaluation was cut short."""
+
+
+class _Archive:
+    """An `.eval` file."""
+
+    def __init__(self, path: Path, stream: IO[bytes], limits: LogLimits) -> None:
+        self._path = path
+        self._stream = stream
+        self._limits = limits
+        self._read = 0
+        try:
+            self._zip = zipfile.ZipFile(stream)
+        except (zipfile.BadZipFile, ValueError, OverflowError, NotImplementedError) as error:
+            raise UserError(f"{path} is not a sound archive ({error}).", hint=_DAMAGED) from None
+        if len(self._zip.NameToInfo) > limits.entries:
+            raise UserError(f"{path} holds more than {limits.entries} files.", hint=_DAMAGED)
+
+    def __enter__(self) -> "_Archive":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()
+
+    def header(self) -> dict[str, Any]:
+        """The header, or the start of a log without one."""
+        for name in _HEADERS:
+            if name in self._zip.NameToInfo:
+                return self._document(name)
+        raise UserError(f"{self._path} has no header.", hint=_DAMAGED)
+
+    def samples(self) -> Iterator[object]:
+        """The samples, in the order of their names; a name that comes twice stands for its last file."""
+        names = sorted(name for name in self._zip.NameToInfo if name.startswith("samples/") and name.endswith(".json"))
+        if not names:
+            raise _no_samples(self._path)
+        for name in names:
+            yield self._document(name)
+
+    def _document(self, name: str) -> dict[str, Any]:
+        source = f"{name!r} in {self._path}"
+        try:
+            raw = self._content(self._zip.NameToInfo[name])
+        except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError, ValueError) as error:
+            raise UserError(f"{source} cannot be read ({error}).", hint=_DAMAGED) from None
+        if len(raw) > self._limits.entry:
+            raise UserError(f"{source} has more than {self._limits.entry} bytes.", hint=_DAMAGED)
+        self._read += len(raw)
+        if self._read > self._limits.archive:
+            raise UserError(f"{self._path} holds more than {self._limits.archive} bytes.", hint=_DAMAGED)
+        return _object(raw, source)
+
+    def _content(self, info: zipfile.ZipInfo) -> bytes:
+        """The data of one file, at most one byte more than is allowed."""
+        most = self._limits.entry + 1
+        if info.compress_type == _ZSTD:
+            raw = _zstd_content(self._raw(info), most)
+            if len(raw) < most and zlib.crc32(raw) != info.CRC:
+                raise ValueError("its checksum differs")
+            return raw
+        if info.compress_type not in _PLAIN_METHODS:
+            raise ValueError(f"its compression {info.compress_type} is not one of Inspect's")
+        with self._zip.open(info) as file:
+            return file.read(most)
+
+    def _raw(self, info: zipfile.ZipInfo) -> bytes:
+        """The compressed data; Python's zipfile reads Zstandard from version 3.14 on only."""
+        if info.flag_bits & 1:
+            raise ValueError("it is encrypted")
+        self._stream.seek(info.header_offset)
+        mark, name, extra = _LOCAL_HEADER.unpack(self._stream.read(_LOCAL_HEADER.size))
+        if mark != b"PK\3\4":
+            raise ValueError("its local header is damaged")
+        self._stream.seek(name + extra, 1)
+        return self._stream.read(min(info.compress_size, self._limits.entry))
+
+
+def _zstd_content(raw: bytes, most: int) -> bytes:
+    """Decompress at most so many bytes, with the package that Inspect needs itself, or else with pyarrow."""
+    try:
+        import zstandard
+    except ImportError:
+        return _zstd_by_pyarrow(raw, most)
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as reader:
+            content: bytes = reader.read(most)
+            return content
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from None
+
+
+def _zstd_by_pyarrow(raw: bytes, most: int) -> bytes:
+    try:
+        import pyarrow
+    except ImportError:
+        raise UserError(
+            "An .eval log is compressed with Zstandard, and no package here reads it.", hint=_NEEDS_ZSTD
+        ) from None
+    with pyarrow.CompressedInputStream(pyarrow.BufferReader(raw), "zstd") as reader:
+        content: bytes = reader.read(most)
+        return content

@@ -1,0 +1,279 @@
+"""The task `skillmix/skillmix` of Inspect AI: our prompts, reader and rules with Inspect's models, logs and viewer.
+
+Inspect finds this module by its entry point. The module is the only one that imports inspect_ai, and no other module
+imports it, so the rest of the package works without Inspect.
+"""
+
+from functools import lru_cache
+from math import isnan, nan
+from typing import Any, Final
+
+from inspect_ai import Epochs, Task, task
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.model import (
+    ChatMessage,
+    ChatMessageAssistant,
+    ChatMessageSystem,
+    ChatMessageUser,
+    GenerateConfig,
+    Model,
+    ModelOutput,
+    get_model,
+)
+from inspect_ai.scorer import Score, Scorer, ScoreReducer, Target, mean, score_reducer, scorer, stderr
+from inspect_ai.solver import Generate, Solver, TaskState, solver
+from inspect_ai.util import collect
+
+from skillmix import __version__
+from skillmix.calls import GradeKey, Message, Reply
+from skillmix.catalog.catalog import Setting
+from skillmix.checkers.registry import checker_of
+from skillmix.errors import UserError
+from skillmix.exchange.task_protocol import PointsOfText, TaskProtocol, VoteRecord
+from skillmix.exchange.task_settings import (
+    FACTS,
+    GRADER_TEMPERATURE,
+    GRADER_TOKENS,
+    LOG_FORMAT,
+    ROLE,
+    SCORER,
+    STUDENT_TEMPERATURE,
+    STUDENT_TOKENS,
+    TURNS_KEY,
+    InspectTaskSettings,
+    TaskGrader,
+    rounds_of,
+    settings_of,
+)
+from skillmix.grading.points import METRICS
+from skillmix.prompts.prompt_set import DEFAULT_VARIANT
+from skillmix.runs.budget import Task as Call
+
+_FILTERED: Final = "content_filter"
+
+
+@task(name="skillmix")
+def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
+    k: int = 3,
+    catalog: str = "paper",
+    setting: Setting = "all",
+    combinations: int = 100,
+    generations: int = 3,
+    seed: int = 0,
+    partition: str | None = None,
+    exclude: str | list[str] | None = None,
+    prompts: str = "standard",
+    grader: TaskGrader | None = None,
+    grader_prompts: str = DEFAULT_VARIANT,
+    rounds: int | None = None,
+) -> Task:
+    """Ask a model for short texts that show k language skills on a topic, and score them by points.
+
+    Args:
+        k: Number of skills that a text must show.
+        catalog: A catalogue of skills and topics by name, or a folder.
+        setting: Draw from the train skills, the held-out skills or all of them.
+        combinations: Number of combinations of k skills and a topic.
+        generations: Texts for each combination; they are Inspect's epochs.
+        seed: Seed of the draw.
+        partition: Partition into train and held-out skills.
+        exclude: Skills or exclude lists that are not drawn.
+        prompts: A prompt set by name, or a folder.
+        grader: rules (code), model (the role grader), or both; by default code where every skill has a checker.
+        grader_prompts: The wording of the grader's prompt.
+        rounds: Gradings of a text by a model, an odd number.
+    """
+    excluded = (exclude,) if isinstance(exclude, str) else tuple(exclude or ())
+    settings = InspectTaskSettings(
+        catalog=str(catalog),
+        k=k,
+        setting=setting,
+        combinations=combinations,
+        generations=generations,
+        seed=seed,
+        partition=partition,
+        exclude=excluded,
+        prompts=str(prompts),
+        grader=grader or "rules",
+        grader_prompts=grader_prompts,
+    )
+    chosen = grader or _fitting_grader(settings)
+    document = {**settings.as_document(), "grader": chosen, "rounds": rounds_of(chosen, rounds)}
+    protocol = _protocol_of(document)
+    facts = {
+        "format": LOG_FORMAT,
+        "skillmix": __version__,
+        "catalog_hash": protocol.catalog.content_hash(),
+        "prompts_hash": protocol.prompts.content_hash(),
+        "settings": document,
+    }
+    return Task(
+        dataset=MemoryDataset(_samples(protocol), name=f"skillmix-{protocol.catalog.name}-{setting}-k{k}"),
+        solver=write_text(document),
+        scorer=skill_points(document),
+        epochs=Epochs(generations, best_of_all()),
+        config=GenerateConfig(temperature=STUDENT_TEMPERATURE, max_tokens=STUDENT_TOKENS),
+        version=LOG_FORMAT,
+        metadata={FACTS: facts},
+    )
+
+
+def _fitting_grader(settings: InspectTaskSettings) -> TaskGrader:
+    """Code if it can check every skill of the draw, else a model."""
+    protocol = _protocol_of({**settings.as_document(), "grader": "model", "rounds": 3})
+    skills = {skill for combination in protocol.combinations for skill in combination.skills}
+    return "rules" if all(checker_of(skill) is not None for skill in skills) else "model"
+
+
+@solver
+def write_text(settings: dict[str, Any]) -> Solver:
+    """Hold the conversation of two turns."""
+    protocol = _protocol_of(settings)
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        if protocol.settings.asks_model:
+            _grader(protocol)  # without a grader, stop before the student's calls are paid
+        turns: list[dict[str, Any]] = []
+        call: Call | None = protocol.first(str(state.sample_id), state.epoch - 1)
+        while call is not None:
+            last = call.request.messages[-1]
+            if turns:
+                state.messages.append(ChatMessageUser(content=last.content))
+            state = await generate(state)
+            turns.append(_record(state.output))
+            state.store.set(TURNS_KEY, turns)
+            is_filtered = state.output.stop_reason == _FILTERED
+            call = None if is_filtered else protocol.next_turn(call.request, Reply(state.output.completion))
+        state.completed = True
+        return state
+
+    return solve
+
+
+@scorer(metrics={name: [mean(), stderr()] for name in METRICS}, name=SCORER)
+def skill_points(settings: dict[str, Any]) -> Scorer:
+    """Read the student's text, let code or the grader decide its points, and compute the metrics from them."""
+    protocol = _protocol_of(settings)
+
+    async def score(state: TaskState, target: Target) -> Score | None:
+        turns = state.store.get(TURNS_KEY) or []
+        is_filtered = state.output.stop_reason == _FILTERED
+        if not is_filtered and len(turns) < protocol.turns:
+            return Score.unscored(reason="scoring_failed", explanation="The conversation is not over.")
+        text = None if is_filtered else state.output.completion
+        written = protocol.text_of(str(state.sample_id), state.epoch - 1, text, finish=state.output.stop_reason)
+        calls = protocol.votes_on(written) if protocol.settings.asks_model else []
+        grader = _grader(protocol) if calls else None
+        votes = await collect(*[_vote(protocol, grader, call) for call in calls]) if grader else []
+        records = [record for own in votes for record in own]
+        return _score(protocol.points(written, records), records)
+
+    return score
+
+
+@score_reducer(name="best_of_all")
+def best_of_all() -> ScoreReducer:
+    """The best text of a combination; unscored unless every text of it is scored, as in `skillmix scores`."""
+
+    def reduce(scores: list[Score]) -> Score:
+        values = [score.value if isinstance(score.value, dict) else {} for score in scores]
+        best: dict[str, Any] = {}
+        for metric in METRICS:
+            own = [value.get(metric, nan) for value in values]
+            best[metric] = nan if any(isnan(value) for value in own) else max(own)
+        return Score(value=best)
+
+    return reduce
+
+
+@lru_cache(maxsize=16)
+def _cached_protocol(settings: InspectTaskSettings) -> TaskProtocol:
+    return TaskProtocol(settings)
+
+
+def _protocol_of(document: dict[str, Any]) -> TaskProtocol:
+    try:
+        return _cached_protocol(settings_of(document, source="The arguments of the task"))
+    except UserError as error:  # Inspect prints the message of an error, and not our hint
+        raise ValueError(" ".join(filter(None, (error.message, error.hint)))) from None
+
+
+def _samples(protocol: TaskProtocol) -> list[Sample]:
+    samples = []
+    for combination in protocol.combinations:
+        messages = protocol.first(combination.id, 0).request.messages
+        facts = {"k": combination.k, "skills": list(combination.skills), "topic": combination.topic}
+        samples.append(Sample(id=combination.id, input=[_chat(message) for message in messages], metadata=facts))
+    return samples
+
+
+def _chat(message: Message) -> ChatMessage:
+    kinds = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
+    return kinds[message.role](content=message.content)
+
+
+def _record(output: ModelOutput) -> dict[str, Any]:
+    """Why a reply ended, and its tokens: the log has the text among the messages."""
+    usage = output.usage
+    return {
+        "finish": output.stop_reason,
+        "input_tokens": usage.input_tokens if usage else None,
+        "output_tokens": usage.output_tokens if usage else None,
+    }
+
+
+def _grader(protocol: TaskProtocol) -> Model:
+    """The model of the role `grader`; Inspect refuses a task without it."""
+    model = get_model(role=ROLE, required=True)
+    if protocol.settings.rounds > 1 and _grading_config(model).temperature == 0:
+        raise ValueError("Several rounds at temperature 0 are one round, copied: set -T rounds=1, or raise it.")
+    return model
+
+
+def _grading_config(model: Model) -> GenerateConfig:
+    """Our decoding for graders, changed by what the role itself sets."""
+    return GenerateConfig(temperature=GRADER_TEMPERATURE, max_tokens=GRADER_TOKENS).merge(model.config)
+
+
+async def _vote(protocol: TaskProtocol, model: Model, call: Call) -> list[VoteRecord]:
+    """One round: the grader is asked again, up to the allowed attempts, until its reply can be read."""
+    records: list[VoteRecord] = []
+    wanted: Call | None = call
+    while wanted is not None:
+        messages = [_chat(message) for message in wanted.request.messages]
+        output = await model.generate(messages, config=_grading_config(model))
+        key = wanted.request.key
+        assert isinstance(key, GradeKey)  # protocol.votes_on makes grading calls only
+        reply = None if output.stop_reason == _FILTERED else output.completion
+        usage = output.usage
+        records.append(
+            VoteRecord(
+                round=key.round,
+                attempt=key.attempt,
+                reply=reply,
+                finish=output.stop_reason,
+                input_tokens=usage.input_tokens if usage else None,
+                output_tokens=usage.output_tokens if usage else None,
+            )
+        )
+        wanted = None if reply is None else protocol.asked_again(wanted.request, Reply(reply))
+    return records
+
+
+_REASONS: Final = {"refused": "refusal", "empty": "no_response"}
+
+
+def _score(points: PointsOfText, votes: list[VoteRecord]) -> Score:
+    values = {name: nan if value is None else value for name, value in points.metrics.items()}
+    is_unreadable = any(value is None for value in points.metrics.values())
+    return Score(
+        value=values,
+        answer=points.text,
+        explanation=points.explanation,
+        reason="grader_failed" if is_unreadable else _REASONS.get(points.status),
+        metadata={
+            "votes": [vote.as_document() for vote in votes],
+            "points": points.points,
+            "status": points.status,
+        },
+    )
