@@ -28,6 +28,7 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 add_module_names = False
+default_role = "code"  # docstrings write `name`, as Markdown does
 
 html_theme = "furo"
 html_title = f"skillmix {release}"
