@@ -70,12 +70,15 @@ STAND_INS: Final = {
 """Names on pages, and what stands for them here: no key, no GPU, the run of the tutorial."""
 
 ON_PAGE: Final = {
+    "report.md": {"smoke": "seed-0"},
+    "safety.md": {"run experiments/safety.yaml": "evaluate experiments/safety.yaml --set steps.eval.combinations=10"},
     "datasets.md": {"RUN": "write"},
     "calibration.md": {"bundled:smollm2-135m": "scripted:grader?noise=0.2"},
 }
 
 SERVED: Final = "http://localhost:8000/v1"
 BUNDLED: Final = "bundled:smollm2-135m"
+"""On pages that use it, a model of two layers with random weights stands for it."""
 FASTER: Final = (("skillmix report ", " --no-figures"), ("--set paper --max-usd 5", " --n 20"))
 """Commands that get a further option here, because of its time alone."""
 
@@ -101,7 +104,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (label_set,) = (block for block in blocks("calibration.md") if block.language == "yaml")
     (here / "mine.yaml").write_text(label_set.body)
     (here / "checked.yaml").write_text("- {skill: simile, topic: Kites, text: The kite fell like a stone., label: shows}\n")
-    (here / "people.yaml").write_text("")
     conversation = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Good day."}]
     (here / "conversations.jsonl").write_text(f"{json.dumps({'messages': conversation})}\n" * 8)
     document = yaml.safe_load(first.body)
@@ -116,7 +118,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for words in (
             ["run", "first.yaml"],
             ["run", "write.yaml"],
-            *(["run", "first.yaml", "--set", f"name=seed-{n}", "--set", "steps.eval.combinations=2"] for n in range(3)),
+            *(["run", "first.yaml", "--set", f"name=seed-{n}", "--set", f"seed={n}", "--set", "steps.eval.combinations=2"] for n in range(3)),
         ):
             assert main(words) == 0
     return here
