@@ -98,7 +98,9 @@ def run_line(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     if words[0] in _SHELL:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
-    assert words[0] == "skillmix", f"{line}: tests/docs/test_blocks.py has no way to run {words[0]}, and no reason not to"
+    assert words[0] == "skillmix", (
+        f"{line}: tests/docs/test_blocks.py has no way to run {words[0]}, and no reason not to"
+    )
     if before:
         given = subprocess.run(before, shell=True, capture_output=True, check=True).stdout
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))

@@ -98,12 +98,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("experiments", "data", "src", "bench"):
         (here / name).symlink_to(ROOT / name)
     (here / "shards").mkdir()
-    (here / "shards/prose.txt").write_text("The cold came like a thief. It took the light, and it took the warmth. " * 60)
+    (here / "shards/prose.txt").write_text(
+        "The cold came like a thief. It took the light, and it took the warmth. " * 60
+    )
     (first,) = (block for block in blocks("tutorial.md") if block.file == "first.yaml")
     (here / "first.yaml").write_text(first.body)
     (label_set,) = (block for block in blocks("calibration.md") if block.language == "yaml")
     (here / "mine.yaml").write_text(label_set.body)
-    (here / "checked.yaml").write_text("- {skill: simile, topic: Kites, text: The kite fell like a stone., label: shows}\n")
+    (here / "checked.yaml").write_text(
+        "- {skill: simile, topic: Kites, text: The kite fell like a stone., label: shows}\n"
+    )
     conversation = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Good day."}]
     (here / "conversations.jsonl").write_text(f"{json.dumps({'messages': conversation})}\n" * 8)
     document = yaml.safe_load(first.body)
@@ -118,7 +122,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for words in (
             ["run", "first.yaml"],
             ["run", "write.yaml"],
-            *(["run", "first.yaml", "--set", f"name=seed-{n}", "--set", f"seed={n}", "--set", "steps.eval.combinations=2"] for n in range(3)),
+            *(
+                [
+                    "run",
+                    "first.yaml",
+                    "--set",
+                    f"name=seed-{n}",
+                    "--set",
+                    f"seed={n}",
+                    "--set",
+                    "steps.eval.combinations=2",
+                ]
+                for n in range(3)
+            ),
         ):
             assert main(words) == 0
     return here
@@ -132,7 +148,9 @@ def a_server() -> Iterator[str]:
     ready, end = threading.Event(), asyncio.Event()
 
     async def serve() -> None:
-        async with serving(lambda _: chat("Answer: The kite fell like a stone."), models=["mistral-7b"], models_status=200) as s:
+        async with serving(
+            lambda _: chat("Answer: The kite fell like a stone."), models=["mistral-7b"], models_status=200
+        ) as s:
             started.append(s.address)
             ready.set()
             await end.wait()
@@ -154,13 +172,18 @@ def install(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     about = package / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    groups = (f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in points.items()) for group, points in project["entry-points"].items())
+    groups = (
+        f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in points.items())
+        for group, points in project["entry-points"].items()
+    )
     (about / "entry_points.txt").write_text("\n".join(groups) + "\n")
     monkeypatch.syspath_prepend(package)
     all_checkers.cache_clear()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in ("console", "python") for b in blocks(page))])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(b.language in ("console", "python") for b in blocks(page))]
+)
 def test_the_blocks_of_a_page_run_in_order(
     page: str,
     folder: Path,
@@ -238,7 +261,9 @@ def test_commands_in_sentences_exist_with_their_options(page: str) -> None:
                 assert option in known, f"{page}: skillmix {command} {option}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in ("yaml", "json", "toml") for b in blocks(page))])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(b.language in ("yaml", "json", "toml") for b in blocks(page))]
+)
 def test_yaml_json_and_toml_can_be_read_and_whole_experiments_are_valid(page: str, tmp_path: Path) -> None:
     for block in blocks(page):
         if block.language == "json":

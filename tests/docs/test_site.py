@@ -98,7 +98,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", str(folder / "cache")]
     environment = {**os.environ, "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     built = subprocess.run(
-        [*command, str(DOCS), str(folder / "html")], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [*command, str(DOCS), str(folder / "html")],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert built.returncode == 0, built.stderr
     return folder / "html"
@@ -117,7 +122,9 @@ def local(page: Path, links: list[str]) -> Iterator[tuple[Path, str]]:
 
 
 def test_the_site_has_every_page_and_a_search(site: Path) -> None:
-    assert {f"{page}.html" for page in [*IN_INDEX, "index", "search", "genindex"]} <= {path.name for path in site.glob("*")}
+    assert {f"{page}.html" for page in [*IN_INDEX, "index", "search", "genindex"]} <= {
+        path.name for path in site.glob("*")
+    }
     search = (site / "searchindex.js").read_text(encoding="utf-8")
     assert '"leakag"' in search or '"leakage"' in search  # Sphinx stores stems
     assert "skillmix.evaluate" in search or '"evaluate"' in search
@@ -129,7 +136,9 @@ def test_links_between_pages_lead_somewhere(site: Path, pages: dict[Path, Links]
         for target, fragment in local(page, found.links):
             assert target.exists(), f"{page.name}: {target.name}"
             if fragment and target in pages:
-                assert fragment in pages[target].ids or page.name == "search.html", f"{page.name}: {target.name}#{fragment}"
+                assert fragment in pages[target].ids or page.name == "search.html", (
+                    f"{page.name}: {target.name}#{fragment}"
+                )
             followed += 1
     assert followed > 1000
 
@@ -142,5 +151,16 @@ def test_pages_load_nothing_from_elsewhere(pages: dict[Path, Links]) -> None:
 def test_no_markup_is_left_in_the_text(pages: dict[Path, Links]) -> None:
     for page, found in pages.items():
         text = "".join(found.text)
-        for left_over in ("](", "```", "{eval-rst}", "{toctree}", "{download}", ":members:", "| ---", "|---", "<!--", ".. auto"):
+        for left_over in (
+            "](",
+            "```",
+            "{eval-rst}",
+            "{toctree}",
+            "{download}",
+            ":members:",
+            "| ---",
+            "|---",
+            "<!--",
+            ".. auto",
+        ):
             assert left_over not in text, f"{page.name}: {left_over}"

@@ -133,7 +133,9 @@ def kind(form: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
     if "enum" in form:
         return ", ".join(f"`{value}`" for value in form["enum"])
     if form.get("type") == "array":
-        return f"list of {_plural(kind(form['items'], sections))}" if "oneOf" not in form["items"] else "[steps](#steps)"
+        return (
+            f"list of {_plural(kind(form['items'], sections))}" if "oneOf" not in form["items"] else "[steps](#steps)"
+        )
     if form.get("type") == "object":
         values = form.get("additionalProperties") or next(iter(form.get("patternProperties", {}).values()), None)
         return f"table of {_plural(kind(values, sections))}" if isinstance(values, dict) and values else "table"

@@ -20,7 +20,9 @@ def listed_pages(index: str) -> dict[str, list[str]]:
     {'Tutorial': ['first'], 'How to': ['run']}
     """
     parts = _SECTION.split(index)
-    return {title: pages for title, body in zip(parts[1::2], parts[2::2], strict=True) if (pages := _ENTRY.findall(body))}
+    return {
+        title: pages for title, body in zip(parts[1::2], parts[2::2], strict=True) if (pages := _ENTRY.findall(body))
+    }
 
 
 def with_contents(index: str) -> str:
