@@ -8,8 +8,8 @@ from skillmix.commands import parser_of_all
 from tools.docs.markdown import WRITTEN, table
 
 _ABOUT: Final = """\
-One section for each command, as `skillmix COMMAND --help` prints it. [Commands and their JSON](commands.md) has exit statuses,
-the forms of `--json`, model specs, imports and exports."""
+One section for each command, as `skillmix COMMAND --help` prints it. [Commands and their JSON](commands.md) has exit
+statuses, the forms of `--json`, model specs, imports and exports."""
 
 
 def page() -> str:

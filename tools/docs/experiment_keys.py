@@ -32,8 +32,8 @@ _PARTS: Final[Mapping[str, type[Section]]] = {
 
 _ABOUT: Final = """\
 One row for each key that skillmix accepts. [Experiment files](experiments.md) explains how the parts work together,
-[data sets](datasets.md) the dataset steps and [fine-tuning](training.md) the train steps. A key that is not here is an error,
-and the error names the nearest key. "Needed" means that there is no default."""
+[data sets](datasets.md) the dataset steps and [fine-tuning](training.md) the train steps. A key that is not here is an
+error, and the error names the nearest key. "Needed" means that there is no default."""
 
 
 def page() -> str:

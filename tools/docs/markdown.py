@@ -7,12 +7,13 @@ WRITTEN: Final = "<!-- written by `make docs` from the code; change the code, no
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table.
+    r"""A Markdown table.
 
     >>> print(table(["key", "kind"], [["a|b", "text"]]))
     | key | kind |
     |---|---|
-    | a\\|b | text |
+    | a\|b | text |
     """
-    lines = [list(head), ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join("|---" * len(head) + "|" if line[0] == "---" else f"| {' | '.join(line)} |" for line in lines)
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in (head, *rows)]
+    first, *others = [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([first, "|---" * len(head) + "|", *others])
