@@ -13,7 +13,7 @@ version = release = skillmix.__version__
 author = "the authors of skillmix"
 copyright = "the authors of skillmix, Apache-2.0"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "tools.docs.site"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "tools.docs.site"]
 source_suffix = {".md": "markdown", ".ipynb": "markdown"}  # tools.docs.site turns a notebook into Markdown
 root_doc = "index"
 exclude_patterns = ["figures", "cards"]
@@ -21,12 +21,13 @@ exclude_patterns = ["figures", "cards"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist"]
 suppress_warnings: list[str] = []  # `make docs` turns every warning into an error
-nitpicky = False
+smartquotes = False  # "--" in a sentence is an option
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
 add_module_names = False
 default_role = "code"  # docstrings write `name`, as Markdown does
 

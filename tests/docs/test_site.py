@@ -51,8 +51,8 @@ def test_every_public_name_has_its_docstring_on_the_page_of_names() -> None:
 def test_the_contents_come_from_the_lists_of_the_index() -> None:
     index = "# A\n\n## How to\n\n- [Run](run.md): see [more](more.md).\n- [Try](try.ipynb)\n\n## Other\n\nNo list.\n"
 
-    assert listed_pages(index) == {"How to": ["run", "try"]}
-    assert with_contents(index).endswith("```{toctree}\n:hidden:\n:caption: How to\n\nrun\ntry\n```\n\n")
+    assert listed_pages(index) == {"How to": {"run": "Run", "try": "Try"}}
+    assert with_contents(index).endswith("```{toctree}\n:hidden:\n:caption: How to\n\nRun <run>\nTry <try>\n```\n\n")
     assert with_downloads("[a](../b/c.md) and [d](e.md)") == "{download}`a <../b/c.md>` and [d](e.md)"
 
 

@@ -1,6 +1,7 @@
 """Write the page of all commands and options from the parsers of the command line."""
 
 import argparse
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,6 +11,9 @@ from tools.docs.markdown import WRITTEN, table
 _ABOUT: Final = """\
 One section for each command, as `skillmix COMMAND --help` prints it. [Commands and their JSON](commands.md) has exit
 statuses, the forms of `--json`, model specs, imports and exports."""
+
+
+_OPTION: Final = re.compile(r"(?<![\w`-])(--[a-z][a-z-]*)")
 
 
 def page() -> str:
@@ -61,6 +65,7 @@ def _named(action: argparse.Action) -> str:
 
 def _meaning(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
     text = " ".join(parser._get_formatter()._expand_help(action).split()) if action.help else ""
+    text = _OPTION.sub(r"`\1`", text)
     if action.required and action.option_strings:
         return f"{text}; needed" if text else "needed"
     return text or ("–" if action.default in (None, False) else f"default: {action.default}")

@@ -10,25 +10,36 @@ if TYPE_CHECKING:
 
 INDEX: Final = "index"
 _SECTION: Final = re.compile(r"^## (.+)$", re.MULTILINE)
-_ENTRY: Final = re.compile(r"^- \[[^\]]+\]\(([\w./-]+)\.(?:md|ipynb)\)", re.MULTILINE)
+_ENTRY: Final = re.compile(r"^- \[([^\]]+)\]\(([\w./-]+)\.(?:md|ipynb)\)", re.MULTILINE)
 
 
-def listed_pages(index: str) -> dict[str, list[str]]:
-    r"""Pages by section of an index: the links that begin the items of its lists.
+def listed_pages(index: str) -> dict[str, dict[str, str]]:
+    r"""Titles by page, by section of an index: the links that begin the items of its lists.
 
     >>> listed_pages("# All\n## Tutorial\n- [First](first.md): short.\n## How to\n- [Run](run.md), [x](x.md)\n")
-    {'Tutorial': ['first'], 'How to': ['run']}
+    {'Tutorial': {'first': 'First'}, 'How to': {'run': 'Run'}}
     """
     parts = _SECTION.split(index)
-    return {
-        title: pages for title, body in zip(parts[1::2], parts[2::2], strict=True) if (pages := _ENTRY.findall(body))
+    listed = {
+        title: {page: name.replace("`", "") for name, page in _ENTRY.findall(body)}
+        for title, body in zip(parts[1::2], parts[2::2], strict=True)
     }
+    return {title: pages for title, pages in listed.items() if pages}
 
 
 def with_contents(index: str) -> str:
     """The index with a table of contents that Sphinx can read, for the side bar; readers see the lists."""
     trees = (
-        "\n".join(["```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```"])
+        "\n".join(
+            [
+                "```{toctree}",
+                ":hidden:",
+                f":caption: {title}",
+                "",
+                *(f"{name} <{page}>" for page, name in pages.items()),
+                "```",
+            ]
+        )
         for title, pages in listed_pages(index).items()
     )
     return "\n\n".join([index, *trees, ""])
