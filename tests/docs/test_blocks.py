@@ -10,7 +10,7 @@ import shlex
 import threading
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +21,11 @@ from tools.docs.command_options import commands as all_commands
 from skillmix.checkers.registry import all_checkers
 from skillmix.commands import main, parser_of_all
 from skillmix.experiment.experiment import load_experiment
-from tests.docs.pages import PAGES, ROOT, Block, ShownCommand, agrees, blocks, commands, replaced, run_line
+from tests.docs.pages import PAGES, ROOT, Block, ShownCommand, agrees, blocks, commands, replaced, run_line, text_of
 from tests.models.stub import chat, serving
 
+PARSER: Final = parser_of_all()
+COMMANDS: Final = all_commands()
 SEEN_ELSEWHERE: Final = {
     "python.md": "tests/test_python_page.py runs the page from top to bottom",
     "providers.md": "tests/models/test_installed.py installs the provider of the page and runs its program",
@@ -73,6 +75,7 @@ ON_PAGE: Final = {
     "report.md": {"smoke": "seed-0"},
     "safety.md": {"run experiments/safety.yaml": "evaluate experiments/safety.yaml --set steps.eval.combinations=10"},
     "datasets.md": {"RUN": "write"},
+    "training.md": {"name: tune": "name: recipe"},
     "graders.md": {"RUN": "two-graders"},
     "people.md": {
         "FILE.yaml": "people.yaml",
@@ -219,7 +222,7 @@ def test_the_blocks_of_a_page_run_in_order(
     if BUNDLED in str(blocks(page)) and BUNDLED not in stand_ins:
         stand_ins = {**stand_ins, BUNDLED: f"local:{request.getfixturevalue('small_model')}"}
     try:
-        with a_server() as address:
+        with a_server() if SERVED in text_of(page) else nullcontext(SERVED) as address:
             for block in blocks(page):
                 run_block(block, names, {**stand_ins, SERVED: address}, capsys, monkeypatch)
     finally:
@@ -272,7 +275,7 @@ def test_the_parser_accepts_every_command_that_is_not_run(page: str) -> None:
     for command in shown(page):
         line = re.sub(r"^[A-Z_]+=\S+ ", "", command.line)
         if reason_not_to_run(command.line) and line.startswith("skillmix ") and "[RUN" not in line:
-            _, unknown = parser_of_all().parse_known_args(shlex.split(line)[1:])
+            _, unknown = PARSER.parse_known_args(shlex.split(line)[1:])
             assert not unknown, line
 
 
@@ -281,11 +284,10 @@ INLINE: Final = re.compile(r"(?<!`)`skillmix ([a-z-]+)([^`]*)`(?!`)")
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_in_sentences_exist_with_their_options(page: str) -> None:
-    known_commands = all_commands()
     for name, rest in INLINE.findall((ROOT / "docs" / page).read_text(encoding="utf-8")):
         for command in name.split("|"):
-            assert command in known_commands, f"{page}: skillmix {command}"
-            known = known_commands[command]._option_string_actions
+            assert command in COMMANDS, f"{page}: skillmix {command}"
+            known = COMMANDS[command]._option_string_actions
             for option in re.findall(r"(?<![\w-])--[a-z-]+", rest):
                 assert option in known, f"{page}: skillmix {command} {option}"
 
