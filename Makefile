@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCAL := $(VENV)/.local
 TEST := $(VENV)/.test
+DOCS := $(VENV)/.docs
 # What pip takes as torch; options of pip may follow. tools/setup/plan.py knows what this one takes on the disk.
 TORCH ?= torch==2.13.0
 SETUP = $(PYTHON) -m tools.setup --venv '$(VENV)' --torch '$(TORCH)'
 
-.PHONY: run test machines check format golden same readme long clean
+.PHONY: run test docs machines check format golden same readme long clean
 
 run: $(LOCAL)           ## a real small model writes, code grades, it is tuned and tested beside a tuned one: scores, texts, a report
 	@$(BIN)/skillmix run experiments/quickstart.yaml
@@ -17,6 +18,11 @@ run: $(LOCAL)           ## a real small model writes, code grades, it is tuned a
 test: $(TEST)           ## everything that needs no GPU, no key and no network
 	$(BIN)/python tools/machines.py --quick
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
+
+docs: $(DOCS)           ## the site in build/docs, offline; a warning or a broken link is an error
+	$(BIN)/python -m tools.docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/docs-cache docs build/docs
+	@echo "open build/docs/index.html"
 
 machines: $(TEST)       ## the tests that could depend on a processor's rounding, computed as other processors would
 	$(BIN)/python tools/machines.py
@@ -50,11 +56,15 @@ long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cel
 		tests/datasets/test_members.py tests/steps/test_loop.py tests/test_linear_time.py tests/fuzz
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) runs build/docs build/docs-cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# Both print what they download and refuse a disk without room for it; an interrupted set-up goes on at the next call.
+# They print what they download and refuse a disk without room for it; an interrupted set-up goes on at the next call.
 $(LOCAL): pyproject.toml
 	@$(SETUP) run
+	@touch $@
+
+$(DOCS): pyproject.toml
+	@$(SETUP) docs
 	@touch $@
 
 # The browser test of access uses axe-core where npm can fetch it, and is skipped elsewhere.

@@ -185,6 +185,18 @@ def test_a_second_call_installs_and_prints_nothing(tmp_path: Path) -> None:
     assert computer.worked == computer.said == []
 
 
+def test_the_site_needs_neither_torch_nor_the_bundled_model(tmp_path: Path) -> None:
+    computer = FakeComputer(tmp_path, free_mb={"all": 1000})
+
+    assert setup(computer, goal="docs").run()
+    first, second = list(computer.worked), setup(computer, goal="docs").run()
+
+    assert [words.rpartition(" ")[2] for words in first] == [f"{tmp_path}[docs]"]
+    assert not second and computer.worked == first
+    assert not any("torch" in words for words in computer.asked + first)
+    assert re.search(r"together, about +100 MB +453 MB", computer.said[0])
+
+
 def test_a_changed_pyproject_updates_the_packages_and_not_torch(tmp_path: Path) -> None:
     computer = FakeComputer(tmp_path)
     setup(computer).run()

@@ -199,7 +199,7 @@ def _stop(number: int, _: object) -> None:
 def main() -> None:
     """Read the arguments, set up, and turn problems into messages."""
     parser = argparse.ArgumentParser(prog="tools.setup", description=__doc__)
-    parser.add_argument("goal", choices=["run", "test"])
+    parser.add_argument("goal", choices=["run", "test", "docs"])
     parser.add_argument("--venv", type=Path, default=Path(".venv"))
     parser.add_argument("--torch", default="torch==2.13.0")
     arguments = parser.parse_args()

@@ -45,7 +45,8 @@ TORCH_COSTS = {
     Build.CUDA_TRIMMED: Cost(download=2342, disk=3980, at_once=527),
 }
 PACKAGE_COST = Cost(download=167, disk=735)
-TESTS_COST = Cost(download=161, disk=567)
+TESTS_COST = Cost(download=170, disk=600)
+DOCS_COST = Cost(download=100, disk=453)
 VOCABULARIES_COST = Cost(download=17, disk=61)
 MODEL_COST = Cost(download=93, disk=541)
 MODEL_PEAK_MB = 740  # 93 + 98 + 541: the package, the file in it and the converted copy lie side by side for a moment
@@ -58,7 +59,9 @@ LEFT_OUT = "left.out"  # the local version label of the empty packages that stan
 
 
 def stages(goal: str, build: Build, *, torch: str = "torch") -> list[Stage]:
-    """Return the stages of `make run` or `make test`, in order; the bundled model is not one of them."""
+    """Return the stages of `make run`, `make test` or `make docs`, in order; the bundled model is not one of them."""
+    if goal == "docs":
+        return [Stage("docs", "skillmix without local models, and what builds its pages", DOCS_COST)]
     run = [
         Stage("torch", f"{torch}, {build}", TORCH_COSTS[build]),
         Stage("package", "skillmix and the packages it uses", PACKAGE_COST),
@@ -68,6 +71,11 @@ def stages(goal: str, build: Build, *, torch: str = "torch") -> list[Stage]:
         Stage("vocabularies", "vocabularies of other models", VOCABULARIES_COST),
     ]
     return run if goal == "run" else run + test
+
+
+def needs_model(goal: str) -> bool:
+    """Return whether a goal needs torch and the bundled model."""
+    return goal != "docs"
 
 
 def index_name(requirement: str) -> str | None:

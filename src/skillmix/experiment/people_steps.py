@@ -66,6 +66,7 @@ class AnnotateStep(Step):
     stage: Literal["annotate"]
     reads_whole_run: ClassVar[bool] = True
     raters: Raters
+    """People by name, or a table of `human` and `scripted:rater?…` by name."""
     n: Positive | None = None
     """Texts for each rater; the default is the number that gives `width`, or else 50."""
     width: Annotated[float, Field(ge=NARROWEST, lt=1)] | None = None
@@ -75,6 +76,7 @@ class AnnotateStep(Step):
     overlap: Share = 0.3
     """Share of a rater's texts that all raters read."""
     seed: int = 0
+    """Seed of the choice of texts."""
     students: FilledList[ModelRef] | None = None
     """Students whose texts are read; the default is all."""
     k: FilledList[Positive] | None = None

@@ -31,6 +31,9 @@ ModelRef = Annotated[str, StringConstraints(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 SkillCount = Annotated[int, Field(ge=0, le=10**9)]
+Temperature = Annotated[float, Field(ge=0, description="Temperature of sampling; 0 takes the likeliest token.")]
+TopP = Annotated[Share | None, Field(description="Share of the likeliest tokens to sample from; by default not sent.")]
+Seconds = Annotated[float, Field(gt=0, le=10**9, description="Seconds after which a call is given up and tried again.")]
 FilledList = Annotated[list[_T], AfterValidator(_not_empty)]
 """A list with at least one value."""
 
@@ -126,6 +129,7 @@ class Step(Section):
     """One step of an experiment."""
 
     name: Name
+    """Name of the step and of its folder in the run's folder."""
     stage: str
     """The kind of the step."""
 

@@ -45,10 +45,15 @@ class GenerateStep(Step):
 
     stage: Literal["generate"]
     students: FilledList[ModelRef]
+    """Students that write, or `step:NAME` for the model of a train step."""
     settings: FilledList[Setting] = ["all"]
+    """Skills and topics to draw from: the train side, the held-out side, or all."""
     k: FilledList[SkillCount]
+    """Numbers of skills; 0 is the plain request, for catalogs of probes."""
     combinations: Positive = 100
+    """Combinations of each setting and k."""
     generations: Positive = 3
+    """Texts of each combination."""
     purpose: Purpose = "evaluation"
     """With `training`, the step draws combinations that no evaluation has, and a data set may take its texts."""
     exclude: list[str] = []
@@ -74,12 +79,17 @@ class EvaluateStep(Step):
 
     stage: Literal["evaluate"]
     students: FilledList[ModelRef]
+    """Students that write, or `step:NAME` for the model of a train step."""
     graders: FilledList[Name]
+    """Graders that grade every text."""
     settings: FilledList[Setting] = ["train", "held-out", "all"]
+    """Skills and topics to draw from: the train side, the held-out side, or all."""
     k: FilledList[SkillCount] = [1, 2, 3, 4, 5]
     """Numbers of skills; 0 is the plain request, for catalogs of probes."""
     combinations: Positive = 100
+    """Combinations of each setting and k."""
     generations: Positive = 3
+    """Texts of each combination; the best of them counts."""
     ladder: bool = False
     """Whether each combination extends one of the next smaller k."""
     sets: SetChoice = "all"
@@ -155,7 +165,9 @@ class GradeStep(Step):
 
     stage: Literal["grade"]
     of: FilledList[Name]
+    """Generate and evaluate steps whose texts are graded."""
     graders: FilledList[Name]
+    """Graders that grade them."""
     students: FilledList[ModelRef] | None = None
     """Students whose texts are graded; the default is all students of the steps in `of`."""
     settings: FilledList[Setting] | None = None
@@ -234,6 +246,7 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     recipe: str | None = None
     """A data set of the paper: `D(1)`, `D(1,2)`, `D(1,2,3)`, …, or `ablation`."""
     k: list[Positive] = []
+    """Numbers of skills, if there is no recipe."""
     skills: Literal["train", "all"] | None = None
     """Skills drawn for k = 1: `all` by default in a recipe, else `train`. Larger k always draw train skills."""
     target: Positive | dict[Positive, Positive] | None = None
@@ -247,6 +260,7 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     generations: Positive = 1
     """Conversations per combination. When all combinations are used, another round of the same size begins."""
     per_skill: PerSkill = PerSkill()
+    """Fewest and most texts of each skill, for each k."""
     size: Positive | None = None
     """Number of texts in the data set; the default is all of them. A smaller set is part of a larger one."""
     shares: dict[Positive, Annotated[float, Field(gt=0)]] = {}

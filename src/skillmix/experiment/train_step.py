@@ -29,8 +29,11 @@ class LoraSettings(Section):
     """A low-rank adapter, trained instead of all weights."""
 
     rank: Positive = 16
+    """Rank of the two matrices of an adapter."""
     alpha: AboveZero = 32
+    """Scale of the adapter, divided by the rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the adapter's inputs that are dropped in training."""
     targets: list[str] | Literal["all-linear"] = "all-linear"
     """Names of the layers that get an adapter; `all-linear` is every linear layer but the output layer."""
     merge: bool = False
@@ -47,6 +50,7 @@ class ReplaySettings(Section):
     ratio: AboveZero = 0.25
     """Replayed texts per conversation."""
     gamma: NotNegative = DEFAULT_GAMMA
+    """Weight of the loss of replayed text."""
     max_tokens: Positive | None = None
     """Largest number of tokens in a replayed text; by default that of a conversation."""
 
@@ -55,15 +59,21 @@ class RecipeSettings(Section):
     """How a model is trained: the settings of a train step that its checkpoint keeps as its recipe."""
 
     steps: Positive | None = None
-    """Optimiser steps; `DEFAULT_STEPS` if neither `steps` nor `epochs` is set."""
+    """Optimiser steps; 4000 if neither `steps` nor `epochs` is set."""
     epochs: AboveZero | None = None
+    """Passes over the data, instead of `steps`."""
     batch: Positive = 64
     """Conversations per optimiser step, however they are packed into micro-batches."""
     learning_rate: AboveZero = 2e-5
+    """Largest step size of the optimiser."""
     warmup_steps: Annotated[int, Field(ge=0)] = 64
+    """Steps in which the learning rate rises from zero."""
     schedule: Literal["constant", "cosine"] = "constant"
+    """Course of the learning rate after the warm-up."""
     optimizer: Literal["adam", "sgd"] = "adam"
+    """The optimiser."""
     weight_decay: NotNegative = 0.0
+    """Decoupled weight decay."""
     clip: AboveZero | None = None
     """Largest norm of the whole gradient; a longer gradient is scaled down."""
     max_tokens: Positive = 1024
@@ -73,7 +83,9 @@ class RecipeSettings(Section):
     format: Annotated[str, OneOf(CHAT_TEMPLATES)] | None = None
     """Chat format of a checkpoint without a chat template."""
     lora: LoraSettings | None = None
+    """Train a low-rank adapter instead of all weights."""
     replay: ReplaySettings | None = None
+    """Plain text to mix in against forgetting."""
     validation_share: Share = 0.0
     """Share of the conversations held back for validation, for data without a validation file."""
     validate_every: Positive | None = None
@@ -81,6 +93,7 @@ class RecipeSettings(Section):
     patience: Positive | None = None
     """Validations in a row without a better loss after which training stops; the best weights are kept."""
     precision: Annotated[str, OneOf([AUTO, *PRECISIONS])] = AUTO
+    """Number formats of weights and optimiser; `auto` chooses for the device."""
     recompute: Literal["auto", "on", "off"] = "auto"
     """Whether the backward pass computes activations again instead of keeping them."""
     compile: Literal["auto", "on", "off"] = "auto"
@@ -88,6 +101,7 @@ class RecipeSettings(Section):
     token_budget: Positive | None = None
     """Largest number of tokens in a micro-batch; by default as many as fit into memory."""
     checkpoint_every: Positive = 500
+    """Steps between the checkpoints from which an interrupted training goes on."""
     reshard: bool = True
     """With several GPUs: free each layer's weights after use and gather them again, which needs the least memory."""
 

@@ -1,0 +1,175 @@
+"""Write the page of all keys of an experiment file from the classes that check them.
+
+The kind and the default of a key come from pydantic, its meaning from the docstring below it or from `description`.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from skillmix.experiment.data_settings import DataFilters, LeakageSettings
+from skillmix.experiment.experiment import AnswerSettings, BudgetSettings, Experiment, GraderSettings, StudentSettings
+from skillmix.experiment.step_base import Section, Step
+from skillmix.experiment.steps import AnyStep, PerSkill
+from skillmix.experiment.train_step import LoraSettings, ReplaySettings
+from tools.docs.markdown import WRITTEN, table
+
+_PARTS: Final[Mapping[str, type[Section]]] = {
+    "The file": Experiment,
+    "A student": StudentSettings,
+    "A grader": GraderSettings,
+    "`budget`": BudgetSettings,
+    "`answer`": AnswerSettings,
+    "`leakage`": LeakageSettings,
+    "`dataset`": DataFilters,
+    "`per_skill` of a dataset step": PerSkill,
+    "`lora` of a train step": LoraSettings,
+    "`replay` of a train step": ReplaySettings,
+}
+"""Sections that are no steps, under their headings."""
+
+_ABOUT: Final = """\
+One row for each key that skillmix accepts. [Experiment files](experiments.md) explains how the parts work together,
+[data sets](datasets.md) the dataset steps and [fine-tuning](training.md) the train steps. A key that is not here is an
+error, and the error names the nearest key. "Needed" means that there is no default."""
+
+
+def page() -> str:
+    """The page of all keys."""
+    parts = ["# Keys of an experiment file", WRITTEN, _ABOUT]
+    for title, section in _PARTS.items():
+        parts += [f"## {title}", in_a_sentence(section), table_of_keys(section)]
+    parts += ["## Steps", "Each entry of `steps` has a `stage`, which decides its other keys."]
+    for step in step_classes():
+        parts += [f"### `stage: {stage_of(step)}`", in_a_sentence(step), table_of_keys(step)]
+    return "\n\n".join(parts) + "\n"
+
+
+def step_classes() -> tuple[type[Step], ...]:
+    """The kinds of step, in the order of `AnyStep`."""
+    kinds: tuple[type[Step], ...] = AnyStep.__origin__.__args__  # type: ignore[attr-defined]
+    return kinds
+
+
+def stage_of(step: type[Step]) -> str:
+    """The name by which a file chooses the kind of step."""
+    return str(step.model_json_schema()["properties"]["stage"]["const"])
+
+
+def in_a_sentence(section: type[Section]) -> str:
+    """The first paragraph of a section's docstring."""
+    return " ".join((inspect.getdoc(section) or "").partition("\n\n")[0].split())
+
+
+def table_of_keys(section: type[Section]) -> str:
+    """The keys of a section, with kind, default and meaning."""
+    schema = section.model_json_schema()
+    needed = set(schema.get("required", ()))
+    rows = [
+        [f"`{key}`", kind(form, schema.get("$defs", {})), "needed" if key in needed else default(form), meaning]
+        for key, form, meaning in _keys(section, schema)
+    ]
+    return table(["key", "kind", "default", "meaning"], rows)
+
+
+def _keys(section: type[Section], schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    for key, form in schema["properties"].items():
+        if key != "stage":
+            yield key, form, meaning_of(section, key)
+
+
+def meaning_of(section: type[Section], key: str) -> str:
+    """What a key means: its own docstring, its description, or the sentence of the section that it holds."""
+    for owner in section.__mro__:
+        if key in inspect.get_annotations(owner):
+            own = _docstrings(owner).get(key) or section.model_fields[key].description
+            held = section.model_fields[key].annotation
+            if own is None and inspect.isclass(held) and issubclass(held, Section):
+                own = in_a_sentence(held)
+            if own is None:
+                raise ValueError(f"{owner.__name__}.{key} has no docstring: write what the key means")
+            return own
+    raise ValueError(f"{section.__name__} has no key {key}")
+
+
+def _docstrings(owner: type) -> dict[str, str]:
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, after in zip(body.body, body.body[1:], strict=False):
+        is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
+            found[field.target.id] = " ".join(str(after.value.value).split())  # type: ignore[attr-defined]
+    return found
+
+
+_SECTIONS: Final = {
+    "AnswerSettings": "[`answer`](#answer)",
+    "BudgetSettings": "[`budget`](#budget)",
+    "DataFilters": "[`dataset`](#dataset)",
+    "GraderSettings": "[a grader](#a-grader)",
+    "LeakageSettings": "[`leakage`](#leakage)",
+    "LoraSettings": "[`lora`](#lora-of-a-train-step)",
+    "PerSkill": "[`per_skill`](#per_skill-of-a-dataset-step)",
+    "ReplaySettings": "[`replay`](#replay-of-a-train-step)",
+    "StudentSettings": "[a student](#a-student)",
+}
+_NO_LIMIT: Final = 10**9
+"""Numbers up to here guard against slips and are no limit that a user meets."""
+_PLAIN: Final = {"string": "string", "boolean": "`true` or `false`", "integer": "whole number", "number": "number"}
+
+
+def kind(form: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
+    """The kind of value that a JSON schema describes, in words."""
+    if "$ref" in form:
+        name = form["$ref"].rpartition("/")[2]
+        return _SECTIONS[name] if name in _SECTIONS else kind(sections[name], sections)
+    if "anyOf" in form:
+        return " or ".join(kind(one, sections) for one in form["anyOf"] if one.get("type") != "null")
+    if "const" in form:
+        return f"`{form['const']}`"
+    if "enum" in form:
+        return ", ".join(f"`{value}`" for value in form["enum"])
+    if form.get("type") == "array":
+        return (
+            f"list of {_plural(kind(form['items'], sections))}" if "oneOf" not in form["items"] else "[steps](#steps)"
+        )
+    if form.get("type") == "object":
+        values = form.get("additionalProperties") or next(iter(form.get("patternProperties", {}).values()), None)
+        return f"table of {_plural(kind(values, sections))}" if isinstance(values, dict) and values else "table"
+    return _with_limits(form)
+
+
+def _plural(words: str) -> str:
+    plurals = {"string": "strings", "[a student]": "[students]", "[a grader]": "[graders]"}
+    for one, many in plurals.items():
+        if words.startswith(one):
+            return many + words.removeprefix(one)
+    return words.replace("number", "numbers", 1)
+
+
+def _with_limits(form: Mapping[str, Any]) -> str:
+    if "type" not in form:
+        return "any value"
+    low, high = form.get("minimum"), form.get("maximum")
+    above, below = form.get("exclusiveMinimum"), form.get("exclusiveMaximum")
+    words = _PLAIN[form["type"]]
+    if low is not None or above is not None:
+        words += f" from {low}" if low is not None else f" above {above}"
+    if high is not None and high < _NO_LIMIT:
+        words += f" to {high}" if low is not None else f", at most {high}"
+    return f"{words}, below {below}" if below is not None else words
+
+
+def default(form: Mapping[str, Any]) -> str:
+    """The default of a key as YAML writes it; a dash for none."""
+    value = form.get("default")
+    if value is None or value == [] or value == {} or "$ref" in form:
+        return "–"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, list):
+        return f"`[{', '.join(map(str, value))}]`"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"

@@ -1,0 +1,19 @@
+"""Parts of the Markdown pages that tools.docs writes."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+WRITTEN: Final = "<!-- written by `make docs` from the code; change the code, not this page -->"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    r"""A Markdown table.
+
+    >>> print(table(["key", "kind"], [["a|b", "text"]]))
+    | key | kind |
+    |---|---|
+    | a\|b | text |
+    """
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in (head, *rows)]
+    first, *others = [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([first, "|---" * len(head) + "|", *others])

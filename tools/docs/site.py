@@ -1,0 +1,71 @@
+"""Sphinx extension: the lists of docs/index.md are the contents of the site, and a notebook is a page."""
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from tools.docs.notebook_page import page_of_notebook
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+INDEX: Final = "index"
+_SECTION: Final = re.compile(r"^## (.+)$", re.MULTILINE)
+_ENTRY: Final = re.compile(r"^- \[([^\]]+)\]\(([\w./-]+)\.(?:md|ipynb)\)", re.MULTILINE)
+
+
+def listed_pages(index: str) -> dict[str, dict[str, str]]:
+    r"""Titles by page, by section of an index: the links that begin the items of its lists.
+
+    >>> listed_pages("# All\n## Tutorial\n- [First](first.md): short.\n## How to\n- [Run](run.md), [x](x.md)\n")
+    {'Tutorial': {'first': 'First'}, 'How to': {'run': 'Run'}}
+    """
+    parts = _SECTION.split(index)
+    listed = {
+        title: {page: name.replace("`", "") for name, page in _ENTRY.findall(body)}
+        for title, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    return {title: pages for title, pages in listed.items() if pages}
+
+
+def with_contents(index: str) -> str:
+    """The index with a table of contents that Sphinx can read, for the side bar; readers see the lists."""
+    trees = (
+        "\n".join(
+            [
+                "```{toctree}",
+                ":hidden:",
+                f":caption: {title}",
+                "",
+                *(f"{name} <{page}>" for page, name in pages.items()),
+                "```",
+            ]
+        )
+        for title, pages in listed_pages(index).items()
+    )
+    return "\n\n".join([index, *trees, ""])
+
+
+_OUTSIDE: Final = re.compile(r"\[([^\]`]+)\]\((\.\./[^)#]+\.md)\)")
+
+
+def with_downloads(page: str) -> str:
+    """A page whose links to Markdown outside the site are downloads.
+
+    >>> with_downloads("see [the notes](../bench/README.md)")
+    'see {download}`the notes <../bench/README.md>`'
+    """
+    return _OUTSIDE.sub(r"{download}`\1 <\2>`", page)
+
+
+def _read(app: "Sphinx", page: str, source: list[str]) -> None:
+    if page == INDEX:
+        source[0] = with_contents(source[0])
+    elif str(app.env.doc2path(page)).endswith(".ipynb"):
+        source[0] = page_of_notebook(source[0])
+    source[0] = with_downloads(source[0])
+
+
+def setup(app: "Sphinx") -> dict[str, Any]:
+    """Join Sphinx."""
+    app.connect("source-read", _read)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
