@@ -93,6 +93,11 @@ def status(options: argparse.Namespace) -> int:
         people = [{"step": name, **asdict(one)} for name, own in raters.items() for one in own]
         return print_json(status.as_json() | ({"annotations": people} if raters else {}))
     print(f"calls: {whole(status.done)} done, {whole(status.missing)} missing, {whole(status.failed)} failed")
+    if status.batches:
+        worst = sum(wave.worst_usd for wave in status.batches)
+        price = f", at most {worst:.2f} US dollars" if worst else ""
+        print(f"in batches: {whole(status.submitted)} calls{price}")
+        print("\n".join(f"  {wave.in_words}" for wave in status.batches))
     print(f"unreadable gradings: {whole(status.unreadable)}")
     print(f"cost: {status.cost_usd:.2f} US dollars" if status.cost_usd else "cost: unknown or none")
     for name, own in raters.items():

@@ -1,11 +1,12 @@
 """Count the calls of a run that are done, missing, failed or unreadable, and add up their cost."""
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from skillmix.calls import CallProblem, GradeKey, Reply, is_human
 from skillmix.experiment.experiment import Experiment
 from skillmix.grading.points import earns_nothing
+from skillmix.runs.batches.waves import WaveInBatch, waves_in_batches
 from skillmix.runs.judging.judged_texts import judged_conversations
 from skillmix.runs.reading.graded_conversations import conversations
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
@@ -22,11 +23,24 @@ class Status:
     failed: int
     unreadable: int
     cost_usd: float
+    batches: tuple[WaveInBatch, ...] = ()
+    """Calls that are part of batches: neither done nor missing nor failed."""
+
+    @property
+    def submitted(self) -> int:
+        """Calls that are part of batches."""
+        return sum(wave.calls for wave in self.batches)
 
     def as_json(self) -> dict[str, object]:
-        """The documented form of `status --json`."""
+        """The documented form of `status --json`; a run without batches has neither `submitted` nor `batches`."""
         calls = {"done": self.done, "missing": self.missing, "failed": self.failed}
-        return {"calls": calls, "unreadable": self.unreadable, "cost_usd": self.cost_usd}
+        document = {"calls": calls, "unreadable": self.unreadable, "cost_usd": self.cost_usd}
+        if not self.batches:
+            return document
+        return document | {
+            "calls": calls | {"submitted": self.submitted},
+            "batches": [asdict(wave) for wave in self.batches],
+        }
 
 
 def run_status(run: str | Run) -> Status:
@@ -50,7 +64,7 @@ def run_status(run: str | Run) -> Status:
             builder.add(conversation, judged)
             unreadable += sum(reading is not None and reading.points is None for reading in conversation.readings)
     records = run.remember("records", builder.records)
-    return Status(done, _missing(run, records), failed, unreadable, cost)
+    return Status(done, _missing(run, records), failed, unreadable, cost, tuple(waves_in_batches(run)))
 
 
 def _missing(run: Run, records: RunRecords) -> int:
