@@ -417,11 +417,10 @@ class BatchModel:
     async def _read(self, batch: OpenBatch, view: BatchView) -> None:
         """Read the results; look again for a while if some are missing."""
         read = await self._client.results(view, batch.stored.requests) if view.results else ResultsRead(())
-        if isinstance(read, CallProblem):
-            batch.late_looks += read.reason == "HTTP 404"
-            if batch.late_looks <= self._pace.late_looks:
-                self._look_later(batch, read)
-                return
+        if isinstance(read, CallProblem) and read.reason != "HTTP 404":
+            self._look_later(batch, read)
+            return
+        if isinstance(read, CallProblem):  # a file that is not there may come late
             read = ResultsRead(())
         batch.lines = one_for_each([*batch.lines.values(), *read.lines])
         batch.ends_early = view.state == "ended early"

@@ -3,18 +3,19 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from skillmix.calls import CallProblem, Model
 from skillmix.experiment.plan import Settings
-from skillmix.models.batches.batch_client import BatchClient
 from skillmix.models.batches.dialects import DIALECTS, BatchDialect, dialect_of
-from skillmix.models.batches.opening import open_batches
 from skillmix.models.specs import Access, ModelOptions, parse_spec
-from skillmix.runs.batches.batch_model import BatchedName, BatchModel
 from skillmix.runs.budget import Budget, LimitedBudget, Task
 from skillmix.runs.journal.submissions import StoredBatch, Submissions
 from skillmix.runs.progress.terminal import say
+
+if TYPE_CHECKING:
+    from skillmix.models.batches.batch_client import BatchClient
+    from skillmix.runs.batches.batch_model import BatchModel
 
 
 class Quiet(Protocol):
@@ -40,9 +41,13 @@ def batched(settings: Settings, name: str, stored: Sequence[StoredBatch]) -> Bat
 
 def open_batch_models(
     used: Mapping[str, Settings], models: dict[str, Model], journal: Submissions, budget: Budget, opened: AsyncExitStack
-) -> list[BatchModel]:
+) -> "list[BatchModel]":
     """Replace the models whose calls travel in batches; their number is returned as a list of the new ones."""
     stored = journal.batches()
+    if not stored and not any(settings.batch for settings in used.values()):
+        return []
+    from skillmix.runs.batches.batch_model import BatchedName, BatchModel
+
     made = []
     for name, settings in used.items():
         dialect = batched(settings, name, stored)
@@ -58,7 +63,9 @@ def open_batch_models(
     return made
 
 
-def _client(settings: Settings, dialect: BatchDialect) -> BatchClient:
+def _client(settings: Settings, dialect: BatchDialect) -> "BatchClient":
+    from skillmix.models.batches.opening import open_batches
+
     access = Access(settings.key, settings.insecure)
     options = ModelOptions(settings.concurrency, settings.timeout, access)
     return open_batches(parse_spec(str(settings.asked)), options, dialect)
@@ -67,7 +74,7 @@ def _client(settings: Settings, dialect: BatchDialect) -> BatchClient:
 class ProbedBatches:
     """The batches of a model, before a run: all that can be asked of them is whether they can be used."""
 
-    def __init__(self, client: BatchClient) -> None:
+    def __init__(self, client: "BatchClient") -> None:
         self._client = client
 
     async def probe(self) -> CallProblem | None:
@@ -90,7 +97,7 @@ def opened_clients(used: Mapping[str, Settings], opened: AsyncExitStack) -> dict
 class BatchWatch:
     """Tells the batch models of a step when nothing else is under way, and when to leave."""
 
-    def __init__(self, models: Sequence[BatchModel], quiet: Quiet, *, wait: float) -> None:
+    def __init__(self, models: "Sequence[BatchModel]", quiet: Quiet, *, wait: float) -> None:
         self._models = models
         self._quiet = quiet
         self._wait = wait
