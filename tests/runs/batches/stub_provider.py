@@ -1,4 +1,4 @@
-"""A provider of batches on loopback that keeps to its rules, bills what it answers, and fails in every way it is asked to.
+"""A provider of batches on loopback that keeps its rules, bills what it answers, and fails in every way it is asked to.
 
 It speaks both shapes: files and batches of the OpenAI kind below `/v1`, and message batches of Anthropic's. The same
 function answers calls in batches and calls outside, so that a run in batches can be compared with a direct one.
@@ -295,6 +295,9 @@ class StubProvider:
         ids = [batch.id for batch in newest]
         start = ids.index(after) + 1 if after in ids else 0
         page = newest[start : start + 2]
+        for batch in page:
+            if not batch.is_foreign:
+                self.look(batch)  # time goes by
         data = [self.shown_message(batch) if is_message else self.shown(batch) for batch in page]
         last = page[-1].id if page else None
         return web.json_response({"data": data, "has_more": start + 2 < len(newest), "last_id": last})
