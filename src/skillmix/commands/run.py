@@ -126,7 +126,6 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from skillmix.commands.next_commands import run_name
     from skillmix.models.local.importing import import_lean
-    from skillmix.runs.batches.waves import batch_lines
     from skillmix.scores.kept_scores import kept_scores
     from skillmix.scores.scoring import ScoredRun
     from skillmix.steps.run import StepFilter, run_experiment
@@ -143,14 +142,9 @@ def _run(options: argparse.Namespace) -> int:
     )
     for line in result.failure_lines():
         print(f"failed: {line}", file=sys.stderr)
-    if result.is_interrupted:
-        print(f"interrupted; all answers are in {result.run.path}: run the same command to go on", file=sys.stderr)
-        return 128 + (result.signal or 0)
-    if result.has_batches:
-        for line in batch_lines(result.run):
-            print(f"waiting: {line}", file=sys.stderr)
-        print("batches are under way: run the same command again to read them and go on", file=sys.stderr)
-        return IN_BATCHES
+    left = _left_early(result)
+    if left is not None:
+        return left
     if result.stopped:
         print(f"stopped: {result.stopped.value}; raise it and run again to go on", file=sys.stderr)
     scored = ScoredRun([], [], [])
@@ -172,6 +166,25 @@ def _run(options: argparse.Namespace) -> int:
         print(f"undecided: {undecided} texts, as grades cannot be read or have no majority", file=sys.stderr)
     _close(options, result, scored)
     return 0 if result.is_complete and not ungraded and not undecided else 1
+
+
+def _left_early(result: "RunResult") -> int | None:
+    """The exit status of a run that left calls under way, after a line on how to go on; None if it did not."""
+    if result.is_interrupted:
+        print(f"interrupted; all answers are in {result.run.path}: run the same command to go on", file=sys.stderr)
+        return 128 + (result.signal or 0)
+    if not result.has_batches:
+        return None
+    from skillmix.runs.batches.waves_in_batches import batch_lines
+
+    for line in batch_lines(result.run):
+        print(f"waiting: {line}", file=sys.stderr)
+    print(
+        f"batches are under way; all answers are in {result.run.path}: run the same command again to read them and go "
+        "on",
+        file=sys.stderr,
+    )
+    return IN_BATCHES
 
 
 def _batch_wishes(options: argparse.Namespace) -> "BatchWishes":

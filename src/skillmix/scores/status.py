@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from skillmix.calls import CallProblem, GradeKey, Reply, is_human
 from skillmix.experiment.experiment import Experiment
 from skillmix.grading.points import earns_nothing
-from skillmix.runs.batches.waves import WaveInBatch, waves_in_batches
+from skillmix.runs.batches.waves_in_batches import WaveInBatch, waves_in_batches
 from skillmix.runs.judging.judged_texts import judged_conversations
 from skillmix.runs.reading.graded_conversations import conversations
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords

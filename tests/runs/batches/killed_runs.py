@@ -3,11 +3,16 @@
 The packages are imported once; each run is a fork of this process, in the folder of its file.
 """
 
+import io
 import os
 import signal
 import sys
+import threading
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from skillmix.commands import main as command
 from skillmix.models.batches.file_batches import FileBatches
@@ -15,7 +20,7 @@ from skillmix.models.batches.inline_batches import InlineBatches
 from skillmix.runs.batches import batch_model, with_batches
 from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.journal.submissions import Submissions
-from tests.runs.batches.experiments import hurry
+from tests.runs.batches.experiments import hurry, written
 
 assert batch_model and with_batches  # imported before the forks
 
@@ -59,8 +64,20 @@ def die_after(owner: type, name: str, count: int) -> None:
     setattr(owner, name, wrapped)
 
 
+def warm_up() -> None:
+    """Run something without a server, so that the forks need not import and read everything again."""
+    document = yaml.safe_load(written(Path(), "http://127.0.0.1:1/v1", name="warm").read_text(encoding="utf-8"))
+    document["students"]["s"] = {"model": "scripted:student"}
+    document["graders"]["g"] = {"model": "scripted:grader", "rounds": 1}
+    Path("warm.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    with redirect_stdout(io.StringIO()):
+        command(["run", "warm.yaml", "--json"])
+    assert threading.active_count() == 1  # a fork has no other threads
+
+
 def main(shape: str, count: int, runs: list[str]) -> int:
     hurry()
+    warm_up()
     for run in runs:
         moment, _, file = run.partition("=")
         child = os.fork()
@@ -69,7 +86,8 @@ def main(shape: str, count: int, runs: list[str]) -> int:
             die_after(*places(shape)[moment], count)
             os._exit(command(["run", file, "--json"]))
         _, status = os.waitpid(child, 0)
-        print(f"{moment}={os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)}")
+        ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)
+        sys.stdout.write(f"{moment}={ended}\n")
     return 0
 
 

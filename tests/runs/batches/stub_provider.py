@@ -141,49 +141,60 @@ class StubProvider:
         batch.state = {"expires": "expired", "is cancelled": "cancelled", None: "completed"}[ends_early]
 
     def work(self, batch: StubBatch, custom: str, body: Body, *, is_left: bool, place: int) -> None:
+        """Answer a call and bill it, unless it has to fail."""
         call = custom.partition("-")[2]
         self.asked[call] += 1
-        is_new = self.asked[call] == 1
         if is_left:
-            if place % 4 == 1 or "anthropic" in self.faults:
+            if place % 4 == 1 or self.is_anthropic:
                 self.put_left(batch, custom)
-            return
+        elif not self.fails(batch, custom, body, place=place, is_new=self.asked[call] == 1):
+            self.billed[call] += 1
+            batch.answered += 1
+            batch.lines.append(json.dumps(self.result(custom, body)).encode())
+
+    @property
+    def is_anthropic(self) -> bool:
+        return "anthropic" in self.faults
+
+    def fails(self, batch: StubBatch, custom: str, body: Body, *, place: int, is_new: bool) -> bool:
         if "drops lines" in self.faults and batch.number == 1 and place == 0:
-            return
+            return True
         if "refuses seeds" in self.faults and "seed" in body:
-            return self.put_error(batch, custom, 400, "Unsupported parameter: 'seed' is not supported")
+            self.put_error(batch, custom, 400, "Unsupported parameter: 'seed' is not supported")
+            return True
+        if not is_new or place % 2:
+            return False
         for fault, status in (("lines with 429", 429), ("lines with 500", 500), ("lines with 400", 400)):
-            if fault in self.faults and is_new and place % 2 == 0:
-                return self.put_error(batch, custom, status, "not now")
-        if "null lines" in self.faults and is_new and place % 2 == 0:
-            if "anthropic" in self.faults:
-                batch.lines.append(json.dumps({"custom_id": custom, "result": None}).encode())
-            else:
-                batch.lines.append(json.dumps({"custom_id": custom, "response": None, "error": None}).encode())
-            return None
-        self.billed[call] += 1
-        batch.answered += 1
-        if "anthropic" in self.faults:
-            line: Body = {"custom_id": custom, "result": {"type": "succeeded", "message": self.message(body)}}
-        else:
-            response = {"status_code": 200, "request_id": "r", "body": self.chat(body)}
-            line = {"id": "x", "custom_id": custom, "response": response, "error": None}
-        batch.lines.append(json.dumps(line).encode())
-        return None
+            if fault in self.faults:
+                self.put_error(batch, custom, status, "not now")
+                return True
+        if "null lines" in self.faults:
+            nothing = {"result": None} if self.is_anthropic else {"response": None, "error": None}
+            batch.lines.append(json.dumps({"custom_id": custom, **nothing}).encode())
+            return True
+        return False
+
+    def result(self, custom: str, body: Body) -> Body:
+        if self.is_anthropic:
+            return {"custom_id": custom, "result": {"type": "succeeded", "message": self.message(body)}}
+        response = {"status_code": 200, "request_id": "r", "body": self.chat(body)}
+        return {"id": "x", "custom_id": custom, "response": response, "error": None}
 
     def put_left(self, batch: StubBatch, custom: str) -> None:
         word = "expired" if "expires" in self.faults else "canceled"
-        if "anthropic" in self.faults:
+        if self.is_anthropic:
             batch.lines.append(json.dumps({"custom_id": custom, "result": {"type": word}}).encode())
         else:
             error = {"code": "batch_expired" if word == "expired" else "batch_cancelled", "message": "left"}
             batch.error_lines.append(json.dumps({"custom_id": custom, "response": None, "error": error}).encode())
 
     def put_error(self, batch: StubBatch, custom: str, status: int, message: str) -> None:
-        if "anthropic" in self.faults:
+        if self.is_anthropic:
             kind = {400: "invalid_request_error", 429: "rate_limit_error", 500: "api_error"}[status]
             error = {"type": "error", "error": {"type": kind, "message": message}}
-            batch.lines.append(json.dumps({"custom_id": custom, "result": {"type": "errored", "error": error}}).encode())
+            batch.lines.append(
+                json.dumps({"custom_id": custom, "result": {"type": "errored", "error": error}}).encode()
+            )
         else:
             body = {"error": {"message": message}}
             line = {"custom_id": custom, "response": {"status_code": status, "body": body}, "error": None}

@@ -184,8 +184,7 @@ def _line_of(raw: bytes) -> LineResult | None:
     response, error = section(document, "response"), section(document, "error")
     status = number(response, "status_code")
     if response and status is not None and "body" in response:
-        kind = "answer" if status == 200 else "refusal"
-        return LineResult(custom, kind, status, compact(response["body"]))
+        return LineResult(custom, "answer" if status == 200 else "refusal", status, compact(response["body"]))
     if error:
         is_made = word(error, "code").casefold() not in _NOT_MADE
         return LineResult(custom, "refusal" if is_made else "not made", 500, compact({"error": error}))

@@ -3,9 +3,10 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from skillmix.calls import CallProblem, Model
+from skillmix.calls import CallProblem, Model, Request
 from skillmix.experiment.plan import Settings
 from skillmix.models.batches.dialects import DIALECTS, BatchDialect, dialect_of
 from skillmix.models.specs import Access, ModelOptions, parse_spec
@@ -55,12 +56,16 @@ def open_batch_models(
             continue
         client = _client(settings, dialect)
         direct = None if settings.batch else models[name]
-        asked = BatchedName(name, lambda request, name=name: budget.worst(Task(name, request)), direct)
+        asked = BatchedName(name, partial(_worst, budget, name), direct)
         model = BatchModel(asked, client, journal)
         opened.push_async_callback(model.close)
         models[name] = model
         made.append(model)
     return made
+
+
+def _worst(budget: Budget, name: str, request: Request) -> float | None:
+    return budget.worst(Task(name, request))
 
 
 def _client(settings: Settings, dialect: BatchDialect) -> "BatchClient":
