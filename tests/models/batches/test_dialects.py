@@ -1,8 +1,10 @@
 """Forms of batches as data: states, limits, ids, and what can be read from replies that are not trusted."""
 
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
@@ -69,6 +71,16 @@ def test_an_experiment_without_batches_keeps_its_form() -> None:
 
     assert "batch" not in plain.model_dump(mode="json")["students"]["s"]
     assert batched.model_dump(mode="json")["students"]["s"]["batch"] is True
+
+
+def test_the_experiment_on_the_page_about_batches_is_valid_and_every_form_is_on_the_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "batches.md").read_text(encoding="utf-8")
+    (document,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+
+    experiment = experiment_of(yaml.safe_load(document), source="docs/batches.md")
+
+    assert experiment.students["gpt"].batch is True and experiment.graders["judge"].batch is True
+    assert all(f"`{name}`" in page for name in DIALECTS)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
