@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.parser import BytesParser
+from email.policy import HTTP
 from typing import Any
 
 from aiohttp import web
@@ -61,6 +63,7 @@ class StubProvider:
         self.address = ""
         self.searches = 0
         self.deleted: list[str] = []
+        self.file_looks = 0
 
     # What a model says
 
@@ -236,17 +239,20 @@ class StubProvider:
         }
 
     async def upload(self, request: web.Request) -> web.Response:
-        form = await request.post()
-        file = form["file"]
+        form = fields_of(request.headers["Content-Type"], await request.read())
+        filename, content = form["file"]
         self.uploads += 1
         if "upload fails" in self.faults and self.uploads == 1:
             return web.json_response({"error": {"message": "oops"}}, status=500)
-        assert isinstance(file, web.FileField)
-        if form.get("purpose") != "batch":
+        if form["purpose"][1] != b"batch":
             self.violations.append("the purpose is not batch")
         name = f"file-{self.uploads}"
-        self.files[name] = file.filename, file.file.read()
-        return web.json_response({"id": name, "filename": file.filename, "status": "processed"}, status=201)
+        self.files[name] = filename, content
+        return web.json_response({"id": name, "filename": filename, "status": "processed"}, status=201)
+
+    async def shown_file(self, request: web.Request) -> web.Response:
+        self.file_looks += 1
+        return web.json_response({"status": "pending" if self.file_looks < 2 else "processed"})
 
     async def listed_files(self, request: web.Request) -> web.Response:
         data = [{"id": file, "filename": name} for file, (name, _) in self.files.items()]
@@ -391,6 +397,7 @@ class StubProvider:
         add.add_post("/v1/files", self.upload)
         add.add_get("/v1/files", self.listed_files)
         add.add_delete("/v1/files/{id}", self.delete_file)
+        add.add_get("/v1/files/{id}", self.shown_file)
         add.add_get("/v1/files/{id}/content", self.content)
         add.add_post("/v1/batches", self.create)
         add.add_get("/v1/batches", self.listed)
@@ -400,6 +407,18 @@ class StubProvider:
         add.add_get("/v1/messages/batches/{id}", self.view)
         add.add_get("/v1/messages/batches/{id}/results", self.message_results)
         return application
+
+
+def fields_of(content_type: str, raw: bytes) -> dict[str, tuple[str, bytes]]:
+    """The fields of a form, each with the name of its file; aiohttp's own reader warns about long forms."""
+    form = BytesParser(policy=HTTP).parsebytes(b"Content-Type: " + content_type.encode() + b"\r\n\r\n" + raw)
+    found = {}
+    for part in form.iter_parts():
+        name = part.get_param("name", header="content-disposition")
+        content = part.get_payload(decode=True)
+        assert isinstance(name, str) and isinstance(content, bytes)
+        found[name] = part.get_filename() or "", content
+    return found
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import pytest
 
 from skillmix.commands import main as command
 from skillmix.commands.run import IN_BATCHES
+from skillmix.errors import UserError
 from skillmix.models.batches import dialects
 from skillmix.runs import retries
 from skillmix.runs.batches import pace
@@ -161,10 +162,31 @@ def test_a_run_that_does_not_wait_goes_on_wave_by_wave(
         assert "in batches: 8 calls\n  first turns of student s" in capsys.readouterr().out
 
         stub.is_finishing = True
-        ended = [command(run) for _ in range(12)]
+        ended = [command(run) for _ in range(20)]
 
         assert set(ended) == {IN_BATCHES, 1} and ended[-1] == 1
         check(direct[shape], stub)
+
+
+def test_a_run_with_calls_in_batches_can_be_read_by_every_command(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(provider("openai")) as stub:
+        path = written(in_folder, stub.address)
+        run = ["run", str(path), "--json", "--no-wait"]
+        while run_status_of_gradings() == 0:
+            assert command(run) == IN_BATCHES
+        for words in ("scores run", "texts run", "graders run", "report run", "export run --what calls", "status run"):
+            assert command(words.split()) == 0, words
+        assert command(["export", "run", "--what", "texts"]) == 0
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def run_status_of_gradings() -> int:
+    try:
+        return sum(wave.calls for wave in run_status("run").batches if wave.wave == "gradings")
+    except UserError:  # not there yet
+        return 0
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -52,7 +52,7 @@ def test_a_call_in_a_batch_is_a_state_of_its_own_until_its_outcome_takes_the_pla
         assert [call.key for call in journal.submissions.calls()] == [request(1).key]
         assert journal.submissions.batches()[0].tag == "t"
         journal.submissions.forget("t")
-        assert journal.submissions.batches() == journal.submissions.calls() == []
+        assert (journal.submissions.batches(), journal.submissions.calls()) == ([], [])
         assert journal.spent() == (0, 0.25)
     with JournalReader(tmp_path) as reader:
         assert len(list(reader.calls("generate"))) == 1

@@ -1,6 +1,7 @@
 """What all providers of batches can do, and how the result of a line becomes the outcome of its call."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -12,10 +13,23 @@ from skillmix.models.servers.http import Endpoint, Refused
 FOUND_BY: Final = "skillmix"
 """The name under which the metadata of a batch hold its tag."""
 MOST_PAGES: Final = 1000
-LONGEST_LINE: Final = 2**17
-"""Bytes of results for each call, on average; the limit of a download grows with the calls of its batch."""
-CLOCKS_DIFFER: Final = 3600.0
+PAGE: Final = 100
+"""Batches on a page of a list."""
+_LONGEST_LINE: Final = 2**18
+_LONGEST_FILE: Final = 2**31
+CLOCKS_DIFFER: Final = 48 * 3600.0
 """Seconds by which the clock of a provider may be behind ours."""
+
+
+def longest_results(calls: int) -> int:
+    """The most bytes of the results of so many calls."""
+    return min(_LONGEST_LINE * (calls + 16), _LONGEST_FILE)
+
+
+def has_more(document: Mapping[str, object], listed: int) -> bool:
+    """Whether a list goes on after this page; a provider that does not say so goes on after a full page."""
+    said = document.get("has_more")
+    return said if isinstance(said, bool) else listed >= PAGE
 
 
 class LineServer(Protocol):

@@ -7,11 +7,13 @@ from skillmix.calls import CallProblem, Request
 from skillmix.models.batches.batch_client import (
     CLOCKS_DIFFER,
     FOUND_BY,
-    LONGEST_LINE,
     MOST_PAGES,
+    PAGE,
     LineServer,
     Sought,
     compact,
+    has_more,
+    longest_results,
     problem_of,
     unreadable,
 )
@@ -34,6 +36,7 @@ from skillmix.models.servers.http import NamedFile, fatal_in_probe
 
 _NOT_MADE = ("batch_expired", "batch_cancelled", "batch_canceled", "request_cancelled", "request_canceled")
 """Codes of lines whose calls were not made."""
+_NO_SUCH_PATH = ("HTTP 404", "HTTP 405", "HTTP 501")
 
 
 class FileBatches:
@@ -64,7 +67,8 @@ class FileBatches:
             return True
         raw = await self.server.endpoint.get(self._path(f"/files/{quote(file, safe='')}"))
         if not isinstance(raw, bytes):
-            return problem_of(raw)
+            problem = problem_of(raw)
+            return problem.reason in _NO_SUCH_PATH or problem
         return word(document_of(raw) or {}, "status").casefold() not in self.dialect.unready_files
 
     async def create(self, tag: str, file: str | None, lines: list[bytes]) -> BatchView | CallProblem:
@@ -79,7 +83,7 @@ class FileBatches:
         """Look for the tag in the metadata, and for the file; a provider's list comes in pages."""
         after = ""
         for _ in range(MOST_PAGES):
-            page = f"limit=100&after={quote(after, safe='')}" if after else "limit=100"
+            page = f"limit={PAGE}&after={quote(after, safe='')}" if after else f"limit={PAGE}"
             raw = await self.server.endpoint.get(self._path("/batches", page))
             document = document_of(raw) if isinstance(raw, bytes) else None
             if document is None or not isinstance(document.get("data"), list):
@@ -92,7 +96,7 @@ class FileBatches:
             ages = [view.created for view in views]
             is_older = bool(ages) and all(age is not None and age < sought.since - CLOCKS_DIFFER for age in ages)
             following = word(document, "last_id") or (word(listed[-1], "id") if listed else "")
-            if document.get("has_more") is not True or is_older:
+            if not has_more(document, len(listed)) or is_older:
                 return SearchEnd.ABSENT
             if not following or following == after:
                 return unreadable("the next page of the list of batches")
@@ -113,7 +117,7 @@ class FileBatches:
         unread = 0
         for file in view.results:
             path = self._path(f"/files/{quote(file, safe='')}/content")
-            raw = await self.server.endpoint.get(path, max_bytes=LONGEST_LINE * (calls + 16))
+            raw = await self.server.endpoint.get(path, max_bytes=longest_results(calls))
             if not isinstance(raw, bytes):
                 return problem_of(raw)
             found = [_line_of(line) for line in raw.split(b"\n") if line.strip()]
@@ -192,7 +196,7 @@ def _line_of(raw: bytes) -> LineResult | None:
 
 
 def _without_batches(problem: CallProblem) -> CallProblem:
-    if problem.reason not in ("HTTP 404", "HTTP 405", "HTTP 501"):
+    if problem.reason not in _NO_SUCH_PATH:
         return problem
     detail = f"the server has no batches: set batch: false for this model. {problem.detail}".strip()
     return CallProblem("fatal", problem.reason, detail, is_free=True)

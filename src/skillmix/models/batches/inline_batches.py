@@ -10,11 +10,13 @@ from urllib.parse import quote
 from skillmix.calls import CallProblem, Request
 from skillmix.models.batches.batch_client import (
     CLOCKS_DIFFER,
-    LONGEST_LINE,
     MOST_PAGES,
+    PAGE,
     LineServer,
     Sought,
     compact,
+    has_more,
+    longest_results,
     problem_of,
     unreadable,
 )
@@ -115,7 +117,7 @@ class InlineBatches:
     async def results(self, view: BatchView, calls: int) -> ResultsRead | CallProblem:
         """Read the results; the address is made from the id, since the key must not follow an address of a reply."""
         path = f"{_PATH}/{quote(view.id, safe='')}/results"
-        raw = await self.server.endpoint.get(path, max_bytes=LONGEST_LINE * (calls + 16))
+        raw = await self.server.endpoint.get(path, max_bytes=longest_results(calls))
         if not isinstance(raw, bytes):
             return problem_of(raw)
         found = [_line_of(line) for line in raw.split(b"\n") if line.strip()]
@@ -134,7 +136,7 @@ class InlineBatches:
         found: list[BatchView] = []
         after = ""
         for _ in range(MOST_PAGES):
-            page = f"?limit=100&after_id={quote(after, safe='')}" if after else "?limit=100"
+            page = f"?limit={PAGE}&after_id={quote(after, safe='')}" if after else f"?limit={PAGE}"
             raw = await self.server.endpoint.get(f"{_PATH}{page}")
             document = document_of(raw) if isinstance(raw, bytes) else None
             if document is None or not isinstance(document.get("data"), list):
@@ -143,7 +145,7 @@ class InlineBatches:
             young = [view for view in views if view.created is None or view.created >= since]
             found += young
             following = word(document, "last_id")
-            if document.get("has_more") is not True or (views and not young):
+            if not has_more(document, len(views)) or (views and not young):
                 return found
             if not following or following == after:
                 return unreadable("the next page of the list of batches")

@@ -71,12 +71,11 @@ class BatchModel:
         self._find_stored()
 
     def _find_stored(self) -> None:
-        calls = self._journal.calls()
         for stored in self._journal.batches():
             if stored.model != self._asked.name:
                 continue
             self._check_place(stored)
-            own = [call for call in calls if call.tag == stored.tag]
+            own = self._journal.calls(stored.tag)
             self._batches[stored.tag] = OpenBatch(stored, [call.custom_id for call in own])
             self._tags |= {call.key: stored.tag for call in own}
 
@@ -191,8 +190,8 @@ class BatchModel:
         return [request for batch in self._batches.values() for request in batch.waiting.values()]
 
     def _due(self) -> list[OpenBatch]:
-        now_ = time.monotonic()
-        return [batch for batch in self._batches.values() if batch.next_look <= now_ and not batch.is_read]
+        due = time.monotonic()
+        return [batch for batch in self._batches.values() if batch.next_look <= due and not batch.is_read]
 
     async def _wait(self) -> None:
         """Sleep until a call arrives, a look is due or it is time to see whether calls can be sent."""
@@ -236,7 +235,7 @@ class BatchModel:
         self.last_result = time.monotonic()
         if isinstance(made, BatchView):
             self._adopt(batch, made)
-        elif made.kind != "passing" or made.reason in _CERTAINLY_NOT:
+        elif made.reason in _CERTAINLY_NOT or (made.kind != "passing" and made.is_free):
             self._refuse(batch, requests, refusal_of(made))
         else:
             self.say(
@@ -270,6 +269,8 @@ class BatchModel:
             ready = await self._client.is_ready(file)
             if ready is True:
                 return True
+            if self._is_leaving:
+                break
             await asyncio.sleep(self._pace.first_look)
         problem = CallProblem("passing", "the file is not ready", is_free=True)
         self._refuse(OpenBatch(stored, []), requests, refusal_of(problem))
@@ -290,6 +291,7 @@ class BatchModel:
         batch.stored = replace(batch.stored, state="created", batch=view.id, seen=shown(view.word))
         self._pause, self._refused = 0.0, 0
         self.say(f"{self._words(batch)}: created")
+        batch.looks = 1
         batch.wait = 0.0
         batch.plan_look(self._pace)
 
@@ -328,11 +330,11 @@ class BatchModel:
     # Looking
 
     async def _look(self, batch: OpenBatch) -> None:
+        batch.looks += 1
         if batch.stored.batch is None:
             await self._find(batch)
         else:
             await self._view(batch, batch.stored.batch)
-        batch.looks += 1
 
     async def _find(self, batch: OpenBatch) -> None:
         """Look for a batch that may have been created before its id was noted."""
@@ -342,7 +344,7 @@ class BatchModel:
             found = await self._client.find(batch.stored, known)
         if isinstance(found, BatchView):
             self._adopt(batch, found)
-            batch.next_look = 0.0
+            batch.looks, batch.next_look = 0, 0.0
         elif found is SearchEnd.ABSENT and self._must_exist_by_now(batch):
             await self._client.tidy(batch.stored)
             self._drop(batch)
@@ -380,7 +382,7 @@ class BatchModel:
             self.say(f"{self._words(batch)}: {shown(view.word) or 'no state'}")
         if view.state == "under way":
             batch.plan_look(self._pace)
-        elif view.state == "failed":
+        elif view.state == "failed" and not view.results and not view.answered:
             self._fail(batch, view)
         else:
             await self._read(batch, view)
@@ -423,7 +425,7 @@ class BatchModel:
         if isinstance(read, CallProblem):  # a file that is not there may come late
             read = ResultsRead(())
         batch.lines = one_for_each([*batch.lines.values(), *read.lines])
-        batch.ends_early = view.state == "ended early"
+        batch.ends_early = view.state != "ended"
         if self._lacks_results(batch, view, read) and batch.late_looks < self._pace.late_looks:
             batch.late_looks += 1
             batch.plan_look(self._pace)
@@ -456,8 +458,9 @@ class BatchModel:
                 outcome = CallProblem("passing", "no result in its batch", is_free=batch.ends_early)
             self._tags.pop(request.key, None)
             self._answers.put_nowait((request, outcome))
+        batch.handed_out += len(batch.waiting)
         batch.waiting.clear()
-        if batch.tag not in self._tags.values():
+        if batch.handed_out >= len(batch.order):
             self._batches.pop(batch.tag, None)
 
     def _words(self, batch: OpenBatch) -> str:

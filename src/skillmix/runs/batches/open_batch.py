@@ -28,6 +28,8 @@ class OpenBatch:
     wait: float = 0.0
     looks: int = 0
     late_looks: int = 0
+    handed_out: int = 0
+    """Calls of the batch that were given their outcomes."""
     gone: int = 0
     """Looks in a row that did not find the batch under its id."""
 

@@ -43,7 +43,7 @@ def batched(settings: Settings, name: str, stored: Sequence[StoredBatch]) -> Bat
 def open_batch_models(
     used: Mapping[str, Settings], models: dict[str, Model], journal: Submissions, budget: Budget, opened: AsyncExitStack
 ) -> "list[BatchModel]":
-    """Replace the models whose calls travel in batches; their number is returned as a list of the new ones."""
+    """Replace the models whose calls travel in batches by batch models, which are returned."""
     stored = journal.batches()
     if not stored and not any(settings.batch for settings in used.values()):
         return []
@@ -129,9 +129,10 @@ def hold_submitted(budget: LimitedBudget, journal: Submissions, settings: Mappin
     """Reserve the worst case of every call that is part of a batch."""
     by_tag = {batch.tag: batch for batch in journal.batches()}
     for call in journal.calls():
-        batch = by_tag[call.tag]
-        is_batched = batch.model in settings and bool(settings[batch.model].batch)
-        dialect = DIALECTS.get(batch.dialect)
+        batch = by_tag.get(call.tag)
+        own = settings.get(batch.model) if batch else None
+        dialect = DIALECTS.get(batch.dialect) if batch else None
+        is_batched = own is not None and bool(own.batch)
         budget.hold(call.key, call.worst or 0.0, 1.0 if is_batched or dialect is None else dialect.factor)
 
 

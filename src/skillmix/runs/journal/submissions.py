@@ -5,7 +5,8 @@ step: the file is noted before the batch is created, the batch before it is look
 batch at its provider, so that no call of it is paid for twice.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
@@ -79,9 +80,21 @@ class Submissions:
     def __init__(self, rows: RowWriter) -> None:
         self._rows = rows
 
+    @contextmanager
+    def _durable(self) -> Iterator[None]:
+        """A transaction that outlives a power failure as well: what it notes is about to cost money."""
+        connection = self._rows.connection
+        before = connection.execute("PRAGMA synchronous").fetchone()[0]
+        connection.execute("PRAGMA synchronous = FULL")
+        try:
+            with self._rows.transaction():
+                yield
+        finally:
+            connection.execute(f"PRAGMA synchronous = {before}")
+
     def submit(self, batch: StoredBatch, calls: Sequence[tuple[Request, float | None]]) -> None:
         """Note a batch that is about to be sent, and the worst case of each of its calls, in one transaction."""
-        with self._rows.transaction():
+        with self._durable():
             values = [getattr(batch, name) for name in _COLUMNS.split(", ")]
             self._rows.connection.execute(f"INSERT INTO batches ({_COLUMNS}) VALUES ({', '.join('?' * 11)})", values)
             self._rows.put_submitted(calls, batch.tag)
@@ -104,7 +117,7 @@ class Submissions:
 
     def _set(self, tag: str, values: Mapping[str, str | None]) -> None:
         changes = ", ".join(f"{name} = ?" for name in values)
-        with self._rows.transaction():
+        with self._durable():
             self._rows.connection.execute(f"UPDATE batches SET {changes} WHERE tag = ?", (*values.values(), tag))
 
     def forget(self, tag: str) -> None:
