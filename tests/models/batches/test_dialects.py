@@ -11,8 +11,11 @@ from skillmix.experiment.experiment import experiment_of
 from skillmix.models.batches import batch_records
 from skillmix.models.batches.custom_ids import custom_id, tag_in
 from skillmix.models.batches.dialects import DIALECTS, batch_fault, dialect_of
+from skillmix.models.batches.file_batches import FileBatches
 from skillmix.models.batches.file_batches import _line_of as file_line
 from skillmix.models.batches.inline_batches import _line_of as inline_line
+from skillmix.models.servers.keys import Server
+from skillmix.models.servers.openai import ChatServer
 from skillmix.models.specs import parse_spec
 
 
@@ -137,3 +140,16 @@ def test_an_id_that_could_lead_elsewhere_is_no_id() -> None:
     for value in ("../files", "a/b", "", "a?b", " a", "x" * 300, 7, None):
         assert batch_records.identifier({"id": value}, "id") is None
     assert batch_records.identifier({"id": "batch_abc-1"}, "id") == "batch_abc-1"
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("https://me.openai.azure.com/openai/v1", "/batches?limit=1"),
+        ("https://me.openai.azure.com/openai", "/batches?api-version=2024-10-21&limit=1"),
+    ],
+)
+def test_an_azure_address_without_a_version_gets_one(address: str, path: str) -> None:
+    server = ChatServer(Server(address, None, None, is_own=False), "deployment", 10)
+
+    assert FileBatches(DIALECTS["azure"], server)._path("/batches", "limit=1") == path

@@ -29,7 +29,9 @@ def hurry() -> None:
 
 def written(folder: Path, address: str, *, name: str = "run", shape: str = "openai", **changes: Any) -> Path:
     """An experiment file: every conversation has two turns, a grading, and another one if it cannot be read."""
-    model = {"batch": changes.pop("batch", True), "timeout": 20}
+    model: dict[str, Any] = {"batch": changes.pop("batch", True), "timeout": 20}
+    if "key" in changes:
+        model["key"] = changes.pop("key")
     if shape == "azure":
         model["batch"] = model["batch"] and "azure"
     provider = "anthropic" if shape == "anthropic" else "openai"

@@ -64,6 +64,7 @@ class StubProvider:
         self.searches = 0
         self.deleted: list[str] = []
         self.file_looks = 0
+        self.headers: list[dict[str, str]] = []
 
     # What a model says
 
@@ -264,6 +265,7 @@ class StubProvider:
         return web.json_response({"deleted": True})
 
     async def create(self, request: web.Request) -> web.StreamResponse:
+        self.headers.append(dict(request.headers))
         body = await request.json()
         if body["input_file_id"] not in self.files:
             return web.json_response({"error": {"message": "no such file"}}, status=400)
