@@ -10,6 +10,7 @@ TOGETHER: Final = ("tests/report/",)
 LONGEST_FIRST: Final = (
     "tests/report/",
     "tests/hostile/test_hostile.py",
+    "tests/runs/batches/test_faults.py",
     "tests/annotation/test_annotate_in_browser.py",
     "tests/training/test_ranks.py",
     "tests/training/test_job_run.py",
@@ -28,6 +29,7 @@ LONGEST_FIRST: Final = (
     "tests/training/test_checkpoints.py",
     "tests/test_signals.py",
     "tests/steps/test_servers.py",
+    "tests/runs/batches/test_kills.py",
     "tests/test_python_page.py",
     "tests/commands/test_run.py",
     "tests/checkers/test_texts.py",

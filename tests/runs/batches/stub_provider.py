@@ -126,7 +126,7 @@ class StubProvider:
 
     def finish(self, batch: StubBatch) -> None:
         is_first = batch.number == 1
-        if is_first and "fails at validation" in self.faults:
+        if (is_first and "fails at validation" in self.faults) or "always fails at validation" in self.faults:
             batch.state, batch.errors = "failed", [{"code": "internal", "message": "validation went wrong"}]
             return
         if is_first and "fails on a line" in self.faults:
@@ -317,6 +317,9 @@ class StubProvider:
         for batch in page:
             if not batch.is_foreign:
                 self.look(batch)  # time goes by
+            elif batch.state == "in_progress":
+                batch.looks += 1
+                batch.state = "completed" if batch.looks > 4 else batch.state
         data = [self.shown_message(batch) if is_message else self.shown(batch) for batch in page]
         last = page[-1].id if page else None
         return web.json_response({"data": data, "has_more": start + 2 < len(newest), "last_id": last})
@@ -381,11 +384,11 @@ class StubProvider:
     async def models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": []})
 
-    def add_foreign(self, count: int, size: int) -> None:
-        """Batches of other keys: ended ones with strange ids, and some whose results are nobody's business."""
+    def add_foreign(self, count: int, size: int, *, state: str = "completed") -> None:
+        """Batches of other keys: some have strange ids, and the results of some are nobody's business."""
         for number in range(count):
             batch = self.new([(f"other-{number}-{call}", {}) for call in range(size)])
-            batch.is_foreign, batch.number, batch.state = True, 0, "completed"
+            batch.is_foreign, batch.number, batch.state = True, 0, state
             if number % 2:
                 batch.lines = [json.dumps({"custom_id": custom}).encode() for custom, _ in batch.calls]
 

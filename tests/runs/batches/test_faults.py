@@ -257,6 +257,29 @@ def test_a_provider_that_never_finishes_is_left_after_the_time_that_the_user_giv
         assert "batches are under way" in capsys.readouterr().err
 
 
+def test_a_lost_message_batch_is_not_sent_again_while_another_of_its_size_is_under_way(
+    in_folder: Path, direct: dict[str, DirectRun]
+) -> None:
+    with serving(provider("anthropic", "500 before creation")) as stub:
+        stub.add_foreign(2, size=8, state="in_progress")
+
+        assert command(["run", str(written(in_folder, stub.address, shape="anthropic")), "--json"]) == 1
+
+        check(direct["anthropic"], stub)
+        assert stub.searches > 4 and stub.creations == 5
+
+
+def test_a_provider_that_refuses_every_batch_is_not_asked_for_ever(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(provider("openai", "always fails at validation")) as stub:
+        assert command(["run", str(written(in_folder, stub.address)), "--json"]) == 1
+
+        assert "failed: 8 calls: batch failed: internal validation went wrong" in capsys.readouterr().err
+        assert len(stub.batches) == FAST.refusals + 1 and not stub.billed
+        assert (run_status("run").submitted, run_status("run").failed) == (0, 8)
+
+
 def test_a_batch_without_a_trace_is_sent_again_and_its_calls_count_with_their_worst_case(
     in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 They have no metadata, so a batch is found again by the tag in the ids of its results.
 """
 
+import time
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
@@ -53,6 +54,8 @@ _STATUSES: Final = {
 }
 """The HTTP status that a call outside a batch has with each type of error."""
 _NOT_OURS: Final = ("HTTP 403", "HTTP 404")
+_LATEST_RESULTS: Final = 26 * 3600.0
+"""Seconds from the creation of a batch, which ends after 24 hours at the latest."""
 
 
 class InlineBatches:
@@ -103,7 +106,7 @@ class InlineBatches:
                 continue
             if any(tag_in(line.custom_id) == sought.tag for line in read.lines):
                 return view
-            is_open = is_open or not read.lines
+            is_open = is_open or (not read.lines and _may_have_late_results(view))
         return SearchEnd.UNDECIDED if is_open else SearchEnd.ABSENT
 
     async def view(self, batch: str) -> BatchView | CallProblem:
@@ -168,6 +171,11 @@ class InlineBatches:
             results=(found,),
             created=moment(document.get("created_at")),
         )
+
+
+def _may_have_late_results(view: BatchView) -> bool:
+    """Whether a batch without results ended so lately that they may still come."""
+    return view.created is None or time.time() - view.created < _LATEST_RESULTS
 
 
 def _line_of(raw: bytes) -> LineResult | None:

@@ -289,7 +289,6 @@ class BatchModel:
         self._journal.note_created(batch.tag, view.id)
         self._journal.note_seen(batch.tag, shown(view.word))
         batch.stored = replace(batch.stored, state="created", batch=view.id, seen=shown(view.word))
-        self._pause, self._refused = 0.0, 0
         self.say(f"{self._words(batch)}: created")
         batch.looks = 1
         batch.wait = 0.0
@@ -431,6 +430,7 @@ class BatchModel:
             batch.plan_look(self._pace)
             return
         batch.is_read = True
+        self._pause, self._refused = 0.0, 0
         self._journal.note_read(batch.tag)
         self.last_result = time.monotonic()
         answered = sum(custom in batch.lines and batch.lines[custom].kind == "answer" for custom in batch.order)
