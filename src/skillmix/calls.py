@@ -233,13 +233,14 @@ def was_cut(finish: str | None) -> bool | None:
     return None if finish is None else finish.casefold() in _CUT
 
 
-ProblemKind = Literal["fatal", "final", "failed", "passing"]
+ProblemKind = Literal["fatal", "final", "failed", "passing", "waiting"]
 """What a problem means for its run.
 
 - fatal: the model cannot be used. The run stops.
 - final: the problem is the student's own outcome, such as a refusal. No run makes this call again.
 - failed: the model cannot answer this request now. This run does not try again, the next run does.
 - passing: the model may answer the same request soon. This run tries again.
+- waiting: the request is part of a batch, or was to be part of one. This run does not wait for it, the next run does.
 """
 
 

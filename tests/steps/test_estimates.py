@@ -204,7 +204,8 @@ def test_the_table_shows_prices_with_their_date_and_what_a_model_is_sent_besides
         in shown
     )
     assert (grader["role"], grader["system"], grader["extra"]["seed"]) == ("grader", "Be strict.", False)
-    assert grader["price"] == {"input": 1000.0, "output": 2000.0, "noted": "2026-01-31", "source": "a letter"}
+    price = {"input": 1000.0, "output": 2000.0, "noted": "2026-01-31", "source": "a letter", "batch": None}
+    assert grader["price"] == price
     assert (student["system"], student["extra"], student["price"]["noted"]) == (None, {}, None)
     assert set(grader["expected"]) == {"calls", "input_tokens", "output_tokens", "cost_usd", "basis"}
 

@@ -104,6 +104,11 @@ def status(options: argparse.Namespace) -> int:
         more = ({"annotations": people} if raters else {}) | ({"workers": workers.as_json()} if workers else {})
         return print_json(status.as_json() | more)
     print(f"calls: {whole(status.done)} done, {whole(status.missing)} missing, {whole(status.failed)} failed")
+    if status.batches:
+        worst = sum(wave.worst_usd for wave in status.batches)
+        price = f", at most {worst:.2f} US dollars" if worst else ""
+        print(f"in batches: {whole(status.submitted)} calls{price}")
+        print("\n".join(f"  {wave.in_words}" for wave in status.batches))
     print(f"unreadable gradings: {whole(status.unreadable)}")
     print(f"cost: {status.cost_usd:.2f} US dollars" if status.cost_usd else "cost: unknown or none")
     for name, own in raters.items():

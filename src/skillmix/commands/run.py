@@ -5,16 +5,20 @@ import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from skillmix.commands.shared_options import Commands, add_command, add_trust_option
 from skillmix.commands.streams import print_json, print_notes, print_outcomes, print_scores, program, score_rows
 from skillmix.render.layout import wrapped
 
 if TYPE_CHECKING:
+    from skillmix.runs.batches.pace import BatchWishes
     from skillmix.scores.scoring import ScoredRun
     from skillmix.steps.run import OpenWorkers
     from skillmix.steps.step_kind import RunResult
+
+IN_BATCHES: Final = 3
+"""The exit status of a command that left batches under way."""
 
 
 def add_parsers(commands: Commands) -> None:
@@ -23,11 +27,13 @@ def add_parsers(commands: Commands) -> None:
     add_experiment_options(parser)
     parser.set_defaults(stage=None, step=None)
     add_on_option(parser)
+    _add_batch_options(parser)
     for stage, command in (("generate", generate), ("grade", grade), ("evaluate", evaluate)):
         parser = add_command(commands, stage, command)
         add_experiment_options(parser)
         add_step_option(parser)
         add_on_option(parser)
+        _add_batch_options(parser)
         parser.set_defaults(stage=stage)
 
 
@@ -62,6 +68,37 @@ def add_on_option(parser: "argparse._ActionsContainer") -> None:
         choices=["ray"],
         help="let workers on a Ray cluster make the calls: that of RAY_ADDRESS, or a new one here",
     )
+
+
+def _add_batch_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for models with `batch: true`."""
+    waiting = parser.add_mutually_exclusive_group()
+    waiting.add_argument(
+        "--no-wait",
+        action="store_true",
+        help="send and read batches, then leave with exit status 3 if some are under way; run again to go on",
+    )
+    waiting.add_argument(
+        "--wait",
+        type=_hours,
+        metavar="HOURS",
+        help="leave batches in the same way after so many hours without a result (default 26)",
+    )
+    parser.add_argument(
+        "--forget-batches",
+        action="store_true",
+        help="make the calls of all batches of the run again, although the provider may bill them twice",
+    )
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = -1.0
+    if not 0 <= hours <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours from 0 to 1000")
+    return hours
 
 
 def generate(options: argparse.Namespace) -> int:
@@ -104,12 +141,13 @@ def _run(options: argparse.Namespace) -> int:
         changes=options.set,
         wanted=wanted,
         open_workers=_open_workers(getattr(options, "on", None)),
+        batches=_batch_wishes(options),
     )
     for line in result.failure_lines():
         print(f"failed: {line}", file=sys.stderr)
-    if result.is_interrupted:
-        print(f"interrupted; all answers are in {result.run.path}: run the same command to go on", file=sys.stderr)
-        return 128 + (result.signal or 0)
+    left = _left_early(result)
+    if left is not None:
+        return left
     if result.stopped:
         print(f"stopped: {result.stopped.value}; raise it and run again to go on", file=sys.stderr)
     scored = ScoredRun([], [], [])
@@ -131,6 +169,33 @@ def _run(options: argparse.Namespace) -> int:
         print(f"undecided: {undecided} texts, as grades cannot be read or have no majority", file=sys.stderr)
     _close(options, result, scored)
     return 0 if result.is_complete and not ungraded and not undecided else 1
+
+
+def _left_early(result: "RunResult") -> int | None:
+    """The exit status of a run that left calls under way, after a line on how to go on; None if it did not."""
+    if result.is_interrupted:
+        print(f"interrupted; all answers are in {result.run.path}: run the same command to go on", file=sys.stderr)
+        return 128 + (result.signal or 0)
+    if not result.has_batches:
+        return None
+    from skillmix.runs.batches.waves_in_batches import batch_lines
+
+    for line in batch_lines(result.run):
+        print(f"waiting: {line}", file=sys.stderr)
+    print(
+        f"batches are under way; all answers are in {result.run.path}: run the same command again to read them and go "
+        "on",
+        file=sys.stderr,
+    )
+    return IN_BATCHES
+
+
+def _batch_wishes(options: argparse.Namespace) -> "BatchWishes":
+    from skillmix.runs.batches.pace import WAIT, BatchWishes
+
+    hours = getattr(options, "wait", None)
+    wait = 0.0 if getattr(options, "no_wait", False) else WAIT if hours is None else 3600 * hours
+    return BatchWishes(wait, forgets=getattr(options, "forget_batches", False))
 
 
 def _open_workers(on: str | None) -> "OpenWorkers":

@@ -45,7 +45,7 @@ from skillmix.runs.on_disk.scratch_file import beside
 from skillmix.runs.progress.stopping import signal_of
 from skillmix.runs.reading.decisions import decision_rules
 from skillmix.runs.run import Run, open_run
-from skillmix.runs.scheduler import CallCounts
+from skillmix.runs.scheduler import CallCounts, StopReason
 from skillmix.runs.students import settings_for
 
 
@@ -65,7 +65,8 @@ async def work_on_dataset(step: DatasetStep, context: StepContext, counts: CallC
             return _joined(step, plan, context.run, folder)
     waves = Waves(step, context, plan, writers_of(context.run.name, context.experiment), counts)
     await waves.run()
-    if signal_of(counts.stopped) is not None or waves.is_broken:
+    is_left = signal_of(counts.stopped) is not None or counts.stopped is StopReason.BATCHES
+    if is_left or waves.is_broken:
         return None
     with context.clock.measuring("saving"):
         return make_dataset(waves.texts, plan, folder, left=waves.left, yields=waves.yields)

@@ -1,6 +1,6 @@
 """Prices of tokens, and upper bounds for the cost of a call."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Final
@@ -32,6 +32,17 @@ class Price:
     """The day on which the price was written down, as in 2026-01-31; None if the price file does not say."""
     source: str | None = None
     """Where the price comes from."""
+    batch: float | None = None
+    """The price of a call in a batch, as a share of this price; None leaves it to the provider's batches."""
+
+    def in_batch(self, usual: float) -> "Price":
+        """The price of calls in batches, where `usual` is the share that applies unless this price has its own.
+
+        >>> Price(10.0, 30.0).in_batch(0.5).output
+        15.0
+        """
+        share = usual if self.batch is None else self.batch
+        return replace(self, input=share * self.input, output=share * self.output, batch=share)
 
     def of(self, input_tokens: float, output_tokens: float) -> float:
         """The cost of a number of tokens."""
@@ -84,6 +95,7 @@ class _Entry(BaseModel):
     output: _Dollars
     noted: date | None = None
     source: str | None = None
+    batch: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 def load_prices(path: Path | None) -> dict[str, Price]:
@@ -97,6 +109,8 @@ def load_prices(path: Path | None) -> dict[str, Price]:
             str(file), faults, hint="A line looks like openai:gpt-4o: {input: 2.5, output: 10.0, noted: 2026-01-31}."
         ) from None
     return {
-        spec: Price(entry.input, entry.output, entry.noted.isoformat() if entry.noted else None, entry.source)
+        spec: Price(
+            entry.input, entry.output, entry.noted.isoformat() if entry.noted else None, entry.source, entry.batch
+        )
         for spec, entry in entries.items()
     }

@@ -31,6 +31,7 @@ from skillmix.experiment.people_steps import CODE, people_faults
 from skillmix.experiment.step_base import Name, Positive, Seconds, Section, Step, Temperature, TopP
 from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GenerateStep, GradeStep
 from skillmix.experiment.worker_settings import WorkerSettings
+from skillmix.models.batches.dialects import batch_fault
 from skillmix.models.request_fields import (
     SEED,
     additions,
@@ -63,12 +64,14 @@ class AskedModel(Section):
     """System text before the first prompt of every conversation."""
     extra: dict[str, JsonValue] = {}
     """Further fields of the request body, such as `reasoning_effort`; `seed: off` leaves out the seed of each call."""
+    batch: bool | str = False
+    """Whether calls travel in the provider's batches, at half the price; a name such as `azure` chooses their form."""
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out an unset system text and unset fields, so that settings without them keep their old form."""
         document: dict[str, Any] = handler(self)
-        unset = [name for name in ("system", "extra") if not document.get(name)]
+        unset = [name for name in ("system", "extra", "batch") if not document.get(name)]
         return {name: value for name, value in document.items() if name not in unset}
 
     @field_validator("system")
@@ -120,6 +123,11 @@ class AskedModel(Section):
         is_served = asked is not None and provider_of(asked).address is not None
         if not is_served and (self.key is not None or self.insecure):
             raise ValueError("key and insecure apply only to models that are called over the network")
+        if self.batch and asked is None:
+            raise ValueError("rules: alone is code: it has no batches; leave batch out")
+        fault = None if asked is None else batch_fault(parse_spec(asked), self.batch)
+        if fault is not None:
+            raise ValueError(fault)
         self._check_additions(asked)
 
     def _check_additions(self, asked: str | None) -> None:

@@ -32,6 +32,10 @@ class Budget(Protocol):
         """The worst case of one try; None if there is no limit."""
         ...
 
+    def worst(self, task: Task) -> float | None:
+        """The most that a call can cost; None if its price is not known."""
+        ...
+
     def charge(self, task: Task, problem: CallProblem) -> float | None:
         """Count the possible cost of a try without a reply; None if it costs nothing."""
         ...
@@ -57,22 +61,42 @@ class LimitedBudget:
         self._max_calls = max_calls
         self._max_usd = max_usd
         self._reserved: dict[CallKey, float] = {}
+        self._held: set[CallKey] = set()
+        """Calls that are part of batches since an earlier invocation: they have their reserve, and count as calls."""
+        self._shares: dict[CallKey, float] = {}
+        """By call that is part of a batch since an earlier invocation, its price as a share of the present one."""
         self._reserved_usd = 0.0
         """About the sum of what is reserved: adding and subtracting rounds."""
 
     def may_start(self, task: Task) -> bool:
         """Whether the limits hold even if this call and all calls in flight cost their worst case; if so, it counts."""
-        price = self._prices[task.model]
-        worst = price.worst(task.request) if price else 0.0
+        if task.request.key in self._held:
+            self._held.discard(task.request.key)
+            return True
+        worst = self.worst(task) or 0.0
         if not self._may_spend(worst) or not self._may_call():
             return False
         self._reserved[task.request.key] = worst
         self._reserved_usd += worst
         return True
 
+    def worst(self, task: Task) -> float | None:
+        """The most that a call can cost; None if its price is not known."""
+        price = self._prices[task.model]
+        return price.worst(task.request) if price else None
+
+    def hold(self, key: CallKey, worst: float, share: float = 1.0) -> None:
+        """Reserve the worst case of a call that is part of a batch; it costs a share of the model's present price."""
+        self._held.add(key)
+        self._shares[key] = share
+        self._reserved[key] = worst
+        self._reserved_usd += worst
+        self.calls += 1
+
     def release(self, task: Task) -> None:
         """Free the amount that is reserved for a call that has to start again."""
         self._free(task)
+        self._shares.pop(task.request.key, None)
 
     def _free(self, task: Task) -> float:
         worst = self._reserved.pop(task.request.key, 0.0)
@@ -89,7 +113,7 @@ class LimitedBudget:
         price = self._prices[task.model]
         if problem.is_free or price is None:
             return None
-        cost = self._cost(price, problem.tokens, self._reserved.get(task.request.key, 0.0))
+        cost = self._cost(task, price, problem.tokens, self._reserved.get(task.request.key, 0.0))
         self.usd += cost
         return cost
 
@@ -102,16 +126,16 @@ class LimitedBudget:
         # A server that reports no tokens for a prompt, or for a text, has not counted.
         has_counted = outcome.input_tokens and (outcome.output_tokens or not outcome.text)
         counted = (outcome.input_tokens, outcome.output_tokens) if has_counted else (None, None)
-        cost = self._cost(price, counted, worst)
+        cost = self._cost(task, price, counted, worst)
         self.usd += cost
         return outcome.with_cost(cost)
 
-    def _cost(self, price: Price, tokens: tuple[int | None, int | None], worst: float) -> float:
+    def _cost(self, task: Task, price: Price, tokens: tuple[int | None, int | None], worst: float) -> float:
         """The cost of the tokens that a server counted, at most the worst case."""
         first, second = tokens
         if first is None or second is None or not is_count(first) or not is_count(second):
             return worst
-        return min(price.of(first, second), worst)
+        return min(self._shares.get(task.request.key, 1.0) * price.of(first, second), worst)
 
     def _may_spend(self, more: float) -> bool:
         if self._max_usd is None or not more:

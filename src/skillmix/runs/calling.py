@@ -15,6 +15,8 @@ from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
 from skillmix.experiment.step_base import Step
 from skillmix.models.specs import Access, ModelOptions, announce_model, open_model, parse_spec, provider_of
 from skillmix.prompts.files import load_prompts
+from skillmix.runs.batches.pace import WAIT
+from skillmix.runs.batches.with_batches import BatchWatch, open_batch_models
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.ahead import ConversationsAhead
@@ -34,6 +36,8 @@ from skillmix.runs.students import require_trained
 _MAX_OPEN: Final = 512
 _MAX_OPEN_LOCALLY: Final = 8192
 """Conversations open at once; a model on a GPU serves thousands, and so do many servers with one model."""
+_MAX_OPEN_IN_BATCHES: Final = 1_000_000
+"""With batches every conversation is open: a batch has the first turns of all of them."""
 
 
 class SharedDraws:
@@ -71,6 +75,8 @@ class StepContext:
     """Measures where the time of the step goes."""
     workers: CallWorkers | None = None
     """Processes that make the calls of steps; None if this process makes them."""
+    batch_wait: float = WAIT
+    """Seconds without a result after which a step leaves its batches; 0 leaves them as soon as they are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +119,20 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
     async with watched(context.progress, calls.step, counts):
         if context.workers is None:
             await _make_calls_here(work, cells, context, counts)
-        elif (why_not := context.workers.why_not(work.models)) is None:
+        elif (why_not := _why_not(context.workers, work.models, context.journal)) is None:
             await _lend_calls(context.workers, work, cells, context, counts)
         else:
             say(f"{calls.step}: this process makes the calls, because {why_not}")
             await _make_calls_here(work, cells, context, counts)
     if calls.students:
         counts.left_out = 0  # left out of one pass, made in another
+
+
+def _why_not(workers: CallWorkers, models: Mapping[str, Settings], journal: JournalWriter) -> str | None:
+    """Why workers cannot make the calls, in words; None if they can."""
+    if any(settings.batch for settings in models.values()) or journal.submissions.batches():
+        return "one process sends and reads batches"
+    return workers.why_not(models)
 
 
 async def _make_calls_here(
@@ -257,8 +270,16 @@ async def serve(
     async with AsyncExitStack() as opened:
         models = await opened_models(used, opened)
         most = max_open(used, models)
-        scheduler = Scheduler(models, context.journal, budget=context.budget, max_open=most, clock=context.clock)
+        in_batches = open_batch_models(used, models, context.journal.submissions, context.budget, opened)
+        scheduler = Scheduler(
+            models,
+            context.journal,
+            budget=context.budget,
+            max_open=_MAX_OPEN_IN_BATCHES if in_batches else most,
+            clock=context.clock,
+        )
         scheduler.say = say
+        BatchWatch(in_batches, scheduler, wait=context.batch_wait)
         for model in models.values():
             if (replicas := getattr(model, "replicas", None)) is not None:
                 replicas.say = say

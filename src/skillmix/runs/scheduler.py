@@ -10,18 +10,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final
 
 from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request
-from skillmix.errors import UserError
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.call_journal import CallJournal, TryThread
 from skillmix.runs.journal.row_writer import Try
+from skillmix.runs.outcomes.settled import Arrival, Settled, of_its_role, part_of, unusable
 from skillmix.runs.retries import Retries
-from skillmix.runs.seconds.step_clock import Part, StepClock
+from skillmix.runs.seconds.step_clock import StepClock
 
 _FIRST_CALLS: Final = 10
 """If a model refuses all of these, the fault is the model's and not the requests'."""
@@ -49,6 +49,7 @@ class StopReason(Enum):
     INTERRUPTED = "interrupted"
     TERMINATED = "terminated"
     HUNG_UP = "hung up"
+    BATCHES = "batches are under way"
 
 
 @dataclass(slots=True)
@@ -106,10 +107,14 @@ class Scheduler:
         self._has_replied: set[str] = set()
         self._first_calls: dict[str, set[CallKey]] = {}
         self._first_refused: dict[str, int] = {}
-        self._arrived: list[_Arrival] = []
+        self._arrived: list[Arrival] = []
         self._writing: TryThread | None = None
         self._batch: Future[None] | None = None
         self._notes_calls = False
+        self._kept: set[CallKey] = set()
+        """Calls that their model itself notes in the journal, as parts of batches."""
+        self.source_rests = False
+        """Whether the source has no task until a call is over."""
         self._serving: list[asyncio.Task[None]] = []
         self._is_abandoned = False
         self._arrival = asyncio.Event()
@@ -149,7 +154,7 @@ class Scheduler:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._end_writing()
         if self._fatal:
-            raise _unusable(*self._fatal)
+            raise unusable(*self._fatal)
         return self.counts
 
     async def _fill(self, source: Iterator[Task | None], follow: Follow) -> None:
@@ -158,16 +163,21 @@ class Scheduler:
             if task is None:
                 if self.counts.stopped:
                     break
+                self.source_rests = True
                 await self._wait_for_change()
+                self.source_rests = False
                 continue
             while (self._open >= self._max_open or self._held) and not self.counts.stopped:
                 self._room.clear()
+                self.source_rests = True
                 await self._room.wait()
+            self.source_rests = False
             if self.counts.stopped:
                 break
             self._submit(task, follow)
             if index % _IN_A_ROW == 0:
                 await asyncio.sleep(0)
+        self.source_rests = True
         await self._all_over()
         for queue in set(self._queues.values()):
             queue.put_nowait((_LAST, next(self._order), None))
@@ -210,6 +220,8 @@ class Scheduler:
         """Start no more calls; wait for calls in flight and journal them, drop calls that wait for a retry."""
         self.counts.stopped = self.counts.stopped or reason
         self.drop_waiting()
+        for model in self._models.values():
+            getattr(model, "leave", lambda: None)()
 
     def drop_waiting(self) -> None:
         """Drop the calls that no model has taken yet."""
@@ -257,6 +269,11 @@ class Scheduler:
         return self._open
 
     @property
+    def awaited(self) -> int:
+        """Calls that are not over, without those that rest in batches."""
+        return self._open - sum(getattr(model, "resting", 0) for model in set(self._models.values()))
+
+    @property
     def slots(self) -> int:
         """The calls that the models in this process can work on at once, as far as they know."""
         return sum(getattr(model, "slots", None) or 0 for model in set(self._models.values()))
@@ -289,12 +306,15 @@ class Scheduler:
         self._queues[task.model].put_nowait((_FIRST_TURN if is_first else _LATER, next(self._order), task))
 
     async def _serve(self, model: Model, queue: "asyncio.PriorityQueue[_QueueEntry]") -> None:
-        async for request, outcome in model.serve(self._requests(queue)):
+        async for request, outcome in model.serve(self._requests(model, queue)):
             now = time.monotonic()
             seconds = now - self._started.pop(request.key)
-            self._clock.end(_part_of(request.key), now)
-            if not self._is_abandoned:
-                self._arrived.append(_Arrival(self._tasks[request.key], outcome, seconds))
+            self._clock.end(part_of(request.key), now)
+            if isinstance(outcome, CallProblem) and outcome.kind == "waiting":
+                self.counts.stopped = self.counts.stopped or StopReason.BATCHES
+                self._forget(self._tasks.get(request.key))
+            elif not self._is_abandoned:
+                self._arrived.append(Arrival(self._tasks[request.key], outcome, seconds))
                 self._arrival.set()
 
     async def _settle(self, follow: Follow) -> None:
@@ -308,23 +328,23 @@ class Scheduler:
             for one in settled:
                 self._release(one, follow)
 
-    def _settle_arrived(self) -> list["_Settled"]:
+    def _settle_arrived(self) -> list[Settled]:
         """Decide for each outcome that has arrived what becomes of its call, and how much it cost."""
         arrived, self._arrived = self._arrived, []
         return [self._settle_one(arrival) for arrival in arrived]
 
-    def _settle_one(self, arrival: "_Arrival") -> "_Settled":
+    def _settle_one(self, arrival: Arrival) -> Settled:
         task, outcome, seconds = arrival
         self.counts.called += 1
-        outcome = _of_its_role(task, outcome)
+        outcome = of_its_role(task, outcome)
         tried = self._tried(task, outcome, seconds)
         if isinstance(outcome, CallProblem):
             if self._is_fatal(task, outcome):
-                return _Settled(task, tried, is_dropped=True)
+                return Settled(task, tried, is_dropped=True)
             wait = self._wait_before_retry(task, outcome)
             if wait is not None:
-                return _Settled(task, tried, wait=wait)
-        return _Settled(task, tried._replace(stored=self._budget.settle(task, outcome)))
+                return Settled(task, tried, wait=wait)
+        return Settled(task, tried._replace(stored=self._budget.settle(task, outcome)))
 
     def _tried(self, task: Task, outcome: Outcome, seconds: float) -> Try:
         if isinstance(outcome, Reply):
@@ -354,8 +374,8 @@ class Scheduler:
         tries = [one.tried for one in self._settle_arrived()]
         for key in list(self._started):
             seconds = time.monotonic() - self._started.pop(key)
-            self._clock.end(_part_of(key))
-            if key in self._tasks:
+            self._clock.end(part_of(key))
+            if key in self._tasks and key not in self._kept:
                 tries.append(self._tried(self._tasks[key], CallProblem("passing", "left before its reply"), seconds))
         if self._first_calls:
             self._clock.end("waiting")
@@ -388,18 +408,21 @@ class Scheduler:
             self._first_refused[task.model] = self._first_refused.get(task.model, 0) + 1
         return self._first_refused.get(task.model, 0) == _FIRST_CALLS
 
-    async def _requests(self, queue: "asyncio.PriorityQueue[_QueueEntry]") -> AsyncIterator[Request]:
+    async def _requests(self, model: Model, queue: "asyncio.PriorityQueue[_QueueEntry]") -> AsyncIterator[Request]:
+        keeps: Callable[[Request], bool] = getattr(model, "keeps", lambda request: False)
         while (task := (await queue.get())[-1]) is not None:
             now = time.monotonic()
             if not self._first_calls:  # until now the journal was read
                 self._clock.begin("waiting", now)
             self._started[task.request.key] = now
-            self._clock.begin(_part_of(task.request.key), now)
+            self._clock.begin(part_of(task.request.key), now)
             first = self._first_calls.setdefault(task.model, set())
             if len(first) < _FIRST_CALLS:
                 first.add(task.request.key)
             cost = self._budget.at_risk(task)
-            if cost is not None:
+            if keeps(task.request):
+                self._kept.add(task.request.key)
+            elif cost is not None:
                 self._notes_calls = True
                 self._journal.record_sent(task.request, cost)
             yield task.request
@@ -416,7 +439,7 @@ class Scheduler:
             self.say(line)
         return wait
 
-    def _release(self, settled: "_Settled", follow: Follow) -> None:
+    def _release(self, settled: Settled, follow: Follow) -> None:
         """Continue after a call whose outcome is durable."""
         task = settled.task
         if settled.is_dropped:
@@ -453,41 +476,3 @@ class Scheduler:
 _QueueEntry = tuple[int, int, Task | None]
 """Priority, order of arrival and task; None is the end of the queue."""
 _LATER, _FIRST_TURN, _LAST = range(3)
-
-
-class _Arrival(NamedTuple):
-    """An outcome on its way into the journal."""
-
-    task: Task
-    outcome: Outcome
-    seconds: float
-
-
-class _Settled(NamedTuple):
-    """A call with its try, and what becomes of it."""
-
-    task: Task
-    tried: Try
-    wait: float | None = None
-    """Seconds until the call is tried again."""
-    is_dropped: bool = False
-
-
-def _part_of(key: CallKey) -> Part:
-    """The part of a step's time that a call in flight counts as."""
-    return "writing" if isinstance(key, GenerateKey) else "grading"
-
-
-def _of_its_role(task: Task, outcome: Outcome) -> Outcome:
-    """A student's refusal is its outcome; a grader's refusal is only a missing vote."""
-    is_final = isinstance(outcome, CallProblem) and outcome.kind == "final"
-    if is_final and isinstance(outcome, CallProblem) and not isinstance(task.request.key, GenerateKey):
-        return replace(outcome, kind="failed")
-    return outcome
-
-
-def _unusable(task: Task, problem: CallProblem) -> UserError:
-    return UserError(
-        f"{task.request.model} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
-        hint="Check its name, its address and the key in the environment; finished calls are kept.",
-    )

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 
 from skillmix.calls import CallProblem, GenerateKey, GradeKey, Reply, is_human
@@ -10,6 +10,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
 from skillmix.grading.ballots import StudentText
 from skillmix.grading.points import earns_nothing
+from skillmix.runs.batches.waves_in_batches import WaveInBatch, waves_in_batches
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.judging.judged_texts import judged_conversations
 from skillmix.runs.reading.graded_conversations import (
@@ -33,11 +34,24 @@ class Status:
     failed: int
     unreadable: int
     cost_usd: float
+    batches: tuple[WaveInBatch, ...] = ()
+    """Calls that are part of batches: neither done nor missing nor failed."""
+
+    @property
+    def submitted(self) -> int:
+        """Calls that are part of batches."""
+        return sum(wave.calls for wave in self.batches)
 
     def as_json(self) -> dict[str, object]:
-        """The documented form of `status --json`."""
+        """The documented form of `status --json`; a run without batches has neither `submitted` nor `batches`."""
         calls = {"done": self.done, "missing": self.missing, "failed": self.failed}
-        return {"calls": calls, "unreadable": self.unreadable, "cost_usd": self.cost_usd}
+        document = {"calls": calls, "unreadable": self.unreadable, "cost_usd": self.cost_usd}
+        if not self.batches:
+            return document
+        return document | {
+            "calls": calls | {"submitted": self.submitted},
+            "batches": [asdict(wave) for wave in self.batches],
+        }
 
 
 def run_status(run: str | Run) -> Status:
@@ -74,7 +88,7 @@ def run_status(run: str | Run) -> Status:
         missing = _missing_in_table(run, marks.table(), begun)
     else:
         missing = _missing(run, run.remember("records", builder.records), begun)
-    return Status(done, missing, failed, unreadable, cost)
+    return Status(done, missing, failed, unreadable, cost, tuple(waves_in_batches(run)))
 
 
 def _texts(source: Iterable[WrittenConversation], begun: dict[ConversationKey, int]) -> Iterator[StudentText]:

@@ -5,20 +5,22 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
-from skillmix.calls import CallProblem, Model
+from skillmix.calls import CallProblem
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import combination_of
 from skillmix.datasets.leakage import usable_around
 from skillmix.errors import UserError, faults_error
-from skillmix.experiment.costs import Price, price_of
+from skillmix.experiment.costs import Price
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, cells_of, settings_by_model
 from skillmix.experiment.step_base import Step, student_name
 from skillmix.models.local.model import check_chat_template
 from skillmix.models.specs import parse_spec, provider_of
 from skillmix.prompts.files import load_prompts
+from skillmix.runs.batches.batch_prices import price_of_calls
+from skillmix.runs.batches.with_batches import opened_clients
 from skillmix.runs.calling import StepContext, opened_models
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.progress.terminal import say
@@ -141,11 +143,11 @@ async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
 async def probe_settings(settings: Mapping[str, Settings]) -> None:
     """Open the models of settings and find those that cannot be used."""
     async with AsyncExitStack() as opened:
-        models = await opened_models(settings, opened)
+        probed: dict[str, _Probed] = {**await opened_models(settings, opened), **opened_clients(settings, opened)}
         for key, addresses in sorted({(s.key, parse_spec(str(s.asked)).addresses) for s in settings.values() if s.key}):
             say(f"{key} is sent to {', '.join(addresses) or 'the address of its provider'}")
-        problems = await asyncio.gather(*(_probed(model) for model in models.values()))
-        for name, problem in zip(models, problems, strict=True):
+        problems = await asyncio.gather(*(_probe(model) for model in probed.values()))
+        for name, problem in zip(probed, problems, strict=True):
             if problem is not None:
                 raise UserError(
                     f"{name.replace(':', ' ')} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
@@ -169,7 +171,11 @@ _LONGEST_PROBE: Final = 8.0
 """Seconds."""
 
 
-async def _probed(model: Model) -> CallProblem | None:
+class _Probed(Protocol):
+    async def probe(self) -> CallProblem | None: ...
+
+
+async def _probe(model: _Probed) -> CallProblem | None:
     """Probe one model with a short timeout, because an address that never answers would take that of a whole call."""
     try:
         return await asyncio.wait_for(model.probe(), _LONGEST_PROBE)
@@ -181,7 +187,7 @@ def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[st
     """The price of each model by its task name, None if unknown; a limit in dollars needs every price."""
     settings_of = settings_by_model(experiment, list(experiment.students), list(experiment.graders))
     trained = {f"student:{step.name}": Price(0.0, 0.0) for step in experiment.steps if step.trains_model}
-    known = {name: price_of(parse_spec(str(settings.asked)), prices) for name, settings in settings_of.items()}
+    known = {name: price_of_calls(settings, prices) for name, settings in settings_of.items()}
     unknown = sorted({settings_of[name].model for name, price in known.items() if price is None})
     if experiment.budget.max_usd is not None and unknown:
         raise UserError(

@@ -22,7 +22,7 @@ from skillmix.runs.reading.decisions import code_version
 from skillmix.runs.run import Run
 from skillmix.runs.students import lineage_of_student
 
-_SPEED_AND_ACCESS: Final = {"concurrency", "timeout", "key", "insecure"}
+_SPEED_AND_ACCESS: Final = {"concurrency", "timeout", "key", "insecure", "batch"}
 _SHOWN_OTHERWISE: Final = {"model", "prompts", "rounds", "tuned_from", "trained_on", "lineage"}
 """Settings of models for which a dependency has more than the setting itself."""
 

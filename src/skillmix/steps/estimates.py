@@ -10,17 +10,18 @@ from typing import Final, Literal
 
 from skillmix.catalog.catalog import RESERVED_NAMES, Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.experiment.costs import Price, price_of, tokens_in, usual_tokens_in
+from skillmix.experiment.costs import Price, tokens_in, usual_tokens_in
 from skillmix.experiment.experiment import BudgetSettings, Experiment, StudentSettings
 from skillmix.experiment.gpu_hours import generation_hours
 from skillmix.experiment.plan import Settings
 from skillmix.models.request_fields import additions
-from skillmix.models.specs import parse_spec, short_spec
+from skillmix.models.specs import short_spec
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import dollars, hours, whole
 from skillmix.render.wording import middle_cut
+from skillmix.runs.batches.batch_prices import batch_share, price_of_calls
 from skillmix.runs.conversations import model_name
 from skillmix.runs.reading.past_calls import AskedOf, PastCalls
 from skillmix.runs.students import settings_for
@@ -89,6 +90,10 @@ class CallEstimate:
     """None if the price is not known, and for models that a step trains."""
     system: str | None = None
     extra: dict[str, object] = field(default_factory=dict)
+    is_batch: bool = False
+    """Whether the calls travel in batches, and the costs are those of batches."""
+    batch_share: float | None = None
+    """The cost in batches as a share of the cost of direct calls; None if the model has no batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +173,7 @@ def _asked_student(label: EstimatedStep, student: str, settings: StudentSettings
         past = AskedOf("generate", student, None, settings.extra_json)
         return _Asked(label, f"step:{student}", settings.model, settings, past, Price(0.0, 0.0))
     past = AskedOf("generate", student, model_name(settings.model), settings.extra_json)
-    price = price_of(parse_spec(settings.model), basis.prices)
+    price = price_of_calls(settings, basis.prices)
     return _Asked(label, settings.model, settings.model, settings, past, price)
 
 
@@ -202,7 +207,7 @@ def _grader_estimate(label: EstimatedStep, name: str, counted: Counted, basis: E
         usual = _Tokens(grader.votes * count, grader.votes * count * read, grader.votes * count * reply)
         typical[combination.k] = typical.get(combination.k, _NO_TOKENS) + usual
     past = AskedOf("grade", name, model_name(spec), grader.extra_json)
-    asked = _Asked(label, spec, spec, grader, past, price_of(parse_spec(spec), basis.prices))
+    asked = _Asked(label, spec, spec, grader, past, price_of_calls(grader, basis.prices))
     attempts = 1 if label.is_lower_bound else grader.attempts
     at_most = _Tokens(votes * attempts, bound * attempts, votes * attempts * grader.max_tokens)
     return _estimate(asked, at_most, typical, basis)
@@ -234,6 +239,8 @@ def _estimate(asked: _Asked, at_most: _Tokens, typical: dict[int, _Tokens], basi
         price=asked.price,
         system=settings.system,
         extra=dict(settings.extra),
+        is_batch=bool(settings.batch),
+        batch_share=batch_share(settings, basis.prices),
     )
 
 
@@ -329,7 +336,7 @@ def _sum(values: Sequence[float | None]) -> float | None:
 
 def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
     """What a reader must know about the table: what the numbers count, and the prices with their dates."""
-    paid = {e.model: e.price for e in estimates if e.price is not None and (e.price.input or e.price.output)}
+    paid = {_priced(e): e.price for e in estimates if e.price is not None and (e.price.input or e.price.output)}
     notes = []
     if any(estimate.calls for estimate in estimates):
         notes.append(
@@ -343,14 +350,44 @@ def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
         )
     if any(estimate.is_lower_bound for estimate in estimates):
         notes.append("A data set ends at its target: its expected cost lies between those of its two bounds.")
+    notes += _batch_notes(_counted_once(estimates))
     return notes + [_price_note(model, price) for model, price in sorted(paid.items())]
+
+
+def _batch_notes(estimates: Sequence[CallEstimate]) -> Iterator[str]:
+    """For each paid model that has batches, its cost in batches and with direct calls."""
+    by_model: dict[str, list[CallEstimate]] = {}
+    for one in estimates:
+        if one.batch_share and one.price is not None and (one.price.input or one.price.output):
+            by_model.setdefault(one.model, []).append(one)
+    for model, own in sorted(by_model.items()):
+        expected, at_most = (_both_costs(own, at_most=at_most) for at_most in (False, True))
+        yield (
+            f"{short_spec(model)}: in batches (batch: true) {dollars(expected[0])} US dollars are expected and "
+            f"{dollars(at_most[0])} at most; with direct calls {dollars(expected[1])} and {dollars(at_most[1])}."
+        )
+
+
+def _both_costs(estimates: Sequence[CallEstimate], *, at_most: bool) -> tuple[float, float]:
+    """The cost of a model in batches, and with direct calls."""
+    in_batches = direct = 0.0
+    for one in estimates:
+        cost = (one.cost_usd if at_most else one.expected.cost_usd if one.expected else 0.0) or 0.0
+        share = one.batch_share or 1.0
+        in_batches += cost if one.is_batch else share * cost
+        direct += cost / share if one.is_batch else cost
+    return in_batches, direct
+
+
+def _priced(estimate: CallEstimate) -> str:
+    return f"{short_spec(estimate.model)}{' in batches' if estimate.is_batch else ''}"
 
 
 def _price_note(model: str, price: Price) -> str:
     noted = f"noted on {price.noted}" if price.noted else "the price file has no date"
     source = f"; {price.source}" if price.source else ""
     dollars_per_million = f"{price.input:g} and {price.output:g} US dollars per million tokens in and out"
-    return f"Price of {short_spec(model)}: {dollars_per_million} ({noted}{source})."
+    return f"Price of {model}: {dollars_per_million} ({noted}{source})."
 
 
 def budget_warnings(estimates: Sequence[CallEstimate], budget: BudgetSettings) -> Iterator[str]:

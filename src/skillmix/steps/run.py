@@ -17,11 +17,13 @@ from skillmix.catalog.files import load_catalog
 from skillmix.errors import Interrupted, UserError
 from skillmix.experiment.costs import load_prices
 from skillmix.experiment.experiment import Experiment, load_experiment
-from skillmix.experiment.plan import graded_cells, settings_by_model
+from skillmix.experiment.plan import Settings, graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
 from skillmix.models.local.resident import MODELS
 from skillmix.models.specs import announce_model, provider_of
 from skillmix.render.nearest import name_hint
+from skillmix.runs.batches.pace import USUAL, BatchWishes
+from skillmix.runs.batches.with_batches import forget_batches, hold_submitted
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.manifest import invocation_facts
@@ -86,10 +88,11 @@ def run_experiment(
     changes: Sequence[str] = (),
     wanted: StepFilter | None = None,
     open_workers: OpenWorkers = nullcontext,
+    batches: BatchWishes = USUAL,
 ) -> RunResult:
     """Run the steps of an experiment file."""
     experiment = load_experiment(path, changes=changes)
-    return run_checked(experiment, prices=prices, wanted=wanted, open_workers=open_workers)
+    return run_checked(experiment, prices=prices, wanted=wanted, open_workers=open_workers, batches=batches)
 
 
 @MODELS.keeping()
@@ -99,14 +102,19 @@ def run_checked(
     prices: Path | None = None,
     wanted: StepFilter | None = None,
     open_workers: OpenWorkers = nullcontext,
+    batches: BatchWishes = USUAL,
 ) -> RunResult:
     """Run the steps of an experiment that is in memory."""
     with shared_workers():
-        return _run_checked(experiment, prices, wanted, open_workers)
+        return _run_checked(experiment, prices, wanted, open_workers, batches)
 
 
 def _run_checked(
-    experiment: Experiment, prices: Path | None, wanted: StepFilter | None, open_workers: OpenWorkers
+    experiment: Experiment,
+    prices: Path | None,
+    wanted: StepFilter | None,
+    open_workers: OpenWorkers,
+    batches: BatchWishes,
 ) -> RunResult:
     started, cpu_started = time.monotonic(), _cpu_seconds()
     steps = (wanted or StepFilter()).select(experiment)
@@ -125,10 +133,15 @@ def _run_checked(
     with RunProgress(planned_work(experiment, steps, run)) as progress:
         with run.write(files=experiment.workers.writers) as journal, open_workers() as workers:
             limits = experiment.budget
+            if batches.forgets:
+                forget_batches(journal.submissions)
             budget = LimitedBudget(
                 price_by_model, spent=journal.spent(), max_calls=limits.max_calls, max_usd=limits.max_usd
             )
-            context = StepContext(experiment, catalog, run, journal, budget, progress, workers=workers)
+            hold_submitted(budget, journal.submissions, _all_settings(experiment))
+            context = StepContext(
+                experiment, catalog, run, journal, budget, progress, workers=workers, batch_wait=batches.wait
+            )
             run.checked_document(experiment, catalog)
             check_journal(context, steps)
             try:
@@ -280,6 +293,10 @@ def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[
     past = PastCalls(new_run(experiment.name))
     basis = EstimateBasis(experiment, load_catalog(experiment.catalog), load_prices(prices), past)
     return [estimate for step in experiment.steps for estimate in kind_of(step).estimates(step, basis)]
+
+
+def _all_settings(experiment: Experiment) -> dict[str, Settings]:
+    return settings_by_model(experiment, list(experiment.students), list(experiment.graders))
 
 
 def _cpu_seconds() -> float:

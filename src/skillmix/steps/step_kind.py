@@ -134,6 +134,11 @@ class RunResult:
         return next((counts.stopped for counts in self.counts.values() if counts.stopped), None)
 
     @property
+    def has_batches(self) -> bool:
+        """Whether the run left batches under way."""
+        return self.stopped is StopReason.BATCHES
+
+    @property
     def signal(self) -> int | None:
         """The signal that stopped the run, if one did."""
         return signal_of(self.stopped)

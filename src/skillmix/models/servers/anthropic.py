@@ -21,10 +21,11 @@ class AnthropicModel:
 
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         server = server_of(spec, options.access)
+        self.address = server.address
         self._name = spec.name
         self._is_own = server.is_own
         key = {"x-api-key": server.secret} if server.secret else {}
-        self._endpoint = Endpoint(server, headers={**key, "anthropic-version": VERSION}, timeout=options.timeout)
+        self.endpoint = Endpoint(server, headers={**key, "anthropic-version": VERSION}, timeout=options.timeout)
         self._pool = Pool(self.answer, limit=options.concurrency or CONCURRENCY)
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
@@ -33,42 +34,49 @@ class AnthropicModel:
 
     async def probe(self) -> CallProblem | None:
         """Ask for the model's description, which a compatible server need not have."""
-        description = await self._endpoint.get(f"/models/{quote(self._name, safe='')}")
+        description = await self.endpoint.get(f"/models/{quote(self._name, safe='')}")
         if not isinstance(description, CallProblem) or (description.reason == "HTTP 404" and not self._is_own):
             return None
         return fatal_in_probe(description)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._endpoint.close()
+        await self.endpoint.close()
 
     async def answer(self, request: Request) -> Outcome:
         """Make one call; the endpoint takes no seed, and the reply says so."""
         limit = request.decoding.max_tokens or _DEFAULT_LIMIT
-        result = await self._endpoint.post("/messages", self._body(request, limit), max_tokens=limit)
+        result = await self.endpoint.post("/messages", self.body(request), max_tokens=limit)
         if isinstance(result, CallProblem):
             return result
         if isinstance(result, Refused):
             return result.problem
-        return self._outcome(request, result)
+        return self.outcome(request, result)
 
-    def _body(self, request: Request, limit: int) -> dict[str, object]:
+    def body(self, request: Request) -> dict[str, object]:
+        """The body of a request."""
         decoding = request.decoding
         system = "\n\n".join(m.content for m in request.messages if m.role == "system")
         optional = {"temperature": decoding.temperature, "top_p": decoding.top_p, "system": system or None}
         return {
             **decoding.extra_fields(),
             "model": self._name,
-            "max_tokens": limit,
+            "max_tokens": decoding.max_tokens or _DEFAULT_LIMIT,
             "messages": [{"role": m.role, "content": m.content} for m in request.messages if m.role != "system"],
             **{name: value for name, value in optional.items() if value is not None},
         }
 
-    def _outcome(self, request: Request, raw: bytes) -> Outcome:
+    def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
+        """The problem of one call in a batch."""
+        result = self.endpoint.failure(status, raw)
+        return result if isinstance(result, CallProblem) else result.problem
+
+    def outcome(self, request: Request, raw: bytes) -> Outcome:
+        """Read the reply to a request."""
         answer = anthropic_answer(raw, max_tokens=request.decoding.max_tokens)
         if isinstance(answer, CallProblem):
             return answer
-        self._endpoint.note_good_reply()
+        self.endpoint.note_good_reply()
         return Reply(
             text=answer.text,
             finish=answer.finish,

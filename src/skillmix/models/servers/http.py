@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 
@@ -36,8 +37,21 @@ MAX_REPLY: Final = 2**20
 """Bytes of a decoded reply; more if the request allows many tokens."""
 MAX_LIST: Final = 2**22
 """Bytes of a decoded list of models."""
+_DONE: Final = frozenset({200})
+_DONE_OR_MADE: Final = frozenset({200, 201, 202})
+"""Statuses of a good reply where the server makes something, such as a file."""
 _BYTES_PER_TOKEN: Final = 64
 _CONNECT_TIMEOUT: Final = 30.0
+
+
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class NamedFile(NamedTuple):
+    """A file that is uploaded."""
+
+    name: str
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +84,36 @@ class Endpoint:
     ) -> bytes | CallProblem | Refused:
         """The body of the reply, or the problem; a request for many tokens allows a longer body."""
         max_bytes = max(MAX_REPLY, _BYTES_PER_TOKEN * (max_tokens or 0))
-        return await self._exchange("POST", path, body, max_bytes)
+        return await self._exchange("POST", path, {"json": body}, max_bytes)
 
-    async def get(self, path: str) -> bytes | CallProblem | Refused:
+    async def get(self, path: str, *, max_bytes: int = MAX_LIST) -> bytes | CallProblem | Refused:
         """The body at another path of the same server, or the problem."""
-        return await self._exchange("GET", path, None, MAX_LIST)
+        return await self._exchange("GET", path, {}, max_bytes)
+
+    async def make(self, path: str, raw: bytes) -> bytes | CallProblem | Refused:
+        """Post a JSON text with which the server makes something; the body of its reply, or the problem."""
+        content = {"data": raw, "headers": {"Content-Type": "application/json"}}
+        return await self._exchange("POST", path, content, MAX_REPLY, _DONE_OR_MADE)
+
+    async def upload(self, path: str, fields: Mapping[str, str], file: NamedFile) -> bytes | CallProblem | Refused:
+        """Post a form with a file; the body of the reply, or the problem."""
+        form = aiohttp.FormData(dict(fields))
+        form.add_field("file", file.content, filename=file.name, content_type="application/jsonl")
+        return await self._exchange("POST", path, {"data": form}, MAX_REPLY, _DONE_OR_MADE)
+
+    async def delete(self, path: str) -> bytes | CallProblem | Refused:
+        """Let the server delete something; the body of its reply, or the problem."""
+        return await self._exchange("DELETE", path, {}, MAX_REPLY, _DONE_OR_MADE)
 
     async def _exchange(
-        self, method: str, path: str, body: dict[str, object] | None, max_bytes: int
+        self, method: str, path: str, content: Mapping[str, Any], max_bytes: int, good: frozenset[int] = _DONE
     ) -> bytes | CallProblem | Refused:
         url = f"{self._server.address}{path}"
         try:
-            async with self._opened().request(method, url, json=body, allow_redirects=False) as response:
+            async with self._opened().request(method, url, allow_redirects=False, **content) as response:
                 raw, is_complete = await _read(response, max_bytes)
-                if response.status != 200:
-                    return self._failure(response.status, raw, response.headers)
+                if response.status not in good:
+                    return self.failure(response.status, raw, response.headers)
         except TimeoutError as error:
             is_free = isinstance(error, aiohttp.ConnectionTimeoutError)
             return CallProblem("passing", "no connection" if is_free else "timeout", is_free=is_free)
@@ -114,7 +143,8 @@ class Endpoint:
             )
         return self._session
 
-    def _failure(self, status: int, raw: bytes, headers: Mapping[str, str]) -> CallProblem | Refused:
+    def failure(self, status: int, raw: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> CallProblem | Refused:
+        """What an error of the server means: of a call of its own, or of one call in a batch."""
         message = error_message(raw)
         detail = MASK.line(message)
         reason = f"HTTP {status}"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Final
 
 from skillmix.calls import CallProblem, Outcome, Reply, Request
@@ -58,17 +59,19 @@ class OpenAIModel:
 class ChatServer:
     """One address of a chat model, and the parameters that its server refuses."""
 
-    def __init__(self, server: Server, name: str, timeout: float) -> None:
+    def __init__(self, server: Server, name: str, timeout: float, *, key_header: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {server.secret}"} if server.secret else {}
+        if key_header and server.secret:
+            headers[key_header] = server.secret
         self.address = server.address
         self._name = name
-        self._endpoint = Endpoint(server, headers=headers, timeout=timeout)
+        self.endpoint = Endpoint(server, headers=headers, timeout=timeout)
         self._limit_name = "max_tokens"
         self._left_out: set[str] = set()
 
     async def listed(self) -> ListedModel | CallProblem | None:
         """The model in the server's list of models, or why it cannot be used; None if the server has no list."""
-        listed = await self._endpoint.get("/models")
+        listed = await self.endpoint.get("/models")
         if isinstance(listed, CallProblem):
             return None if listed.reason == "HTTP 404" else fatal_in_probe(listed)
         models = listed_models(listed) if isinstance(listed, bytes) else []
@@ -80,21 +83,22 @@ class ChatServer:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._endpoint.close()
+        await self.endpoint.close()
 
     async def answer(self, request: Request) -> Outcome:
         """Make one call; a parameter that the server refuses is left out from then on, and the reply says so."""
         while True:
-            body = self._body(request)
-            result = await self._endpoint.post("/chat/completions", body, max_tokens=request.decoding.max_tokens)
+            body = self.body(request)
+            result = await self.endpoint.post("/chat/completions", body, max_tokens=request.decoding.max_tokens)
             if isinstance(result, CallProblem):
                 return result
             if not isinstance(result, Refused):
-                return self._outcome(request, result)
+                return self.outcome(request, result)
             if not self._leave_out(result.message, body):
                 return result.problem
 
-    def _body(self, request: Request) -> dict[str, object]:
+    def body(self, request: Request) -> dict[str, object]:
+        """The body of a request, without the parameters that the server refuses."""
         parameters = {
             "temperature": request.decoding.temperature,
             "top_p": request.decoding.top_p,
@@ -104,6 +108,18 @@ class ChatServer:
         messages = [{"role": m.role, "content": m.content} for m in request.messages]
         used = {name: value for name, value in parameters.items() if value is not None and name not in self._left_out}
         return {**request.decoding.extra_fields(), "model": self._name, "messages": messages, **used}
+
+    def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
+        """The problem of one call in a batch; without a parameter that the server refuses, it may be asked again."""
+        result = self.endpoint.failure(status, raw)
+        if isinstance(result, CallProblem):
+            return result
+        # Parameters count that are left out by now: another call of the same batch may have the same problem.
+        decoding = request.decoding
+        wanted = {"seed": request.seed, "temperature": decoding.temperature, "top_p": decoding.top_p, "max_tokens": 0}
+        if self._leave_out(result.message, {name: value for name, value in wanted.items() if value is not None}):
+            return replace(result.problem, kind="passing")
+        return result.problem
 
     def _leave_out(self, message: str, body: dict[str, object]) -> bool:
         """Leave out the parameter that an error message complains about; False if it complains about none.
@@ -119,11 +135,12 @@ class ChatServer:
                 return True
         return False
 
-    def _outcome(self, request: Request, raw: bytes) -> Outcome:
+    def outcome(self, request: Request, raw: bytes) -> Outcome:
+        """Read the reply to a request."""
         answer = chat_answer(raw, max_tokens=request.decoding.max_tokens)
         if isinstance(answer, CallProblem):
             return answer
-        self._endpoint.note_good_reply()
+        self.endpoint.note_good_reply()
         requested = {"temperature": request.decoding.temperature, "top_p": request.decoding.top_p, "seed": request.seed}
         return Reply(
             text=_THINKING.sub("", answer.text),

@@ -29,6 +29,7 @@ from skillmix.runs.journal.rows import (
     verified_message,
 )
 from skillmix.runs.journal.schema import BUSY_S, OlderJournal, connect, open_for_writing, opening, telling_what_broke
+from skillmix.runs.journal.submissions import Submissions
 
 MAIN_FILE: Final = "calls.sqlite"
 _PATIENCE_MS: Final = 1000
@@ -116,18 +117,26 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """Store tries, and the outcomes of calls that are over, in one transaction."""
         self._rows.put_tries(tries)
 
+    @property
+    def submissions(self) -> Submissions:
+        """The calls that are part of batches, and these batches."""
+        return Submissions(self._rows)
+
     def in_thread(self) -> "JournalThread":
         """A thread that writes tries to the same file while this writer reads; the caller closes it."""
         return JournalThread(self._rows)
 
     def find(self, request: Request) -> Outcome | None:
-        """The stored final outcome of a request; None if the call must be made (again)."""
+        """The stored final outcome of a request; None if the call must be made (again), or is part of a batch.
+
+        `submissions` knows the calls that are part of a batch; they must not be made again.
+        """
         if self._keys.is_absent(request.key):
             return None
         stored = self._rows.stored(request)
         if stored is None:
             self._keys.absent.add(request.key)
-        if stored is None or stored.is_open:
+        if stored is None or not stored.has_outcome:
             return None
         where, values = where_key(request.key)
         row = self._one_row(
@@ -190,7 +199,10 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """How many calls were ever sent, and their cost; a try without a reply counts with its worst case."""
         with telling_what_broke(self.path):
             tries, lost = self._connection.execute("SELECT count(*), total(cost_usd) FROM tries").fetchone()
-            cost = self._connection.execute("SELECT total(cost_usd) FROM calls").fetchone()[0]
+            # The worst case of a call in a batch is not spent yet; `submissions` has it.
+            cost = self._connection.execute("SELECT total(cost_usd) FROM calls WHERE status != 'submitted'").fetchone()[
+                0
+            ]
         return int(tries), float(cost) + float(lost)
 
     def record_sent(self, request: Request, cost_usd: float) -> None:

@@ -41,7 +41,15 @@ class StoredCall(NamedTuple):
     """The stored state of a key."""
 
     is_open: bool
+    """Whether the call may be made (again)."""
     reply: str | None
+    is_submitted: bool = False
+    """Whether the call is part of a batch, whose result takes the place of this row."""
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether the stored outcome is final."""
+        return not self.is_open and not self.is_submitted
 
 
 class KnownKeys:
@@ -186,20 +194,40 @@ class RowWriter:
             return None
         if row[0] != request.content_hash:
             raise _changed_setting(request, row[4:])
-        is_open = row[1] == "submitted" or (row[1] == "problem" and row[2] != "final")
-        return StoredCall(is_open, row[3])
+        is_open = row[1] == "problem" and row[2] != "final"
+        return StoredCall(is_open, row[3], is_submitted=row[1] == "submitted")
 
     def _is_new(self, request: Request, outcome: Outcome, origin: Origin) -> bool:
         """Whether an outcome is to be stored; a problem in its way is deleted."""
         stored = None if self._keys.is_absent(request.key) else self.stored(request)
         if stored is None:
             return True
-        if stored.is_open:
+        if not stored.has_outcome:
             where, values = where_key(request.key)
             self.connection.execute(f"DELETE FROM calls WHERE {where}", values)
         elif origin != "call":
             _refuse_other_reply(request, outcome, stored.reply)
-        return stored.is_open
+        return not stored.has_outcome
+
+    def put_submitted(self, requests: Iterable[tuple[Request, float | None]], tag: str) -> None:
+        """Note requests with their worst cases as part of a batch, in place of problems and of earlier batches."""
+        with self.transaction():
+            self._put_noted_combinations()
+            for request, worst in requests:
+                self._put_submitted(request, worst, tag)
+
+    def _put_submitted(self, request: Request, worst: float | None, tag: str) -> None:
+        stored = None if self._keys.is_absent(request.key) else self.stored(request)
+        if stored is not None:
+            if stored.has_outcome:
+                raise ValueError(f"{request.key} has its outcome")
+            where, values = where_key(request.key)
+            self.connection.execute(f"DELETE FROM calls WHERE {where}", values)
+        self._keys.note_written([request.key])
+        self._insert(_MESSAGES, [(m.content_hash, m.role, m.content) for m in request.messages])
+        done = ("submitted", None, None, None, None, worst, None, None, None, "[]")
+        row = (*_key_values(request.key), *_asked(request), *done, "call", now())
+        self._insert(_SUBMITTED, [(*row, tag)])
 
     def _insert_calls(self, calls: dict[CallKey, tuple[Request, Outcome]], origin: Origin) -> None:
         """Insert calls with their messages, and empty the dictionary."""
@@ -246,6 +274,7 @@ _CALLS: Final = _Table(
     "problem, detail, not_sent, origin, at)",
     26,
 )
+_SUBMITTED: Final = _Table(f"{_CALLS.insert[:-1]}, batch)", _CALLS.columns + 1)
 
 
 @lru_cache(maxsize=16)
@@ -268,14 +297,17 @@ def _call_row(request: Request, outcome: Outcome, reply: Message | None) -> tupl
     elif isinstance(outcome, CallProblem):
         problem = (outcome.kind, outcome.reason, outcome.detail)
         done = ("problem", None, None, None, None, None, *problem, "[]")
-    asked = (
+    return (*_key_values(request.key), *_asked(request), *done)
+
+
+def _asked(request: Request) -> tuple[object, ...]:
+    return (
         request.model,
         json_text([m.content_hash for m in request.messages]),
         _decoding(request.decoding),
         request.seed,
         request.content_hash,
     )
-    return (*_key_values(request.key), *asked, *done)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -11,7 +11,7 @@ from skillmix.errors import UserError
 from skillmix.runs.journal.soundness import open_read_only, refuse_broken_pages, refuse_other_tables
 
 APPLICATION_ID: Final = 0x736B6D78  # "skmx"
-VERSION: Final = 2
+VERSION: Final = 3
 
 SCHEMA: Final = """
 CREATE TABLE combinations (
@@ -51,7 +51,7 @@ CREATE TABLE calls (
     output_tokens INTEGER,
     cost_usd      REAL,
     not_sent      TEXT NOT NULL,      -- JSON list of parameters the provider could not take
-    batch         TEXT,               -- a provider's batch id while status is 'submitted'
+    batch         TEXT,               -- the tag of the batch that the call is part of, while status is 'submitted'
     at            TEXT NOT NULL,      -- UTC
     CHECK ((stage = 'generate') = (turn IS NOT NULL)),
     CHECK ((stage = 'grade')
@@ -62,6 +62,7 @@ CREATE TABLE calls (
 CREATE UNIQUE INDEX generate_key ON calls (student, combination, generation, turn) WHERE stage = 'generate';
 CREATE UNIQUE INDEX grade_key ON calls (student, combination, generation, text, grader, round, attempt)
     WHERE stage = 'grade';
+CREATE INDEX submitted_calls ON calls (batch) WHERE status = 'submitted';
 CREATE TABLE tries (
     id           INTEGER PRIMARY KEY,
     key          TEXT NOT NULL,
@@ -78,6 +79,19 @@ CREATE TABLE sent (                   -- calls in flight, while a budget is kept
     cost_usd     REAL NOT NULL,
     at           TEXT NOT NULL
 );
+CREATE TABLE batches (                -- noted before anything of a batch is sent
+    tag      TEXT PRIMARY KEY,
+    model    TEXT NOT NULL,           -- the name that tasks use, such as 'grader:judge'
+    dialect  TEXT NOT NULL,
+    address  TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    state    TEXT NOT NULL CHECK (state IN ('written', 'creating', 'created', 'read')),
+    file     TEXT,                    -- the provider's id of the uploaded file
+    batch    TEXT,                    -- the provider's id of the batch
+    seen     TEXT,                    -- the provider's last word for its state
+    at       TEXT NOT NULL,
+    changed  TEXT NOT NULL
+);
 """
 
 MIGRATIONS: Final[dict[int, str]] = {
@@ -88,6 +102,13 @@ MIGRATIONS: Final[dict[int, str]] = {
         # A prompt that is too long, or a grader that refuses, is not what a student did; version 1 scored it as such.
         "UPDATE calls SET problem_kind = 'failed' "
         "WHERE problem_kind = 'final' AND (stage = 'grade' OR problem = 'prompt too long');"
+    ),
+    2: (
+        "CREATE TABLE IF NOT EXISTS batches (tag TEXT PRIMARY KEY, model TEXT NOT NULL, dialect TEXT NOT NULL, "
+        "address TEXT NOT NULL, requests INTEGER NOT NULL, "
+        "state TEXT NOT NULL CHECK (state IN ('written', 'creating', 'created', 'read')), "
+        "file TEXT, batch TEXT, seen TEXT, at TEXT NOT NULL, changed TEXT NOT NULL); "
+        "CREATE INDEX IF NOT EXISTS submitted_calls ON calls (batch) WHERE status = 'submitted';"
     ),
 }
 """SQL that turns a file of version n into one of version n + 1, by n."""

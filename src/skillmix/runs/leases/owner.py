@@ -181,6 +181,11 @@ class LeaseOwner:
         return sum(len(lent.under_way) for lent in self._lent.values())
 
     @property
+    def awaited(self) -> int:
+        """Calls whose replies are waited for: all that are in flight."""
+        return self.in_flight
+
+    @property
     def leases(self) -> int:
         """Leases that workers have."""
         return len(self._lent)

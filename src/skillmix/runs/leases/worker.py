@@ -79,6 +79,10 @@ class OwnersBudget:
         """None: the owner notes calls that are about to be sent."""
         return None
 
+    def worst(self, task: Task) -> float | None:
+        """Only the owner knows prices."""
+        return None
+
     def charge(self, task: Task, problem: CallProblem) -> float | None:
         """None: the owner charges tries."""
         return None

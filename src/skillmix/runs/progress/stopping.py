@@ -29,8 +29,8 @@ class Stoppable(Protocol):
     """Makes calls, and can stop: a scheduler, or the owner of leases."""
 
     @property
-    def in_flight(self) -> int:
-        """Calls that are not over."""
+    def awaited(self) -> int:
+        """Calls that are not over, without those that rest in batches."""
         ...
 
     def stop(self, reason: StopReason) -> None:
@@ -53,7 +53,7 @@ def stopping_on_interrupt(scheduler: Stoppable) -> Iterator[None]:
             return
         is_asked = True
         scheduler.stop(reason)
-        say(f"\nstopping: {scheduler.in_flight} calls in flight are waited for; press Ctrl-C again to leave them")
+        say(f"\nstopping: {scheduler.awaited} calls in flight are waited for; press Ctrl-C again to leave them")
 
     before = {}
     for reason, number in _SIGNALS.items():

@@ -1,0 +1,129 @@
+"""How providers of batches differ, as data: limits, states, prices and paths. A new provider is one more row."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from skillmix.models.specs import ModelSpec
+
+BatchState = Literal["under way", "ended", "ended early", "failed"]
+"""What a provider's state means.
+
+- under way: the provider works on the batch; a state that nobody knows counts as this one.
+- ended: every call has its result.
+- ended early: the batch expired or was cancelled; the calls without a result were not made.
+- failed: the provider refused the whole batch, and made no call.
+"""
+Shape = Literal["files", "inline"]
+"""Whether the requests are uploaded as a file, or are part of the call that creates the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDialect:
+    """One provider's form of batches."""
+
+    name: str
+    provider: str
+    """The provider of specs that can use it."""
+    shape: Shape
+    most_requests: int
+    most_bytes: int
+    """Limits of one batch."""
+    states: Mapping[str, BatchState]
+    """The provider's states in small letters."""
+    factor: float = 0.5
+    """The price of a call in a batch, as a share of its price outside; the price file may say another."""
+    hosts: tuple[str, ...] = ()
+    """Ends of host names that speak this dialect."""
+    endpoint: str = "/v1/chat/completions"
+    """The path that the lines of a file name."""
+    query: str = ""
+    """What follows the path at an address that does not end in /v1."""
+    key_header: str | None = None
+    """A second header that carries the key."""
+    unready_files: frozenset[str] = frozenset()
+    """States in which an uploaded file cannot be used yet."""
+
+    def state(self, word: str) -> BatchState:
+        """What one of the provider's states means.
+
+        >>> DIALECTS["openai"].state("COMPLETED"), DIALECTS["openai"].state("dreaming")
+        ('ended', 'under way')
+        """
+        return self.states.get(word.casefold().strip(), "under way")
+
+
+_FILE_STATES: Final[Mapping[str, BatchState]] = MappingProxyType(
+    {
+        "validating": "under way",
+        "in_progress": "under way",
+        "finalizing": "under way",
+        "cancelling": "under way",
+        "completed": "ended",
+        "failed": "failed",
+        "expired": "ended early",
+        "cancelled": "ended early",
+        "canceled": "ended early",
+    }
+)
+# A result says by itself whether its call was made, expired or cancelled.
+_MESSAGE_STATES: Final[Mapping[str, BatchState]] = MappingProxyType(
+    {"in_progress": "under way", "canceling": "under way", "ended": "ended"}
+)
+
+DIALECTS: Final[dict[str, BatchDialect]] = {
+    dialect.name: dialect
+    for dialect in (
+        BatchDialect("openai", "openai", "files", 50_000, 190_000_000, _FILE_STATES),
+        BatchDialect(
+            "azure",
+            "openai",
+            "files",
+            100_000,
+            190_000_000,
+            _FILE_STATES,
+            hosts=(".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com"),
+            endpoint="/chat/completions",
+            query="api-version=2024-10-21",
+            key_header="api-key",
+            unready_files=frozenset({"pending", "running", "notrunning"}),
+        ),
+        BatchDialect("anthropic", "anthropic", "inline", 100_000, 240_000_000, _MESSAGE_STATES),
+    )
+}
+"""The dialects by name; the first of a provider is its own."""
+
+
+def dialect_of(spec: ModelSpec, choice: bool | str) -> BatchDialect | None:
+    """The dialect that `batch: CHOICE` means for a model; None if its provider has no such batches.
+
+    >>> dialect_of(ModelSpec("openai", "my-deployment", "https://me.openai.azure.com/openai/v1"), True).name
+    'azure'
+    """
+    own = [dialect for dialect in DIALECTS.values() if dialect.provider == spec.provider]
+    if isinstance(choice, str):
+        return next((dialect for dialect in own if dialect.name == choice), None)
+    host = urlsplit(spec.address or "").hostname or ""
+    at_host = [dialect for dialect in own if dialect.hosts and host.endswith(dialect.hosts)]
+    return next(iter([*at_host, *own]), None)
+
+
+def batch_fault(spec: ModelSpec, choice: bool | str) -> str | None:
+    """Why a model cannot have `batch: CHOICE`, in words; None if it can."""
+    if choice is False:
+        return None
+    known = ", ".join(DIALECTS)
+    if isinstance(choice, str) and choice not in DIALECTS:
+        return f"batch is true, false or one of {known}, and not {choice!r}"
+    if dialect_of(spec, choice) is None:
+        own = [dialect.name for dialect in DIALECTS.values() if dialect.provider == spec.provider]
+        return (
+            f"batch: {choice} is not for {spec.provider}: models, which have {' and '.join(own)}"
+            if own
+            else f"{spec.provider}: models have no batches; leave batch out"
+        )
+    if spec.replicas:
+        return "a batch goes to one server: give one address, or leave batch out"
+    return None

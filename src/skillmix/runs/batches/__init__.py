@@ -1,0 +1,1 @@
+"""Calls that travel in a provider's batches: noted, sent once, found again, read."""

@@ -1,0 +1,1 @@
+"""Outcomes of calls on their way into the journal."""

@@ -1,0 +1,344 @@
+"""Runs in batches at a provider that fails in every way have the scores of a direct run, and nothing is paid twice."""
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from skillmix.commands import main as command
+from skillmix.commands.run import IN_BATCHES
+from skillmix.errors import UserError
+from skillmix.models.batches import dialects
+from skillmix.runs import retries
+from skillmix.runs.batches import pace
+from skillmix.runs.run import open_run
+from skillmix.scores.scoring import scored_run
+from skillmix.scores.status import run_status
+from tests.runs.batches.experiments import FAST, written
+from tests.runs.batches.stub_provider import StubProvider, serving
+
+SHAPES = ("openai", "anthropic")
+FAULTS = {
+    "both": [
+        "repeats lines",
+        "drops lines",
+        "corrupts lines",
+        "lines with 429",
+        "lines with 500",
+        "null lines",
+        "expires",
+        "is cancelled",
+        "late file",
+        "500 before creation",
+        "500 after creation",
+        "cut after creation",
+        "429 at creation",
+        "unknown states",
+        "upper-case states",
+        "no usage",
+    ],
+    "openai": [
+        "completes without a file",
+        "empty file id",
+        "fails at validation",
+        "token limit",
+        "refuses seeds",
+        "upload fails",
+        "forgets metadata+500 after creation",
+    ],
+}
+CASES = [("openai", fault) for faults in FAULTS.values() for fault in faults] + [
+    ("anthropic", fault) for fault in FAULTS["both"]
+]
+ONCE = [("azure", "upper-case states")]
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(retries, "LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(pace, "PACE", [FAST])
+    monkeypatch.setattr("skillmix.runs.batches.batch_model.PACE", [FAST])
+
+
+def provider(shape: str, *faults: str, **more: Any) -> StubProvider:
+    own = frozenset(part for fault in faults for part in fault.split("+"))
+    return StubProvider(own | ({"anthropic"} if shape == "anthropic" else frozenset()), **more)
+
+
+class DirectRun(NamedTuple):
+    keys: dict[str, str]
+    calls: int
+    rows: list[dict[str, Any]]
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    """The scores of a run, without its name."""
+    return [{**score.json_row(), "run": None} for score in scored_run(open_run(name)).scores]
+
+
+def keys(name: str) -> dict[str, str]:
+    """The request hashes of a run's calls, by key."""
+    with open_run(name).read() as journal:
+        calls = [*journal.calls("generate"), *journal.calls("grade")]
+    return {str(call.key): call.request_hash for call in calls if call.outcome is not None}
+
+
+@pytest.fixture(scope="module")
+def direct(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DirectRun]:
+    """A direct run for each shape."""
+    folder = tmp_path_factory.mktemp("direct")
+    found: dict[str, DirectRun] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for shape in SHAPES:
+            with serving(provider(shape)) as stub:
+                path = written(folder, stub.address, name=shape, shape=shape, batch=False)
+                assert command(["run", str(path), "--json"]) == 1  # one grading cannot be read
+                found[shape] = DirectRun(keys(shape), stub.direct, rows(shape))
+    return found
+
+
+def check(direct: DirectRun, stub: StubProvider) -> None:
+    """The run equals the direct one, and every call was answered, and so billed, once."""
+    assert keys("run") == direct.keys
+    assert rows("run") == direct.rows
+    assert stub.violations == []
+    assert stub.direct == 0
+    assert set(stub.billed.values()) == {1}
+    assert len(stub.billed) == direct.calls
+    assert run_status("run").submitted == 0
+
+
+@pytest.mark.parametrize(("shape", "fault"), [*CASES, *ONCE], ids=lambda value: value)
+def test_whatever_a_provider_does_scores_are_those_of_a_direct_run_and_each_call_is_paid_once(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], direct: dict[str, DirectRun], shape: str, fault: str
+) -> None:
+    with serving(provider(shape, fault)) as stub:
+        stub.add_foreign(5, size=8)
+        ended = command(["run", str(written(in_folder, stub.address, shape=shape)), "--json"])
+
+        assert ended == 1, capsys.readouterr().err
+        check(direct["anthropic" if shape == "anthropic" else "openai"], stub)
+        if "creation" in fault and fault != "429 at creation":
+            assert stub.searches > 1  # pages of two
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("fault", ["lines with 400", "fails on a line"])
+def test_a_call_that_is_refused_by_itself_fails_alone_and_the_next_run_asks_it_again(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], direct: dict[str, DirectRun], shape: str, fault: str
+) -> None:
+    if (shape, fault) == ("anthropic", "fails on a line"):
+        pytest.skip("message batches name no lines")
+    with serving(provider(shape, fault)) as stub:
+        path = written(in_folder, stub.address, shape=shape)
+        assert command(["run", str(path), "--json"]) == 1
+        assert "failed:" in capsys.readouterr().err
+
+        for _ in range(4):
+            command(["run", str(path), "--json"])
+
+        check(direct[shape], stub)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_run_that_does_not_wait_goes_on_wave_by_wave(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], direct: dict[str, DirectRun], shape: str
+) -> None:
+    with serving(provider(shape, "never finishes")) as stub:
+        path = written(in_folder, stub.address, shape=shape)
+        run = ["run", str(path), "--json", "--no-wait"]
+
+        assert command(run) == IN_BATCHES
+        said = capsys.readouterr().err
+        assert "first turns of student s: 8 calls in" in said and "run the same command again" in said
+        assert command(run) == IN_BATCHES
+        assert len(stub.batches) == 1 and sum(stub.billed.values()) == 0
+        status = run_status("run")
+        assert (status.submitted, status.missing, [wave.wave for wave in status.batches]) == (8, 8, ["first turns"])
+        assert command(["status", "run"]) == 0
+        assert "in batches: 8 calls\n  first turns of student s" in capsys.readouterr().out
+
+        stub.is_finishing = True
+        ended = [IN_BATCHES]
+        while ended[-1] == IN_BATCHES:
+            assert len(ended) < 30
+            ended.append(command(run))
+
+        assert ended[-1] == 1 and len(ended) > 4
+        check(direct[shape], stub)
+
+
+def test_a_run_with_calls_in_batches_can_be_read_by_every_command(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(provider("openai")) as stub:
+        path = written(in_folder, stub.address)
+        run = ["run", str(path), "--json", "--no-wait"]
+        while run_status_of_gradings() == 0:
+            assert command(run) == IN_BATCHES
+        reading = ["scores run", "texts run", "graders run", "export run --what calls", "export run --what votes"]
+        reading += ["report run"] if os.environ.get("SKILLMIX_LONG") else []
+        for words in reading:
+            assert command(words.split()) == 0, words
+
+
+def run_status_of_gradings() -> int:
+    try:
+        return sum(wave.calls for wave in run_status("run").batches if wave.wave == "gradings")
+    except UserError:  # not there yet
+        return 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_run_changes_from_batches_to_direct_calls_and_back_and_asks_nothing_twice(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], direct: dict[str, DirectRun], shape: str
+) -> None:
+    with serving(provider(shape, "never finishes")) as stub:
+        path = written(in_folder, stub.address, shape=shape)
+        assert command(["run", str(path), "--json", "--no-wait"]) == IN_BATCHES
+        plain = written(in_folder, stub.address, shape=shape, batch=False)
+
+        assert command(["run", str(plain), "--json", "--no-wait"]) == IN_BATCHES
+        assert stub.direct == 0
+
+        stub.is_finishing = True
+        assert command(["run", str(plain), "--json"]) == 1
+
+        calls = direct[shape].calls
+        assert (len(stub.billed), stub.direct) == (8, calls - 8)
+        assert keys("run") == direct[shape].keys
+        assert rows("run") == direct[shape].rows
+        assert command(["run", str(written(in_folder, stub.address, shape=shape)), "--json"]) == 1
+        assert (len(stub.billed), stub.direct) == (8, calls - 8)
+
+
+def test_azure_gets_its_key_in_its_own_header_and_its_file_is_waited_for(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_KEY", "abcdefgh12345678")
+    with serving(provider("azure")) as stub:
+        path = written(in_folder, stub.address, shape="azure", key="STUB_KEY", combinations=1)
+        assert command(["run", str(path), "--json"]) in (0, 1)
+
+        assert {headers["api-key"] for headers in stub.headers} == {"abcdefgh12345678"}
+        assert stub.file_looks > len(stub.files)
+    journal = Path("runs/run/journal/calls.sqlite").read_bytes()
+    assert b"abcdefgh12345678" not in journal
+
+
+def test_batches_stay_within_the_providers_limits(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], direct: dict[str, DirectRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    small = replace(dialects.DIALECTS["openai"], most_requests=5, most_bytes=6000)
+    monkeypatch.setitem(dialects.DIALECTS, "openai", small)
+    with serving(provider("openai", most_requests=5)) as stub:
+        assert command(["run", str(written(in_folder, stub.address)), "--json"]) == 1
+
+        check(direct["openai"], stub)
+        assert all(len(raw) <= 6000 for _, raw in stub.files.values())
+        assert max(len(batch.calls) for batch in stub.batches.values()) <= 5
+
+
+def test_a_provider_that_never_finishes_is_left_after_the_time_that_the_user_gives(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(provider("openai", "never finishes")) as stub:
+        path = written(in_folder, stub.address)
+
+        assert command(["run", str(path), "--json", "--wait", "0.00005"]) == IN_BATCHES
+
+        assert len(stub.batches) == 1
+        assert "batches are under way" in capsys.readouterr().err
+
+
+def test_a_lost_message_batch_is_not_sent_again_while_another_of_its_size_is_under_way(
+    in_folder: Path, direct: dict[str, DirectRun]
+) -> None:
+    with serving(provider("anthropic", "500 before creation")) as stub:
+        stub.add_foreign(2, size=8, state="in_progress")
+
+        assert command(["run", str(written(in_folder, stub.address, shape="anthropic")), "--json"]) == 1
+
+        check(direct["anthropic"], stub)
+        assert stub.searches > 4 and stub.creations == 5
+
+
+def test_a_provider_that_refuses_every_batch_is_not_asked_for_ever(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(provider("openai", "always fails at validation")) as stub:
+        assert command(["run", str(written(in_folder, stub.address)), "--json"]) == 1
+
+        assert "failed: 8 calls: batch failed: internal validation went wrong" in capsys.readouterr().err
+        assert len(stub.batches) == FAST.refusals + 1 and not stub.billed
+        assert (run_status("run").submitted, run_status("run").failed) == (0, 8)
+
+
+def test_a_batch_without_a_trace_is_sent_again_and_its_calls_count_with_their_worst_case(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(provider("openai", "never finishes")) as stub:
+        path = written(in_folder, stub.address)
+        assert command(["run", str(path), "--json", "--no-wait"]) == IN_BATCHES
+        stub.batches.clear()
+        stub.is_finishing = True
+
+        assert command(["run", str(path), "--json"]) == 1
+
+        assert "does not know it any more" in capsys.readouterr().err
+        assert set(stub.billed.values()) == {1}
+
+
+def test_a_user_can_give_up_batches_and_the_calls_are_made_again(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(provider("openai", "never finishes")) as stub:
+        path = written(in_folder, stub.address)
+        assert command(["run", str(path), "--json", "--no-wait"]) == IN_BATCHES
+        stub.is_finishing = True
+
+        assert command(["run", str(path), "--json", "--forget-batches"]) == 1
+
+        assert "8 calls of 1 batches are made again" in capsys.readouterr().err
+        assert len(stub.batches) == 5
+        with sqlite3.connect("runs/run/journal/calls.sqlite") as connection:
+            tries = connection.execute("SELECT count(*) FROM tries WHERE reason = 'given up with its batch'")
+            assert tries.fetchone()[0] == 8
+
+
+def test_a_batch_at_another_address_is_not_forgotten(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(provider("openai", "never finishes")) as stub, serving(provider("openai")) as other:
+        assert command(["run", str(written(in_folder, stub.address)), "--json", "--no-wait"]) == IN_BATCHES
+
+        assert command(["run", str(written(in_folder, other.address)), "--json"]) == 2
+
+        said = capsys.readouterr().err
+        assert f"is under way at {stub.address} (openai)" in said and "--forget-batches" in said
+        assert not other.batches
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_server_without_batches_is_found_before_the_first_call(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = provider(shape)
+    whole = stub.application
+
+    def without() -> Any:
+        application = whole()
+        for resource in [r for r in application.router._resources if "batches" in (r.canonical or "")]:
+            application.router._resources.remove(resource)
+            application.router.unindex_resource(resource)
+        return application
+
+    monkeypatch.setattr(stub, "application", without)
+    with serving(stub):
+        assert command(["run", str(written(in_folder, stub.address, shape=shape)), "--json"]) == 2
+
+    assert "cannot be used: HTTP 404" in capsys.readouterr().err
