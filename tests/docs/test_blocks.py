@@ -18,7 +18,7 @@ import pytest
 import yaml
 from tools.docs.command_options import commands as all_commands
 
-from skillmix.checkers.registry import all_checkers
+from skillmix.checkers import registry
 from skillmix.commands import main, parser_of_all
 from skillmix.experiment.experiment import load_experiment
 from tests.docs.pages import PAGES, ROOT, Block, ShownCommand, agrees, blocks, commands, replaced, run_line, text_of
@@ -202,7 +202,13 @@ def install(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     (about / "entry_points.txt").write_text("\n".join(groups) + "\n")
     monkeypatch.syspath_prepend(package)
-    all_checkers.cache_clear()
+    forget_checkers()
+
+
+def forget_checkers() -> None:
+    """Let the next look for checkers see packages that were added or removed."""
+    registry._installed.cache_clear()
+    registry._with_own.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -227,7 +233,7 @@ def test_the_blocks_of_a_page_run_in_order(
                 run_block(block, names, {**stand_ins, SERVED: address}, capsys, monkeypatch)
     finally:
         monkeypatch.undo()
-        all_checkers.cache_clear()
+        forget_checkers()
 
 
 def run_block(

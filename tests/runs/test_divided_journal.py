@@ -21,7 +21,8 @@ from skillmix.runs.journal import journal as journal_module
 from skillmix.runs.journal.divided import DividedJournal, run_journal
 from skillmix.runs.journal.file_order import chains_of
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.journal.row_writer import Try
+from skillmix.runs.journal.row_writer import Try, now
+from skillmix.runs.journal.submissions import StoredBatch
 from skillmix.runs.reading import conversation_index
 from skillmix.runs.reading.call_totals import call_totals
 from skillmix.runs.reading.conversation_index import indexed_conversations
@@ -258,3 +259,17 @@ def test_a_kill_loses_no_row_of_any_file(tmp_path: Path) -> None:
         assert journal.spent()[0] == len(kept)
         assert journal.into_one_file()
     assert [file.name for file in tmp_path.glob("*-wal")] == []
+
+
+def test_batches_and_several_files_exclude_each_other(tmp_path: Path) -> None:
+    batch = StoredBatch("tag", "m", "openai", "http://127.0.0.1", 1, "written", None, None, None, now(), now())
+    with run_journal(tmp_path / "one") as journal:
+        journal.submissions.submit(batch, [(request(IDS[0]), 0.01)])
+    with pytest.raises(UserError, match="in batches"):
+        run_journal(tmp_path / "one", files=2)
+    with run_journal(tmp_path / "one") as journal:
+        assert [one.tag for one in journal.submissions.batches()] == ["tag"]
+
+    written(tmp_path / "two", 2, IDS)
+    with run_journal(tmp_path / "two") as journal, pytest.raises(UserError, match="several files"):
+        journal.submissions.submit(batch, [(request(IDS[0], turn=2), 0.01)])

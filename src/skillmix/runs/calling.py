@@ -128,7 +128,7 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
         counts.left_out = 0  # left out of one pass, made in another
 
 
-def _why_not(workers: CallWorkers, models: Mapping[str, Settings], journal: JournalWriter) -> str | None:
+def _why_not(workers: CallWorkers, models: Mapping[str, Settings], journal: RunJournal) -> str | None:
     """Why workers cannot make the calls, in words; None if they can."""
     if any(settings.batch for settings in models.values()) or journal.submissions.batches():
         return "one process sends and reads batches"

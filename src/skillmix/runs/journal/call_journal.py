@@ -8,6 +8,7 @@ from typing import Protocol, Self
 from skillmix.calls import Call, Origin, Outcome, Request
 from skillmix.catalog.combinations import Combination
 from skillmix.runs.journal.row_writer import Try
+from skillmix.runs.journal.submissions import Submissions
 
 
 class TryThread(Protocol):
@@ -56,6 +57,11 @@ class RunJournal(CallJournal, AbstractContextManager["RunJournal"], Protocol):
 
     def close(self) -> None:
         """Close the files and free the lock."""
+        ...
+
+    @property
+    def submissions(self) -> Submissions:
+        """The calls that are part of batches, and these batches."""
         ...
 
     def into_one_file(self) -> bool:

@@ -18,12 +18,14 @@ from typing import Final, Self, TypeVar
 
 from skillmix.calls import Call, GenerateKey, Origin, Outcome, Request
 from skillmix.catalog.combinations import Combination
+from skillmix.errors import UserError
 from skillmix.runs.journal.buckets import starts_of
 from skillmix.runs.journal.call_journal import RunJournal, TryThread
 from skillmix.runs.journal.file_order import IdSpan
 from skillmix.runs.journal.journal import MAIN_FILE, JournalWriter, make_file
 from skillmix.runs.journal.row_writer import Try
 from skillmix.runs.journal.rows import key_order, union
+from skillmix.runs.journal.submissions import Submissions
 
 _PART: Final = re.compile(r"calls-([1-9][0-9]{0,3})\.sqlite")
 _Row = TypeVar("_Row")
@@ -68,7 +70,17 @@ class DividedJournal:
             self._wide = [
                 part for number, part in enumerate(self._parts) if not self._is_in_range(number, part.id_span())
             ]
+            if self.submissions.batches():
+                raise UserError(
+                    "Calls of this run are in batches, and their journal stays in one file until they are read.",
+                    hint="Set workers.writers to 1 until then.",
+                )
             self._opened = opened.pop_all()
+
+    @property
+    def submissions(self) -> Submissions:
+        """The batches of a divided journal: it has none, and takes none."""
+        return self._parts[0].submissions_of_divided
 
     def _is_in_range(self, number: int, span: IdSpan | None) -> bool:
         """Whether a file has no ids but those that it would get now."""

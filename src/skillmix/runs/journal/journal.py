@@ -122,6 +122,11 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """The calls that are part of batches, and these batches."""
         return Submissions(self._rows)
 
+    @property
+    def submissions_of_divided(self) -> Submissions:
+        """The same for the first file of a divided journal, which takes no batches."""
+        return Submissions(self._rows, is_divided=True)
+
     def in_thread(self) -> "JournalThread":
         """A thread that writes tries to the same file while this writer reads; the caller closes it."""
         return JournalThread(self._rows)

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from skillmix.calls import CallKey, GenerateKey, GradeKey, Request
+from skillmix.errors import UserError
 from skillmix.models.batches.custom_ids import custom_id
 from skillmix.runs.journal.row_writer import RowWriter, now
 from skillmix.runs.journal.schema import telling_what_broke
@@ -77,8 +78,10 @@ _CALL_COLUMNS: Final = (
 class Submissions:
     """Notes batches and their calls; only the process that holds the run's lock does."""
 
-    def __init__(self, rows: RowWriter) -> None:
+    def __init__(self, rows: RowWriter, *, is_divided: bool = False) -> None:
+        """Note batches in a file; the file of a divided journal may have them from before, and gets no more."""
         self._rows = rows
+        self._is_divided = is_divided
 
     @contextmanager
     def _durable(self) -> Iterator[None]:
@@ -94,6 +97,11 @@ class Submissions:
 
     def submit(self, batch: StoredBatch, calls: Sequence[tuple[Request, float | None]]) -> None:
         """Note a batch that is about to be sent, and the worst case of each of its calls, in one transaction."""
+        if self._is_divided:
+            raise UserError(
+                "The journal of this run is in several files, and calls in batches need it in one.",
+                hint="Set batch: false, or begin a run with another name and without workers.writers.",
+            )
         with self._durable():
             values = [getattr(batch, name) for name in _COLUMNS.split(", ")]
             self._rows.connection.execute(f"INSERT INTO batches ({_COLUMNS}) VALUES ({', '.join('?' * 11)})", values)
