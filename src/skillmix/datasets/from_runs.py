@@ -24,8 +24,8 @@ from skillmix.datasets.counts import LeftOut
 from skillmix.datasets.from_journal import RunSource, found_in
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import Bars, bars_for, bars_of, combinations_in, evaluated
-from skillmix.datasets.preferences import preference_rows, rejected_by_combination
-from skillmix.datasets.prompts_only import require_new_rows_file, write_rows_file
+from skillmix.datasets.other_forms.preferences import preference_rows, rejected_by_combination
+from skillmix.datasets.other_forms.prompts_only import require_new_rows_file, write_rows_file
 from skillmix.datasets.row_files import prompts_shown, read_rows, require_parquet
 from skillmix.datasets.writing.waves import Waves
 from skillmix.errors import UserError

@@ -64,17 +64,17 @@ class DividedJournal:
         self._starts = starts_of(files)
         with ExitStack() as opened:
             self._parts = [opened.enter_context(JournalWriter(folder))]
+            if self.submissions.batches():
+                raise UserError(
+                    "Calls of this run are in batches, and their journal stays in one file until they are read.",
+                    hint="Set workers.writers to 1 until then.",
+                )
             for number in numbers:
                 make_file(folder, part_file(number))
                 self._parts.append(opened.enter_context(JournalWriter(folder, file=part_file(number))))
             self._wide = [
                 part for number, part in enumerate(self._parts) if not self._is_in_range(number, part.id_span())
             ]
-            if self.submissions.batches():
-                raise UserError(
-                    "Calls of this run are in batches, and their journal stays in one file until they are read.",
-                    hint="Set workers.writers to 1 until then.",
-                )
             self._opened = opened.pop_all()
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.datasets.kept_texts import KeptText, is_for_validation
-from skillmix.datasets.prompts_only import one_turn_prompt
+from skillmix.datasets.other_forms.prompts_only import one_turn_prompt
 from skillmix.datasets.shown import ShownRule
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.runs.journal.ahead import ConversationsAhead
