@@ -48,6 +48,7 @@ COMMANDS = {
     "dataset, warm": ("train", ["dataset", "runs/bench", "--recipe", "D(1,2,3)", "--reserved", "0"]),
     "scores": ("eval", ["scores", "runs/bench", "--json"]),
     "report": ("eval", ["report", "runs/bench", "--no-figures"]),
+    "report, sample": ("eval", ["report", "runs/bench", "--no-figures", "--texts", "20000"]),
     "status": ("eval", ["status", "runs/bench", "--json"]),
     "again": ("eval", ["run", "bench.yaml"]),
 }
