@@ -6,9 +6,10 @@
 The first form evaluates as bench/engine.py does: two turns and three gradings of every text. `--at-once` calls are in
 flight for each node, so the server's delay and not the processor is the limit if the cores allow it. The nodes are
 those of `ray.cluster_utils.Cluster`, all on this machine; server, nodes and driver share its cores. `of linear` is the
-rate over nodes times the rate of one node. The rate is the server's: that of the middle 60 % of its calls. `owner CPU`
-is the driver's, by the difference between this run and one with a fifth of the texts, so that the start of Ray does not
-count; `no Ray` makes the same calls in one process. The second form stores rows of made conversations as an owner does,
+rate over nodes times the rate of one node. The rate is the server's: that of the middle 60 % of its calls. CPU time is
+that of the driver, which owns the journal, by the difference between this run and one with a fifth of the texts, so
+that the start of Ray does not count; `no Ray` makes the same calls in one process, whose CPU time has the calls, too.
+The second form stores rows of made conversations as an owner does,
 in batches of 64, into so many journal files, and prints rows a second and CPU time; then it reads them all.
 """
 
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from engine import on_ray, ours, rate_of, serve
 
@@ -63,8 +65,10 @@ def main() -> None:
 
 def compare_nodes(options: argparse.Namespace) -> None:
     """Print one row for no Ray, and one for each number of nodes."""
-    print("| nodes | at once | calls | calls/s | of ideal | of linear | over no Ray | owner CPU ms a row |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    print(
+        "| nodes | at once | calls | calls/s | of ideal | of linear | over no Ray | CPU ms a row | rows an exchange |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
     with server(options.latency) as address:
         best: dict[int, dict[str, float]] = {}
         for _ in range(options.best_of):
@@ -80,6 +84,7 @@ def compare_nodes(options: argparse.Namespace) -> None:
         over = 1 - result["rate"] / best[0]["rate"] if nodes == 1 else None
         cells = [nodes or "no Ray", at_once, f"{result['calls']:.0f}", f"{result['rate']:.0f}", f"{ideal:.0%}"]
         cells += [f"{linear:.0%}" if nodes else "", "" if over is None else f"{over:.1%}", f"{result['cpu']:.3f}"]
+        cells += [f"{result['calls'] / result['exchanges']:.1f}" if nodes else ""]
         print("| " + " | ".join(map(str, cells)) + " |")
 
 
@@ -108,12 +113,16 @@ def child(
 
 def run_client(client: str, address: str, texts: int, at_once: int) -> None:
     """In the child: run, and print rate and CPU time."""
-    with tempfile.TemporaryDirectory() as folder:
+    from skillmix.runs.leases.owner import LeaseOwner
+
+    received = LeaseOwner.receive
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(LeaseOwner, "receive", autospec=True) as receive:
+        receive.side_effect = received
         cpu = time.process_time()
         calls = CLIENTS[client](address, texts, at_once, folder)
         cpu = time.process_time() - cpu
         os.chdir("/")
-    print(json.dumps({"calls": calls, "cpu": cpu, **rate_of(address)}))
+    print(json.dumps({"calls": calls, "cpu": cpu, "exchanges": receive.call_count, **rate_of(address)}))
 
 
 @contextmanager

@@ -133,14 +133,16 @@ class Conversations:
     def votes_on(self, text: str, key: GenerateKey, combination: Combination) -> Iterator[Task]:
         """The votes of the graders on a text that is there, whoever wrote it."""
         self._combinations[combination.id] = combination
+        address = text_id(text)
         for grader in self._model_graders():
             settings = self._experiment.graders[grader]
             prompts = self._prompts[self._experiment.prompts]
             prompt = prompts.grader_prompt(self._catalog, combination, answer=text, variant=settings.prompts)
             subject = Subject(combination, prompts.criteria(combination), text)
+            messages = (*self._system(settings), Message("user", prompt))  # hashed and sent once for all votes
             for vote in range(settings.votes):
-                grade = GradeKey(key.student, key.combination, key.generation, text_id(text), grader, vote, 0)
-                yield self._grader_task(grade, (*self._system(settings), Message("user", prompt)), subject)
+                grade = GradeKey(key.student, key.combination, key.generation, address, grader, vote, 0)
+                yield self._grader_task(grade, messages, subject)
 
     def _ask_again(self, key: GradeKey, request: Request, outcome: Reply) -> Iterator[Task]:
         """Ask again for an unreadable grade, under a new key and seed."""

@@ -167,6 +167,10 @@ BUSY_S: Final = 60.0
 """Seconds to wait for the other connection of a run; one large transaction on a slow disk may take many."""
 
 
+_CACHE_KB: Final = 32 * 1024
+"""Messages are stored by their hashes, so that every row touches pages all over the file."""
+
+
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """A connection that writes to a file that is checked already."""
     connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
@@ -174,6 +178,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     # In WAL mode NORMAL loses no row when the process dies; elsewhere FULL is what keeps the file whole.
     connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
     if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
         connection.executescript(
             f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
