@@ -36,7 +36,9 @@ MODELS: Final = {
     "student": ScriptedModel(parse_spec("scripted:student?skill=0.7")),
     "grader": ScriptedModel(parse_spec("scripted:grader?noise=0.1")),
 }
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = 240.0
+MOST_LEAVES: Final = 2 * 16
+"""Calls of both models that may have leave at once on one worker, with a share of at most 8 for each model."""
 
 
 class Ended(NamedTuple):

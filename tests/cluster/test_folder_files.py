@@ -95,6 +95,7 @@ class Machine:
         self.wanted_files = Remote(lambda _: store.wanted(folder))
         self.store_part = Remote(lambda _, name, offset, data: self._store(store, folder, name, offset, data))
         self.keep_folder = Remote(lambda _: store.keep(folder))
+        self.drop_folder = Remote(lambda _: store.drop(folder))
 
     def _store(self, store: NodeStore, folder: FolderFiles, name: str, offset: int, data: bytes) -> None:
         self.parts.append((name, offset))
@@ -137,6 +138,28 @@ def test_one_process_takes_a_folder_and_the_others_wait(model: Path) -> None:
     first.keep(there)
 
     assert second.wanted(there) == ()
+
+
+def test_a_folder_whose_sending_was_given_up_can_be_taken_by_another_process(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [folder] = files_of(Checkpoint(model)).folders
+    there = elsewhere(folder)
+    first, second = Machine(NodeStore(), there), Machine(NodeStore(), there)
+    monkeypatch.setattr(folder_sender, "_PART", 1000)
+
+    async def main() -> None:
+        sending = asyncio.create_task(FolderSender(Ray()).provide(first, "node", [folder], name="worker 1"))
+        while len(first.parts) < 3:
+            await asyncio.sleep(0)
+        sending.cancel()
+        await asyncio.wait([sending])
+        await FolderSender(Ray()).provide(second, "node", [folder], name="worker 2")
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+    assert place_of(there) == kept_folder(folder)
+    assert len(second.parts) > len(first.parts)
 
 
 def test_files_that_come_with_other_contents_are_not_kept(model: Path) -> None:

@@ -1,13 +1,17 @@
 """What the ranks of a training on a cluster are told, and the folders that they have on machines of their own."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from skillmix.cluster import rank_folder
+from skillmix.cluster import rank_folder, rank_group
 from skillmix.cluster.folder_files import folder_files, kept_folder
 from skillmix.cluster.rank_actor import RankPlace
-from skillmix.cluster.rank_group import _environments
+from skillmix.cluster.rank_group import LostRank, _count, _environments, run_on_ranks
+from skillmix.errors import UserError
+from skillmix.models.checkpoints import Checkpoint
+from skillmix.runs.leases.rank_work import RankWork
 from skillmix.training.rank_job import steps_saved
 
 
@@ -89,3 +93,63 @@ def test_only_complete_checkpoints_count(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "step-00000030.partial" / "state.json").touch()
 
     assert steps_saved(tmp_path) == 12
+
+
+class Offers:
+    """A cluster with so many GPUs and CPUs."""
+
+    def __init__(self, gpus: int, cpus: int) -> None:
+        self._resources = {"GPU": float(gpus), "CPU": float(cpus)}
+
+    def nodes(self) -> list[dict[str, object]]:
+        return [{"Alive": True, "Resources": self._resources}, {"Alive": False, "Resources": self._resources}]
+
+
+def work(tmp_path: Path, ranks: int | None) -> RankWork:
+    return RankWork("m", print, None, Checkpoint(tmp_path), tmp_path, tmp_path, ranks, print, lambda: 0)
+
+
+def test_a_training_has_a_rank_for_each_gpu_or_as_many_as_the_file_says(tmp_path: Path) -> None:
+    cluster = Offers(gpus=8, cpus=4)
+
+    assert _count(cluster, work(tmp_path, None), has_gpus=True, is_first=True) == 8
+    assert _count(cluster, work(tmp_path, 2), has_gpus=True, is_first=True) == 2
+    assert _count(cluster, work(tmp_path, 4), has_gpus=False, is_first=True) == 4
+    with pytest.raises(UserError, match="ranks is 5, and the cluster offers 4 CPUs"):
+        _count(cluster, work(tmp_path, 5), has_gpus=False, is_first=True)
+
+
+def test_after_a_loss_a_training_goes_on_with_the_ranks_that_are_left(tmp_path: Path) -> None:
+    assert _count(Offers(gpus=6, cpus=4), work(tmp_path, 8), has_gpus=True, is_first=False) == 6
+
+
+def test_a_training_that_loses_ranks_without_a_new_checkpoint_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = [0]
+    starts: list[int] = []
+
+    class Lost:
+        def __init__(self, ray: object, count: int, *, has_gpus: bool) -> None:
+            starts.append(count)
+
+        def __enter__(self) -> "Lost":
+            return self
+
+        def __exit__(self, *problem: object) -> None:
+            pass
+
+        def train(self, _: RankWork) -> None:
+            if len(starts) in (2, 4):
+                saved[0] += 10
+            raise LostRank("rank 1 on 10.0.0.2 was lost")
+
+    monkeypatch.setattr(rank_group, "_Group", Lost)
+    job = replace(work(tmp_path, 2), steps_saved=lambda: saved[0])
+
+    with pytest.raises(UserError, match="4 times in a row a rank was lost"):
+        run_on_ranks(Offers(gpus=0, cpus=4), job, has_gpus=False)
+
+    assert len(starts) == 7, "the second and the fourth start brought a checkpoint, and three starts after that none"
+    assert "training goes on from the start" in (said := capsys.readouterr().err)
+    assert "training goes on after step 20" in said

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.on_ray import (
+    MOST_LEAVES,
     Made,
     Server,
     cluster_of,
@@ -127,7 +128,7 @@ def test_a_driver_that_is_killed_three_times_asks_only_calls_in_flight_again(tmp
 
         assert result.code == 0, result.messages
         assert made(at) == expected
-        assert server.asked_twice <= 3 * 2 * 2 * 8
+        assert server.asked_twice <= 3 * 2 * MOST_LEAVES
 
 
 def test_without_an_address_a_cluster_is_started_here_and_says_little(tmp_path: Path) -> None:

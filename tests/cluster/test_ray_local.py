@@ -59,87 +59,8 @@ def doubled(tensors: dict[str, Any]) -> dict[str, Any]:
     return {name: -2.0 * tensor for name, tensor in tensors.items()}
 
 
-def experiment(folder: Path, models: dict[str, str], **changes: Any) -> Path:
-    document = {
-        "name": "local",
-        "catalog": "verifiable",
-        "students": {name: {"model": model, "max_tokens": 6} for name, model in models.items()},
-        "graders": {"rules": {"model": "rules:"}, "g": {"model": "scripted:grader", "rounds": 1}},
-        "steps": [
-            {
-                "name": "e",
-                "stage": "evaluate",
-                "students": list(models),
-                "graders": ["rules", "g"],
-                "settings": ["all"],
-                "k": [2],
-                "combinations": 8,
-                "generations": 1,
-            }
-        ],
-    } | changes
-    path = folder / "local.yaml"
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return path
-
-
-def on_ray(path: Path, machines: Machines, program: str = "skillmix") -> "subprocess.CompletedProcess[str]":
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"RAY_ADDRESS": machines.address, "SKILLMIX_DEVICE": "cpu", "PYTHONPATH": paths}
-    command = [sys.executable, "-m", program, "run", str(path), "--on", "ray"]
-    return subprocess.run(command, cwd=path.parent, env=environment, capture_output=True, text=True, check=False)
-
-
-def calls() -> list[Any]:
-    with open_run("local").read() as journal:
-        found = [*journal.calls("generate"), *journal.calls("grade")]
-    return sorted(((call.key, call.request_hash, call.outcome) for call in found), key=str)
-
-
-def test_two_machines_write_the_bytes_of_one_process_with_models_that_they_are_sent(
-    tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journals = []
-    for name in ("alone", "ray"):
-        folder = tmp_path / name
-        write_checkpoint(folder / "sent")
-        write_adapter(folder / "adapter", Path(HERE) / "sent")
-        models = {"a": f"local:{HERE}/sent", "b": f"local:{HERE}/sent+{HERE}/adapter", "c": f"local:{tmp_path}/seen"}
-        if name == "alone":
-            change_weights(write_checkpoint(tmp_path / "seen") / "model.safetensors", doubled)
-        path = experiment(folder, models)
-        monkeypatch.chdir(folder)
-        if name == "alone":
-            monkeypatch.setenv("SKILLMIX_DEVICE", "cpu")
-            assert run_experiment(path).is_complete
-        else:
-            done = on_ray(path, machines)
-            assert done.returncode == 0, done.stderr
-            assert "2 workers on Ray" in done.stderr
-        journals.append(calls())
-
-    assert len(journals[0]) > 3 * 8 * 2, "three students wrote two turns each, and most texts have a vote"
-    assert journals[0] == journals[1]
-    for node in ("node0", "node1"):
-        kept = [folder for folder in (machines.caches / node / "sent").iterdir() if folder.is_dir()]
-        assert sorted((folder / "model.safetensors").is_file() for folder in kept) == [False, True]
-        assert not any(folder.name.startswith(".") for folder in kept), "nothing half sent is left"
-
-
-def test_another_model_at_the_same_path_is_refused(tmp_path: Path, machines: Machines) -> None:
-    write_checkpoint(tmp_path / "model")
-    change_weights(write_checkpoint(machines.folder / "model") / "model.safetensors", doubled)
-
-    done = on_ray(experiment(tmp_path, {"a": f"local:{HERE}/model"}), machines)
-
-    assert done.returncode == 2, done.stderr
-    assert f"{HERE}/model on this machine differs from the driver's: model.safetensors" in done.stderr
-    assert "worker 1" in done.stderr or "worker 2" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def train_experiment(folder: Path, **settings: Any) -> Path:
-    """An experiment that trains a tiny model, in a new folder."""
+def data(folder: Path) -> None:
+    """Conversations to train on."""
     draws = random.Random(0)
 
     def words(most: int) -> str:
@@ -149,57 +70,134 @@ def train_experiment(folder: Path, **settings: Any) -> Path:
     rows = [{"messages": [{"role": role, "content": text} for role, text in pair]} for pair in turns]
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "train.jsonl").write_text("\n".join(map(dumps, rows)), encoding="utf-8")
-    write_checkpoint(folder / "base", has_ends=True)
-    recipe = {"steps": 10, "batch": 4, "learning_rate": 0.01, "warmup_steps": 0, "checkpoint_every": 2}
+
+
+RECIPE: Final = {"steps": 10, "batch": 4, "learning_rate": 0.01, "warmup_steps": 0, "checkpoint_every": 2}
+TRAIN: Final = {"name": "m", "stage": "train", "base": "a", "data": ["./data"], **RECIPE}
+CELLS: Final = {"settings": ["all"], "k": [2], "combinations": 8, "generations": 1}
+
+
+def experiment(folder: Path, models: dict[str, str], *steps: dict[str, Any]) -> Path:
     document = {
-        "name": "tune",
+        "name": "local",
         "catalog": "verifiable",
-        "students": {"base": {"model": f"local:{HERE}/base"}},
-        "steps": [{"name": "m", "stage": "train", "base": "base", "data": ["./data"], **recipe, **settings}],
+        "students": {name: {"model": model, "max_tokens": 6} for name, model in models.items()},
+        "graders": {"rules": {"model": "rules:"}, "g": {"model": "scripted:grader", "rounds": 1}},
+        "steps": list(steps),
     }
-    path = folder / "tune.yaml"
+    path = folder / "local.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     return path
 
 
+def evaluation(*students: str) -> dict[str, Any]:
+    return {"name": "e", "stage": "evaluate", "students": list(students), "graders": ["rules", "g"], **CELLS}
+
+
+def on_ray(path: Path, machines: Machines, *how: str) -> "subprocess.CompletedProcess[str]":
+    """Run an experiment; `how` says what `changed_ranks` changes."""
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"RAY_ADDRESS": machines.address, "SKILLMIX_DEVICE": "cpu", "PYTHONPATH": paths}
+    command = [sys.executable, "-m", "tests.cluster.changed_ranks", *how, "run", str(path), "--on", "ray"]
+    return subprocess.run(command, cwd=path.parent, env=environment, capture_output=True, text=True, check=False)
+
+
+def calls() -> list[Any]:
+    with open_run("local").read() as journal:
+        found = [*journal.calls("generate"), *journal.calls("grade")]
+    return sorted(((call.key, call.request_hash, call.outcome) for call in found), key=str)
+
+
 def losses(folder: Path) -> list[list[float]]:
-    lines = (folder / "runs" / "tune" / "m" / "training.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (folder / "runs" / "local" / "m" / "training.jsonl").read_text(encoding="utf-8").splitlines()
     return [[row["step"], row["answers"], row["norm"]] for row in map(loads, lines)]
 
 
-@pytest.mark.parametrize("disks", ["own", pytest.param("shared", marks=LONG)])
-def test_two_ranks_of_which_one_is_killed_take_the_steps_of_one_process(
+def same_training(one: Path, other: Path) -> None:
+    """Check that two folders have the same training, up to rounding."""
+    found, expected = losses(one), losses(other)
+    assert [row[0] for row in found] == list(range(10))
+    for row, wanted in zip(found, expected, strict=True):
+        assert row == pytest.approx(wanted, rel=1e-4)
+    files = [folder / "runs" / "local" / "m" / "model" / "skillmix.json" for folder in (one, other)]
+    first, second = (file.read_text(encoding="utf-8") for file in files)
+    assert first == second, "the lineage does not depend on where a model was trained"
+    assert not (one / "runs" / "local" / "m" / "checkpoints").exists()
+
+
+def nothing_left(machines: Machines) -> None:
+    half_sent = [folder for folder in machines.caches.glob("*/sent/.*") if folder.is_dir()]
+    of_trainings = [*machines.caches.glob("*/training/*"), *machines.caches.glob("*/sent/*/part-*")]
+    assert half_sent + of_trainings == []
+
+
+def test_two_machines_train_and_write_as_one_process_with_models_that_they_are_sent(
+    tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_weights(write_checkpoint(tmp_path / "seen") / "model.safetensors", doubled)
+    models = {"a": f"local:{HERE}/sent", "b": f"local:{HERE}/sent+{HERE}/adapter", "c": f"local:{tmp_path}/seen"}
+    monkeypatch.setenv("SKILLMIX_DEVICE", "cpu")
+    journals = []
+    for name in ("alone", "ray"):
+        folder = tmp_path / name
+        data(folder)
+        write_checkpoint(folder / "sent", has_ends=True)
+        write_adapter(folder / "adapter", Path(HERE) / "sent")
+        path = experiment(folder, models, TRAIN | {"ranks": 2}, evaluation("a", "b", "c", "step:m"))
+        monkeypatch.chdir(folder)
+        if name == "alone":
+            assert run_experiment(path).is_complete
+        else:
+            done = on_ray(path, machines, "own-disks")
+            assert done.returncode == 0, done.stderr
+            assert "m: 2 ranks on Ray" in done.stderr
+            assert "m: step 10 of 10, loss" in done.stderr, "the driver shows the progress of the first rank"
+            assert f"the model is in {folder}/runs/local/m/model" in done.stderr
+            assert "2 workers on Ray" in done.stderr
+        journals.append(calls())
+
+    alone, ray = ([call for call in journal if call[0].student != "m"] for journal in journals)
+    assert len(alone) > 3 * 8 * 2, "three students wrote two turns each, and most texts have a vote"
+    assert alone == ray
+    assert sum(call[0].student == "m" for call in journals[1]) >= 8 * 2, "the trained model was found and asked"
+    same_training(tmp_path / "ray", tmp_path / "alone")
+    for node in ("node0", "node1"):
+        kept = [folder for folder in (machines.caches / node / "sent").iterdir() if folder.is_dir()]
+        assert sorted((folder / "model.safetensors").is_file() for folder in kept) == [False, True], "base and adapter"
+    nothing_left(machines)
+
+
+@LONG
+def test_another_model_at_the_same_path_is_refused(tmp_path: Path, machines: Machines) -> None:
+    write_checkpoint(tmp_path / "model")
+    change_weights(write_checkpoint(machines.folder / "model") / "model.safetensors", doubled)
+
+    done = on_ray(experiment(tmp_path, {"a": f"local:{HERE}/model"}, evaluation("a")), machines)
+
+    assert done.returncode == 2, done.stderr
+    assert f"{HERE}/model on this machine differs from the driver's: model.safetensors" in done.stderr
+    assert "worker 1" in done.stderr or "worker 2" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@LONG
+@pytest.mark.parametrize("disks", ["own-disks", "shared-disk"])
+def test_a_training_goes_on_from_its_checkpoint_when_a_rank_is_killed(
     disks: str, tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = train_experiment(tmp_path / "alone")
-    monkeypatch.chdir(alone.parent)
     monkeypatch.setenv("SKILLMIX_DEVICE", "cpu")
-    run_experiment(alone)
+    for name in ("alone", "ray"):
+        folder = tmp_path / name
+        data(folder)
+        write_checkpoint(folder / "base", has_ends=True)
+        path = experiment(folder, {"a": f"local:{HERE}/base"}, TRAIN | {"ranks": 2})
+        if name == "alone":
+            monkeypatch.chdir(folder)
+            run_experiment(path)
 
-    path = train_experiment(tmp_path / "ray", ranks=2)
-    if disks == "own":
-        monkeypatch.setenv("OWN_DISKS", "1")
-    done = on_ray(path, machines, "tests.cluster.killed_rank")
+    done = on_ray(path, machines, disks, "kill")
 
     assert done.returncode == 0, done.stderr
-    assert "m: 2 ranks on Ray" in done.stderr
     assert "was lost; training goes on after step 4" in done.stderr
-    assert "m: step 10 of 10, loss" in done.stderr, "the driver shows the progress of the first rank"
-    found, expected = losses(path.parent), losses(alone.parent)
-    assert [row[0] for row in found] == list(range(10))
-    for row, other in zip(found, expected, strict=True):
-        assert row == pytest.approx(other, rel=1e-4)
-    folders = [folder / "runs" / "tune" / "m" for folder in (path.parent, alone.parent)]
-    one, two = ((folder / "model" / "skillmix.json").read_text(encoding="utf-8") for folder in folders)
-    assert one == two, "the lineage does not depend on where a model was trained"
-    assert not (folders[0] / "checkpoints").exists()
-    assert f"the model is in {folders[0] / 'model'}" in done.stderr
-    left = [*machines.caches.glob("*/training/*"), *machines.caches.glob("*/sent/*/part-*")]
-    assert left == [], "nothing is left on the machines"
-
-
-def test_more_ranks_than_the_cluster_has_are_refused(tmp_path: Path, machines: Machines) -> None:
-    done = on_ray(train_experiment(tmp_path / "ray", ranks=3), machines)
-
-    assert done.returncode == 2
-    assert "ranks is 3, and the cluster offers 2 CPUs" in done.stderr
+    same_training(tmp_path / "ray", tmp_path / "alone")
+    nothing_left(machines)

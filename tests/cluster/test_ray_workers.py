@@ -11,6 +11,7 @@ import pytest
 
 from skillmix.commands import main as command
 from tests.cluster.on_ray import (
+    MOST_LEAVES,
     Driver,
     Made,
     Nodes,
@@ -81,13 +82,15 @@ def test_a_killed_worker_is_replaced_and_costs_only_its_calls_under_way(
     server.was_asked(40)
     killed = nodes.workers()[0]
     with server.waiting() as calls:
+        in_flight = server.stub.now
         os.kill(killed, signal.SIGKILL)
         until(lambda: server.calls > calls)
     result = driver.end()
 
     assert result.code == 0, result.messages
     assert made(tmp_path) == alone[0]
-    assert server.asked_twice <= result.lost <= 2 * 16
+    assert 0 < server.asked_twice <= in_flight, "by the server's own count"
+    assert server.asked_twice <= result.lost <= MOST_LEAVES
     assert " has come" in result.messages
     assert len(nodes.workers()) == 2
     assert json.loads(result.out), "Ray writes nothing to standard output"
@@ -182,7 +185,7 @@ def test_a_full_disk_stops_the_run_and_the_next_goes_on(
     assert made(tmp_path) == alone[0]
     stored = int(result.messages.split(" calls made, ")[1].split(" found")[0].replace(",", ""))
     assert 0 < stored < sent
-    assert server.asked_twice == sent - stored <= 2 * 2 * 8
+    assert server.asked_twice == sent - stored <= 2 * MOST_LEAVES
 
 
 def test_a_limit_of_calls_holds_for_all_workers_together(
@@ -216,4 +219,4 @@ def test_a_killed_driver_goes_on_where_it_was(
     assert made(tmp_path) == alone[0]
     stored = int(result.messages.split(" calls made, ")[1].split(" found")[0].replace(",", ""))
     assert server.asked_twice == sent - stored  # those whose outcomes were not stored yet
-    assert sent - stored <= 2 * 2 * 8  # at most what both models take at once, and as many on their way
+    assert sent - stored <= 2 * MOST_LEAVES

@@ -10,6 +10,8 @@ from skillmix.models.local.importing import import_lean
 from skillmix.models.local.resident import MODELS
 
 _THREADS: Final = "OMP_NUM_THREADS"
+_UNTIL_THE_END: Final = ExitStack()
+"""What a worker keeps as long as its process lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +25,15 @@ class DeviceShare:
 
     def claim(self) -> None:
         """Let this process, which has not imported torch yet, keep to its share; its last model stays in memory."""
+        os.environ["SKILLMIX_DEVICE"] = "cuda" if self.gpu else "cpu"
         if self.gpu:
             os.environ[GPU_SHARE] = str(self.gpu)
-        else:
-            os.environ["SKILLMIX_DEVICE"] = "cpu"
         # Ray sets the number of threads to the number of CPUs that an actor reserves, which is none.
         os.environ.pop(_THREADS, None)
         if self.threads is not None:
             os.environ[_THREADS] = str(self.threads)
         import_lean()
-        ExitStack().enter_context(MODELS.keeping())
+        _UNTIL_THE_END.enter_context(MODELS.keeping())
 
 
 def wanted_threads() -> int | None:

@@ -217,6 +217,12 @@ class NodeStore:
         except OSError as error:
             raise _cannot_keep(folder, error) from None
 
+    def drop(self, folder: FolderFiles) -> None:
+        """Give up a folder that did not come whole, so that another process can take it."""
+        if folder.id in self._locks:
+            shutil.rmtree(_partial(folder), ignore_errors=True)
+            self._unlock(folder)
+
     def keep(self, folder: FolderFiles) -> None:
         """Check the files that were sent, and keep them under their final name."""
         partial, kept = _partial(folder), kept_folder(folder)

@@ -18,6 +18,9 @@ _SHARED: Final = 16
 """Parts that stay in Ray's store: machines that take the same folder at the same time get them from there."""
 _ASK_AGAIN_S: Final = 0.5
 _WORTH_A_LINE: Final = 64 << 20
+"""Bytes of a folder that a line tells of."""
+_WORTH_WAITING_S: Final = 10.0
+"""Seconds after which a line says that a machine waits."""
 
 
 class FolderSender:
@@ -32,8 +35,12 @@ class FolderSender:
         """Let the machine of an actor have folders; `name` is the actor's in lines for the user."""
         for folder in folders:
             async with self._machines[node]:
+                waited = 0.0
                 while (wanted := await actor.wanted_files.remote(folder)) is None:
+                    if waited == _WORTH_WAITING_S:
+                        say(f"{name} waits for another process of its machine that is taking {folder.path}")
                     await asyncio.sleep(_ASK_AGAIN_S)
+                    waited += _ASK_AGAIN_S
                 if wanted:
                     await self._send(actor, folder, wanted, name)
 
@@ -41,6 +48,7 @@ class FolderSender:
         if folder.bytes > _WORTH_A_LINE:
             say(f"{folder.path} goes to {name} ({folder.bytes / 1e9:.1f} GB)")
         under_way: set[asyncio.Future[None]] = set()
+        is_kept = False
         try:
             for file in wanted:
                 for offset in range(0, file.size, _PART):
@@ -51,9 +59,13 @@ class FolderSender:
                         under_way = await _some_over(under_way)
             while under_way:
                 under_way = await _some_over(under_way)
+            await actor.keep_folder.remote(folder)
+            is_kept = True
         finally:
-            await asyncio.gather(*under_way, return_exceptions=True)
-        await actor.keep_folder.remote(folder)
+            if not is_kept:  # another actor of the machine may take the folder then
+                actor.drop_folder.remote(folder)
+                for sent in under_way:
+                    sent.cancel()
 
     def _part(self, folder: FolderFiles, name: str, offset: int) -> Any:
         """A part in Ray's store."""

@@ -82,6 +82,10 @@ class LeaseActor:
         """Check and keep a folder whose parts have all come."""
         await asyncio.to_thread(self._store.keep, folder)
 
+    async def drop_folder(self, folder: FolderFiles) -> None:
+        """Give up a folder that did not come whole."""
+        await asyncio.to_thread(self._store.drop, folder)
+
     async def announce(self, files: CheckpointFiles) -> None:
         """Note which model comes after the present one; it is loaded while the last rows are written."""
         checkpoint = await asyncio.to_thread(files.here)

@@ -35,7 +35,7 @@ class LocalTeam:
 
     def places(self, node: Mapping[str, Any], settings: WorkerSettings) -> int:
         """As many as there are GPUs, or shares of GPUs; one on a node of a cluster without GPUs."""
-        return int(node["Resources"].get("GPU", 0) / _gpus(settings) + 1e-6) if self._has_gpus else 1
+        return int(node["Resources"].get("GPU", 0)) * int(1 / _gpus(settings) + 1e-6) if self._has_gpus else 1
 
     def options(self, settings: WorkerSettings) -> Mapping[str, Any]:
         """A GPU or a share of one; a worker on CPUs reserves none, because it would wait for other jobs."""
@@ -64,6 +64,7 @@ class ModelSender:
     """Lets the machines of workers have the files of the models that a step asks, and then those of the next."""
 
     def __init__(self, ray: Any) -> None:
+        self._ray = ray
         self._sender = FolderSender(ray)
         self._next: ModelSpec | None = None
         self._ahead: set[asyncio.Task[None]] = set()
@@ -74,6 +75,7 @@ class ModelSender:
 
     async def begin(self, work: LentWork) -> tuple[LentWork, CheckpointFiles | None]:
         """The work with the files of its models, and the files of the model that comes after them."""
+        self._sender = FolderSender(self._ray)  # its locks belong to the event loop of a step
         files = await asyncio.to_thread(model_files, work.models)
         return work._replace(files=files), await asyncio.to_thread(self._files_after, work)
 

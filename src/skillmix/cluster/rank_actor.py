@@ -96,6 +96,10 @@ class RankActor:
         """Check and keep a folder whose parts have all come."""
         self._store.keep(folder)
 
+    def drop_folder(self, folder: FolderFiles) -> None:
+        """Give up a folder that did not come whole."""
+        self._store.drop(folder)
+
     def train(
         self,
         environment: Mapping[str, str],

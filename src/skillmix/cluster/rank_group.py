@@ -132,7 +132,7 @@ class _Group:
         say(f"{work.step}: {count} on Ray")
         self._watch(work, ranks, training)
         if self._collector is not None:
-            self._collected(self._collector.finish)
+            self._collected(self._collector.finish, is_last=True)
 
     def _set_up(self, work: RankWork, ranks: Sequence[_Rank]) -> dict[str, Path]:
         """A folder on each machine, with what the training goes on from; by node."""
@@ -159,14 +159,21 @@ class _Group:
         except RayError as error:
             raise LostRank(f"a rank was lost ({first_line(error)})") from None
 
-    def _collected(self, work: Callable[[], None]) -> None:
-        """Bring files to the driver; a machine that is lost meanwhile is noticed by its rank."""
+    def _collected(self, bring: Callable[[], None], *, is_last: bool) -> None:
+        """Bring files to the driver; files that training has just removed are brought with the next checkpoint."""
         from ray.exceptions import RayError, RayTaskError
 
         try:
-            work()
+            bring()
         except RayTaskError as error:
-            raise error.cause if isinstance(error.cause, UserError) else error from None
+            cause = error.cause
+            if isinstance(cause, UserError):
+                raise cause from None
+            if is_last:
+                raise UserError(
+                    f"The trained model cannot be brought: {type(cause).__name__}: {visible(str(cause))}.",
+                    hint="Run the same command again; training goes on from its last checkpoint.",
+                ) from None
         except RayError as error:
             raise LostRank(f"a machine was lost ({first_line(error)})") from None
 
@@ -202,7 +209,7 @@ class _Group:
 
     def _provide(self, ranks: Sequence[_Rank], folders: Sequence[FolderFiles]) -> None:
         """Let every machine have some folders."""
-        from ray.exceptions import RayActorError, RayTaskError
+        from ray.exceptions import RayError, RayTaskError
 
         async def provide() -> None:
             sender = FolderSender(self._ray)
@@ -217,7 +224,7 @@ class _Group:
             asyncio.run(provide())
         except RayTaskError as error:
             raise error.cause if isinstance(error.cause, UserError) else error from None
-        except RayActorError as error:
+        except RayError as error:
             raise LostRank(f"a rank was lost ({first_line(error)})") from None
 
     def _require_paths(self, work: RankWork, ranks: Sequence[_Rank]) -> None:
@@ -236,7 +243,7 @@ class _Group:
             done, _ = self._ray.wait(list(waiting), timeout=_LOOK_S)
             self._show(work, ranks[0])
             if self._collector is not None and time.monotonic() - self._collected_at > _COLLECT_S:
-                self._collected(self._collector.collect)
+                self._collected(self._collector.collect, is_last=False)
                 self._collected_at = time.monotonic()
             for one in done:
                 number = waiting.pop(one)

@@ -285,6 +285,23 @@ def test_a_run_whose_workers_are_all_lost_is_continued_by_the_next(in_folder: Pa
     assert 0 < stored == result.found < len(alone)
 
 
+def test_a_run_ends_when_its_last_worker_is_lost_and_none_can_come(
+    in_folder: Path, alone: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    class LastWorkers(SimulatedWorkers):
+        async def newcomers(self) -> Mapping[str, WorkerLink]:
+            raise UserError("No worker can come.", hint="Start one.")
+
+    path = experiment(in_folder, "leased")
+
+    with pytest.raises(UserError, match="No worker can come"):
+        run_leased(path, LastWorkers(Asked(), seed=1, workers=2, faults=Faults(lost_after=(6, 8))))
+
+    assert capsys.readouterr().err.count("No worker can come.") == 1, "and the others go on"
+    run_experiment(path)
+    assert rows("leased") == alone
+
+
 def test_a_run_that_waits_for_workers_can_be_interrupted(
     in_folder: Path, alone: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,14 +183,16 @@ class _Team:
 
     async def _recruit(self) -> None:
         """Let workers join that have come, as long as work is left."""
+        said = ""
         while self._has_work:
             try:
                 self.join(await self._workers.newcomers())
             except UserError as error:
                 if not self._driving:
                     raise
-                self._owner.say(error.message)
-                return
+                if error.message != said:
+                    self._owner.say(error.message)
+                said = error.message
             await asyncio.sleep(_LOOK_EVERY if self._driving else _LOOK_EVERY / 2)
 
     async def disband(self) -> None:

@@ -1,8 +1,9 @@
-"""A command whose trainings lose a rank once: the program of test_ray_local.py.
+"""A command whose trainings go another way: the program of test_ray_local.py.
 
-python -m tests.cluster.killed_rank run EXPERIMENT.yaml --on ray
+python -m tests.cluster.changed_ranks [own-disks | shared-disk] [kill] run EXPERIMENT.yaml --on ray
 
-With OWN_DISKS in the environment, the machines train in their own folders, as if they did not see the driver's.
+With `own-disks` the machines train in their own folders, as if they did not see the driver's. With `kill` the second
+rank of a training is killed once, after a checkpoint.
 """
 
 import os
@@ -44,9 +45,11 @@ def train_and_die(report: Any, base: Checkpoint, folder: Path, payload: Any) -> 
 
 if __name__ == "__main__":
     from skillmix.commands import main
-    from tests.cluster import killed_rank
+    from tests.cluster import changed_ranks
 
-    if "OWN_DISKS" in os.environ:
+    start = sys.argv.index("run")
+    if "own-disks" in sys.argv[:start]:
         rank_group.shares_disk = lambda *_: False
-    rank_job.train_rank = killed_rank.train_and_die
-    sys.exit(main(sys.argv[1:]))
+    if "kill" in sys.argv[:start]:
+        rank_job.train_rank = changed_ranks.train_and_die
+    sys.exit(main(sys.argv[start:]))
