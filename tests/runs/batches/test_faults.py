@@ -1,7 +1,10 @@
 """Runs in batches at a provider that fails in every way have the scores of a direct run, and nothing is paid twice."""
 
 import os
+import signal
 import sqlite3
+import threading
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -255,6 +258,29 @@ def test_a_provider_that_never_finishes_is_left_after_the_time_that_the_user_giv
 
         assert len(stub.batches) == 1
         assert "batches are under way" in capsys.readouterr().err
+
+
+def test_an_interrupt_leaves_batches_at_once_and_the_next_run_reads_them(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], direct: dict[str, DirectRun]
+) -> None:
+    with serving(provider("openai", "never finishes")) as stub:
+        path = written(in_folder, stub.address)
+
+        def interrupt() -> None:
+            while not any(batch.looks > 1 for batch in stub.batches.values()):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        assert command(["run", str(path), "--json"]) == 130
+        thread.join()
+
+        assert "stopping: 0 calls in flight" in capsys.readouterr().err
+        assert (len(stub.batches), run_status("run").submitted) == (1, 8)
+        stub.is_finishing = True
+        assert command(["run", str(path), "--json"]) == 1
+        check(direct["openai"], stub)
 
 
 def test_a_lost_message_batch_is_not_sent_again_while_another_of_its_size_is_under_way(
