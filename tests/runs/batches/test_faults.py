@@ -13,6 +13,7 @@ import pytest
 from skillmix.commands import main as command
 from skillmix.commands.run import IN_BATCHES
 from skillmix.errors import UserError
+from skillmix.hashing import ranked
 from skillmix.models.batches import dialects
 from skillmix.runs import retries
 from skillmix.runs.batches import pace
@@ -127,6 +128,25 @@ def test_whatever_a_provider_does_scores_are_those_of_a_direct_run_and_each_call
         check(direct["anthropic" if shape == "anthropic" else "openai"], stub)
         if "creation" in fault and fault != "429 at creation":
             assert stub.searches > 1  # pages of two
+
+
+@pytest.mark.parametrize("number", range(60 if os.environ.get("SKILLMIX_LONG") else 4))
+def test_several_faults_at_once_change_nothing_whether_a_run_waits_or_not(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], direct: dict[str, DirectRun], number: int
+) -> None:
+    shape = SHAPES[number % 2]
+    faults = ranked([fault for of, fault in CASES if of == shape], "faults", number)[: 2 + number % 4]
+    with serving(provider(shape, *faults)) as stub:
+        stub.add_foreign(3, size=8)
+        run = ["run", str(written(in_folder, stub.address, shape=shape)), "--json"]
+        ended = IN_BATCHES
+        for _ in range(60):
+            ended = command([*run, *(["--no-wait"] if number % 3 else [])])
+            if ended != IN_BATCHES:
+                break
+
+        assert ended == 1, (faults, capsys.readouterr().err)
+        check(direct[shape], stub)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
