@@ -14,7 +14,7 @@ FAST = BatchPace(
     longest_wait=0.02,
     tick=0.005,
     settled=0.15,
-    late_looks=4,
+    late=0.15,
     pause=0.01,
     longest_pause=0.02,
 )

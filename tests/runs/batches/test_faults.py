@@ -1,7 +1,10 @@
 """Runs in batches at a provider that fails in every way have the scores of a direct run, and nothing is paid twice."""
 
 import os
+import signal
 import sqlite3
+import threading
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +13,7 @@ import pytest
 from skillmix.commands import main as command
 from skillmix.commands.run import IN_BATCHES
 from skillmix.errors import UserError
+from skillmix.hashing import ranked
 from skillmix.models.batches import dialects
 from skillmix.runs import retries
 from skillmix.runs.batches import pace
@@ -124,6 +128,25 @@ def test_whatever_a_provider_does_scores_are_those_of_a_direct_run_and_each_call
         check(direct["anthropic" if shape == "anthropic" else "openai"], stub)
         if "creation" in fault and fault != "429 at creation":
             assert stub.searches > 1  # pages of two
+
+
+@pytest.mark.parametrize("number", range(60 if os.environ.get("SKILLMIX_LONG") else 4))
+def test_several_faults_at_once_change_nothing_whether_a_run_waits_or_not(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], direct: dict[str, DirectRun], number: int
+) -> None:
+    shape = SHAPES[number % 2]
+    faults = ranked([fault for of, fault in CASES if of == shape], "faults", number)[: 2 + number % 4]
+    with serving(provider(shape, *faults)) as stub:
+        stub.add_foreign(3, size=8)
+        run = ["run", str(written(in_folder, stub.address, shape=shape)), "--json"]
+        ended = IN_BATCHES
+        for _ in range(60):
+            ended = command([*run, *(["--no-wait"] if number % 3 else [])])
+            if ended != IN_BATCHES:
+                break
+
+        assert ended == 1, (faults, capsys.readouterr().err)
+        check(direct[shape], stub)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -255,6 +278,29 @@ def test_a_provider_that_never_finishes_is_left_after_the_time_that_the_user_giv
 
         assert len(stub.batches) == 1
         assert "batches are under way" in capsys.readouterr().err
+
+
+def test_an_interrupt_leaves_batches_at_once_and_the_next_run_reads_them(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], direct: dict[str, DirectRun]
+) -> None:
+    with serving(provider("openai", "never finishes")) as stub:
+        path = written(in_folder, stub.address)
+
+        def interrupt() -> None:
+            while not any(batch.looks > 1 for batch in stub.batches.values()):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        assert command(["run", str(path), "--json"]) == 130
+        thread.join()
+
+        assert "stopping: 0 calls in flight" in capsys.readouterr().err
+        assert (len(stub.batches), run_status("run").submitted) == (1, 8)
+        stub.is_finishing = True
+        assert command(["run", str(path), "--json"]) == 1
+        check(direct["openai"], stub)
 
 
 def test_a_lost_message_batch_is_not_sent_again_while_another_of_its_size_is_under_way(

@@ -57,6 +57,8 @@ class BatchModel:
         self._wake = asyncio.Event()
         self._is_over = False
         self._is_leaving = False
+        self._is_busy = False
+        """Whether a question to the provider has no answer yet."""
         self._most = client.dialect.most_requests
         self._not_before = 0.0
         self._pause = 0.0
@@ -99,7 +101,7 @@ class BatchModel:
         """Whether nothing can happen before a provider has done something, or a pause is over."""
         is_paused = time.monotonic() < self._not_before
         looked = all(batch.looks for batch in self._batches.values() if batch.waiting)
-        return (not self._pending or is_paused) and looked and self._answers.empty()
+        return not self._is_busy and (not self._pending or is_paused) and looked and self._answers.empty()
 
     def keeps(self, request: Request) -> bool:
         """Whether a call will be part of a batch, or is."""
@@ -171,13 +173,19 @@ class BatchModel:
         while not (self._is_over and not self.resting):
             if self._is_leaving:
                 self._give_back()
-            elif self._may_send():
-                await self._send(self._next_chunk())
             else:
-                for batch in self._due():
-                    await self._look(batch)
+                self._is_busy = True
+                await self._send_or_look()
+                self._is_busy = False
                 self.look_around()
             await self._wait()
+
+    async def _send_or_look(self) -> None:
+        if self._may_send():
+            await self._send(self._next_chunk())
+            return
+        for batch in self._due():
+            await self._look(batch)
 
     def _give_back(self) -> None:
         for request in [*self._pending.values(), *self._all_waiting()]:
@@ -288,7 +296,8 @@ class BatchModel:
         """Note the id of a batch that is created, or found again."""
         self._journal.note_created(batch.tag, view.id)
         self._journal.note_seen(batch.tag, shown(view.word))
-        batch.stored = replace(batch.stored, state="created", batch=view.id, seen=shown(view.word))
+        word = shown(view.word)
+        batch.stored = replace(batch.stored, state="created", batch=view.id, seen=word, changed=now())
         self.say(f"{self._words(batch)}: created")
         batch.looks = 1
         batch.wait = 0.0
@@ -377,7 +386,7 @@ class BatchModel:
         batch.gone = 0
         if shown(view.word) != batch.stored.seen:
             self._journal.note_seen(batch.tag, shown(view.word))
-            batch.stored = replace(batch.stored, seen=shown(view.word))
+            batch.stored = replace(batch.stored, seen=shown(view.word), changed=now())
             self.say(f"{self._words(batch)}: {shown(view.word) or 'no state'}")
         if view.state == "under way":
             batch.plan_look(self._pace)
@@ -425,8 +434,8 @@ class BatchModel:
             read = ResultsRead(())
         batch.lines = one_for_each([*batch.lines.values(), *read.lines])
         batch.ends_early = view.state != "ended"
-        if self._lacks_results(batch, view, read) and batch.late_looks < self._pace.late_looks:
-            batch.late_looks += 1
+        is_late = time.time() - batch.stored.changed_at >= self._pace.late
+        if self._lacks_results(batch, view, read) and not is_late:
             batch.plan_look(self._pace)
             return
         batch.is_read = True

@@ -27,7 +27,6 @@ class OpenBatch:
     next_look: float = 0.0
     wait: float = 0.0
     looks: int = 0
-    late_looks: int = 0
     handed_out: int = 0
     """Calls of the batch that were given their outcomes."""
     gone: int = 0

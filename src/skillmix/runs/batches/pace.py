@@ -16,8 +16,8 @@ class BatchPace:
     """Between two looks for calls that can go into the next batch."""
     settled: float = 60.0
     """From the call that creates a batch until a batch that is not in the provider's list does not exist."""
-    late_looks: int = 8
-    """Looks at a batch that has ended until results that are missing do not exist; they span ten minutes or so."""
+    late: float = 600.0
+    """From the end of a batch until results that are missing do not exist."""
     pause: float = 30.0
     """After a batch that was refused as a whole, until the next; every further pause is twice as long."""
     longest_pause: float = 600.0
