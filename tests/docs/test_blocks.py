@@ -136,7 +136,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "write.yaml").write_text(yaml.safe_dump({**document, "name": "write", "steps": steps}))
     (shared, *_) = (block for block in blocks("people.md") if block.language == "yaml")
     evaluate, *people = [step for step in yaml.safe_load(shared.body)["steps"] if step["stage"] != "report"]
-    small = {**evaluate, "settings": ["all"], "combinations": 10}
+    small = {**evaluate, "settings": ["all"], "combinations": 25, "generations": 1}
     students = {"base": document["students"]["weak"], "tuned": document["students"]["strong"]}
     reading = {"students": students, "graders": {"gpt": document["graders"]["judge"]}, "steps": [small, *people]}
     (here / "people.yaml").write_text(yaml.safe_dump({"name": "people", "catalog": "verifiable", **reading}))
