@@ -5,20 +5,16 @@ handed on; it reads and checks experiment.yaml once. An imported run has an expe
 and graders, so that readers need not ask which kind of run they have.
 """
 
-import json
 import os
-import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import yaml
 
-from skillmix import __version__
 from skillmix.calls import checked_name, is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
@@ -32,6 +28,7 @@ from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import Phrases, stored_phrases
 from skillmix.render.nearest import name_hint
 from skillmix.runs.finished.draws_around import DrawsAround
+from skillmix.runs.finished.manifest import MANIFEST, add_entry
 from skillmix.runs.finished.step_records import FinishedSteps
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.graders.run_grader import PERSON
@@ -108,17 +105,7 @@ class Run:
 
     def note_invocation(self, facts: Mapping[str, object]) -> None:
         """Add an entry to the manifest: which command ran, with which versions."""
-        file = self.path / "manifest.json"
-        try:
-            entries = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-        except ValueError:
-            entries = None
-        if not isinstance(entries, list):
-            file.rename(file.with_name("manifest.json.damaged"))
-            entries = []
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        entries.append({"at": at, "skillmix": __version__, "python": platform.python_version(), **facts})
-        write_whole(file, json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
+        add_entry(self.path / MANIFEST, facts)
 
     # The journal
 
@@ -159,6 +146,10 @@ class Run:
             self._remembered[name] = make()
         value: _T = self._remembered[name]
         return value
+
+    def remembers(self, name: str) -> bool:
+        """Whether a value was worked out before, and the journal has not changed since."""
+        return not self._writers and name in self._remembered
 
     def forget_records(self) -> None:
         """Work out everything from the journal again, because people voted since."""

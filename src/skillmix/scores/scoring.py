@@ -80,8 +80,8 @@ def _scored(run: Run, rules: str | None, *, by_sets: bool) -> _ScoredCells:
 
 
 def _groups(run: Run, rules: Rules) -> Sequence[BallotCell | MarkedCell]:
-    """The rows of a run's table; the texts of a large run are never all in memory."""
-    if not is_large(run):
+    """The rows of a run's table; the texts of a large run are in memory only if a report has just read them."""
+    if run.remembers("records") or not is_large(run):
         return list(groups_of(run, run_records(run)))
     return list(marked_groups(run, run.remember(f"marks by {rules}", lambda: run_marks(run, rules))))
 

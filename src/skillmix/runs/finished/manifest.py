@@ -9,12 +9,15 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from skillmix import __version__
 from skillmix.experiment.experiment import Experiment
 from skillmix.models.bf16_trial import this_machine
 from skillmix.prompts.files import load_prompts
+from skillmix.runs.folder_replacement import write_whole
 
 MANIFEST = "manifest.json"
 
@@ -30,6 +33,20 @@ class Invocations:
     machines: tuple[str, ...] = ()
     prompts: Mapping[str, str] | None = None
     """The content hash of each prompt set; None if it was not recorded."""
+
+
+def add_entry(file: Path, facts: Mapping[str, object]) -> None:
+    """Add an entry to a manifest; a damaged manifest is kept under another name."""
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    except ValueError:
+        entries = None
+    if not isinstance(entries, list):
+        file.rename(file.with_name(f"{file.name}.damaged"))
+        entries = []
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    entries.append({"at": at, "skillmix": __version__, "python": platform.python_version(), **facts})
+    write_whole(file, json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
 
 
 def invocation_facts(experiment: Experiment) -> dict[str, object]:
