@@ -75,8 +75,9 @@ def compare_nodes(options: argparse.Namespace) -> None:
             for nodes in [0, *options.nodes]:
                 result = measured(nodes, address, options)
                 print(nodes, result, file=sys.stderr, flush=True)
-                if nodes not in best or result["rate"] > best[nodes]["rate"]:
-                    best[nodes] = result | {"cpu": min(result["cpu"], best.get(nodes, result)["cpu"])}
+                before = best.get(nodes, result)
+                faster = max(before, result, key=lambda one: one["rate"])
+                best[nodes] = faster | {"cpu": min(before["cpu"], result["cpu"])}
     for nodes, result in best.items():
         at_once = options.at_once * max(1, nodes)
         ideal = result["rate"] * options.latency / at_once

@@ -36,15 +36,14 @@ from skillmix.runs.leases.mailbox import Mailbox, Packet
 from skillmix.runs.retries import Retries
 from skillmix.runs.scheduler import Scheduler, StartCall
 
-_ENOUGH: Final = 64
+_ENOUGH: Final = 256
 """Rows that are answered with at once; fewer rows wait for others, because an exchange costs as much as a dozen."""
+_LOOKS: Final = 4
+"""Looks at the rows while they gather."""
 
 
 class _Pace:
-    """How long a worker waits before it answers; the owner's time is spent on answers, and slow calls need few.
-
-    A call has leave about as long before it is sent as it takes, so a tenth of that time delays no call.
-    """
+    """How long a worker waits before it answers; the owner's time is spent on answers, and slow calls need few."""
 
     def __init__(self) -> None:
         self._call = 0.1
@@ -54,10 +53,13 @@ class _Pace:
         """Note how long a call took."""
         self._call += 0.05 * (seconds - self._call)
 
-    @property
-    def gathering(self) -> float:
-        """Seconds in which rows gather for an answer with few rows."""
-        return min(0.25, max(0.01, 0.1 * self._call))
+    def gathering(self, *, has_calls_ahead: bool) -> float:
+        """Seconds in which rows gather for an answer with few rows.
+
+        If a model has calls with leave that wait for others to end, they last about as long as half a call, and an
+        answer that comes a little later delays no call.
+        """
+        return min(0.5, 0.3 * self._call) if has_calls_ahead else min(0.1, 0.02 * self._call)
 
     @property
     def silence(self) -> float:
@@ -177,11 +179,20 @@ class LeaseWorker:
                 async with asyncio.timeout(self._pace.silence):
                     await self._news.wait()
             self._ask_for_wanted()
-        if 0 < self._rows < _ENOUGH:
-            await asyncio.sleep(self._pace.gathering)
-            self._ask_for_wanted()
+        await self._gather()
         self._rows = 0
         return self._mail.packet()
+
+    async def _gather(self) -> None:
+        """Let more rows come for an answer that is about few."""
+        if not 0 < self._rows < _ENOUGH:
+            return
+        ahead = any(self._leaves[model] >= 0.75 * most for model, most in self._most_leaves.items())
+        seconds = self._pace.gathering(has_calls_ahead=ahead)
+        for _ in range(_LOOKS):
+            if self._rows < _ENOUGH:
+                await asyncio.sleep(seconds / _LOOKS)
+                self._ask_for_wanted()
 
     def _put(self, letter: WorkerLetter) -> None:
         self._mail.put(letter)
