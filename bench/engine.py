@@ -93,6 +93,7 @@ def ours(address: str, texts: int, at_once: int, folder: str, open_workers: Any 
         "name": f"bench-{texts}",
         "students": {"s": {"model": f"openai:m@{address}", "concurrency": student}},
         "graders": {"g": {"model": f"openai:m@{address}", "concurrency": grader}},
+        "workers": {"leases": max(2, at_once // 32)},  # of 64 conversations or more, so that they fill all places
         "steps": [step | {"combinations": texts, "generations": 1}],
     }
     return run_checked(experiment_of(document, source="bench"), open_workers=open_workers).called

@@ -59,7 +59,7 @@ class _Pace:
         If a model has calls with leave that wait for others to end, they last about as long as half a call, and an
         answer that comes a little later delays no call.
         """
-        return min(0.5, 0.3 * self._call) if has_calls_ahead else min(0.1, 0.02 * self._call)
+        return min(0.25, (0.1 if has_calls_ahead else 0.02) * self._call)
 
     @property
     def silence(self) -> float:
