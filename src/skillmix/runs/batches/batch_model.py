@@ -311,12 +311,16 @@ class BatchModel:
         for request in requests:
             self._pending.pop(request.key, None)
         self._refused += refusal.is_counted
-        if refusal.is_about_room and not any(other.waiting for other in self._batches.values()):
-            self._most = max(1, min(self._most, len(requests)) // 2)
+        is_alone = not any(other.waiting for other in self._batches.values())
+        may_shrink = refusal.is_about_room and is_alone and len(requests) > 1
+        if may_shrink:
+            self._most = min(self._most, len(requests)) // 2
         if refusal.problem.kind == "passing" and self._refused <= self._pace.refusals:
             self._pending |= {request.key: request for request in requests}
-            self._pause = min(self._pace.longest_pause, self._pause * 2 or self._pace.pause)
-            self._not_before = time.monotonic() + max(self._pause, min(refusal.problem.retry_after or 0.0, 600.0))
+            # A smaller batch can go at once; a run that does not wait would find the same refusal again.
+            pause = 0.0 if may_shrink else min(self._pace.longest_pause, self._pause * 2 or self._pace.pause)
+            self._pause = pause
+            self._not_before = time.monotonic() + max(pause, min(refusal.problem.retry_after or 0.0, 600.0))
             self.say(f"a batch of {len(requests)} calls was refused ({refusal.words}); they go into another one")
             return
         if refusal.problem.kind == "fatal":
