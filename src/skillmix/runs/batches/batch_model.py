@@ -311,17 +311,21 @@ class BatchModel:
         for request in requests:
             self._pending.pop(request.key, None)
         self._refused += refusal.is_counted
-        is_alone = not any(other.waiting for other in self._batches.values())
-        may_shrink = refusal.is_about_room and is_alone and len(requests) > 1
+        # After a crash a batch may be refused before its calls have come here, so its own size counts.
+        is_alone = all(other.is_read for other in self._batches.values())
+        may_shrink = refusal.is_about_room and is_alone and batch.stored.requests > 1
         if may_shrink:
-            self._most = min(self._most, len(requests)) // 2
+            self._most = max(1, min(self._most, batch.stored.requests // 2))
         if refusal.problem.kind == "passing" and self._refused <= self._pace.refusals:
-            self._pending |= {request.key: request for request in requests}
+            for request in requests:
+                self._take(request)
             # A smaller batch can go at once; a run that does not wait would find the same refusal again.
             pause = 0.0 if may_shrink else min(self._pace.longest_pause, self._pause * 2 or self._pace.pause)
             self._pause = pause
             self._not_before = time.monotonic() + max(pause, min(refusal.problem.retry_after or 0.0, 600.0))
-            self.say(f"a batch of {len(requests)} calls was refused ({refusal.words}); they go into another one")
+            self.say(
+                f"a batch of {batch.stored.requests} calls was refused ({refusal.words}); they go into another one"
+            )
             return
         if refusal.problem.kind == "fatal":
             self._end_run(requests, refusal.problem)
@@ -329,8 +333,10 @@ class BatchModel:
         for request in requests:
             self._answers.put_nowait((request, replace(refusal.problem, kind="failed")))
 
-    def _end_run(self, requests: Iterable[Request], problem: CallProblem) -> None:
+    def _end_run(self, requests: list[Request], problem: CallProblem) -> None:
         """Answer one call with a fatal problem, which ends the run; the others are left as they are."""
+        if not requests:  # the calls of a batch that an earlier run has sent come here later
+            return
         first, *others = requests
         self._pending |= {request.key: request for request in others}
         self._answers.put_nowait((first, problem))
