@@ -175,17 +175,17 @@ class BatchModel:
                 self._give_back()
             else:
                 self._is_busy = True
-                await self._send_or_look()
+                await self._look_and_send()
                 self._is_busy = False
                 self.look_around()
             await self._wait()
 
-    async def _send_or_look(self) -> None:
-        if self._may_send():
-            await self._send(self._next_chunk())
-            return
+    async def _look_and_send(self) -> None:
+        # A batch that was refused for want of room makes the next one smaller, so looks come first.
         for batch in self._due():
             await self._look(batch)
+        if self._may_send():
+            await self._send(self._next_chunk())
 
     def _give_back(self) -> None:
         for request in [*self._pending.values(), *self._all_waiting()]:
