@@ -239,6 +239,18 @@ def test_a_run_changes_from_batches_to_direct_calls_and_back_and_asks_nothing_tw
         assert (len(stub.billed), stub.direct) == (8, calls - 8)
 
 
+def test_calls_of_a_refused_batch_are_made_directly_if_the_run_is_direct_by_now(
+    in_folder: Path, direct: dict[str, DirectRun]
+) -> None:
+    with serving(provider("openai", "fails at validation")) as stub:
+        assert command(["run", str(written(in_folder, stub.address)), "--json", "--no-wait"]) == IN_BATCHES
+
+        assert command(["run", str(written(in_folder, stub.address, batch=False)), "--json"]) == 1
+
+        assert (len(stub.batches), len(stub.billed), stub.direct) == (1, 0, direct["openai"].calls)
+        assert keys("run") == direct["openai"].keys
+
+
 def test_azure_gets_its_key_in_its_own_header_and_its_file_is_waited_for(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,17 +175,17 @@ class BatchModel:
                 self._give_back()
             else:
                 self._is_busy = True
-                await self._send_or_look()
+                await self._look_and_send()
                 self._is_busy = False
                 self.look_around()
             await self._wait()
 
-    async def _send_or_look(self) -> None:
-        if self._may_send():
-            await self._send(self._next_chunk())
-            return
+    async def _look_and_send(self) -> None:
+        # A batch that was refused for want of room makes the next one smaller, so looks come first.
         for batch in self._due():
             await self._look(batch)
+        if self._may_send():
+            await self._send(self._next_chunk())
 
     def _give_back(self) -> None:
         for request in [*self._pending.values(), *self._all_waiting()]:
@@ -311,13 +311,21 @@ class BatchModel:
         for request in requests:
             self._pending.pop(request.key, None)
         self._refused += refusal.is_counted
-        if refusal.is_about_room and not any(other.waiting for other in self._batches.values()):
-            self._most = max(1, min(self._most, len(requests)) // 2)
+        # After a crash a batch may be refused before its calls have come here, so its own size counts.
+        is_alone = all(other.is_read for other in self._batches.values())
+        may_shrink = refusal.is_about_room and is_alone and batch.stored.requests > 1
+        if may_shrink:
+            self._most = max(1, min(self._most, batch.stored.requests // 2))
         if refusal.problem.kind == "passing" and self._refused <= self._pace.refusals:
-            self._pending |= {request.key: request for request in requests}
-            self._pause = min(self._pace.longest_pause, self._pause * 2 or self._pace.pause)
-            self._not_before = time.monotonic() + max(self._pause, min(refusal.problem.retry_after or 0.0, 600.0))
-            self.say(f"a batch of {len(requests)} calls was refused ({refusal.words}); they go into another one")
+            for request in requests:
+                self._take(request)
+            # A smaller batch can go at once; a run that does not wait would find the same refusal again.
+            pause = 0.0 if may_shrink else min(self._pace.longest_pause, self._pause * 2 or self._pace.pause)
+            self._pause = pause
+            self._not_before = time.monotonic() + max(pause, min(refusal.problem.retry_after or 0.0, 600.0))
+            self.say(
+                f"a batch of {batch.stored.requests} calls was refused ({refusal.words}); they go into another one"
+            )
             return
         if refusal.problem.kind == "fatal":
             self._end_run(requests, refusal.problem)
@@ -325,8 +333,10 @@ class BatchModel:
         for request in requests:
             self._answers.put_nowait((request, replace(refusal.problem, kind="failed")))
 
-    def _end_run(self, requests: Iterable[Request], problem: CallProblem) -> None:
+    def _end_run(self, requests: list[Request], problem: CallProblem) -> None:
         """Answer one call with a fatal problem, which ends the run; the others are left as they are."""
+        if not requests:  # the calls of a batch that an earlier run has sent come here later
+            return
         first, *others = requests
         self._pending |= {request.key: request for request in others}
         self._answers.put_nowait((first, problem))
