@@ -21,6 +21,7 @@ from tools.docs.command_options import commands as all_commands
 from skillmix.checkers import registry
 from skillmix.commands import main, parser_of_all
 from skillmix.experiment.experiment import load_experiment
+from tests.checkers.test_own_checkers import write_catalog
 from tests.docs.pages import PAGES, ROOT, Block, ShownCommand, agrees, blocks, commands, replaced, run_line, text_of
 from tests.models.stub import chat, serving
 
@@ -28,6 +29,7 @@ PARSER: Final = parser_of_all()
 COMMANDS: Final = all_commands()
 SEEN_ELSEWHERE: Final = {
     "python.md": "tests/test_python_page.py runs the page from top to bottom",
+    "rewards.md": "tests/test_rewards.py runs the trainer of the page, with a small model",
     "providers.md": "tests/models/test_installed.py installs the provider of the page and runs its program",
 }
 """Pages whose Python blocks another test runs."""
@@ -42,6 +44,18 @@ NOT_RUN: Final = {
     "ray start": "needs a cluster; tests/cluster runs workers where Ray is installed",
     "RAY_ADDRESS=": "needs a cluster",
     "skillmix run EXPERIMENT.yaml --on ray": "needs Ray, which is no package of the tests; tests/cluster runs it",
+    "inspect ": "needs a key or a screen; tests/exchange runs the tasks where Inspect AI is installed",
+    "skillmix import-inspect": "needs the logs of the command above",
+    "skillmix scores inspected": "needs the logs of the command above",
+    "skillmix run half-price.yaml": "needs keys; tests/models/batches sends batches to a server of its own",
+    "skillmix status half-price": "needs the run above",
+    "source <(skillmix completion": "changes the shell; tests/commands/start tries the completion",
+    "skillmix completion": "writes to the reader's own folder; tests/commands/start tries the completion",
+    "python -m pip install build": "makes a release",
+    "rm -rf dist": "makes a release; tests/test_package.py builds wheel and sdist",
+    "twine check": "makes a release; tests/test_package.py",
+    "tar xzf": "makes a release",
+    "make test": "is the whole suite",
     "apt-get": "downloads packages of Debian",
     "python bench/": "a benchmark; it needs files that are not shipped or minutes",
     "skillmix frequency --catalog verifiable --corpus novel": "needs the corpora of the packages above",
@@ -75,6 +89,8 @@ ON_PAGE: Final = {
     "report.md": {"smoke": "seed-0"},
     "safety.md": {"run experiments/safety.yaml": "evaluate experiments/safety.yaml --set steps.eval.combinations=10"},
     "datasets.md": {"RUN": "write"},
+    "exchange.md": {"RUN": "demo", "tuned=example/tuned-135m": "tuned=example/tuned-135m --id small=example/small"},
+    "rewards.md": {"RUN": "write", "pairs.jsonl": "pairs-of-write.jsonl"},
     "training.md": {"name: tune": "name: recipe"},
     "graders.md": {"RUN": "two-graders"},
     "people.md": {
@@ -111,6 +127,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("experiments", "data", "src", "bench"):
         (here / name).symlink_to(ROOT / name)
     (here / "shards").mkdir()
+    write_catalog(here / "ships")
     (here / "shards/prose.txt").write_text(
         "The cold came like a thief. It took the light, and it took the warmth. " * 60
     )
@@ -124,9 +141,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     conversation = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Good day."}]
     (here / "conversations.jsonl").write_text(f"{json.dumps({'messages': conversation})}\n" * 8)
     document = yaml.safe_load(first.body)
-    writing = {"stage": "generate", "purpose": "training", "students": ["strong"], "k": [1, 2], "settings": ["train"]}
+    writing = {"stage": "generate", "purpose": "training", "students": ["weak"], "k": [1, 2], "settings": ["train"]}
     steps = [
-        {"name": "texts", **writing, "combinations": 10, "generations": 1},
+        {"name": "texts", **writing, "combinations": 10, "generations": 3},
         {"name": "grade", "stage": "grade", "of": ["texts"], "graders": ["judge"]},
     ]
     both = {**document["steps"][0], "graders": ["judge", "rules"], "combinations": 3}
@@ -146,6 +163,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["run", "first.yaml"],
             ["run", "write.yaml"],
             ["run", "two-graders.yaml"],
+            ["import-texts", "src/skillmix/data/examples/demo.jsonl", "--run", "demo"],
             *(
                 [
                     "run",
@@ -279,13 +297,13 @@ def test_no_reason_is_without_its_command() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_parser_accepts_every_command_that_is_not_run(page: str) -> None:
     for command in shown(page):
-        line = re.sub(r"^[A-Z_]+=\S+ ", "", command.line)
+        line = re.sub(r"^[A-Z_]+=\S+ |\s+>\s.*", "", command.line)
         if reason_not_to_run(command.line) and line.startswith("skillmix ") and "[RUN" not in line:
             _, unknown = PARSER.parse_known_args(shlex.split(line)[1:])
             assert not unknown, line
 
 
-INLINE: Final = re.compile(r"(?<!`)`skillmix ([a-z-]+)([^`]*)`(?!`)")
+INLINE: Final = re.compile(r"(?<!`)`skillmix ([a-z][a-z-]*)([^`]*)`(?!`)")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -45,16 +45,16 @@ def with_contents(index: str) -> str:
     return "\n\n".join([index, *trees, ""])
 
 
-_OUTSIDE: Final = re.compile(r"\[([^\]`]+)\]\((\.\./[^)#]+\.md)\)")
+_OUTSIDE: Final = re.compile(r"\[([^\]]+)\]\((\.\./[^)#]+\.md)(?:#[^)]*)?\)")
 
 
 def with_downloads(page: str) -> str:
     """A page whose links to Markdown outside the site are downloads.
 
-    >>> with_downloads("see [the notes](../bench/README.md)")
-    'see {download}`the notes <../bench/README.md>`'
+    >>> with_downloads("see [`bench`](../bench/README.md#speed)")
+    'see {download}`bench <../bench/README.md>`'
     """
-    return _OUTSIDE.sub(r"{download}`\1 <\2>`", page)
+    return _OUTSIDE.sub(lambda link: f"{{download}}`{link[1].replace('`', '')} <{link[2]}>`", page)
 
 
 def _read(app: "Sphinx", page: str, source: list[str]) -> None:
