@@ -30,7 +30,7 @@ DECIDING = (
     "runs/judging/verdict_workers.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (3, "bbeb341ada8ca9dd")
+KNOWN = (3, "3005b4f15890cc66")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 

@@ -130,9 +130,10 @@ class OpenDecisions(AbstractContextManager["OpenDecisions"]):
     def __init__(self, rules: DecisionRules) -> None:
         self._rules = rules
         self._versions = {grader: rules.version(grader) for grader in rules.graders}
+        # First, because a catalogue whose code is not trusted is refused here, with nothing open yet.
+        self._workers = VerdictWorkers(None if rules.run.code is None else rules.run.catalog)
         self.journal = rules.run.read()
         self._cache = DecisionCache(rules.run.derived)
-        self._workers = VerdictWorkers(None if rules.run.code is None else rules.run.catalog)
 
     def __exit__(self, *problem: object) -> None:
         self._workers.close()
