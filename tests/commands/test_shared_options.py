@@ -4,10 +4,12 @@ import argparse
 import subprocess
 import sys
 
-from skillmix.commands import parser_of_all
+import pytest
+
+from skillmix.commands import main, parser_of_all
 
 HEAVY = "torch transformers gguf aiohttp jinja2 matplotlib numpy peft pyarrow pydantic rich yaml"
-WITHOUT_JSON = {"export", "import-inspect", "import-texts", "import-reference", "merge"}
+WITHOUT_JSON = {"completion", "export", "init", "import-inspect", "import-texts", "import-reference", "merge"}
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
@@ -40,3 +42,10 @@ def test_every_command_says_in_a_sentence_what_it_does() -> None:
 
 def test_every_command_has_json_but_those_that_only_write_files() -> None:
     assert {name for name, parser in commands().items() if "--json" not in parser.format_help()} == WITHOUT_JSON
+
+
+def test_a_wrong_choice_is_refused_by_the_name_of_its_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, named in ((["init", "evalute"], "PURPOSE"), (["scores", "first", "--metric", "evalute"], "--metric")):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert capsys.readouterr().err.startswith(f"error: {named} cannot be 'evalute'.\nhint: ")

@@ -50,8 +50,8 @@ def add_parsers(commands: Commands) -> None:
 def completion(options: argparse.Namespace) -> int:
     """Print a script that completes commands, options and runs in bash, zsh or fish.
 
-    bash: source <(skillmix completion bash), also in ~/.bashrc. zsh: skillmix completion zsh > _skillmix in a folder of
-    $fpath. fish: skillmix completion fish > ~/.config/fish/completions/skillmix.fish
+    bash: source <(skillmix completion bash), also in ~/.bashrc. fish: skillmix completion fish >
+    ~/.config/fish/completions/skillmix.fish, once. zsh: skillmix completion zsh > _skillmix, in a folder of $fpath.
     """
     print(SCRIPTS[options.shell](shown_commands(options.all_commands)))
     return 0
