@@ -27,6 +27,16 @@ def test_a_file_of_the_user_comes_first_and_a_folder_does_not(in_folder: Path) -
     assert experiment_file(Path("smoke.yaml")) == Path("smoke.yaml")
 
 
+def test_the_path_of_an_experiment_that_ships_works_in_any_folder(in_folder: Path) -> None:
+    assert experiment_file(Path("experiments/smoke.yaml")) == ROOT / "experiments/smoke.yaml"
+    assert experiment_file(Path("experiments/smok.yaml")) == Path("experiments/smok.yaml")
+
+    Path("experiments").mkdir()
+    Path("experiments/smoke.yaml").write_text("name: own", encoding="utf-8")
+
+    assert experiment_file(Path("experiments/smoke.yaml")) == Path("experiments/smoke.yaml")
+
+
 def test_an_unknown_name_is_refused_with_the_nearest_one(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "smok", "--dry-run"]) == 2
 

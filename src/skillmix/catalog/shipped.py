@@ -27,9 +27,9 @@ def shipped_experiments() -> dict[str, Path]:
 
 
 def experiment_file(name: Path) -> Path:
-    """The file that a user means: one of their own, or else an experiment that ships, such as `smoke`."""
+    """The file that a user means: one of their own, or else one that ships: `smoke` or `experiments/smoke.yaml`."""
     if name.suffix or len(name.parts) != 1 or _is_file(name):
-        return name
+        return own_or_shipped(name)
     shipped = shipped_experiments()
     if name.name in shipped:
         return shipped[name.name]
