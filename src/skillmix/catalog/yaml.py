@@ -66,7 +66,7 @@ def _parsed(text: str, source: str) -> object:
 
 def _not_empty(document: object, path: Path) -> object:
     if document is None:
-        raise UserError(f"{path} is empty.", hint="The shipped catalogs show what belongs there.")
+        raise UserError(f"{path} is empty.", hint="Write what belongs there; files that ship with skillmix show it.")
     return document
 
 
