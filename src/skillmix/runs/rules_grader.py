@@ -87,10 +87,19 @@ def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> No
     unknown = [name for name in skills if checker_of(name) is None]
     if unknown:
         raise UserError(
-            f"The grader {grader!r} is `rules:`, and no code can check {len(unknown)} skills of catalogue "
-            f"{catalog.name!r}, {unknown[0]!r} among them.",
-            hint="Use the catalogue verifiable, or rules:MODEL to let a model decide the rest.",
+            f"The grader {grader!r} is `rules:`, and no code can check {_counted(unknown)} of catalogue "
+            f"{catalog.name!r}.",
+            hint="Use the catalogue verifiable, install checkers of yours, or let a model decide: rules:MODEL.",
         )
+
+
+def _counted(skills: Sequence[str]) -> str:
+    """Skills in words.
+
+    >>> _counted(["irony"]), _counted(["irony", "simile"])
+    ("the skill 'irony'", "2 skills ('irony' is one)")
+    """
+    return f"the skill {skills[0]!r}" if len(skills) == 1 else f"{len(skills)} skills ({skills[0]!r} is one)"
 
 
 def with_verdict(reading: Reading, skills: Sequence[str], verdict: CodeVerdict) -> Reading:
