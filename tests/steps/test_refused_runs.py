@@ -1,6 +1,7 @@
 """A run that is refused leaves everything as it was, and one that is being written to is left alone."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,14 @@ def test_only_the_steps_that_run_need_their_files(in_folder: Path) -> None:
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
 
     assert main(["dataset", str(file)]) == 0
+
+
+@pytest.mark.parametrize(("name", "extra"), [("quickstart", "train"), ("dataset-quickstart", "parquet")])
+def test_without_pyarrow_a_run_names_the_extra_that_all_its_steps_need(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    assert main(["run", name]) == 2
+
+    assert f"hint: pip install 'skillmix[{extra}]'" in capsys.readouterr().err

@@ -21,12 +21,12 @@ _ROWS_AT_ONCE: Final = 5_000
 _quoted: Final = encode_basestring
 
 
-def require_parquet() -> None:
-    """Raise an error if pyarrow is missing, before anything is written or paid for."""
+def require_parquet(extra: str = "parquet") -> None:
+    """Raise an error that names an extra if pyarrow is missing, before anything is written or paid for."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:
-        raise UserError("Data sets need pyarrow.", hint="pip install 'skillmix[parquet]'.") from None
+        raise UserError("Data sets need pyarrow.", hint=f"pip install 'skillmix[{extra}]'") from None
 
 
 @dataclass(frozen=True, slots=True)

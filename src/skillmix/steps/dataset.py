@@ -12,6 +12,7 @@ from skillmix.datasets.row_files import content_hash, require_parquet
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.steps import DatasetStep
+from skillmix.experiment.train_step import TrainStep
 from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.runs.calling import StepContext, conversations_of
 from skillmix.runs.conversations import Conversations
@@ -40,7 +41,8 @@ class DatasetKind(StepKind[DatasetStep]):
 
     def check(self, step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Look for pyarrow and the files of evaluations, and refuse to replace a folder that is not a data set."""
-        require_parquet()
+        is_training = any(isinstance(other, TrainStep) for other in experiment.steps)
+        require_parquet("train" if is_training else "parquet")  # so that one installation is enough
         require_replaceable(run.step(step.name) / "dataset", DATASET)
         bars_for(step, experiment, catalog, run)
         catalog.excluded(step.exclude)
