@@ -1,11 +1,13 @@
 """The model that stays in memory: the next model of its architecture writes the same texts as in a fresh process."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from skillmix.errors import UserError
 from skillmix.models.local import model as local_model
 from skillmix.models.local import resident as resident_module
 from skillmix.models.local.model import LocalModel
-from skillmix.models.local.resident import ModelKeeper
+from skillmix.models.local.resident import ModelKeeper, free_device_memory
 from skillmix.models.specs import ModelOptions, parse_spec
 from tests.models.tiny_checkpoint import change_weights, write_adapter, write_checkpoint
 
@@ -287,3 +289,12 @@ def test_a_model_knows_the_seconds_of_its_start(folders: dict[str, Path]) -> Non
     assert 0 < startup.loading < whole
     assert 0 < startup.compiling < whole
     assert startup.total < whole
+
+
+def test_no_memory_is_freed_while_torch_is_still_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = ModuleType("torch")
+    monkeypatch.setitem(sys.modules, "torch", half)
+    free_device_memory()
+
+    half.cuda = ModuleType("torch.cuda")  # type: ignore[attr-defined]
+    free_device_memory()

@@ -285,9 +285,10 @@ def _free_share() -> float:
 
 def free_device_memory() -> None:
     """Give memory of the GPU that nothing in this process uses back to other processes."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)  # not there while a thread still imports torch
+    is_initialized = getattr(cuda, "is_initialized", None)
+    if is_initialized is not None and is_initialized():
+        cuda.empty_cache()
 
 
 MODELS: Final = ModelKeeper()
