@@ -37,8 +37,8 @@ MODELS: Final = {
     "grader": ScriptedModel(parse_spec("scripted:grader?noise=0.1")),
 }
 PATIENCE_S: Final = 240.0
-MOST_LEAVES: Final = 2 * 16
-"""Calls of both models that may have leave at once on one worker, with a share of at most 8 for each model."""
+MOST_LEAVES: Final = 2 * 2 * 4
+"""Calls of both models that may have leave at once on one of two workers: twice its share of the concurrency."""
 
 
 class Ended(NamedTuple):

@@ -22,7 +22,7 @@ from skillmix.runs.leases.worker import LeaseWorker
 
 VERSIONS: Final = (__version__, ".".join(platform.python_version_tuple()[:2]))
 """skillmix and Python; they must be equal on all machines, so that the same code makes the same requests."""
-_FEWEST_LEAVES: Final = 16
+_FEWEST_LEAVES: Final = 4
 
 
 class LeaseActor:
