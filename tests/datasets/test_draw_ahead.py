@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -115,7 +116,7 @@ def in_new_folder(folder: Path, name: str) -> Path:
 
 
 def conversations_in(folder: Path, ks: Sequence[int] = (1, 2, 3)) -> int:
-    with sqlite3.connect(folder / "runs/data/journal/calls.sqlite") as connection:
+    with closing(sqlite3.connect(folder / "runs/data/journal/calls.sqlite")) as connection, connection:
         query = (
             "SELECT count(DISTINCT combination || '/' || generation) FROM calls "
             "JOIN combinations ON combinations.id = combination "
@@ -263,7 +264,7 @@ def test_a_failed_call_in_vain_does_not_keep_a_step_from_being_finished(
 ) -> None:
     folder = in_new_folder(in_folder, "waves")
     in_waves = run_experiment(written(folder, budget={"max_calls": 10**6}))
-    with sqlite3.connect(folder / "runs/data/journal/calls.sqlite") as connection:
+    with closing(sqlite3.connect(folder / "runs/data/journal/calls.sqlite")) as connection, connection:
         needed = set(connection.execute("SELECT combination, generation FROM calls"))
     expected = bytes_of(in_waves)
     failures: list[Request] = []

@@ -1,5 +1,6 @@
 """A large run is read by several processes, and nobody can tell from what they find."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def _gone(source: RunSource, ids: object) -> Any:
 def test_damage_that_the_second_process_meets_is_told(source: RunSource, with_help: None) -> None:
     import sqlite3
 
-    with sqlite3.connect(source.run.journal / "calls.sqlite") as journal:
+    with closing(sqlite3.connect(source.run.journal / "calls.sqlite")) as journal, journal:
         journal.execute("DELETE FROM combinations WHERE id >= '8'")
 
     with pytest.raises(UserError, match="does not say what"):

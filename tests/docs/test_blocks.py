@@ -21,7 +21,7 @@ from tools.docs.command_options import commands as all_commands
 from skillmix.checkers import registry
 from skillmix.commands import main, parser_of_all
 from skillmix.experiment.experiment import load_experiment
-from tests.checkers.test_own_checkers import write_catalog
+from tests.checkers.own_catalog import write_catalog
 from tests.docs.pages import PAGES, ROOT, Block, ShownCommand, agrees, blocks, commands, replaced, run_line, text_of
 from tests.models.stub import chat, serving
 
@@ -47,7 +47,7 @@ NOT_RUN: Final = {
     "inspect ": "needs a key or a screen; tests/exchange runs the tasks where Inspect AI is installed",
     "skillmix import-inspect": "needs the logs of the command above",
     "skillmix scores inspected": "needs the logs of the command above",
-    "skillmix run half-price.yaml": "needs keys; tests/models/batches sends batches to a server of its own",
+    "skillmix run half-price.yaml": "needs keys; tests/runs/batches sends batches to a stub",
     "skillmix status half-price": "needs the run above",
     "source <(skillmix completion": "changes the shell; tests/commands/start tries the completion",
     "skillmix completion": "writes to the reader's own folder; tests/commands/start tries the completion",

@@ -4,7 +4,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -58,7 +58,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 def every_other_set(world: World) -> list[list[str]]:
     """Half of the skill sets of the run, as if m123 had been trained on them."""
-    with sqlite3.connect(world.run / "journal" / "calls.sqlite") as connection:
+    with closing(sqlite3.connect(world.run / "journal" / "calls.sqlite")) as connection, connection:
         rows = sorted(json.loads(row[0]) for row in connection.execute("SELECT skills FROM combinations"))
     return [skills for skills in rows if len(skills) > 1][::2]
 

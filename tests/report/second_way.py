@@ -4,6 +4,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ LIMIT = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4}
 
 
 def calls_of(run: Path) -> Frame:
-    with sqlite3.connect(run / "journal" / "calls.sqlite") as connection:
+    with closing(sqlite3.connect(run / "journal" / "calls.sqlite")) as connection, connection:
         calls = pd.read_sql_query("SELECT * FROM calls", connection)
         messages = pd.read_sql_query("SELECT hash, content FROM messages", connection).set_index("hash")["content"]
         meant = pd.read_sql_query("SELECT * FROM combinations", connection).set_index("id")

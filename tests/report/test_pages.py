@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from hashlib import sha256
 from html import unescape
 from pathlib import Path
@@ -121,7 +122,7 @@ def test_what_was_asked_and_answered_can_be_put_together_again(folder: Path, wor
     for number in numbers:
         whole += text[5] if number == -1 else ("" if fresh else "\n") + lines[number]
         fresh = number == -1
-    with sqlite3.connect(world.run / "journal" / "calls.sqlite") as connection:
+    with closing(sqlite3.connect(world.run / "journal" / "calls.sqlite")) as connection, connection:
         stored = {row[0] for row in connection.execute("SELECT content FROM messages")}
     assert whole in stored
     assert all(vote[4] in stored for vote in given)

@@ -1,6 +1,7 @@
 """What is kept beside a journal is never believed once it was edited, damaged or moved."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def table(connection: sqlite3.Connection) -> str:
 )
 def test_an_edited_decision_is_worked_out_anew(members: str, sql: str) -> None:
     rows = Path("runs/data/dataset/rows.parquet").read_bytes()
-    with sqlite3.connect(DERIVED) as derived:
+    with closing(sqlite3.connect(DERIVED)) as derived, derived:
         assert derived.execute(sql.format(t=table(derived))).rowcount > 5
 
     assert made() == members
@@ -73,7 +74,7 @@ def test_an_edited_decision_is_worked_out_anew(members: str, sql: str) -> None:
 
 
 def test_a_decision_under_another_key_is_not_believed(members: str) -> None:
-    with sqlite3.connect(DERIVED) as derived:
+    with closing(sqlite3.connect(DERIVED)) as derived, derived:
         name = table(derived)
         keys = derived.execute(f"SELECT earned, key FROM {name} ORDER BY earned").fetchall()
         (_, failed), (_, full) = keys[0], keys[-1]
@@ -91,7 +92,7 @@ def test_decisions_that_nobody_touched_are_not_worked_out_again(members: str, mo
 
 
 def test_decisions_of_an_older_version_are_worked_out_anew(members: str) -> None:
-    with sqlite3.connect(DERIVED) as derived:
+    with closing(sqlite3.connect(DERIVED)) as derived, derived:
         name = table(derived)
         derived.execute(f"CREATE TABLE decisions AS SELECT key, 1 AS earned, text, status, votes FROM {name}")
         derived.execute(f"DROP TABLE {name}")

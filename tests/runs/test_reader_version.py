@@ -1,6 +1,7 @@
 """Stored decisions are thrown away whenever the code that decides has changed."""
 
 import ast
+import sys
 from hashlib import blake2b
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -34,6 +35,7 @@ KNOWN = (3, "3005b4f15890cc66")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions of Python write a parsed file otherwise")
 def test_the_reader_version_is_that_of_the_code() -> None:
     now = hash_of_code(PACKAGE)
 

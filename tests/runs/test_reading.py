@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def without_a_marker(folder: Path) -> Run:
 def unfinished(folder: Path) -> Run:
     """The same run, with calls missing at every stage and gradings of texts that are no longer extracted."""
     run = scripted(folder)
-    with sqlite3.connect(run.journal / "calls.sqlite") as journal:
+    with closing(sqlite3.connect(run.journal / "calls.sqlite")) as journal, journal:
         journal.execute("DELETE FROM calls WHERE stage = 'generate' AND turn = 2 AND id % 3 = 0")
         journal.execute("DELETE FROM calls WHERE stage = 'grade' AND id % 5 = 0")
         journal.execute("UPDATE calls SET text = 'another' WHERE stage = 'grade' AND id % 7 = 0")

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def outcome(number: int) -> Outcome:
 
 def rows(folder: Path, table: str) -> list[Any]:
     columns = {"calls": "combination, turn, messages, request_hash, status, reply, problem_kind, input_tokens"}
-    with sqlite3.connect(folder / "calls.sqlite") as connection:
+    with closing(sqlite3.connect(folder / "calls.sqlite")) as connection, connection:
         return sorted(map(repr, connection.execute(f"SELECT {columns.get(table, '*')} FROM {table}")))
 
 
@@ -101,7 +102,7 @@ def test_an_outcome_is_durable_before_its_next_turn_is_made(tmp_path: Path) -> N
     def follow(before: Request, _: Outcome) -> Iterator[Task]:
         key = before.key
         assert isinstance(key, GenerateKey)
-        with sqlite3.connect(f"file:{tmp_path / 'calls.sqlite'}?mode=ro", uri=True) as other:
+        with closing(sqlite3.connect(f"file:{tmp_path / 'calls.sqlite'}?mode=ro", uri=True)) as other, other:
             query = "SELECT count(*) FROM calls WHERE combination = ? AND turn = ?"
             missing.extend([key] if not other.execute(query, (key.combination, key.turn)).fetchone()[0] else [])
         other.close()
@@ -135,7 +136,7 @@ def test_outcomes_that_arrived_before_an_interruption_are_kept(tmp_path: Path) -
 
     with pytest.raises(KeyboardInterrupt):
         scheduled(tmp_path, follow)
-    with sqlite3.connect(tmp_path / "calls.sqlite") as connection:
+    with closing(sqlite3.connect(tmp_path / "calls.sqlite")) as connection, connection:
         tries, calls = (connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in ("tries", "calls"))
     assert tries == calls >= 50
 

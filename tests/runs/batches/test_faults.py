@@ -130,7 +130,7 @@ def test_whatever_a_provider_does_scores_are_those_of_a_direct_run_and_each_call
             assert stub.searches > 1  # pages of two
 
 
-@pytest.mark.parametrize("number", range(60 if os.environ.get("SKILLMIX_LONG") else 4))
+@pytest.mark.parametrize("number", range(60 if os.environ.get("SKILLMIX_LONG") else 1))
 def test_several_faults_at_once_change_nothing_whether_a_run_waits_or_not(
     in_folder: Path, capsys: pytest.CaptureFixture[str], direct: dict[str, DirectRun], number: int
 ) -> None:
