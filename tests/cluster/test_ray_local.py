@@ -131,6 +131,7 @@ def nothing_left(machines: Machines) -> None:
     assert half_sent + of_trainings == []
 
 
+@LONG
 def test_two_machines_train_and_write_as_one_process_with_models_that_they_are_sent(
     tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:

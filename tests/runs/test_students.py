@@ -29,7 +29,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A trainer that remembers its data set's combinations, and checkpoints that are scripted students."""
     done: list[str] = []
 
-    def train_step(experiment: Experiment, step: Any, run: Run, *_: object) -> None:
+    def train_step(experiment: Experiment, step: Any, run: Run, *_: object, **__: object) -> None:
         folder = run.step(step.name) / "model"
         done.append(step.name)
         if folder.exists():

@@ -77,7 +77,7 @@ def _end(model: Any, second: torch.Tensor) -> End:
     return End(moved, float(second.sum()), exact.validate([e for examples in GIVEN for e in examples]))
 
 
-@pytest.mark.parametrize("precision", ["bf16-master", "bf16-stochastic"])
+@pytest.mark.parametrize("precision", ["bf16-master", "bf16-stochastic"] if STEPS > 400 else ["bf16-stochastic"])
 def test_small_updates_add_up(precision: str) -> None:
     assert ours(precision).within(0.05, ours("fp32")) == [True, True, True]
 

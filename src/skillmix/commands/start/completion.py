@@ -4,7 +4,6 @@ The scripts hold all words themselves, so that a completion starts no Python.
 """
 
 import argparse
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +94,7 @@ def _words(action: argparse.Action) -> tuple[str, ...]:
 
 def _one_line(text: str) -> str:
     """A text that is safe between single quotes of every shell."""
-    return re.sub(r"\s+", " ", text.replace("%%", "%")).replace("'", "’").replace("\\", "/")
+    return " ".join(text.replace("%%", "%").split()).replace("'", "’").replace("\\", "/")
 
 
 def _bash(commands: list[ShownCommand]) -> str:
@@ -162,7 +161,7 @@ def _zsh_case(command: ShownCommand) -> str:
 
 
 def _zsh_words(text: str) -> str:
-    return re.sub(r"([\[\]:])", r"\\\1", text)
+    return "".join(f"\\{sign}" if sign in "[]:" else sign for sign in text)
 
 
 def _zsh_action(kind: Kind, words: tuple[str, ...]) -> str:
