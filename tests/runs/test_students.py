@@ -29,7 +29,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A trainer that remembers its data set's combinations, and checkpoints that are scripted students."""
     done: list[str] = []
 
-    def train_step(experiment: Experiment, step: Any, run: Run, *_: object) -> None:
+    def train_step(experiment: Experiment, step: Any, run: Run, *_: object, **__: object) -> None:
         folder = run.step(step.name) / "model"
         done.append(step.name)
         if folder.exists():
@@ -40,6 +40,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr("skillmix.steps.train.train_step", train_step)
     monkeypatch.setattr("skillmix.steps.train.check_base", lambda *_: None)  # the base is scripted
+    monkeypatch.setattr("skillmix.steps.train._require_packages", lambda *_: None)  # this trainer needs none
     plain = specs.open_model
 
     def opened(spec: Any, options: Any) -> Any:
