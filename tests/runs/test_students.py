@@ -40,6 +40,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr("skillmix.steps.train.train_step", train_step)
     monkeypatch.setattr("skillmix.steps.train.check_base", lambda *_: None)  # the base is scripted
+    monkeypatch.setattr("skillmix.steps.train._require_packages", lambda *_: None)  # this trainer needs none
     plain = specs.open_model
 
     def opened(spec: Any, options: Any) -> Any:

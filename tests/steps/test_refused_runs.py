@@ -100,6 +100,7 @@ def test_a_process_that_may_not_write_changes_nothing(
     file: str, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     if words == ["train"]:
+        pytest.importorskip("torch", reason="the extra `train` is not installed")
         document = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
         Path("small").mkdir()
         for name in ("config.json", "model.safetensors"):
@@ -229,6 +230,7 @@ LATER = [
 def test_what_a_later_step_lacks_stops_the_run_before_the_first_call(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], change: str, fault: str
 ) -> None:
+    pytest.importorskip("torch", reason="the extra `train` is not installed")
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     (in_folder / "texts.jsonl").write_text('{"text": "Plain text."}\n', encoding="utf-8")

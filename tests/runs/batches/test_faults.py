@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -365,7 +366,7 @@ def test_a_user_can_give_up_batches_and_the_calls_are_made_again(
 
         assert "8 calls of 1 batches are made again" in capsys.readouterr().err
         assert len(stub.batches) == 5
-        with sqlite3.connect("runs/run/journal/calls.sqlite") as connection:
+        with closing(sqlite3.connect("runs/run/journal/calls.sqlite")) as connection:
             tries = connection.execute("SELECT count(*) FROM tries WHERE reason = 'given up with its batch'")
             assert tries.fetchone()[0] == 8
 

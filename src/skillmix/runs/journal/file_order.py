@@ -20,8 +20,8 @@ Row = TypeVar("Row")
 _NEXT_STUDENT: Final = "SELECT min(student) FROM calls WHERE stage = '{stage}' AND student > ?"
 # Two queries: SQLite answers one `min` or one `max` from an index, but reads all rows for both.
 _ENDS: Final = (
-    "SELECT (SELECT min(combination) FROM calls WHERE stage = '{stage}' AND student = ?1), "
-    "(SELECT max(combination) FROM calls WHERE stage = '{stage}' AND student = ?1)"
+    "SELECT (SELECT min(combination) FROM calls WHERE stage = '{stage}' AND student = :student), "
+    "(SELECT max(combination) FROM calls WHERE stage = '{stage}' AND student = :student)"
 )
 
 
@@ -39,7 +39,7 @@ def span_of(file: OpenFile, stage: Stage) -> IdSpan | None:
     student = ""
     with telling_what_broke(path):
         while (student := connection.execute(_NEXT_STUDENT.format(stage=stage), (student,)).fetchone()[0]) is not None:
-            ends += connection.execute(_ENDS.format(stage=stage), (student,)).fetchone()
+            ends += connection.execute(_ENDS.format(stage=stage), {"student": student}).fetchone()
     return IdSpan(min(ends), max(ends)) if ends else None
 
 

@@ -277,8 +277,12 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             raise UserError(f"There is no journal in {folder}.", hint="Check the run's name.")
         self._files: list[tuple[Path, sqlite3.Connection]] = []
         self._is_limited = False
-        for path in paths:
-            self._files.append((path, _connected_for_reading(path)))
+        try:
+            for path in paths:
+                self._files.append((path, _connected_for_reading(path)))
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

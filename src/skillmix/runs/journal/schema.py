@@ -162,6 +162,16 @@ def opening(path: Path) -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def closed_on_error(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """A connection that stays open for its user, unless the first steps with it fail."""
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+
+
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
     """Connect to a journal file; an older version is copied, then migrated."""
     with opening(path):
@@ -194,30 +204,30 @@ _CACHE_KB: Final = 32 * 1024
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """A connection that writes to a file that is checked already."""
-    connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
-    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-    # In WAL mode NORMAL loses no row when the process dies; elsewhere FULL is what keeps the file whole.
-    connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
-    if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
-        connection.executescript(
-            f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
-        )
+    with closed_on_error(sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)) as connection:
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        # In WAL mode NORMAL loses no row when the process dies; elsewhere FULL is what keeps the file whole.
+        connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+        if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
+            connection.executescript(
+                f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
+            )
     return connection
 
 
 def _reading(path: Path) -> sqlite3.Connection:
     address = path.resolve().as_uri()
     try:
-        connection = sqlite3.connect(f"{address}?mode=ro", uri=True, isolation_level=None)
-        connection.execute("SELECT 1 FROM calls LIMIT 1")
+        with closed_on_error(sqlite3.connect(f"{address}?mode=ro", uri=True, isolation_level=None)) as connection:
+            connection.execute("SELECT 1 FROM calls LIMIT 1")
     except sqlite3.OperationalError:
         if path.with_name(path.name + "-wal").exists():
             raise
         # A folder that cannot be written has no room for WAL's side files; without a writer none are needed.
-        connection = sqlite3.connect(f"{address}?immutable=1", uri=True, isolation_level=None)
-        connection.execute("SELECT 1 FROM calls LIMIT 1")
+        with closed_on_error(sqlite3.connect(f"{address}?immutable=1", uri=True, isolation_level=None)) as connection:
+            connection.execute("SELECT 1 FROM calls LIMIT 1")
     return connection
 
 

@@ -107,13 +107,14 @@ class DecisionCache(AbstractContextManager["DecisionCache"]):
     def _opened(self) -> sqlite3.Connection | None:
         for _ in range(2):
             with suppress(sqlite3.OperationalError):
+                connection = sqlite3.connect(self._path, timeout=_PATIENCE_S)
                 try:
-                    connection = sqlite3.connect(self._path, timeout=_PATIENCE_S)
                     connection.execute("PRAGMA journal_mode = WAL")
                     connection.execute("PRAGMA synchronous = OFF")
                     connection.executescript(_SCHEMA)
                     return connection
                 except sqlite3.DatabaseError as error:
+                    connection.close()
                     if isinstance(error, sqlite3.OperationalError):
                         raise
                     self._remove()
