@@ -3,7 +3,7 @@
 import pickle
 
 from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, Request
-from skillmix.models.local.apart.letters import question_of, requests_of
+from skillmix.models.local.apart.letters import Ask
 
 
 def test_requests_arrive_as_they_were_sent() -> None:
@@ -13,8 +13,8 @@ def test_requests_arrive_as_they_were_sent() -> None:
         Request(GenerateKey("s", "c", 2, 1), "m", (shared,), Decoding(None, None, 0.9, '{"a":1}'), None),
         Request(GradeKey("s", "c", 1, "t", "g", 0, 1), "m", (Message("system", "x"), shared), Decoding(0.7, 64), 6),
     ]
-    questions = pickle.loads(pickle.dumps([question_of(number, request) for number, request in enumerate(sent)]))
-    arrived = requests_of(questions)
+    letter = Ask(1, [(number, request.without_subject()) for number, request in enumerate(sent)])
+    arrived = [request for _, request in pickle.loads(pickle.dumps(letter)).questions]
     assert arrived == sent
     assert [request.content_hash for request in arrived] == [request.content_hash for request in sent]
     assert arrived[0].messages[0] is arrived[1].messages[0]

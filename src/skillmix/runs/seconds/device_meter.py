@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from skillmix.models.local.gpu_share import gpu_of, uses_gpu
 from skillmix.models.local.resident import MODELS
 
 Device = Literal["GPU", "CPU"]
@@ -102,10 +103,7 @@ class _NvmlDevice:
 
 def _nvml_device() -> _NvmlDevice | None:
     """The GPU that torch uses; None without NVML, or if NVML does not know this GPU."""
-    uuid = MODELS.gpu or ""
-    if _uses_gpu_itself():
-        cuda = _torch().cuda
-        uuid = str(getattr(cuda.get_device_properties(cuda.current_device()), "uuid", ""))
+    uuid = gpu_of(_torch()) or MODELS.gpu or ""
     name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     for library in _LIBRARIES:
         with suppress(OSError, AttributeError, LookupError):  # an old library may lack a function
@@ -114,13 +112,7 @@ def _nvml_device() -> _NvmlDevice | None:
 
 
 def _uses_gpu() -> bool:
-    return _uses_gpu_itself() or MODELS.gpu is not None
-
-
-def _uses_gpu_itself() -> bool:
-    cuda = getattr(_torch(), "cuda", None)  # another thread may be importing torch
-    is_initialized = getattr(cuda, "is_initialized", None)
-    return is_initialized is not None and bool(is_initialized())
+    return uses_gpu(_torch()) or MODELS.gpu is not None
 
 
 def _torch() -> Any:

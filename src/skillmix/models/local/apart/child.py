@@ -29,9 +29,9 @@ from skillmix.models.local.apart.letters import (
     RoomMade,
     Stop,
     WorkState,
-    requests_of,
 )
 from skillmix.models.local.apart.model_process import GATHER_S
+from skillmix.models.local.gpu_share import gpu_of
 from skillmix.models.local.importing import import_lean
 from skillmix.models.local.model import LocalModel
 from skillmix.models.local.resident import MODELS
@@ -81,8 +81,8 @@ class _Work:
 
     def ask(self, letter: Ask) -> None:
         """Add requests."""
-        for question, request in zip(letter.questions, requests_of(letter.questions), strict=True):
-            self._number_of[id(request)] = question[0]
+        for number, request in letter.questions:
+            self._number_of[id(request)] = number
             self._incoming.put(request)
 
     def end(self) -> None:
@@ -118,16 +118,7 @@ class _Work:
             self._outbox.put(self)
 
     def _state(self) -> WorkState:
-        return WorkState(self._model.startup, self._model.slots, _gpu())
-
-
-def _gpu() -> str | None:
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)  # another thread may be importing torch
-    is_initialized = getattr(cuda, "is_initialized", None)
-    if cuda is None or is_initialized is None or not is_initialized():
-        return None
-    return str(getattr(cuda.get_device_properties(cuda.current_device()), "uuid", ""))
+        return WorkState(self._model.startup, self._model.slots, gpu_of(sys.modules.get("torch")))
 
 
 def _pickled(letter: Letter) -> bytes:

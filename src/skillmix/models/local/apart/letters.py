@@ -1,49 +1,15 @@
-"""What a command and the process of its local models send each other.
-
-Requests travel as plain tuples: pickle takes a tenth of a millisecond to restore the dataclasses of one request, which
-is a quarter of what a small model on a GPU needs for a call.
-"""
+"""What a command and the process of its local models send each other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
-from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, Outcome, Request, Role
+from skillmix.calls import Outcome, Request
 from skillmix.models.local.startup import StartupSeconds
 from skillmix.models.specs import ModelSpec
 
-_KEYS: Final[dict[str, type[GenerateKey] | type[GradeKey]]] = {"generate": GenerateKey, "grade": GradeKey}
-_KEY_FIELDS: Final = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in _KEYS.values()}
-_DECODING_FIELDS: Final = attrgetter(*(field.name for field in fields(Decoding)))
-
-Question = tuple[int, str, tuple[Any, ...], str, tuple[tuple[Role, str], ...], tuple[Any, ...], int | None]
-"""A request with its number, without the records that are not sent to models."""
-
-
-def question_of(number: int, request: Request) -> Question:
-    """The form in which a request travels."""
-    key = request.key
-    name = "generate" if isinstance(key, GenerateKey) else "grade"
-    messages = tuple((message.role, message.content) for message in request.messages)
-    decoding = _DECODING_FIELDS(request.decoding)
-    return number, name, _KEY_FIELDS[type(key)](key), request.model, messages, decoding, request.seed
-
-
-def requests_of(questions: Sequence[Question]) -> list[Request]:
-    """The requests of questions; equal messages and decodings are made once."""
-    known: dict[tuple[Role, str], Message] = {}
-    decodings: dict[tuple[Any, ...], Decoding] = {}
-    requests = []
-    for _, name, key, model, messages, decoding, seed in questions:
-        for message in messages:
-            if message not in known:
-                known[message] = Message(*message)
-        if decoding not in decodings:
-            decodings[decoding] = Decoding(*decoding)
-        turns = tuple([known[message] for message in messages])
-        requests.append(Request(_KEYS[name](*key), model, turns, decodings[decoding], seed))
-    return requests
+Question = tuple[int, Request]
+"""A request with its number, without the task behind it, which is not sent to models."""
 
 
 @dataclass(frozen=True, slots=True)

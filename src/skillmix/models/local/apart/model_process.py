@@ -35,7 +35,6 @@ from skillmix.models.local.apart.letters import (
     RoomMade,
     Stop,
     WorkState,
-    question_of,
 )
 from skillmix.models.local.importing import is_lean
 from skillmix.models.local.startup import StartupSeconds
@@ -81,7 +80,7 @@ class RemoteWork:
         """Send a request."""
         self._asked += 1
         self._open[self._asked] = request
-        self._process.send((self._number, question_of(self._asked, request)))
+        self._process.send((self._number, (self._asked, request.without_subject())))
 
     def end(self) -> None:
         """No more requests come."""
