@@ -171,7 +171,7 @@ def test_the_downloads_are_announced_first(tmp_path: Path) -> None:
     text = computer.said[0]
     assert text.startswith(f"Setting up {tmp_path / '.venv'}, once.")
     assert re.search(r"torch 2.13.0, CPU build +\d+ MB +\d+ MB", text)
-    assert re.search(r"together, about +\d+ MB +2\.\d GB", text)
+    assert re.search(r"together, about +\d+ MB +3\.\d GB", text)
 
 
 def test_a_second_call_installs_and_prints_nothing(tmp_path: Path) -> None:

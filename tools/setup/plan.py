@@ -45,7 +45,7 @@ TORCH_COSTS = {
     Build.CUDA_TRIMMED: Cost(download=2342, disk=3980, at_once=527),
 }
 PACKAGE_COST = Cost(download=167, disk=735)
-TESTS_COST = Cost(download=170, disk=600)
+TESTS_COST = Cost(download=153, disk=731)
 DOCS_COST = Cost(download=100, disk=453)
 VOCABULARIES_COST = Cost(download=17, disk=61)
 MODEL_COST = Cost(download=93, disk=541)
