@@ -346,7 +346,7 @@ def graded_text(
     from skillmix.grading.points import decide_points
     from skillmix.grading.reader import read_grades
     from skillmix.grading.reasons import reasons_of
-    from skillmix.models.specs import asked_model, parse_spec, uses_code
+    from skillmix.models.specs import asked_model, check_spec, uses_code
     from skillmix.prompts.files import load_prompts
     from skillmix.prompts.prompt_set import DEFAULT_VARIANT
     from skillmix.prompts.rubric import rubric_of
@@ -357,7 +357,7 @@ def graded_text(
     answer = plain_answer(text)
     if answer.status == "empty":
         raise UserError("There is no text to grade.", hint="Give the student's text on standard input.")
-    parse_spec(grader)
+    check_spec(grader)
     catalog, combination = named.resolve()
     prompts = load_prompts(named.prompts)
     if variant is not None:

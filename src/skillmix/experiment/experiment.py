@@ -40,7 +40,7 @@ from skillmix.models.request_fields import (
     template_option_faults,
     without_seed,
 )
-from skillmix.models.specs import asked_model, parse_spec, provider_of, uses_code
+from skillmix.models.specs import asked_model, check_spec, parse_spec, provider_of, uses_code
 from skillmix.prompts.output_formats import FormatName
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
 from skillmix.render.nearest import did_you_mean
@@ -380,7 +380,7 @@ def _keys(section: object) -> list[object]:
 
 def _check_spec(text: str) -> None:
     try:
-        parse_spec(text)
+        check_spec(text)
     except UserError as error:
         raise ValueError(f"{error.message} {error.hint}") from None
 

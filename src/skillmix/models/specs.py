@@ -88,6 +88,8 @@ class Provider:
     """Environment variable with the key for that server."""
     announce: Callable[[ModelSpec], None] | None = None
     """Is told which model will be opened after the present one, to load it ahead."""
+    check: Callable[[ModelSpec], None] | None = None
+    """Refuses a name that no model of the provider can have; it opens nothing."""
     closed_hint: str | None = None
     """For a provider without models to call: why there is nothing to call."""
     is_listed: bool = True
@@ -125,6 +127,12 @@ def _open_scripted(spec: ModelSpec, options: ModelOptions) -> Model:
     from skillmix.models.scripted import ScriptedModel
 
     return ScriptedModel(spec)
+
+
+def _check_scripted(spec: ModelSpec) -> None:
+    from skillmix.models.scripted import check_script
+
+    check_script(spec)
 
 
 _ROWS: Final = (
@@ -166,6 +174,7 @@ _ROWS: Final = (
         "a deterministic fake: scripted:student?skill=0.8 or scripted:grader?noise=0.1",
         _open_scripted,
         is_free=True,
+        check=_check_scripted,
     ),
     Provider(
         "rules",
@@ -281,6 +290,14 @@ def parse_spec(text: str) -> ModelSpec:
     if name == "rules" and model and parse_spec(model).provider == "rules":
         raise UserError(f"{text!r} names rules twice.", hint=provider.form)
     return ModelSpec(name, model, addresses[0] if addresses else None, addresses[1:])
+
+
+def check_spec(text: str) -> None:
+    """Refuse a spec that names no model, as far as that can be found without opening one."""
+    spec = parse_spec(asked_model(text) or text)
+    provider = provider_of(spec)
+    if provider.check is not None:
+        provider.check(spec)
 
 
 def short_spec(text: str) -> str:
