@@ -232,3 +232,11 @@ def test_a_price_file_refuses_a_wrong_date(in_folder: Path) -> None:
 
     with pytest.raises(UserError, match=r"openai:x\.noted"):
         load_prices(path)
+
+
+def test_an_unknown_key_of_a_price_file_gets_the_nearest_key(in_folder: Path) -> None:
+    path = in_folder / "p.yaml"
+    path.write_text("openai:x: {input: 1, output: 1, sorce: here}", encoding="utf-8")
+
+    with pytest.raises(UserError, match=r'sorce: there is no such key. Did you mean "source"\?'):
+        load_prices(path)
