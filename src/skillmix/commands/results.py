@@ -110,7 +110,7 @@ def status(options: argparse.Namespace) -> int:
         print(f"in batches: {whole(status.submitted)} calls{price}")
         print("\n".join(f"  {wave.in_words}" for wave in status.batches))
     print(f"unreadable gradings: {whole(status.unreadable)}")
-    print(f"cost: {status.cost_usd:.2f} US dollars" if status.cost_usd else "cost: unknown or none")
+    print(status.cost_line())
     for name, own in raters.items():
         print("\n".join(f"{name}: {one.in_words}" for one in own) or f"{name}: there is no text to read yet")
     for line in workers.lines(time.time()) if workers else ():
