@@ -335,6 +335,7 @@ def catalog_page(catalog: "Catalog", *, shipped: Sequence[str]) -> str:
             f"{catalog.name}: {len(catalog.skills)} skills in {categories} categories, {len(catalog.topics)} topics",
             *_skills_by_category(catalog),
             markdown_table(header, partitions, right=frozenset({1, 2, 3, 4})),
+            *_never_drawn(catalog),
             *_entailed_part(catalog),
             wrapped(
                 f"Default partition: {catalog.default_partition}. "
@@ -351,6 +352,17 @@ def _skills_by_category(catalog: "Catalog") -> Iterator[str]:
     for category in sorted({skill.category for skill in catalog.skills}):
         skills = [f"{s.name}: {' '.join(s.definition.split())}" for s in catalog.skills if s.category == category]
         yield "\n".join([f"{category}:", *("  " + wrapped(skill, indent=6) for skill in skills)])
+
+
+def _never_drawn(catalog: "Catalog") -> list[str]:
+    """The skills on no side of a partition; nothing if each skill is on a side of each."""
+    parts = []
+    for partition in catalog.partitions:
+        drawn = {*partition.train.skills, *partition.held_out.skills}
+        names = [skill.name for skill in catalog.skills if skill.name not in drawn]
+        if names:
+            parts.append(wrapped(f"On no side of {partition.name}, and never drawn: {', '.join(names)}."))
+    return parts
 
 
 def _entailed_part(catalog: "Catalog") -> list[str]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -88,6 +89,8 @@ class Provider:
     """Environment variable with the key for that server."""
     announce: Callable[[ModelSpec], None] | None = None
     """Is told which model will be opened after the present one, to load it ahead."""
+    packages: tuple[str, ...] = ()
+    """Packages that its models need in this process, all in the extra `local` of skillmix."""
     check: Callable[[ModelSpec], None] | None = None
     """Refuses a name that no model of the provider can have; it opens nothing."""
     closed_hint: str | None = None
@@ -135,6 +138,7 @@ def _check_scripted(spec: ModelSpec) -> None:
     check_script(spec)
 
 
+LOCAL_PACKAGES: Final = ("torch", "transformers", "safetensors")
 _ROWS: Final = (
     Provider(
         "openai",
@@ -159,6 +163,7 @@ _ROWS: Final = (
         has_checkpoint=True,
         is_free=True,
         announce=_announce_local,
+        packages=LOCAL_PACKAGES,
     ),
     Provider(
         "bundled",
@@ -168,6 +173,7 @@ _ROWS: Final = (
         has_checkpoint=True,
         is_free=True,
         announce=_announce_local,
+        packages=LOCAL_PACKAGES,
     ),
     Provider(
         "scripted",
@@ -260,7 +266,15 @@ def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
     provider = provider_of(spec)
     if provider.open is None:
         raise UserError(f"{spec} is not a model that can be called.", hint=provider.closed_hint)
+    require_packages(spec)
     return provider.open(spec, options or ModelOptions())
+
+
+def require_packages(spec: ModelSpec) -> None:
+    """Refuse a model whose packages are not installed."""
+    missing = [package for package in provider_of(spec).packages if find_spec(package) is None]
+    if missing:
+        raise UserError(f"{spec} needs {', '.join(missing)}.", hint="pip install 'skillmix[local]'")
 
 
 def announce_model(spec: ModelSpec) -> None:
