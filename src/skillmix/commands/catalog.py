@@ -19,6 +19,7 @@ from skillmix.commands.shared_options import (
 from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
 from skillmix.render.layout import wrapped
+from skillmix.render.wording import are, plural
 
 if TYPE_CHECKING:
     from skillmix.catalog.catalog import Catalog, Setting, Side
@@ -174,7 +175,8 @@ def frequency(options: argparse.Namespace) -> int:
             return print_json(estimate.as_json())
         cost = "unknown" if estimate.cost_usd is None else f"{estimate.cost_usd:.2f}"
         print(
-            f"{estimate.passages:,} passages, {estimate.calls:,} calls, about {estimate.input_tokens:,} tokens in and "
+            f"{plural(estimate.passages, 'passage')}, {plural(estimate.calls, 'call')}, about "
+            f"{plural(estimate.input_tokens, 'token')} in and "
             f"{estimate.output_tokens:,} out, {cost} US dollars"
         )
         return 0
@@ -212,7 +214,7 @@ def _show_frequencies(counted: "Counted", *, as_json: bool) -> int:
     from skillmix.runs.progress.stopping import signal_of
 
     for key, problem in list(counted.failed.items())[:1]:
-        print(f"failed: {len(counted.failed)} calls, such as {key}: {problem.reason}", file=sys.stderr)
+        print(f"failed: {plural(len(counted.failed), 'call')}, such as {key}: {problem.reason}", file=sys.stderr)
     stopped = counted.counts.stopped
     number = signal_of(stopped)
     if number is not None:
@@ -231,7 +233,7 @@ def _show_frequencies(counted: "Counted", *, as_json: bool) -> int:
     for reason, count in result.corpus["skipped"].items():
         print(f"corpus: {count:,} {reason}", file=sys.stderr)
     if result.unknown:
-        print(f"unknown: {result.unknown:,} answers are missing or cannot be read", file=sys.stderr)
+        print(f"unknown: {are(result.unknown, 'answer')} missing or cannot be read", file=sys.stderr)
     print(f"exclude list: exclude: [file:{counted.run.path / LIST_FILE}]", file=sys.stderr)
     return 0 if counted.is_complete else 1
 
@@ -377,7 +379,7 @@ def _entailed_part(catalog: "Catalog") -> list[str]:
 
 
 def _skills(k: int) -> str:
-    return "1 skill" if k == 1 else f"{k} skills"
+    return plural(k, "skill")
 
 
 def _meaning_of(occurrences: float, a_third_new_above: float) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from skillmix.commands.shared_options import Commands, add_command, add_trust_option
 from skillmix.commands.streams import print_json, print_notes, print_outcomes, print_scores, program, score_rows
 from skillmix.render.layout import wrapped
+from skillmix.render.wording import plural
 
 if TYPE_CHECKING:
     from skillmix.runs.batches.pace import BatchWishes
@@ -164,9 +165,9 @@ def _run(options: argparse.Namespace) -> int:
         _print_scores(scored, run=run_name(result.run), as_json=options.json)
     ungraded = result.ungraded(scored.scores)
     if ungraded and result.has_all_texts:
-        print(f"ungraded: {ungraded} texts, as too many of their grades cannot be read", file=sys.stderr)
+        print(f"ungraded: {plural(ungraded, 'text')}, as too many of their grades cannot be read", file=sys.stderr)
     if undecided and result.has_all_texts:
-        print(f"undecided: {undecided} texts, as grades cannot be read or have no majority", file=sys.stderr)
+        print(f"undecided: {plural(undecided, 'text')}, as grades cannot be read or have no majority", file=sys.stderr)
     _close(options, result, scored)
     return 0 if result.is_complete and not ungraded and not undecided else 1
 

@@ -58,8 +58,8 @@ def ways_on(role: str) -> str:
     """How a user may go on after a setting of a student or a grader was changed in the middle of a run."""
     return (
         f"To go on with this run, set it back, or add a {role} of another name with the new settings. For a run of its "
-        "own, choose another name of the run: `name` of the experiment, or --run where a command has it. To start over, "
-        "delete the folder of the run first: its replies are lost."
+        "own, choose another name of the run: `name` of the experiment, or --run where a command has it. To start "
+        "over, delete the folder of the run first: its replies are lost."
     )
 
 
