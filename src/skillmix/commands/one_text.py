@@ -336,7 +336,14 @@ class GradedText:
 
 
 def graded_text(  # noqa: PLR0913, the options of one command
-    named: NamedCombination, text: str, *, grader: str, variant: str | None, system: str | None, seed: int, rules: str
+    named: NamedCombination,
+    text: str,
+    *,
+    grader: str,
+    variant: str | None,
+    seed: int,
+    rules: str,
+    system: str | None = None,
 ) -> GradedText:
     """Grade a text that is the answer itself, with at most one call to a model.
 
