@@ -43,7 +43,7 @@ from skillmix.models.request_fields import (
 from skillmix.models.specs import asked_model, check_spec, parse_spec, provider_of, uses_code
 from skillmix.prompts.output_formats import FormatName
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
-from skillmix.render.nearest import did_you_mean
+from skillmix.render.nearest import did_you_mean, name_hint
 
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
 _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYPTION")
@@ -494,4 +494,6 @@ def _index_in(items: list[object], name: str, change: str) -> int:
             return index
     if name.isdecimal() and 1 <= int(name) <= len(items):
         return int(name) - 1
-    raise UserError(f"--set {change!r}: the list has no entry {name!r}.", hint=_CHANGE_HINT)
+    known = [str(item["name"]) for item in items if isinstance(item, dict) and "name" in item]
+    hint = name_hint(name, known, otherwise=_CHANGE_HINT)
+    raise UserError(f"--set {change!r}: the list has no entry {name!r}.", hint=hint)
