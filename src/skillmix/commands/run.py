@@ -165,7 +165,8 @@ def _run(options: argparse.Namespace) -> int:
         _print_scores(scored, run=run_name(result.run), as_json=options.json)
     ungraded = result.ungraded(scored.scores)
     if ungraded and result.has_all_texts:
-        print(f"ungraded: {plural(ungraded, 'text')}, as too many of their grades cannot be read", file=sys.stderr)
+        whose = "its" if ungraded == 1 else "their"
+        print(f"ungraded: {plural(ungraded, 'text')}, as too many of {whose} grades cannot be read", file=sys.stderr)
     if undecided and result.has_all_texts:
         print(f"undecided: {plural(undecided, 'text')}, as grades cannot be read or have no majority", file=sys.stderr)
     _close(options, result, scored)
