@@ -6,6 +6,7 @@ import re._parser as parser  # type: ignore[import-not-found]
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -30,20 +31,28 @@ class Repeated:
 
 def superlinear(work: Callable[[str], object], text: Repeated, *, length: int) -> str | None:
     """How the CPU time grows from n to 4 n characters, if it grows faster than the length; else None."""
-    if _seconds(work, text(length)) < FLOOR_S / 8:
+    if _seconds(partial(work, text(length))) < FLOOR_S / 8:
         return None
     times: list[float] = []
     for _ in range(3):  # another process can only slow a measurement down: one fair measurement is enough
-        times = [_seconds(work, text(factor * length)) for factor in (1, 2, 4)]
+        times = [_seconds(partial(work, text(factor * length))) for factor in (1, 2, 4)]
         if times[2] < FLOOR_S or times[2] < TOLERATED * times[0] or times[2] < TOLERATED**0.5 * times[1]:
             return None
     shown = ", ".join(f"{factor * length}: {seconds:.3f} s" for factor, seconds in zip((1, 2, 4), times, strict=True))
     return f"{text} takes {shown}"
 
 
-def _seconds(work: Callable[[str], object], text: str) -> float:
+def takes_longer(work: Callable[[], object], seconds: float) -> bool:
+    """Return whether work takes more CPU time than this in each of three tries.
+
+    One try says little: it may have to collect the garbage of all earlier tests, or share its core.
+    """
+    return all(_seconds(work) > seconds for _ in range(3))
+
+
+def _seconds(work: Callable[[], object]) -> float:
     start = time.thread_time()
-    work(text)
+    work()
     return time.thread_time() - start
 
 

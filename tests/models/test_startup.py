@@ -1,31 +1,44 @@
 """The seconds of a model's start."""
 
-import time
-
 import pytest
 
+from skillmix.models.local import startup
 from skillmix.models.local.startup import StartupClock, StartupSeconds
 
 
-def test_a_part_inside_another_part_counts_once() -> None:
+class Stopwatch:
+    """A clock that moves only when a test says so: a busy machine may stretch any real wait."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
+    stopwatch = Stopwatch()
+    monkeypatch.setattr(startup, "time", stopwatch)
+    return stopwatch
+
+
+def test_a_part_inside_another_part_counts_once(watch: Stopwatch) -> None:
     clock = StartupClock()
-    started = time.perf_counter()
     with clock.measuring("loading"):
-        time.sleep(0.02)
+        watch.now += 2
         with clock.measuring("compiling"):
-            time.sleep(0.05)
-    whole = time.perf_counter() - started
-    assert clock.seconds.compiling >= 0.05
-    assert 0.02 <= clock.seconds.loading < 0.05
-    assert clock.seconds.total == pytest.approx(whole, abs=0.01)
+            watch.now += 5
+    assert clock.seconds == StartupSeconds(loading=2, compiling=5)
+    assert clock.seconds.total == 7
 
 
-def test_a_part_that_fails_is_measured_too() -> None:
+def test_a_part_that_fails_is_measured_too(watch: Stopwatch) -> None:
     clock = StartupClock()
     with pytest.raises(ValueError, match="damaged"), clock.measuring("loading"):
-        time.sleep(0.01)
+        watch.now += 1
         raise ValueError("damaged")
-    assert clock.seconds.loading >= 0.01
+    assert clock.seconds == StartupSeconds(loading=1)
 
 
 def test_the_starts_of_several_models_add_up() -> None:

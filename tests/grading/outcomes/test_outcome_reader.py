@@ -1,13 +1,12 @@
 """The reader of outcomes: what a grader's reply says, and when it says nothing that counts."""
 
-import time
-
 import pytest
 
 from skillmix.grading.outcomes.outcome_reader import outcome_words, read_outcome
 from skillmix.grading.reader import read_grades
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.rubric import OUTCOMES, rubric_of
+from tests.nasty_texts import takes_longer
 
 READABLE = {
     "Outcome: complies\nReason: It is a review.": "complies",
@@ -134,8 +133,7 @@ def test_the_reason_of_a_reply_carries_no_control_characters() -> None:
     "piece", ["Outcome: ", "outcome is ", "the the the ", "**", "Outcome: complies. ", "| ", "x\n"]
 )
 def test_long_replies_take_linear_time(piece: str) -> None:
-    started = time.process_time()
-    read_outcome(piece * 40_000, text=piece * 40_000)
-    outcome_words(piece * 40_000)
+    text = piece * 40_000
 
-    assert time.process_time() - started < 2
+    assert not takes_longer(lambda: read_outcome(text, text=text), seconds=2)
+    assert not takes_longer(lambda: outcome_words(text), seconds=2)
