@@ -1,9 +1,11 @@
 """The page about Python: every line runs, every public name is on it, and importing stays light."""
 
 import asyncio
+import pickle
 import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,43 @@ def test_scores_of_one_text_are_those_of_the_command(capsys: pytest.CaptureFixtu
 
     assert skillmix.score("Nothing here.", combination, [verdict])["full_marks"] == 0.0
     assert skillmix.score("Nothing here.", combination, [])["full_marks"] is None
+
+
+def evaluated(name: str, **changes: Any) -> skillmix.Run:
+    student = "scripted:student?skill=0.9"
+    wanted: dict[str, Any] = {"student": student, "k": [1], "settings": ["all"], "combinations": 2, "generations": 1}
+    return skillmix.evaluate(name=name, grader="scripted:grader", rounds=1, **wanted | changes)
+
+
+def test_an_evaluation_does_not_join_the_run_of_another_experiment(in_folder: Path) -> None:
+    step = {"name": "e", "stage": "evaluate", "students": ["a"], "graders": ["g"], "settings": ["all"], "k": [1]}
+    models = {"students": {"a": {"model": "scripted:student"}}, "graders": {"g": {"model": "scripted:grader"}}}
+    skillmix.run({"name": "first", **models, "steps": [{**step, "combinations": 2, "generations": 1}]})
+    before = skillmix.open_run("first").scores
+
+    with pytest.raises(skillmix.UserError, match="is that of another experiment: it has a, g") as caught:
+        evaluated("first")
+
+    assert "Choose another name" in (caught.value.hint or "")
+    assert skillmix.open_run("first").scores == before
+
+
+def test_an_evaluation_continues_its_own_run_and_refuses_another_model(in_folder: Path) -> None:
+    evaluated("own")
+    assert {score.k for score in evaluated("own", k=[1, 2]).scores} == {1, 2}
+
+    with pytest.raises(skillmix.UserError) as caught:
+        evaluated("own", student="scripted:student?skill=0.1")
+
+    change = "model (scripted:student?skill=0.9 → scripted:student?skill=0.1)"
+    assert f"calls of the student 'student' with another {change}" in caught.value.message
+
+
+def test_a_traceback_shows_the_hint_of_an_error() -> None:
+    error = skillmix.UserError("It is wrong.", hint="Mend it.")
+
+    assert "hint: Mend it." in "".join(traceback.format_exception(error))
+    assert pickle.loads(pickle.dumps(error)).hint == "Mend it."
 
 
 def test_bad_arguments_are_errors_with_hints(in_folder: Path) -> None:

@@ -21,7 +21,7 @@ from skillmix.datasets.build import WrittenDataset
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.errors import UserError
 from skillmix.experiment.data_settings import ShownMode
-from skillmix.experiment.experiment import experiment_of, load_experiment
+from skillmix.experiment.experiment import Experiment, experiment_of, load_experiment
 from skillmix.experiment.recipes import plain_recipe, recipe_named
 from skillmix.frequencies.counting import FrequencyWanted, count_skills
 from skillmix.frequencies.frequency_file import FrequencyResult
@@ -34,7 +34,7 @@ from skillmix.report.write import ReportOptions, write_report
 from skillmix.runs.export import vote_rows
 from skillmix.runs.reading.texts import TextRow, run_texts
 from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
-from skillmix.runs.run import Run, rules_named
+from skillmix.runs.run import Run, new_run, rules_named
 from skillmix.runs.run import open_run as open_stored_run
 from skillmix.scores.cells import CellScore
 from skillmix.scores.grader_card.card import GraderCard
@@ -274,6 +274,7 @@ def evaluate(
         "steps": [step],
     }
     checked = experiment_of(document, source="skillmix.evaluate")
+    _require_own_run(checked)
     return RunView(_outside_loops(lambda: run_checked(checked)).run)
 
 
@@ -390,6 +391,7 @@ def train(
     step = {"name": "train", "stage": "train", "base": "base", "data": paths, **recipe}
     document = {"name": name, "catalog": catalog, "students": {"base": {"model": base}}, "steps": [step]}
     checked = experiment_of(document, source="skillmix.train")
+    _require_own_run(checked)
     return _outside_loops(lambda: run_checked(checked)).trained["train"]
 
 
@@ -429,6 +431,21 @@ def frequency(
         max_usd=max_usd,
     )
     return _outside_loops(lambda: count_skills(wanted)).result
+
+
+def _require_own_run(experiment: Experiment) -> None:
+    """Refuse to add to the run of an experiment with other students or graders, which is there by chance."""
+    stored = new_run(experiment.name)
+    if not stored.experiment_file.exists() or stored.is_imported:  # the run itself refuses to join an import
+        return
+    own = {*experiment.students, *experiment.graders}
+    former = stored.known_experiment
+    others = [name for name in (*former.students, *former.graders) if name not in own]
+    if others:
+        raise UserError(
+            f"The run {stored.path} exists and is that of another experiment: it has {', '.join(others)}.",
+            hint="Choose another name. To add a model to that run, add it to its experiment file and use skillmix.run.",
+        )
 
 
 def _model(model: str | Mapping[str, object]) -> dict[str, object]:

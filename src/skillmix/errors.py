@@ -10,6 +10,8 @@ class UserError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # a traceback in Python shows it
 
 
 class Interrupted(KeyboardInterrupt):

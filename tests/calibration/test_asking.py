@@ -110,7 +110,7 @@ def test_another_prompt_under_the_same_name_is_refused(in_folder: Path) -> None:
     file = write_set(in_folder / "mine.yaml", entries(5))
     skillmix.calibrate("scripted:grader", set=file, run="cal")
 
-    with pytest.raises(UserError, match="is in the journal with another messages"):
+    with pytest.raises(UserError, match="with another prompt, such as grade/"):
         skillmix.calibrate({"model": "scripted:grader", "prompts": "claude"}, set=file, run="cal")
 
 

@@ -32,6 +32,7 @@ def test_every_fault_of_a_list_is_reported_at_once(tmp_path: Path) -> None:
         skills_in(tmp_path / "a.yaml")
 
     assert "3 faults" in error.value.message
+    assert "there is no key 'skils'. Did you mean \"skills\"?" in error.value.message
     assert "good" not in error.value.message
 
 

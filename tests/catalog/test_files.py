@@ -221,6 +221,42 @@ def test_a_faulty_folder_is_refused_with_file_and_entry(
         load_catalog(folder_with(tmp_path, **changes))
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("skills.yaml", "- {name: a, category: x, defintion: d, example: e}", 'entry 1, defintion: {} "definition"?'),
+        ("partitions.yaml", GOOD["partitions.yaml"].replace("default:", "defalt:"), 'defalt: {} "default"?'),
+        ("partitions.yaml", GOOD["partitions.yaml"].replace("held-out:", "held_out:"), 'p, held_out: {} "held-out"?'),
+        ("partitions.yaml", GOOD["partitions.yaml"].replace("{skills:", "{skils:"), 'skils: {} "skills"?'),
+        ("partitions.yaml", GOOD["partitions.yaml"] + "entailed: [{skil: a}]", 'entry 1, skil: {} "skill"?'),
+        ("vocabulary.yaml", "Sewing: {allone: [a]}", 'Sewing, allone: {} "alone"?'),
+        ("templates.yaml", "a: {fixed: b, slots: c}", 'a, slots: {} "slot"?'),
+    ],
+)
+def test_an_unknown_key_gets_the_nearest_key_of_its_place(
+    tmp_path: Path, file: str, content: str, message: str
+) -> None:
+    folder = folder_with(tmp_path)
+    (tmp_path / file).write_text(content, encoding="utf-8")
+
+    with pytest.raises(UserError) as caught:
+        load_catalog(folder)
+
+    assert message.format("is not a known key. Did you mean") in caught.value.message
+
+
+def test_an_unknown_name_gets_the_nearest_name(tmp_path: Path) -> None:
+    partitions = GOOD["partitions.yaml"].replace("[Knots]", "[Knot]") + "exclude: {c: [a2]}"
+    folder = folder_with(tmp_path, partitions=partitions)
+    (tmp_path / "vocabulary.yaml").write_text("Sewin: {alone: [a]}", encoding="utf-8")
+
+    with pytest.raises(UserError) as caught:
+        load_catalog(folder)
+
+    assert "no topic 'Knot'. Did you mean \"Knots\"?" in caught.value.message
+    assert "no topic 'Sewin'. Did you mean \"Sewing\"?" in caught.value.message
+
+
 def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
     folder = folder_with(
         tmp_path,

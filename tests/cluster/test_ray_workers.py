@@ -133,7 +133,7 @@ def test_an_interrupted_run_drains_and_asks_nothing_again(
     driver.process.send_signal(signal.SIGINT)
     first = driver.end()
     assert first.code == 128 + signal.SIGINT, first.messages
-    assert "calls in flight are waited for" in first.messages
+    assert "calls in flight; press Ctrl-C" in first.messages
     sent = server.calls
     second = driver.run("run", path, "--on", "ray", at=tmp_path)
 

@@ -29,6 +29,17 @@ def test_catalog_for_people_names_every_skill(capsys: pytest.CaptureFixture[str]
     assert "complex question (loaded question with implicit assumption)" in out
 
 
+def test_skills_that_are_never_drawn_are_on_the_page_and_in_the_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    _, page, _ = run(capsys, "catalog", "verifiable")
+    _, _, error = run(capsys, "combinations", "verifiable", "--k", "200")
+
+    assert "verifiable: 56 skills" in page
+    never = " ".join(page.split()).partition("On no side of kinds, and never drawn: ")[2].partition(".")[0].split(", ")
+    assert len(never) == 5 and "simile" in never
+    assert "setting 'all' draws from 51 skills" in error and "Choose k from 1 to 51." in error
+    assert "those on no side of the partition" in error
+
+
 def test_another_catalogue_folder_can_be_named_either_way(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     shutil.copytree(DATA / "paper", folder)
@@ -159,4 +170,4 @@ def test_novelty_takes_the_measured_share_of_each_skill(capsys: pytest.CaptureFi
     assert shown["most_occurrences"] == pytest.approx(pairs[0] * topic * shown["units"])
     assert "the sentences of a passage show a skill independently" in page
     assert status == 2
-    assert "k = 2 is not possible with 1 skills" in err
+    assert "k = 2 is not possible with 1 skill." in err

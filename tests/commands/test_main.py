@@ -161,3 +161,19 @@ def test_output_survives_a_plain_c_locale(in_folder: Path) -> None:
 
     assert result.returncode == 0
     assert "cliché" in result.stdout.decode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(["run", "frist.yml"], "first.yaml"), (["run", "first.yaml", "--set", "steps.evl.k=1"], "eval")],
+)
+def test_a_misspelled_file_or_step_gets_the_nearest_name(
+    capsys: pytest.CaptureFixture[str], in_folder: Path, words: list[str], meant: str
+) -> None:
+    Path("first.yaml").write_text("name: first\nsteps: [{name: eval, stage: report}]\n", encoding="utf-8")
+    Path("first.txt").touch()
+
+    status, _, err = run(capsys, *words)
+
+    assert status == 2
+    assert f'hint: Did you mean "{meant}"?' in err

@@ -1,13 +1,17 @@
 """The commands `prompts`, `parse-reply` and `grade-text`."""
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from skillmix.commands import main
 from skillmix.models.scripted import code
 from tests.commands.command_line import DATA, give_input, run
+from tests.models.stub import chat, serving
 
 NAMED = ["--skills", "metaphor; complex question", "--topic", "Sewing"]
 REPLY = "| metaphor | 1 |\n| complex question | 0 |\n| Pertains to Sewing | 1 |\n| Makes sense | ½ |"
@@ -123,3 +127,45 @@ def test_an_unknown_variant_is_an_error_with_the_known_ones(
         "error: Prompt set 'standard' has no grader prompt 'gtp'.",
         'hint: Did you mean "gpt"? Its grader prompts: gpt, claude, llama2. To add one, write grade-gtp.txt.',
     ]
+
+
+def graded_by_server(system: list[str]) -> tuple[int, list[dict[str, Any]]]:
+    """The exit status of `grade-text`, and the messages that a server got."""
+
+    async def main_on_server() -> tuple[int, list[dict[str, Any]]]:
+        async with serving(lambda body: chat(REPLY)) as stub:
+            words = ["grade-text", *NAMED, "--grader", f"openai:m@{stub.address}", *system]
+            status = await asyncio.to_thread(main, words)
+            return status, [message for body in stub.bodies for message in body["messages"]]
+
+    return asyncio.run(main_on_server())
+
+
+def test_a_system_text_comes_before_the_graders_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    give_input(monkeypatch, b"A text.")
+    status, with_text = graded_by_server(["--system", "Be strict."])
+    give_input(monkeypatch, b"A text.")
+    _, without = graded_by_server([])
+
+    assert status == 0
+    assert with_text == [{"role": "system", "content": "Be strict."}, *without]
+    assert [message["role"] for message in without] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["verifiable", "--skills", "isocolon", "--topic", "Kites", "--system", "Hi"], "--system is for models"),
+        ([*NAMED, "--grader", "scripted:grader", "--system", " "], "--system: the text is empty"),
+        ([*NAMED, "--grader", "scripted:grader", "--system", f"sk-{'a1' * 20}"], "--system: a value looks like a key"),
+    ],
+)
+def test_a_system_text_that_cannot_be_sent_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], error: str
+) -> None:
+    give_input(monkeypatch, b"A text.")
+
+    status, _, err = run(capsys, "grade-text", *words)
+
+    assert status == 2
+    assert error in err and "a1a1" not in err

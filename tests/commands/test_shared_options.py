@@ -44,6 +44,47 @@ def test_every_command_has_json_but_those_that_only_write_files() -> None:
     assert {name for name, parser in commands().items() if "--json" not in parser.format_help()} == WITHOUT_JSON
 
 
+@pytest.mark.parametrize(
+    ("words", "error", "meant"),
+    [
+        (["combinations", "--kk", "2"], "does not take --kk; the following arguments are required: --k", "--k"),
+        (["combinations", "-k", "2"], "does not take -k; ", "--k"),
+        (["novelty", "--k", "2", "--tokn=3"], "does not take --tokn; ", "--tokens"),
+        (["scores", "first", "--metrc", "x"], "does not take --metrc x.", "--metric"),
+        (["--verison"], "skillmix does not take --verison.", "--version"),
+    ],
+)
+def test_an_unknown_option_gets_the_nearest_one_even_if_another_is_missing(
+    capsys: pytest.CaptureFixture[str], words: list[str], error: str, meant: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+
+    assert stop.value.code == 2
+    first, hint = capsys.readouterr().err.splitlines()
+    assert error in first and hint.startswith(f'hint: Did you mean "{meant}"?')
+
+
+@pytest.mark.parametrize("words", [["texts", "demo", "--n", "-1"], ["run", "--dry"], ["combinations"]])
+def test_numbers_and_beginnings_of_options_are_no_unknown_options(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+
+    assert "does not take" not in capsys.readouterr().err
+
+
+def test_without_a_command_the_hint_says_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([])
+
+    error, hint = capsys.readouterr().err.splitlines()
+    assert (stop.value.code, error) == (2, "error: skillmix needs a command.")
+    for command in ("run smoke", "run quickstart", "init evaluate", "--help"):
+        assert f"`skillmix {command}`" in hint
+
+
 def test_a_wrong_choice_is_refused_by_the_name_of_its_argument(capsys: pytest.CaptureFixture[str]) -> None:
     for words, named in ((["init", "evalute"], "PURPOSE"), (["scores", "first", "--metric", "evalute"], "--metric")):
         with pytest.raises(SystemExit):

@@ -464,7 +464,7 @@ def test_a_planted_leak_stops_the_export(rule: str, in_folder: Path, capsys: pyt
     assert f"1 with {rule}" in capsys.readouterr().err
     assert not (in_folder / "runs/data/dataset").exists()
     assert main(["dataset", "data", "--recipe", "D(1,2)"]) == 0
-    assert f"1 texts outside of D(1,2): {rule}" in capsys.readouterr().err
+    assert f"1 text outside of D(1,2): {rule}" in capsys.readouterr().err
 
 
 def test_a_held_out_skill_alone_is_no_leak(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -609,7 +609,7 @@ def test_names_of_held_out_skills_are_listed_and_stop_a_strict_export(
     assert any(name in line and "answers" in line and line.rstrip(" |").endswith("1") for line in card.splitlines())
     capsys.readouterr()
     assert main(["dataset", "data", "--names", "strict"]) == 2
-    assert f"{name} in the answers (1 texts)" in capsys.readouterr().err
+    assert f"{name} in the answers (1 text)" in capsys.readouterr().err
 
 
 def test_copies_are_left_out_and_told(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -408,5 +408,5 @@ def test_another_kind_of_import_shows_no_long_values(made: dict[str, float]) -> 
     with pytest.raises(UserError, match="exists with another") as error:
         skillmix.calibrate("scripted:grader", run="mine", size=3)
 
-    assert "seed: 0" in str(error.value.hint)
-    assert len(str(error.value.hint)) < 300
+    assert "seed (0 → not set)" in error.value.message
+    assert len(error.value.message) < 400

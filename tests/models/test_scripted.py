@@ -10,12 +10,13 @@ import yaml
 from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Reply, Request, Subject
 from skillmix.catalog.combinations import Draw, draw_combinations
 from skillmix.catalog.files import load_catalog
+from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.grading.answers import extract_answer, names_skill
 from skillmix.grading.reader import read_grades
 from skillmix.grading.sentences import count_sentences
 from skillmix.models.scripted import ScriptedModel
-from skillmix.models.specs import parse_spec
+from skillmix.models.specs import check_spec, parse_spec
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.scores.scoring import run_scores
@@ -97,6 +98,51 @@ def test_format_failures_refusals_and_forgotten_rows_can_be_asked_for() -> None:
 def test_a_wrong_script_is_refused(spec: str) -> None:
     with pytest.raises(UserError):
         model(spec)
+
+
+def test_all_faults_of_a_script_are_in_one_error_with_the_nearest_names() -> None:
+    with pytest.raises(UserError) as error:
+        model("scripted:student?skil=0.5&topic=2&sense=x&cut=0&cut=1")
+
+    message, hint = error.value.message, error.value.hint or ""
+    for fault in ("there is no rate 'skil'", "topic is 2, which is", "sense is 'x', which is", "'cut' is given twice"):
+        assert fault in message
+    assert hint.startswith('Did you mean "skill"?')
+
+
+@pytest.mark.parametrize(
+    ("spec", "meant"),
+    [
+        ("scripted:studnt", "student"),
+        ("scripted:student?skil=0.5", "skill"),
+        ("scripted:grader?nois=1", "noise"),
+        ("rules:scripted:grader?nois=1", "noise"),
+    ],
+)
+def test_a_spec_with_a_wrong_script_is_refused_before_a_model_is_opened(spec: str, meant: str) -> None:
+    with pytest.raises(UserError) as error:
+        check_spec(spec)
+
+    assert f'Did you mean "{meant}"?' in (error.value.hint or "")
+
+
+def test_a_dry_run_refuses_wrong_scripts_of_students_and_graders(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = {"name": "e", "stage": "evaluate", "students": ["a"], "graders": ["g"], "k": [1], "combinations": 2}
+    models = {
+        "students": {"a": {"model": "scripted:student?skil=0.5"}},
+        "graders": {"g": {"model": "scripted:grader?nois=1"}},
+    }
+    (in_folder / "e.yaml").write_text(yaml.safe_dump({"name": "e", **models, "steps": [step]}), encoding="utf-8")
+
+    status = main(["run", "e.yaml", "--dry-run"])
+
+    error = capsys.readouterr().err
+    assert status == 2
+    assert "students.a: " in error and 'Did you mean "skill"?' in error
+    assert "graders.g: " in error and 'Did you mean "noise"?' in error
+    assert not (in_folder / "runs").exists()
 
 
 @pytest.mark.parametrize("spec", ["gpt-4", "openai:", "nowhere:x", "openai:x@localhost:8000", ""])

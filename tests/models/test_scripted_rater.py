@@ -44,6 +44,7 @@ def test_two_raters_with_one_spec_err_apart_and_each_always_in_the_same_way() ->
         ("scripted:ratr", 'Did you mean "scripted:rater"?'),
         ("openai:gpt-4o", "is not a rater"),
         ("scripted:rater?sensitive=1", "no rate 'sensitive'"),
+        ("scripted:rater?sensitivty=1", 'Did you mean "sensitivity"?'),
         ("scripted:rater?unsure=2", "unsure=2 is not a rate"),
         ("scripted:rater?unsure=nan", "unsure=nan is not a rate"),
         ("scripted:rater?unsure=", "unsure= is not a rate"),

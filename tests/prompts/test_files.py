@@ -122,10 +122,13 @@ GOOD = {"generate-1.txt": "{topic} {skills} {definitions}", "generate-2.txt": "{
         ({**GOOD, "generate-1.txt": ""}, "the file is empty"),
         ({**GOOD, "generate-1.txt": "{topic} {skills}"}, "missing slot: definitions"),
         ({**GOOD, "generate-2.txt": "{limit} {nonsense}"}, "unknown slot: nonsense"),
+        ({**GOOD, "generate-2.txt": "{limit} {topc}"}, r'unknown slot: topc. Did you mean "topic"\?'),
         ({**GOOD, "generate-2.txt": "{limit} {answer}"}, "unknown slot: answer"),
         ({**GOOD, "grade-gpt.txt": "{topic} {skills} {definitions} {limit} {answer}"}, "missing slot: criteria"),
         ({**GOOD, "criteria.yaml": "skill: 'no slot'"}, "criteria.yaml: skill must have the slots"),
-        ({**GOOD, "criteria.yaml": "skil: '{skill}'"}, "skil is not a known key"),
+        ({**GOOD, "criteria.yaml": "skil: '{skill}'"}, r'skil is not a known key. Did you mean "skill"\?'),
+        ({**GOOD, "criteria.yaml": "outcomes: {complys: a}"}, r'outcomes.complys is .* Did you mean "complies"\?'),
+        ({**GOOD, "examples.yaml": "- {topc: a}"}, r'1.topc: there is no such key. Did you mean "topic"\?'),
         ({**GOOD, "grade-mine.txt": "x"}, "grade-mine.txt: missing slot: topic"),
         ({**GOOD, "grade_mine.txt": "x"}, "unknown names: grade_mine.txt"),
         ({**GOOD, "grade-.txt": "x", "grade-Mine.txt": "x"}, "unknown names: grade-.txt, grade-Mine.txt"),
@@ -140,6 +143,15 @@ def test_a_faulty_prompt_set_is_refused(tmp_path: Path, files: dict[str, str], m
 
     with pytest.raises(UserError, match=message):
         load_prompts(str(tmp_path))
+
+
+def test_a_misspelled_file_of_a_prompt_set_gets_the_nearest_name(tmp_path: Path) -> None:
+    (tmp_path / "generat-1.txt").write_text("x", encoding="utf-8")
+
+    with pytest.raises(UserError) as caught:
+        load_prompts(str(tmp_path))
+
+    assert '"generate-1.txt"' in (caught.value.hint or "")
 
 
 def test_a_turn_before_the_first_shows_the_catalogues_examples(tmp_path: Path) -> None:

@@ -93,10 +93,13 @@ def test_a_passing_problem_gives_way_to_a_reply_and_a_final_one_does_not(tmp_pat
 @pytest.mark.parametrize(
     ("changed", "setting"),
     [
-        (request(prompt="Other"), "messages"),
-        (request(seed=2), "seed"),
-        (Request(request().key, "openai:n", request().messages, DECODING, 1), "model"),
-        (Request(request().key, "openai:m", request().messages, Decoding(temperature=0.0), 1), "decoding"),
+        (request(prompt="Other"), "prompt"),
+        (request(seed=2), r"seed \(1 → 2\)"),
+        (Request(request().key, "openai:n", request().messages, DECODING, 1), r"model \(openai:m → openai:n\)"),
+        (
+            Request(request().key, "openai:m", request().messages, Decoding(temperature=0.0), 1),
+            r"temperature \(0.7 → 0.0\)",
+        ),
     ],
 )
 def test_a_key_with_another_request_is_an_error_that_names_the_setting(

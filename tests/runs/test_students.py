@@ -115,7 +115,9 @@ def test_a_model_that_was_trained_anew_is_not_taken_for_the_old_one(in_folder: P
     told = in_folder / "runs/rounds/m1/model/skillmix.json"
     told.write_text(told.read_text(encoding="utf-8").replace('"hash": "0"', '"hash": "1"'), encoding="utf-8")
 
-    with pytest.raises(UserError, match="in the journal with another model"):
+    with pytest.raises(
+        UserError, match=r"calls of the student 'm1' with another model \(.* → .*\), such as generate/m1/"
+    ):
         run_experiment(rounds(in_folder))
 
 

@@ -1,6 +1,7 @@
 """Estimates for `--dry-run`: the paper's recipes, sums, expected costs, roles, budgets and prices."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,9 +227,26 @@ def test_every_shipped_price_has_its_date_and_its_source() -> None:
     assert all(price.noted and price.source for price in prices.values())
 
 
+def test_the_short_table_marks_upper_and_lower_bounds_of_calls() -> None:
+    step = CallEstimate("d", "scripted:student", 40, 0, 0, 0.0)
+
+    head, _, least, most, _ = estimate_table([replace(step, is_lower_bound=True), step], wide=False).splitlines()
+
+    assert "| max calls |" in head
+    assert "≥ 40 |" in least and " 40 |" in most and "≥" not in most
+
+
 def test_a_price_file_refuses_a_wrong_date(in_folder: Path) -> None:
     path = in_folder / "p.yaml"
     path.write_text("openai:x: {input: 1, output: 1, noted: yesterday}", encoding="utf-8")
 
     with pytest.raises(UserError, match=r"openai:x\.noted"):
+        load_prices(path)
+
+
+def test_an_unknown_key_of_a_price_file_gets_the_nearest_key(in_folder: Path) -> None:
+    path = in_folder / "p.yaml"
+    path.write_text("openai:x: {input: 1, output: 1, sorce: here}", encoding="utf-8")
+
+    with pytest.raises(UserError, match=r'sorce: there is no such key. Did you mean "source"\?'):
         load_prices(path)

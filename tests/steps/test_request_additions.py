@@ -64,6 +64,7 @@ def test_every_call_carries_the_system_text_and_the_extra_fields(in_folder: Path
         ({"grader": {"system": HELPFUL}}, "another system text"),
         ({"student": {"extra": {"reasoning_effort": "low"}}}, "another extra"),
         ({"grader": {"extra": {"seed": False}}}, "another seed"),
+        ({"student": {"temperature": 0.2, "top_p": 0.5}}, "temperature (0.7 → 0.2) and another top_p (not set → 0.5)"),
     ],
 )
 def test_another_system_text_or_extra_field_is_another_model(

@@ -15,6 +15,7 @@ from typing import Final, Literal
 from skillmix.catalog.catalog import Setting, Side
 from skillmix.errors import UserError
 from skillmix.hashing import digest, permuted, ranked, short_id, unpermuted
+from skillmix.render.wording import plural
 
 Purpose = Literal["training", "evaluation"]
 EVALUATION_SHARE: Final = 0.2
@@ -231,8 +232,9 @@ def _check_size(draw: Draw, count: int) -> None:
     least = 0 if draw.side.may_be_plain else 1
     if not least <= draw.k <= available:
         raise UserError(
-            f"k = {draw.k} is not possible: setting {draw.setting!r} has {available} skills.",
-            hint=f"Choose k from {least} to {available}.",
+            f"k = {draw.k} is not possible: setting {draw.setting!r} draws from {plural(available, 'skill')}.",
+            hint=f"Choose k from {least} to {available}. Excluded skills, and those on no side of the partition, are "
+            "never drawn.",
         )
     if count < 0:
         raise UserError(f"n = {count} is not a number of combinations.", hint="Choose n of 0 or more.")

@@ -6,6 +6,7 @@ from typing import Final
 
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError, faults_error
+from skillmix.render.nearest import did_you_mean
 
 PREFIX: Final = "file:"
 _KEYS: Final = ("catalog", "source", "threshold", "skills")
@@ -17,7 +18,8 @@ def skills_in(path: Path) -> list[str]:
     document = read_yaml(path)
     faults = []
     if isinstance(document, dict):
-        faults += [f"there is no key {key!r}" for key in document if key not in _KEYS]
+        unknown = [key for key in document if key not in _KEYS]
+        faults += [f"there is no key {key!r}. {did_you_mean(str(key), _KEYS)}".rstrip(" .") for key in unknown]
         if "skills" not in document:
             faults.append("the key 'skills' is missing")
         document = document.get("skills", [])

@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 from skillmix.catalog.catalog import RESERVED_NAMES, Catalog, EntailedPair, Partition, Side, Skill, WovenRule
 from skillmix.catalog.names import fold_name
 from skillmix.catalog.own_code import own_code_of
-from skillmix.catalog.validation import Fault, fault_words
+from skillmix.catalog.validation import Fault, fault_words, known_keys
 from skillmix.catalog.yaml import read_shared_yaml
 from skillmix.errors import UserError, faults_error
-from skillmix.render.nearest import name_hint
+from skillmix.render.nearest import did_you_mean, name_hint
 
 SHIPPED = Path(str(files("skillmix"))) / "data"
 """The folder of the package's own catalogs and prompt sets."""
@@ -136,7 +136,11 @@ def _build(name: str, folder: Path) -> Catalog:
     controls_file = folder / "controls.yaml"
     controls = _validated(controls_file, dict[str, str], faults) if controls_file.is_file() else {}
     faults += _control_faults(controls or {}, set(topics or []))
-    faults += [f"vocabulary.yaml: there is no topic {name!r}" for name in words or {} if name not in (topics or [])]
+    faults += [
+        _with_nearest(f"vocabulary.yaml: there is no topic {name!r}", name, topics or [])
+        for name in words or {}
+        if name not in (topics or [])
+    ]
     faults += _name_faults("skills.yaml", [s.name for s in skills or []])
     faults += _name_faults("topics.yaml", topics or [])
     if skills == [] or topics == []:
@@ -168,7 +172,7 @@ def _validated(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
     except UserError as error:
         faults.append(f"{path.name}: {error.message.removeprefix(f'{path} ')}")
     except ValidationError as error:
-        faults += [f"{path.name}{_location(e['loc'])}: {_explained(e)}" for e in error.errors()]
+        faults += [f"{path.name}{_location(e['loc'])}: {_explained(e, shape)}" for e in error.errors()]
     return None
 
 
@@ -177,11 +181,18 @@ def _location(location: Sequence[int | str]) -> str:
     return "".join(f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in location)
 
 
-def _explained(fault: Fault) -> str:
+def _explained(fault: Fault, shape: object) -> str:
     if fault["type"] == "string_pattern_mismatch":
         return "must be one line of text without outer blanks, ';' or '|', and not empty"
-    known = {"missing": "is missing", "extra_forbidden": "is not a known key"}
-    return known.get(fault["type"]) or fault_words(fault)
+    if fault["type"] == "extra_forbidden":
+        return _with_nearest("is not a known key", str(fault["loc"][-1]), known_keys(shape, fault["loc"]))
+    return "is missing" if fault["type"] == "missing" else fault_words(fault)
+
+
+def _with_nearest(fault: str, name: str, known: Iterable[str]) -> str:
+    """A fault that is about an unknown name, and the nearest of the known names as a question."""
+    question = did_you_mean(name, known)
+    return f"{fault}. {question}" if question else fault
 
 
 def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:
@@ -238,7 +249,7 @@ def _entailed_faults(pairs: Sequence[EntailedEntry]) -> Iterator[str]:
 def _template_faults(templates: Mapping[str, TemplateEntry], skills: set[str]) -> Iterator[str]:
     for name, entry in templates.items():
         if name not in skills:
-            yield f"templates.yaml: there is no skill {name!r}"
+            yield _with_nearest(f"templates.yaml: there is no skill {name!r}", name, sorted(skills))
         if "{topic}" not in entry.slot:
             yield f"templates.yaml, {name}, slot: the clause has no {{topic}}"
 
@@ -248,7 +259,7 @@ def _control_faults(controls: Mapping[str, str], topics: set[str]) -> Iterator[s
     listed = [name for pair in controls.items() for name in pair]
     for name in dict.fromkeys(listed):
         if name not in topics:
-            yield f"controls.yaml: there is no topic {name!r}"
+            yield _with_nearest(f"controls.yaml: there is no topic {name!r}", name, sorted(topics))
         elif listed.count(name) > 1:
             yield f"controls.yaml: the topic {name!r} is there {listed.count(name)} times"
 
@@ -256,7 +267,7 @@ def _control_faults(controls: Mapping[str, str], topics: set[str]) -> Iterator[s
 def _unknown(location: str, kind: str, listed: Iterable[str], known: set[str]) -> Iterator[str]:
     for name in listed:
         if name not in known:
-            yield f"partitions.yaml, {location}: there is no {kind} {name!r}"
+            yield _with_nearest(f"partitions.yaml, {location}: there is no {kind} {name!r}", name, sorted(known))
 
 
 def _overlap(location: str, train: Iterable[str], held_out: Iterable[str]) -> Iterator[str]:

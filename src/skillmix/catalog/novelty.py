@@ -7,6 +7,7 @@ from math import prod
 from typing import Final, Literal
 
 from skillmix.errors import UserError
+from skillmix.render.wording import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def measured_novelty(
     _check(k, tokens, inputs)
     if k > len(shares):
         raise UserError(
-            f"k = {k} is not possible with {len(shares)} skills.", hint=f"Choose k from 1 to {len(shares)}."
+            f"k = {k} is not possible with {plural(len(shares), 'skill')}.", hint=f"Choose k from 1 to {len(shares)}."
         )
     units = tokens * inputs.sentences_per_token
     topic = inputs.topic_frequency

@@ -1,7 +1,8 @@
 """Word the faults that pydantic finds in files that people write."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin
 
 from skillmix.errors import visible
 from skillmix.render.nearest import did_you_mean
@@ -29,6 +30,32 @@ def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
     if kind in _CHOICES:
         return _choice_words(kind, fault, ctx)
     return _SENTENCES.get(kind) or _own_words(str(fault["msg"]))
+
+
+def known_keys(shape: Any, location: Sequence[int | str]) -> list[str]:
+    """The keys beside the last part of a location, in the file of a shape such as `list[Entry]`; none if unclear."""
+    for part in location[:-1]:
+        shape = _shape_inside(shape, part)
+    fields: Mapping[str, Any] = getattr(_without_wrappers(shape), "model_fields", {})
+    return [field.alias or name for name, field in fields.items()]
+
+
+def _shape_inside(shape: Any, part: int | str) -> Any:
+    """The shape of an entry of a list, of a value of a table, or of a field."""
+    shape = _without_wrappers(shape)
+    if get_origin(shape) in (list, dict):
+        return get_args(shape)[-1]
+    fields: Mapping[str, Any] = getattr(shape, "model_fields", {})
+    return next((field.annotation for name, field in fields.items() if part in (name, field.alias)), None)
+
+
+def _without_wrappers(shape: Any) -> Any:
+    """The shape inside `Annotated[…]` and `… | None`."""
+    if hasattr(shape, "__metadata__"):
+        return _without_wrappers(shape.__origin__)
+    if get_origin(shape) in (Union, UnionType):
+        return next((_without_wrappers(one) for one in get_args(shape) if one is not type(None)), None)
+    return shape
 
 
 _WITH_VALUE: Final = {

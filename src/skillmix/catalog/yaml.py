@@ -2,12 +2,14 @@
 
 from collections.abc import Hashable
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from skillmix.errors import UserError
+from skillmix.render.nearest import name_hint
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -30,12 +32,31 @@ class _StrictLoader(_Loader):  # type: ignore[misc]  # the C loader when libyaml
         return mapping
 
 
+_MOST_NAMES: Final = 500
+"""Files of a folder that are looked at for a suggestion."""
+
+
+def _names_beside(path: Path) -> list[str]:
+    """The names of files in the folder of a path that have the same kind of suffix."""
+    try:
+        beside = islice(path.parent.iterdir(), _MOST_NAMES)
+        return sorted(other.name for other in beside if _kind(other) == _kind(path) and other.is_file())
+    except OSError:
+        return []
+
+
+def _kind(path: Path) -> str:
+    suffix = path.suffix.casefold()
+    return ".yaml" if suffix == ".yml" else suffix
+
+
 def read_text(path: Path) -> str:
     """Read a UTF-8 text file."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise UserError(f"There is no file {path}.", hint="Check the path.") from None
+        hint = name_hint(path.name, _names_beside(path), otherwise="Check the path.")
+        raise UserError(f"There is no file {path}.", hint=hint) from None
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path} is not UTF-8 text ({error.reason} at byte {error.start}).", hint="Save it as UTF-8."

@@ -6,7 +6,6 @@ Standard output is for data, standard error for everything else. Exit status 0: 
 unreadable items; 2: the user must change something; 128 + n: ended by signal n (130: Ctrl-C).
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -42,14 +41,14 @@ MODULES = (
 """The modules of commands, in the order of `skillmix --help`."""
 
 
-def parser_of_all() -> argparse.ArgumentParser:
+def parser_of_all() -> CommandParser:
     """The parser of the command line, with every command."""
     parser = CommandParser(
         prog="skillmix",
         description="Measure whether a chat model can combine language skills, and teach it to.",
     )
     parser.add_argument("--version", action="version", version=f"skillmix {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for module in MODULES:
         module.add_parsers(commands)
     return parser
@@ -58,9 +57,12 @@ def parser_of_all() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, print its errors and return its exit status."""
     _prepare_streams()
-    options, unknown = parser_of_all().parse_known_args(arguments)
+    parser = parser_of_all()
+    options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        options.parser.refuse(unknown)
+        getattr(options, "parser", parser).refuse(unknown)
+    if not hasattr(options, "command"):
+        parser.ask_for_command()
     command: Command = options.command
     try:
         with ending_like_ctrl_c(), trusting_code(getattr(options, "trust_code", False)):

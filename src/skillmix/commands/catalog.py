@@ -19,6 +19,7 @@ from skillmix.commands.shared_options import (
 from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
 from skillmix.render.layout import wrapped
+from skillmix.render.wording import are, plural
 
 if TYPE_CHECKING:
     from skillmix.catalog.catalog import Catalog, Setting, Side
@@ -174,7 +175,8 @@ def frequency(options: argparse.Namespace) -> int:
             return print_json(estimate.as_json())
         cost = "unknown" if estimate.cost_usd is None else f"{estimate.cost_usd:.2f}"
         print(
-            f"{estimate.passages:,} passages, {estimate.calls:,} calls, about {estimate.input_tokens:,} tokens in and "
+            f"{plural(estimate.passages, 'passage')}, {plural(estimate.calls, 'call')}, about "
+            f"{plural(estimate.input_tokens, 'token')} in and "
             f"{estimate.output_tokens:,} out, {cost} US dollars"
         )
         return 0
@@ -212,7 +214,7 @@ def _show_frequencies(counted: "Counted", *, as_json: bool) -> int:
     from skillmix.runs.progress.stopping import signal_of
 
     for key, problem in list(counted.failed.items())[:1]:
-        print(f"failed: {len(counted.failed)} calls, such as {key}: {problem.reason}", file=sys.stderr)
+        print(f"failed: {plural(len(counted.failed), 'call')}, such as {key}: {problem.reason}", file=sys.stderr)
     stopped = counted.counts.stopped
     number = signal_of(stopped)
     if number is not None:
@@ -231,7 +233,7 @@ def _show_frequencies(counted: "Counted", *, as_json: bool) -> int:
     for reason, count in result.corpus["skipped"].items():
         print(f"corpus: {count:,} {reason}", file=sys.stderr)
     if result.unknown:
-        print(f"unknown: {result.unknown:,} answers are missing or cannot be read", file=sys.stderr)
+        print(f"unknown: {are(result.unknown, 'answer')} missing or cannot be read", file=sys.stderr)
     print(f"exclude list: exclude: [file:{counted.run.path / LIST_FILE}]", file=sys.stderr)
     return 0 if counted.is_complete else 1
 
@@ -335,6 +337,7 @@ def catalog_page(catalog: "Catalog", *, shipped: Sequence[str]) -> str:
             f"{catalog.name}: {len(catalog.skills)} skills in {categories} categories, {len(catalog.topics)} topics",
             *_skills_by_category(catalog),
             markdown_table(header, partitions, right=frozenset({1, 2, 3, 4})),
+            *_never_drawn(catalog),
             *_entailed_part(catalog),
             wrapped(
                 f"Default partition: {catalog.default_partition}. "
@@ -353,6 +356,17 @@ def _skills_by_category(catalog: "Catalog") -> Iterator[str]:
         yield "\n".join([f"{category}:", *("  " + wrapped(skill, indent=6) for skill in skills)])
 
 
+def _never_drawn(catalog: "Catalog") -> list[str]:
+    """The skills on no side of a partition; nothing if each skill is on a side of each."""
+    parts = []
+    for partition in catalog.partitions:
+        drawn = {*partition.train.skills, *partition.held_out.skills}
+        names = [skill.name for skill in catalog.skills if skill.name not in drawn]
+        if names:
+            parts.append(wrapped(f"On no side of {partition.name}, and never drawn: {', '.join(names)}."))
+    return parts
+
+
 def _entailed_part(catalog: "Catalog") -> list[str]:
     """The pairs that draws do not combine, with their figures; nothing for a catalogue without such pairs."""
     from skillmix.render.markdown import markdown_table
@@ -365,7 +379,7 @@ def _entailed_part(catalog: "Catalog") -> list[str]:
 
 
 def _skills(k: int) -> str:
-    return "1 skill" if k == 1 else f"{k} skills"
+    return plural(k, "skill")
 
 
 def _meaning_of(occurrences: float, a_third_new_above: float) -> str:

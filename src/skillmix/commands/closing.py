@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from skillmix.render.numbers import dollars, duration, in_words, share, share_with_interval, signed_with_interval, whole
+from skillmix.render.wording import plural
 from skillmix.scores.cells import CellScore
 from skillmix.scores.compare import Change, clearest_first
 
@@ -23,7 +24,7 @@ def shown_lines(changes: Sequence[Change], scores: Sequence[CellScore], *, run: 
     lines = [words.sentence(shown[0]), *map(words.short, shown[1:])]
     more = len(known) - len(shown)
     if more > 0:
-        lines.append(f"{whole(more)} more differences: skillmix scores {run}")
+        lines.append(f"{plural(more, 'more difference')}: skillmix scores {run}")
     return [*lines, _NOISE]
 
 
@@ -36,7 +37,7 @@ def cost_line(*, called: int, found: int, seconds: float, cpu_seconds: float, co
     'cost: 5 calls made, 10 found, 20 s, 1 s of CPU time, US dollars unknown'
     """
     facts = [
-        f"{whole(called)} calls made",
+        f"{plural(called, 'call')} made",
         f"{whole(found)} found",
         duration(seconds),
         f"{duration(cpu_seconds)} of CPU time",

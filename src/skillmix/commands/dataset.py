@@ -9,6 +9,7 @@ from skillmix.commands.run import add_change_options, add_on_option, add_step_op
 from skillmix.commands.shared_options import Commands, add_command, positive
 from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
+from skillmix.render.wording import plural
 
 if TYPE_CHECKING:
     from skillmix.datasets.counts import LeftOut
@@ -131,7 +132,9 @@ def _dataset_of_runs(options: argparse.Namespace) -> int:
         print(written.folder)
         if written.preferences is not None:
             print(written.preferences.file)
-            print(f"{written.preferences.pairs} pairs of texts in {written.preferences.file}", file=sys.stderr)
+            print(
+                f"{plural(written.preferences.pairs, 'pair')} of texts in {written.preferences.file}", file=sys.stderr
+            )
     return 1 if written.left.undecided or written.left.unfinished else 0
 
 
@@ -166,7 +169,7 @@ def _print_left_out(left: "LeftOut", recipe: str) -> None:
     }
     for why, count in counts.items():
         if count:
-            print(f"{count} texts {why}", file=sys.stderr)
+            print(f"{plural(count, 'text')} {why}", file=sys.stderr)
 
 
 def _shares(text: str) -> dict[int, float]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from skillmix.commands.shared_options import Commands, add_command
 from skillmix.commands.streams import print_notes
+from skillmix.render.wording import are, plural
 
 
 def add_parsers(commands: Commands) -> None:
@@ -33,8 +34,8 @@ def import_texts(options: argparse.Namespace) -> int:
 
     imported = import_texts(options.file, options.run, catalog=options.catalog, prompts=options.prompts)
     print(
-        f"{imported.conversations} conversations and {imported.gradings} gradings are in {imported.run}; "
-        f"{imported.new} calls are new."
+        f"{plural(imported.conversations, 'conversation')} and {plural(imported.gradings, 'grading')} are in "
+        f"{imported.run}; {are(imported.new, 'call')} new."
     )
     return 0
 
@@ -63,9 +64,11 @@ def import_inspect(options: argparse.Namespace) -> int:
     imported = import_inspect(options.logs, options.run, choices)
     print_notes(imported.notes)
     print(
-        f"{imported.conversations} conversations and {imported.votes} gradings are in {imported.run}; "
-        f"{imported.new} calls are new."
+        f"{plural(imported.conversations, 'conversation')} and {plural(imported.votes, 'grading')} are in "
+        f"{imported.run}; {are(imported.new, 'call')} new."
     )
     if imported.unfinished:
-        print(f"{imported.unfinished} samples have no finished conversation, and are missing in the run.")
+        print(
+            f"{are(imported.unfinished, 'sample', verb=('has', 'have'))} no finished conversation: missing in the run."
+        )
     return 0

@@ -58,6 +58,7 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument(
         "--variant", metavar="NAME", help="the grader's prompt: grade-NAME.txt of the prompt set (default: gpt)"
     )
+    parser.add_argument("--system", metavar="TEXT", help="system text before the grader's prompt (default: none)")
     parser.add_argument("--rules", default="default", help="default or paper")
     parser.add_argument("--seed", type=int, default=0)
 
@@ -188,6 +189,7 @@ def grade_text(options: argparse.Namespace) -> int:
         standard_input(),
         grader=options.grader,
         variant=options.variant,
+        system=options.system,
         seed=options.seed,
         rules=options.rules,
     )
@@ -333,8 +335,15 @@ class GradedText:
         return {name: self.verdict.quote(spans.get(name)) if self.verdict else None for name in names}
 
 
-def graded_text(
-    named: NamedCombination, text: str, *, grader: str, variant: str | None, seed: int, rules: str
+def graded_text(  # noqa: PLR0913, the options of one command
+    named: NamedCombination,
+    text: str,
+    *,
+    grader: str,
+    variant: str | None,
+    seed: int,
+    rules: str,
+    system: str | None = None,
 ) -> GradedText:
     """Grade a text that is the answer itself, with at most one call to a model.
 
@@ -346,7 +355,7 @@ def graded_text(
     from skillmix.grading.points import decide_points
     from skillmix.grading.reader import read_grades
     from skillmix.grading.reasons import reasons_of
-    from skillmix.models.specs import asked_model, parse_spec, uses_code
+    from skillmix.models.specs import asked_model, check_spec, uses_code
     from skillmix.prompts.files import load_prompts
     from skillmix.prompts.prompt_set import DEFAULT_VARIANT
     from skillmix.prompts.rubric import rubric_of
@@ -357,7 +366,8 @@ def graded_text(
     answer = plain_answer(text)
     if answer.status == "empty":
         raise UserError("There is no text to grade.", hint="Give the student's text on standard input.")
-    parse_spec(grader)
+    check_spec(grader)
+    _check_system(grader, system)
     catalog, combination = named.resolve()
     prompts = load_prompts(named.prompts)
     if variant is not None:
@@ -380,7 +390,7 @@ def graded_text(
     else:
         prompt = prompts.grader_prompt(catalog, combination, answer=answer.text, variant=variant or DEFAULT_VARIANT)
         subject = Subject(combination, prompts.criteria(combination), answer.text)
-        reply = _reply_to(_grading_request(asked, prompt, subject, seed=seed))
+        reply = _reply_to(_grading_request(asked, prompt, subject, system=system, seed=seed))
         reading = read_grades(rubric, reply.text, text=answer.text)
         about = {c.name: words_about(rubric, index, reply.text) for index, c in enumerate(rubric.criteria)}
         grader_words = {name: words for name, words in about.items() if words}
@@ -396,12 +406,27 @@ _MAX_TOKENS: Final = 1024
 """Of a grader's reply."""
 
 
-def _grading_request(model: str, prompt: str, subject: "Subject", *, seed: int) -> "Request":
+def _check_system(grader: str, system: str | None) -> None:
+    """Refuse a system text that no model reads, or that no request may carry."""
+    from skillmix.models.request_fields import system_fault
+    from skillmix.models.specs import asked_model
+
+    if system is None:
+        return
+    if asked_model(grader) is None:
+        raise UserError("--system is for models, and rules: is code.", hint="Name a model with --grader.")
+    fault = system_fault(system)
+    if fault is not None:
+        raise UserError(f"--system: {fault}.", hint="Give a text such as 'You are a strict grader.'")
+
+
+def _grading_request(model: str, prompt: str, subject: "Subject", *, system: str | None, seed: int) -> "Request":
     from skillmix.calls import Decoding, GradeKey, Message, Request, seed_for, text_id
 
     key = GradeKey("text", subject.combination.id, 0, text_id(subject.text), "grader", 0, 0)
     decoding = Decoding(max_tokens=_MAX_TOKENS)
-    return Request(key, model, (Message("user", prompt),), decoding, seed_for(seed, key), subject)
+    before = () if system is None else (Message("system", system),)
+    return Request(key, model, (*before, Message("user", prompt)), decoding, seed_for(seed, key), subject)
 
 
 def _reply_to(request: "Request") -> "Reply":
@@ -428,15 +453,19 @@ _HINTS: Final = {
 
 async def _outcome_of(request: "Request") -> "Outcome":
     from skillmix.calls import CallProblem
-    from skillmix.models.specs import ModelOptions, open_model, parse_spec
+    from skillmix.models.local.model import check_chat_template
+    from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of
 
-    model = open_model(parse_spec(request.model), ModelOptions(concurrency=1))
+    spec = parse_spec(request.model)
+    model = open_model(spec, ModelOptions(concurrency=1))
 
     async def only() -> "AsyncIterator[Request]":
         yield request
 
     outcome: Outcome = CallProblem("passing", "not called", may_move=True)
     try:
+        if request.messages[0].role == "system" and provider_of(spec).has_checkpoint:
+            await check_chat_template(spec, request.messages[0].content, None)
         while isinstance(outcome, CallProblem) and outcome.may_move:
             async for _, answer in model.serve(only()):
                 outcome = answer

@@ -21,6 +21,7 @@ from skillmix.render.grounds import CUT, grounds, point_line
 from skillmix.render.layout import side_by_side, wrapped
 from skillmix.render.numbers import share, whole
 from skillmix.render.untrusted import one_line
+from skillmix.render.wording import plural
 
 if TYPE_CHECKING:
     from skillmix.runs.reading.denials import TextUnderGrader
@@ -107,10 +108,10 @@ def status(options: argparse.Namespace) -> int:
     if status.batches:
         worst = sum(wave.worst_usd for wave in status.batches)
         price = f", at most {worst:.2f} US dollars" if worst else ""
-        print(f"in batches: {whole(status.submitted)} calls{price}")
+        print(f"in batches: {plural(status.submitted, 'call')}{price}")
         print("\n".join(f"  {wave.in_words}" for wave in status.batches))
     print(f"unreadable gradings: {whole(status.unreadable)}")
-    print(f"cost: {status.cost_usd:.2f} US dollars" if status.cost_usd else "cost: unknown or none")
+    print(status.cost_line())
     for name, own in raters.items():
         print("\n".join(f"{name}: {one.in_words}" for one in own) or f"{name}: there is no text to read yet")
     for line in workers.lines(time.time()) if workers else ():
@@ -167,12 +168,12 @@ def compare(options: argparse.Namespace) -> int:
         return print_json({**asdict(comparison), "texts": [asdict(pair) for pair in shown]})
     print(f"{comparison_title(comparison)}:\n\n{comparison_table(comparison, wide=options.wide)}")
     print(f"\n{wrapped(comparison_note(comparison))}" + (f"\n{STILL_NEEDED}" if options.wide else ""))
-    differing = len(comparison.texts)
+    differing = plural(len(comparison.texts), "combination")
     if shown:
-        print(f"\n{len(shown)} of the {differing} combinations on which they differ; * marks points that differ:\n")
+        print(f"\n{len(shown)} of the {differing} on which they differ; * marks points that differ:\n")
         print("\n\n".join(_both_texts(pair, _words_on_pairs(run, shown)) for pair in shown))
     else:
-        print(f"More: --texts 3 shows texts of the {differing} combinations on which they differ; --wide; --json")
+        print(f"More: --texts 3 shows texts of the {differing} on which they differ; --wide; --json")
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from skillmix.commands.shared_options import Commands, add_command, add_trust_option
 from skillmix.commands.streams import print_json, print_notes, print_outcomes, print_scores, program, score_rows
 from skillmix.render.layout import wrapped
+from skillmix.render.wording import plural
 
 if TYPE_CHECKING:
     from skillmix.runs.batches.pace import BatchWishes
@@ -164,9 +165,10 @@ def _run(options: argparse.Namespace) -> int:
         _print_scores(scored, run=run_name(result.run), as_json=options.json)
     ungraded = result.ungraded(scored.scores)
     if ungraded and result.has_all_texts:
-        print(f"ungraded: {ungraded} texts, as too many of their grades cannot be read", file=sys.stderr)
+        whose = "its" if ungraded == 1 else "their"
+        print(f"ungraded: {plural(ungraded, 'text')}, as too many of {whose} grades cannot be read", file=sys.stderr)
     if undecided and result.has_all_texts:
-        print(f"undecided: {undecided} texts, as grades cannot be read or have no majority", file=sys.stderr)
+        print(f"undecided: {plural(undecided, 'text')}, as grades cannot be read or have no majority", file=sys.stderr)
     _close(options, result, scored)
     return 0 if result.is_complete and not ungraded and not undecided else 1
 
@@ -266,7 +268,7 @@ def dry_run(options: argparse.Namespace) -> int:
     from skillmix.experiment.experiment import load_experiment
     from skillmix.experiment.gpu_hours import NOTE
     from skillmix.steps.estimates import budget_warnings, estimate_notes, estimate_table
-    from skillmix.steps.run import estimate_experiment
+    from skillmix.steps.run import estimate_experiment, packages_warning
 
     experiment = load_experiment(options.experiment, changes=options.set)
     estimates = estimate_experiment(experiment, prices=options.prices)
@@ -280,6 +282,7 @@ def dry_run(options: argparse.Namespace) -> int:
         if not options.wide:
             print("\nMore: --wide for the tokens and what the expectation comes from; --json")
     sys.stdout.flush()
-    for warning in budget_warnings(estimates, experiment.budget):
+    packages = packages_warning(experiment)
+    for warning in [*budget_warnings(estimates, experiment.budget), *([packages] if packages else [])]:
         print(f"warning: {warning}", file=sys.stderr)
     return 0

@@ -1,10 +1,11 @@
 """What the parsers of the commands share: how a command joins the parser, and options that several commands take."""
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from inspect import getdoc
 from math import isfinite
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from skillmix.errors import UserError, visible
 from skillmix.render.nearest import did_you_mean, name_hint
@@ -15,19 +16,51 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """Where the parser of a command is added."""
 
 
+_TO_BEGIN: Final = (
+    "To begin: `{0} run smoke` tries it with simulated models, `{0} run quickstart` with a small model on this "
+    "machine, and `{0} init evaluate` writes a file for your own model. `{0} --help` lists all commands."
+)
+
+
 class CommandParser(argparse.ArgumentParser):
     """A parser whose errors suggest the nearest name."""
 
+    _words: Sequence[str] = ()
+    """The words of the command line that this parser reads."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse words, and keep them for an error about them."""
+        self._words = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
-        """Print the error with a hint, and exit with 2."""
-        self.exit(2, f"error: {visible(message)}\nhint: {self.prog} --help lists the options.\n")
+        """Print the error with a hint, and exit with 2; an unknown option may be why another one is missing."""
+        unknown = [word.partition("=")[0] for word in self._words if self._is_unknown_option(word)]
+        if unknown:
+            message = f"{self.prog} does not take {' '.join(unknown)}; {message}"
+        self._exit_with(message, self._option_hint(unknown))
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """Print an error about arguments that the command does not take, and exit with 2."""
+        self._exit_with(f"{self.prog} does not take {' '.join(unknown)}.", self._option_hint(unknown))
+
+    def ask_for_command(self) -> NoReturn:
+        """Print how to begin, and exit with 2."""
+        self._exit_with(f"{self.prog} needs a command.", _TO_BEGIN.format(self.prog))
+
+    def _exit_with(self, message: str, hint: str) -> NoReturn:
+        self.exit(2, f"error: {visible(message)}\nhint: {visible(hint)}\n")
+
+    def _is_unknown_option(self, word: str) -> bool:
+        """Whether a word looks like an option and is none, nor the beginning of one."""
+        name = word.partition("=")[0]
+        is_option = len(name) > 1 and name.startswith("-") and not name.strip("-")[:1].isdigit()
+        return is_option and name != "--" and not any(own.startswith(name) for own in self._option_string_actions)
+
+    def _option_hint(self, unknown: Sequence[str]) -> str:
         options = [option for option in self._option_string_actions if option.startswith("--")]
         hints = [did_you_mean(word.partition("=")[0], options) for word in unknown if word.startswith("-")]
-        hint = " ".join([*filter(None, hints), f"{self.prog} --help lists the options."])
-        self.exit(2, f"error: {self.prog} does not take {visible(' '.join(unknown))}.\nhint: {hint}\n")
+        return " ".join([*filter(None, hints), f"{self.prog} --help lists the options."])
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a value that is not one of the choices."""
@@ -39,7 +72,7 @@ class CommandParser(argparse.ArgumentParser):
         error = f"There is no command {value!r}." if kind == "command" else f"{kind} cannot be {value!r}."
         listed = f"Commands: {', '.join(choices)}." if kind == "command" else f"Choose {', '.join(choices)}."
         hint = name_hint(str(value), choices, otherwise=listed)
-        self.exit(2, f"error: {visible(error)}\nhint: {hint}\n")
+        self._exit_with(error, hint)
 
 
 def add_command(commands: Commands, name: str, run: Command, *, has_json: bool = True) -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import share, whole
+from skillmix.render.wording import are
 
 _MOST_ROWS = 20
 _TAGS = ("skillmix", "skill-composition", "synthetic", "conversational")
@@ -229,7 +230,8 @@ def _leakage(facts: CardFacts, figures: DatasetCounts, left: LeftOut) -> str:
         "- No held-out topic, no held-out skill at k > 1: checked on every row.",
         _evaluations(facts),
         f"- {share(facts.reserved)} of the skill sets of k = 2 and more are reserved for evaluation and are in no row. "
-        f"{whole(figures.holding_reserved)} texts have a larger set that contains a reserved pair or triple.",
+        f"{are(figures.holding_reserved, 'text', verb=('has', 'have'))} a larger set that contains a reserved pair or "
+        "triple.",
         _shown(facts, figures, left),
     ]
     if not figures.named:

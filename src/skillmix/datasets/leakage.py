@@ -27,6 +27,7 @@ from skillmix.experiment.step_base import Step, student_name
 from skillmix.experiment.steps import DatasetStep, EvaluateStep, GenerateStep
 from skillmix.models.lineage import Lineage, other_partitions
 from skillmix.models.lineage_files import read_dataset_file
+from skillmix.render.wording import plural
 from skillmix.runs.run import Run
 from skillmix.runs.students import lineage_of_student
 
@@ -92,7 +93,8 @@ def refuse_leaks(chosen: Iterable[Combination], bars: Bars) -> None:
         f"{counts[rule]} with {rule} ({_shown(examples[rule], bars)})" for rule in _RULES if counts[rule]
     )
     raise UserError(
-        f"The data set would leak: {counts.total()} texts must not be trained on: {broken}. Nothing was written.",
+        f"The data set would leak: {plural(counts.total(), 'text')} must not be trained on: {broken}. Nothing was "
+        "written.",
         hint=WRITE_FOR_TRAINING if set(counts) == {EVALUATED} else "A recipe such as D(1,2) excludes such texts.",
     )
 
@@ -359,7 +361,7 @@ def names_inside(
 def refuse_names(named: Sequence[NamedSkill]) -> None:
     """Raise an error if any text names a held-out skill."""
     if named:
-        examples = "; ".join(f"{n.skill} in the {n.where} ({n.texts} texts)" for n in named[:5])
+        examples = "; ".join(f"{n.skill} in the {n.where} ({plural(n.texts, 'text')})" for n in named[:5])
         more = f" and {len(named) - 5} more" if len(named) > 5 else ""
         raise UserError(
             f"Texts of other skills name held-out skills: {examples}{more}. Nothing was written.",

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from skillmix.calls import Request
 from skillmix.catalog.files import SHIPPED
-from skillmix.catalog.validation import fault_words
+from skillmix.catalog.validation import fault_words, known_keys
 from skillmix.catalog.yaml import read_shared_yaml
 from skillmix.errors import faults_error
 from skillmix.models.specs import ModelSpec, provider_of
@@ -101,10 +101,14 @@ class _Entry(BaseModel):
 def load_prices(path: Path | None) -> dict[str, Price]:
     """Read the user's price file, or the one in the package."""
     file = path or SHIPPED / "prices.yaml"
+    shape = dict[str, _Entry]
     try:
-        entries = TypeAdapter(dict[str, _Entry]).validate_python(read_shared_yaml(file))
+        entries = TypeAdapter(shape).validate_python(read_shared_yaml(file))
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, e['loc'])) or 'the file'}: {fault_words(e)}" for e in error.errors()]
+        faults = [
+            f"{'.'.join(map(str, e['loc'])) or 'the file'}: {fault_words(e, keys=known_keys(shape, e['loc']))}"
+            for e in error.errors()
+        ]
         raise faults_error(
             str(file), faults, hint="A line looks like openai:gpt-4o: {input: 2.5, output: 10.0, noted: 2026-01-31}."
         ) from None

@@ -40,10 +40,10 @@ from skillmix.models.request_fields import (
     template_option_faults,
     without_seed,
 )
-from skillmix.models.specs import asked_model, parse_spec, provider_of, uses_code
+from skillmix.models.specs import asked_model, check_spec, parse_spec, provider_of, uses_code
 from skillmix.prompts.output_formats import FormatName
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
-from skillmix.render.nearest import did_you_mean
+from skillmix.render.nearest import did_you_mean, name_hint
 
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
 _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYPTION")
@@ -380,7 +380,7 @@ def _keys(section: object) -> list[object]:
 
 def _check_spec(text: str) -> None:
     try:
-        parse_spec(text)
+        check_spec(text)
     except UserError as error:
         raise ValueError(f"{error.message} {error.hint}") from None
 
@@ -494,4 +494,6 @@ def _index_in(items: list[object], name: str, change: str) -> int:
             return index
     if name.isdecimal() and 1 <= int(name) <= len(items):
         return int(name) - 1
-    raise UserError(f"--set {change!r}: the list has no entry {name!r}.", hint=_CHANGE_HINT)
+    known = [str(item["name"]) for item in items if isinstance(item, dict) and "name" in item]
+    hint = name_hint(name, known, otherwise=_CHANGE_HINT)
+    raise UserError(f"--set {change!r}: the list has no entry {name!r}.", hint=hint)

@@ -22,6 +22,7 @@ from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.models.specs import ModelSpec
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome, sentence_limit
+from skillmix.render.nearest import did_you_mean, name_hint
 
 _DEFINITION = re.compile(r"^(?:- |\*\*)(?P<name>[^\n]+?)(?:\*\*)?: ", re.MULTILINE)
 _CRITERION = re.compile(r"^- (?P<phrase>[^\n:]+)$", re.MULTILINE)
@@ -30,6 +31,10 @@ _IN_A_LINE = re.compile(r"example of (?P<names>[^\n]+?), this time about (?P<top
 """How the prompt set `worked` names skills and topic."""
 _BETWEEN: Final = "=========="
 """The line before and after the text in the shipped prompts for graders."""
+
+
+Kind = Literal["student", "grader"]
+KINDS: Final[dict[str, Kind]] = {"student": "student", "grader": "grader"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +88,7 @@ class ScriptedModel:
     """A student or a grader that follows a script."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        kind, _, query = spec.name.partition("?")
-        if kind not in ("student", "grader"):
-            raise UserError(
-                f"There is no scripted {kind!r}.",
-                hint="Write scripted:student or scripted:grader, with rates behind a ?, such as ?skill=0.8.",
-            )
-        self._kind: Literal["student", "grader"] = "student" if kind == "student" else "grader"
-        self._rates = _rates(query)
+        self._kind, self._rates = _script(spec)
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests in order."""
@@ -252,20 +250,60 @@ class Chance:
         return int.from_bytes(digest("chance", self._seed, purpose, size=6)) / 2**48
 
 
-def _rates(query: str) -> Rates:
-    known = {field.name for field in fields(Rates)}
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    try:
-        rates = {name: float(value) for name, value in given.items()}
-    except ValueError:
-        raise UserError(f"{query!r} has a rate that is not a number.", hint="Write skill=0.8&topic=0.9.") from None
-    wrong = sorted(name for name, rate in rates.items() if name not in known or not 0 <= rate <= 1)
-    if wrong:
+def check_script(spec: ModelSpec) -> None:
+    """Refuse a spec with a script or a rate that does not exist."""
+    _script(spec)
+
+
+def _script(spec: ModelSpec) -> tuple[Kind, Rates]:
+    kind, _, query = spec.name.partition("?")
+    if kind not in KINDS:
         raise UserError(
-            f"Scripted rates that do not exist or are not from 0 to 1: {', '.join(wrong)}.",
-            hint=f"There are: {', '.join(sorted(known))}.",
+            f"There is no scripted {kind!r}.",
+            hint=name_hint(
+                kind,
+                KINDS,
+                otherwise="Write scripted:student or scripted:grader, with rates behind a ?, such as ?skill=0.8.",
+            ),
         )
+    return KINDS[kind], _rates(query)
+
+
+def _rates(query: str) -> Rates:
+    known = [field.name for field in fields(Rates)]
+    try:
+        given = parse_qsl(query, keep_blank_values=True, max_num_fields=len(known))
+    except ValueError:
+        raise UserError(f"A scripted model takes at most {len(known)} rates.", hint=_rates_hint(known, ())) from None
+    faults = []
+    rates: dict[str, float] = {}
+    for name, value in given:
+        fault = _rate_fault(name, value, known)
+        if fault is not None:
+            faults.append(fault)
+        elif name in rates:
+            faults.append(f"the rate {name!r} is given twice")
+        else:
+            rates[name] = float(value)
+    if faults:
+        hint = _rates_hint(known, [name for name, _ in given if name not in known])
+        raise UserError(f"The rates {query!r} of a scripted model: {'; '.join(faults)}.", hint=hint)
     checked = Rates(**rates)
     if checked.complies is not None and checked.complies + checked.evades > 1:
         raise UserError("complies and evades add up to more than 1.", hint="The rest of the texts are refusals.")
     return checked
+
+
+def _rates_hint(known: Sequence[str], unknown: Sequence[str]) -> str:
+    questions = filter(None, (did_you_mean(name, known) for name in unknown))
+    return " ".join([*questions, f"Write skill=0.8&topic=0.9; the rates are {', '.join(sorted(known))}."])
+
+
+def _rate_fault(name: str, value: str, known: Sequence[str]) -> str | None:
+    if name not in known:
+        return f"there is no rate {name!r}"
+    try:
+        rate = float(value)
+    except ValueError:
+        return f"{name} is {value!r}, which is not a number"
+    return None if 0 <= rate <= 1 else f"{name} is {value}, which is not from 0 to 1"

@@ -49,7 +49,8 @@ def scripted_rater(spec: str) -> ScriptedRater:
     rates: dict[str, float] = {}
     for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=20):
         if name not in known:
-            raise UserError(f"A scripted rater has no rate {name!r}.", hint=f"There are: {', '.join(known)}.")
+            hint = name_hint(name, known, otherwise=f"There are: {', '.join(known)}.")
+            raise UserError(f"A scripted rater has no rate {name!r}.", hint=hint)
         rates[name] = _rate(name, value)
     return ScriptedRater(**rates)
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -88,6 +89,10 @@ class Provider:
     """Environment variable with the key for that server."""
     announce: Callable[[ModelSpec], None] | None = None
     """Is told which model will be opened after the present one, to load it ahead."""
+    packages: tuple[str, ...] = ()
+    """Packages that its models need in this process, all in the extra `local` of skillmix."""
+    check: Callable[[ModelSpec], None] | None = None
+    """Refuses a name that no model of the provider can have; it opens nothing."""
     closed_hint: str | None = None
     """For a provider without models to call: why there is nothing to call."""
     is_listed: bool = True
@@ -127,6 +132,13 @@ def _open_scripted(spec: ModelSpec, options: ModelOptions) -> Model:
     return ScriptedModel(spec)
 
 
+def _check_scripted(spec: ModelSpec) -> None:
+    from skillmix.models.scripted import check_script
+
+    check_script(spec)
+
+
+LOCAL_PACKAGES: Final = ("torch", "transformers", "safetensors")
 _ROWS: Final = (
     Provider(
         "openai",
@@ -151,6 +163,7 @@ _ROWS: Final = (
         has_checkpoint=True,
         is_free=True,
         announce=_announce_local,
+        packages=LOCAL_PACKAGES,
     ),
     Provider(
         "bundled",
@@ -160,12 +173,14 @@ _ROWS: Final = (
         has_checkpoint=True,
         is_free=True,
         announce=_announce_local,
+        packages=LOCAL_PACKAGES,
     ),
     Provider(
         "scripted",
         "a deterministic fake: scripted:student?skill=0.8 or scripted:grader?noise=0.1",
         _open_scripted,
         is_free=True,
+        check=_check_scripted,
     ),
     Provider(
         "rules",
@@ -251,7 +266,15 @@ def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
     provider = provider_of(spec)
     if provider.open is None:
         raise UserError(f"{spec} is not a model that can be called.", hint=provider.closed_hint)
+    require_packages(spec)
     return provider.open(spec, options or ModelOptions())
+
+
+def require_packages(spec: ModelSpec) -> None:
+    """Refuse a model whose packages are not installed."""
+    missing = [package for package in provider_of(spec).packages if find_spec(package) is None]
+    if missing:
+        raise UserError(f"{spec} needs {', '.join(missing)}.", hint="pip install 'skillmix[local]'")
 
 
 def announce_model(spec: ModelSpec) -> None:
@@ -281,6 +304,14 @@ def parse_spec(text: str) -> ModelSpec:
     if name == "rules" and model and parse_spec(model).provider == "rules":
         raise UserError(f"{text!r} names rules twice.", hint=provider.form)
     return ModelSpec(name, model, addresses[0] if addresses else None, addresses[1:])
+
+
+def check_spec(text: str) -> None:
+    """Refuse a spec that names no model, as far as that can be found without opening one."""
+    spec = parse_spec(asked_model(text) or text)
+    provider = provider_of(spec)
+    if provider.check is not None:
+        provider.check(spec)
 
 
 def short_spec(text: str) -> str:

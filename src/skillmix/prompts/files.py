@@ -1,5 +1,6 @@
 """Read prompt sets from folders: those of the package, or the user's own."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -8,12 +9,22 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 from skillmix.catalog.catalog import Skill
 from skillmix.catalog.files import SHIPPED
+from skillmix.catalog.validation import fault_words, known_keys
 from skillmix.catalog.yaml import read_shared_yaml, read_text
 from skillmix.errors import UserError, faults_error
 from skillmix.prompts.output_formats import FormatName
-from skillmix.prompts.prompt_set import KNOWN_FILES, PromptSet, WorkedExample, is_known, prompt_set
+from skillmix.prompts.prompt_set import (
+    KNOWN_FILES,
+    LEAD_FILE,
+    PLAIN_FILES,
+    STUDENT_FILES,
+    PromptSet,
+    WorkedExample,
+    is_known,
+    prompt_set,
+)
 from skillmix.prompts.rubric import OutcomePhrases, Phrases
-from skillmix.render.nearest import name_hint
+from skillmix.render.nearest import did_you_mean, name_hint
 
 _OneLine = Annotated[str, StringConstraints(pattern=r"^[^\n|]*\S[^\n|]*$")]
 
@@ -62,8 +73,10 @@ def load_prompts(name: str, output_format: FormatName | None = None) -> PromptSe
     files = sorted(file.name for file in folder.glob("*.txt"))
     unknown = [file for file in files if not is_known(file)]
     if unknown:
+        questions = [did_you_mean(file, (*STUDENT_FILES, *PLAIN_FILES, LEAD_FILE)) for file in unknown]
         raise UserError(
-            f"Prompt set {name!r} has files with unknown names: {', '.join(unknown)}.", hint=f"Known: {KNOWN_FILES}."
+            f"Prompt set {name!r} has files with unknown names: {', '.join(unknown)}.",
+            hint=" ".join([*filter(None, questions), f"Known: {KNOWN_FILES}."]),
         )
     texts = {file: read_text(folder / file) for file in files if (folder / file).is_file()}
     return prompt_set(
@@ -93,10 +106,14 @@ class _ExampleEntry(BaseModel):
 def _examples(path: Path) -> tuple[WorkedExample, ...]:
     if not path.is_file():
         return ()
+    shape = list[_ExampleEntry]
     try:
-        entries = TypeAdapter(list[_ExampleEntry]).validate_python(read_shared_yaml(path))
+        entries = TypeAdapter(shape).validate_python(read_shared_yaml(path))
     except ValidationError as error:
-        faults = [f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors()]
+        faults = [
+            f"{_location(fault['loc'])}: {fault_words(fault, keys=known_keys(shape, fault['loc']))}"
+            for fault in error.errors()
+        ]
         hint = "Each entry has a topic, skills with a name, a definition and an example each, and two answers."
         raise faults_error(str(path), faults, hint=hint) from None
     return tuple(
@@ -109,6 +126,11 @@ def _examples(path: Path) -> tuple[WorkedExample, ...]:
     )
 
 
+def _location(location: Sequence[int | str]) -> str:
+    """The location of a fault in a file; entries count from 1."""
+    return ".".join(str(part + 1) if isinstance(part, int) else part for part in location) or "the file"
+
+
 def _phrases(path: Path) -> Phrases:
     if not path.is_file():
         return Phrases()
@@ -117,14 +139,14 @@ def _phrases(path: Path) -> Phrases:
     except ValidationError as error:
         faults = []
         for fault in error.errors():
-            key = ".".join(map(str, fault["loc"])) or "the file"
-            is_known_key = fault["type"] != "extra_forbidden"
+            key = _location(fault["loc"])
             if key == "outcomes":
                 faults.append("outcomes must have a line each for complies, refuses and evades")
+            elif fault["type"] == "extra_forbidden":
+                question = did_you_mean(str(fault["loc"][-1]), known_keys(_CriteriaFile, fault["loc"]))
+                faults.append(f"{key} is not a known key. {question}".rstrip(" ."))
             else:
-                faults.append(
-                    f"{key} must be one line of text without '|'" if is_known_key else f"{key} is not a known key"
-                )
+                faults.append(f"{key} must be one line of text without '|'")
         raise faults_error(str(path), faults, hint="Keys: skill, topic, sense, length, outcomes.") from None
     outcomes = OutcomePhrases(**entries.outcomes.model_dump()) if entries.outcomes else None
     return Phrases(entries.skill, entries.topic, entries.sense, entries.length, outcomes)

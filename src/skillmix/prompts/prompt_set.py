@@ -16,7 +16,7 @@ from skillmix.errors import UserError, faults_error
 from skillmix.hashing import short_id
 from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
 from skillmix.prompts.rubric import Phrases, length_limit, limit_in_words, rubric_of
-from skillmix.render.nearest import name_hint
+from skillmix.render.nearest import did_you_mean, name_hint
 
 SLOTS: Final = {
     "topic": ("topic",),
@@ -221,7 +221,8 @@ def _slot_faults(file: str, template: str, given_before: Container[str], *, has_
     of_graders = _OUTCOME_PARTS if has_outcomes else _GRADER_PARTS
     required = [part for part in _STUDENT_PARTS.get(file, of_graders) if part not in given_before]
     faults += [f"missing slot: {part}" for part in required if not slots & set(SLOTS[part])]
-    return faults + [f"unknown slot: {slot}" for slot in sorted(slots - allowed)]
+    unknown = sorted(slots - allowed)
+    return faults + [f"unknown slot: {slot}. {did_you_mean(slot, sorted(allowed))}".rstrip(" .") for slot in unknown]
 
 
 def _known_slots() -> str:

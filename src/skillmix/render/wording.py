@@ -6,10 +6,19 @@ from typing import Final
 def plural(count: int, noun: str) -> str:
     """A number and its noun.
 
-    >>> plural(1, "word"), plural(2, "word")
-    ('1 word', '2 words')
+    >>> plural(1, "word"), plural(2000, "word")
+    ('1 word', '2,000 words')
     """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def are(count: int, noun: str, *, verb: tuple[str, str] = ("is", "are")) -> str:
+    """A number, its noun and a verb.
+
+    >>> are(1, "text"), are(2, "text"), are(1, "text", verb=("has", "have"))
+    ('1 text is', '2 texts are', '1 text has')
+    """
+    return f"{plural(count, noun)} {verb[0] if count == 1 else verb[1]}"
 
 
 def middle_cut(name: str, *, longest: int = 30) -> str:

@@ -24,7 +24,7 @@ from skillmix.calls import (
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.catalog.files import load_catalog
-from skillmix.catalog.validation import fault_words
+from skillmix.catalog.validation import Fault, fault_words, known_keys
 from skillmix.catalog.yaml import read_text
 from skillmix.errors import UserError, faults_error
 from skillmix.prompts.files import load_prompts
@@ -112,9 +112,9 @@ def _validated_lines(file: Path, catalog: Catalog) -> list[tuple[_Line, Combinat
         try:
             lines.append(_line(raw, catalog))
         except ValidationError as error:
-            faults.append(f"line {number}: {_first(error)}")
+            faults.append(f"line {number}: {'; '.join(_worded(fault) for fault in error.errors())}")
         except UserError as error:
-            faults.append(f"line {number}: {error.message}")
+            faults.append(f"line {number}: {error.message} {error.hint or ''}".rstrip())
     if len(faults) > _MOST_FAULTS:
         faults = [*faults[:_MOST_FAULTS], f"and {len(faults) - _MOST_FAULTS} more"]
     if not faults and not lines:
@@ -152,10 +152,9 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return document
 
 
-def _first(error: ValidationError) -> str:
-    fault = error.errors()[0]
+def _worded(fault: Fault) -> str:
     field = ".".join(str(part) for part in fault["loc"])
-    words = fault_words(fault)
+    words = fault_words(fault, keys=known_keys(_Line, fault["loc"]))
     return f"{field}: {words}" if field else words
 
 

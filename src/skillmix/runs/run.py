@@ -34,6 +34,7 @@ from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.graders.run_grader import PERSON
 from skillmix.runs.graders.run_grader import RunGrader as RunGrader
 from skillmix.runs.journal.call_journal import RunJournal
+from skillmix.runs.journal.changed_settings import changed_keys
 from skillmix.runs.journal.divided import run_journal
 from skillmix.runs.journal.journal import MAIN_FILE, JournalReader
 from skillmix.runs.journal.locking import locked
@@ -45,9 +46,6 @@ TURNS: Final = 2
 """Turns of a conversation that skillmix holds."""
 _FIXED: Final = ("name", "seed", "catalog", "catalog_hash", "partition", "exclude", "format")
 """What a run cannot change; more combinations, generations, rounds, k, students and graders only extend it."""
-
-_LONGEST_SHOWN: Final = 80
-"""Characters; an error does not show a longer value of experiment.yaml."""
 
 
 class Run:
@@ -388,14 +386,11 @@ class Run:
         self._forget()
 
     def _require_equal(self, document: Mapping[str, object], keys: "tuple[str, ...] | list[str]", what: str) -> None:
-        changed = [key for key in keys if self.document.get(key) != document.get(key)]
+        changed = changed_keys(self.document, document, keys)
         if changed:
-            values = {key: repr(self.document.get(key)) for key in changed}
-            short = [f"{key}: {value}" for key, value in values.items() if len(value) <= _LONGEST_SHOWN]
-            stored = f"It has {', '.join(short)}. " if short else ""
             raise UserError(
-                f"The run {self.path} exists with another {', '.join(changed)}.",
-                hint=f"{stored}Use another {what}, or set it back.",
+                f"The run {self.path} exists with another {', another '.join(changed)}.",
+                hint=f"Use another {what}, or set it back.",
             )
 
     def _store(self, document: Mapping[str, object]) -> None:

@@ -16,6 +16,7 @@ from itertools import count
 from typing import Final
 
 from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request
+from skillmix.render.wording import plural
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.call_journal import CallJournal, TryThread
 from skillmix.runs.journal.row_writer import Try
@@ -393,7 +394,7 @@ class Scheduler:
             self._fatal = task, problem
             self.stop(StopReason.UNUSABLE_MODEL)
             if self._open:
-                waiting = f"{self._open} calls in flight are waited for"
+                waiting = f"waiting for {plural(self._open, 'call')} in flight"
                 self.say(f"{task.request.model} cannot be used: {problem.reason}; {waiting}")
         return True
 

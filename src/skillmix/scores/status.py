@@ -1,15 +1,18 @@
 """Count the calls of a run that are done, missing, failed or unreadable, and add up their cost."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain
+from typing import Final
 
-from skillmix.calls import CallProblem, GenerateKey, GradeKey, Reply, is_human
+from skillmix.calls import Call, CallProblem, GenerateKey, GradeKey, is_human
 from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
 from skillmix.grading.ballots import StudentText
 from skillmix.grading.points import earns_nothing
+from skillmix.render.numbers import dollars
+from skillmix.render.wording import plural
 from skillmix.runs.batches.waves_in_batches import WaveInBatch, waves_in_batches
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.judging.judged_texts import judged_conversations
@@ -24,6 +27,8 @@ from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
 from skillmix.runs.run import TURNS, Run, open_run
 from skillmix.scores.scoring import SkippedCell, run_scores, skipped_cells
 
+_IMPORTED: Final = "imported"
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -36,16 +41,40 @@ class Status:
     cost_usd: float
     batches: tuple[WaveInBatch, ...] = ()
     """Calls that are part of batches: neither done nor missing nor failed."""
+    unpriced: Mapping[str, int] = field(default_factory=dict)
+    """Replies whose cost is not known, by the model; those that other programs made are under `imported`."""
 
     @property
     def submitted(self) -> int:
         """Calls that are part of batches."""
         return sum(wave.calls for wave in self.batches)
 
+    def cost_line(self) -> str:
+        """The cost so far, and the models whose price is not known.
+
+        >>> Status(4, 0, 0, 0, 0.0).cost_line(), Status(4, 0, 0, 0, 1.5).cost_line()
+        ('cost: none, as every model is free', 'cost: 1.50 US dollars')
+        >>> Status(4, 0, 0, 0, 0.0, unpriced={"openai:m": 1}).cost_line()
+        'cost: unknown, as the price of openai:m is not known (1 call)'
+        """
+        known = f"{dollars(self.cost_usd)} US dollars"
+        if not self.unpriced:
+            free = "none, as every model is free" if self.done else "none yet"
+            return f"cost: {known if self.cost_usd else free}"
+        reasons = [
+            f"other programs made {plural(count, 'call')}"
+            if model == _IMPORTED
+            else f"the price of {model} is not known ({plural(count, 'call')})"
+            for model, count in self.unpriced.items()
+        ]
+        return f"cost: {f'at least {known}' if self.cost_usd else 'unknown'}, as {' and '.join(reasons)}"
+
     def as_json(self) -> dict[str, object]:
-        """The documented form of `status --json`; a run without batches has neither `submitted` nor `batches`."""
+        """The documented form of `status --json`; `submitted`, `batches` and `unpriced` are absent if empty."""
         calls = {"done": self.done, "missing": self.missing, "failed": self.failed}
         document = {"calls": calls, "unreadable": self.unreadable, "cost_usd": self.cost_usd}
+        if self.unpriced:
+            document["unpriced"] = dict(self.unpriced)
         if not self.batches:
             return document
         return document | {
@@ -57,23 +86,18 @@ class Status:
 def run_status(run: str | Run) -> Status:
     """Count the calls in a run's journal, and those that its experiment still needs."""
     run = open_run(run) if isinstance(run, str) else run
-    done = failed = 0
-    cost = 0.0
+    counts = _CallCounts()
     begun: dict[ConversationKey, int] = defaultdict(int)
     untried = ConversationsAhead(run.journal).untried
     with run.read() as journal:
         for call in chain(journal.calls("generate"), journal.calls("grade")):
             if isinstance(call.key, GradeKey) and is_human(call.key.grader):
                 continue  # a person's answer is no call
-            problem = call.outcome if isinstance(call.outcome, CallProblem) else None
-            is_own = problem is not None and problem.kind == "final"
-            failed += problem is not None and not is_own
-            done += isinstance(call.outcome, Reply) or is_own
-            cost += (call.outcome.cost_usd or 0.0) if isinstance(call.outcome, Reply) else 0.0
+            counts.add(call)
             key = call.key.student, call.key.combination, call.key.generation
             if key in untried and isinstance(call.key, GenerateKey):
                 begun[key] += 1
-        cost += journal.cost_without_reply()
+        counts.cost_usd += journal.cost_without_reply()
         texts = _texts(written_conversations(run, journal), begun)
         builder = RecordsBuilder(run, run.code)
         marks = MarksBuilder(run, run.rules()) if is_large(run) else None
@@ -88,7 +112,29 @@ def run_status(run: str | Run) -> Status:
         missing = _missing_in_table(run, marks.table(), begun)
     else:
         missing = _missing(run, run.remember("records", builder.records), begun)
-    return Status(done, missing, failed, unreadable, cost, tuple(waves_in_batches(run)))
+    batches = tuple(waves_in_batches(run))
+    return Status(counts.done, missing, counts.failed, unreadable, counts.cost_usd, batches, dict(counts.unpriced))
+
+
+@dataclass(slots=True)
+class _CallCounts:
+    """Counts of the calls that a journal has, and their cost."""
+
+    done: int = 0
+    failed: int = 0
+    cost_usd: float = 0.0
+    unpriced: Counter[str] = field(default_factory=Counter)
+
+    def add(self, call: Call) -> None:
+        if isinstance(call.outcome, CallProblem):
+            is_own = call.outcome.kind == "final"
+            self.done += is_own
+            self.failed += not is_own
+        elif call.outcome is not None:
+            self.done += 1
+            self.cost_usd += call.outcome.cost_usd or 0.0
+            if call.outcome.cost_usd is None:
+                self.unpriced[call.model if call.origin == "call" else _IMPORTED] += 1
 
 
 def _texts(source: Iterable[WrittenConversation], begun: dict[ConversationKey, int]) -> Iterator[StudentText]:

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Final, Protocol
 
 from skillmix.calls import CallProblem
@@ -16,6 +17,8 @@ from skillmix.experiment.costs import Price
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, cells_of, settings_by_model
 from skillmix.experiment.step_base import Step, student_name
+from skillmix.experiment.train_step import TrainStep
+from skillmix.models.lineage_files import read_model_file
 from skillmix.models.local.model import check_chat_template
 from skillmix.models.specs import parse_spec, provider_of
 from skillmix.prompts.files import load_prompts
@@ -26,9 +29,55 @@ from skillmix.runs.conversations import Conversations
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.rules_grader import require_checkers
 from skillmix.runs.run import Run
-from skillmix.runs.students import check_declared_lineages, require_trained, with_trained
+from skillmix.runs.students import check_declared_lineages, model_folder, require_trained, with_trained
 from skillmix.steps.kinds import kind_of
+from skillmix.steps.train import packages_for_training
 from skillmix.tracking.tracking import require_trackers
+
+
+def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, calls_here: bool = True) -> None:
+    """Refuse steps that need packages which are not installed; one error names them all.
+
+    `calls_here` is false where other machines call the models and train them.
+    """
+    missing = missing_packages(experiment, steps, run, calls_here=calls_here)
+    if missing is not None:
+        raise missing
+
+
+def missing_packages(
+    experiment: Experiment, steps: Sequence[Step], run: Run, *, calls_here: bool = True
+) -> UserError | None:
+    """The error about packages that unfinished steps need and that are not installed; None if there is none."""
+    open_steps = [step for step in steps if run.finished.record(step.name) is None and not _has_model(step, run)]
+    needed = [package for step in open_steps for package in _packages_of(step, experiment, calls_here=calls_here)]
+    missing = [(package, extra) for package, extra in dict.fromkeys(needed) if find_spec(package) is None]
+    if not missing:
+        return None
+    extras = {extra for _, extra in missing}
+    extras -= {"local", "parquet"} if "train" in extras else set()  # it has what they have
+    packages = ", ".join(dict.fromkeys(package for package, _ in missing))
+    return UserError(
+        f"{experiment.name} needs packages that are not installed: {packages}.",
+        hint=f"pip install 'skillmix[{','.join(sorted(extras))}]'",
+    )
+
+
+def _has_model(step: Step, run: Run) -> bool:
+    return step.trains_model and read_model_file(model_folder(run, step.name)) is not None
+
+
+def _packages_of(step: Step, experiment: Experiment, *, calls_here: bool) -> Iterator[tuple[str, str]]:
+    """The packages that a step needs, each with the extra of skillmix that brings it."""
+    if step.stage == "dataset":
+        yield "pyarrow", "parquet"
+    if not calls_here:
+        return
+    if isinstance(step, TrainStep):
+        yield from ((package, "train") for package in packages_for_training(step))
+    students = [name for name in step.student_names if name in experiment.students]
+    for settings in settings_by_model(experiment, students, step.grader_names).values():
+        yield from ((package, "local") for package in provider_of(str(settings.asked)).packages)
 
 
 def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:

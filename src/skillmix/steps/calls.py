@@ -12,6 +12,7 @@ from skillmix.experiment.plan import PlannedCell, step_cells
 from skillmix.experiment.step_base import Step
 from skillmix.experiment.steps import EvaluateStep, GenerateStep
 from skillmix.hashing import short_id
+from skillmix.render.wording import plural
 from skillmix.runs.calling import StepContext, calls_of, conversations_of, make_calls
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import calls_a_conversation
@@ -87,7 +88,7 @@ class CallKind(StepKind[StepT]):
         if made["combinations"] != _combinations_hash(step, run):
             return None
         result.counts[step.name] = CallCounts(found=made["calls"])
-        return f"{made['calls']} calls found"
+        return f"{plural(made['calls'], 'call')} found"
 
     async def make_calls(self, step: StepT, context: StepContext, counts: CallCounts) -> None:
         """Make the calls of all cells at once."""
@@ -135,7 +136,7 @@ def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext
         return
     context.run.draw_around(step.name, frozenset(skipped))
     for student, count in Counter(skipped[c] for c in skipped.keys() - before).items():
-        say(f"{step.name}: draws around {count} combinations that {student} was trained on")
+        say(f"{step.name}: draws around {plural(count, 'combination')} that {student} was trained on")
 
 
 def expect_calls(step: StepT, cells: Sequence[PlannedCell], context: StepContext) -> None:
@@ -148,6 +149,6 @@ def expect_calls(step: StepT, cells: Sequence[PlannedCell], context: StepContext
 def counts_line(step: str, counts: CallCounts) -> str:
     """The line that the terminal shows after a step of calls."""
     return (
-        f"{step}: {counts.called} calls made, {counts.found} found, {counts.retried} tried again, "
-        f"{counts.tokens} tokens, {counts.cost_usd:.2f} US dollars"
+        f"{step}: {plural(counts.called, 'call')} made, {counts.found} found, {counts.retried} tried again, "
+        f"{plural(counts.tokens, 'token')}, {counts.cost_usd:.2f} US dollars"
     )

@@ -14,6 +14,7 @@ from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.steps import DatasetStep
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.lineage_files import LINEAGE_FILE
+from skillmix.render.wording import plural
 from skillmix.runs.calling import StepContext, conversations_of
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.folder_replacement import DATASET, require_replaceable
@@ -94,7 +95,7 @@ class DatasetKind(StepKind[DatasetStep]):
             return None
         result.counts[step.name] = CallCounts(found=made["calls"])
         result.datasets[step.name] = dataset
-        return f"{dataset.texts} conversations in {dataset.folder}"
+        return f"{plural(dataset.texts, 'conversation')} in {dataset.folder}"
 
     def run(self, step: DatasetStep, context: StepContext, result: RunResult) -> bool:
         """Write the data set; later steps wait until every k has enough texts."""
@@ -108,13 +109,13 @@ class DatasetKind(StepKind[DatasetStep]):
             say(f"{step.name}: calls are missing, and no data set was written; run the same command to go on")
             return False
         result.datasets[step.name] = dataset
-        say(f"{step.name}: {dataset.texts} conversations in {dataset.folder}")
+        say(f"{step.name}: {plural(dataset.texts, 'conversation')} in {dataset.folder}")
         for y in dataset.yields:
             if y.taken < y.target:
                 consequence = "enough for later steps" if y.is_enough else "later steps wait for them"
                 say(
-                    f"{step.name}: only {y.taken} of {y.target} texts of k = {y.k} after {y.written} conversations "
-                    f"({y.full_marks} with full marks); {consequence}"
+                    f"{step.name}: only {y.taken} of {plural(y.target, 'text')} of k = {y.k} after "
+                    f"{plural(y.written, 'conversation')} ({y.full_marks} with full marks); {consequence}"
                 )
         return counts.stopped is None and not dataset.short
 

@@ -279,7 +279,7 @@ def estimate_table(estimates: Sequence[CallEstimate], *, wide: bool = True) -> s
     Unless wide, the table fits a terminal: it has the calls, the dollars and the hours, and long specs are cut.
     """
     rows = [
-        [e.step, e.role, _model_cell(e), *_number_cells(_numbers(e)), e.expected.basis if e.expected else "–"]
+        [e.step, e.role, _model_cell(e), *_estimate_cells(e), e.expected.basis if e.expected else "–"]
         for e in estimates
     ]
     columns = zip(*(_numbers(estimate) for estimate in _counted_once(estimates)), strict=True)
@@ -292,7 +292,7 @@ def estimate_table(estimates: Sequence[CallEstimate], *, wide: bool = True) -> s
 
 
 _SHORT: Final = {
-    "calls, at most": "calls",
+    "calls, at most": "max calls",
     "US dollars, expected": "$ expected",
     "US dollars, at most": "$ at most",
     "GPU hours, at most": "GPU hours",
@@ -321,6 +321,11 @@ def _numbers(estimate: CallEstimate) -> list[float | None]:
         estimate.cost_usd,
         estimate.gpu_hours,
     ]
+
+
+def _estimate_cells(estimate: CallEstimate) -> list[str]:
+    calls, *others = _number_cells(_numbers(estimate))
+    return [f"≥ {calls}" if estimate.is_lower_bound else calls, *others]
 
 
 def _number_cells(numbers: Sequence[float | None]) -> list[str]:

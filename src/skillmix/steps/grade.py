@@ -2,6 +2,7 @@
 
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.steps import GradeStep
+from skillmix.render.wording import are
 from skillmix.runs.calling import StepContext
 from skillmix.runs.progress.terminal import say
 from skillmix.steps.calls import CallKind
@@ -27,5 +28,5 @@ class GradeKind(CallKind[GradeStep]):
         may_go_on = super().run(step, context, result)
         left_out = result.counts[step.name].left_out
         if left_out:
-            say(f"{step.name}: {left_out} texts are not written yet and so not graded")
+            say(f"{step.name}: {are(left_out, 'text')} not written yet and so not graded")
         return may_go_on

@@ -36,7 +36,15 @@ from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.seconds.step_meter import metered_last_step, metered_step
 from skillmix.runs.students import with_trained
-from skillmix.steps.before_run import check_code_graders, check_journal, check_plan, prices_by_model, probe_models
+from skillmix.steps.before_run import (
+    check_code_graders,
+    check_journal,
+    check_packages,
+    check_plan,
+    missing_packages,
+    prices_by_model,
+    probe_models,
+)
 from skillmix.steps.calls import drop_unusable_skips
 from skillmix.steps.dependencies import StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
@@ -124,6 +132,7 @@ def _run_checked(
     at_once = _taken_at_once(steps, experiment, catalog, run)
     if at_once is not None:
         return replace(at_once, seconds=time.monotonic() - started, cpu_seconds=_cpu_seconds() - cpu_started)
+    check_packages(experiment, steps, run, calls_here=open_workers is nullcontext)
     if open_workers is nullcontext:  # workers have their own models
         _begin_to_load(experiment, steps, run)
     price_by_model = prices_by_model(experiment, load_prices(prices))
@@ -293,6 +302,12 @@ def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[
     past = PastCalls(new_run(experiment.name))
     basis = EstimateBasis(experiment, load_catalog(experiment.catalog), load_prices(prices), past)
     return [estimate for step in experiment.steps for estimate in kind_of(step).estimates(step, basis)]
+
+
+def packages_warning(experiment: Experiment) -> str | None:
+    """A sentence on packages that the experiment needs and that are not installed here; None if there is none."""
+    missing = missing_packages(experiment, experiment.steps, new_run(experiment.name))
+    return f"{missing.message} Install them: {missing.hint}." if missing else None
 
 
 def _all_settings(experiment: Experiment) -> dict[str, Settings]:

@@ -12,6 +12,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import GradedCell, PlannedCell
 from skillmix.experiment.step_base import Step
 from skillmix.prompts.rubric import OUTCOMES
+from skillmix.render.wording import plural
 from skillmix.runs.calling import StepContext
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import planned_calls
@@ -167,7 +168,7 @@ class RunResult:
 def _failure_line(reason: str, calls: Sequence[tuple[str, CallProblem]]) -> str:
     key, problem = next((call for call in calls if call[1].detail), calls[0])
     detail = f": {problem.detail}" if problem.detail else ""
-    count = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
+    count = plural(len(calls), "call")
     return f"{count}: {reason}{detail} ({'such as ' if len(calls) > 1 else ''}{key})"
 
 

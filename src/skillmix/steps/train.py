@@ -18,6 +18,7 @@ from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.importing import before_torch
 from skillmix.models.local.resident import MODELS, free_device_memory
+from skillmix.models.specs import LOCAL_PACKAGES
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import MODEL, require_replaceable, write_whole
 from skillmix.runs.leases.driving import CallWorkers
@@ -180,9 +181,13 @@ def train_step(
     return Trained(step.name, job.model_folder, was_there=False)
 
 
+def packages_for_training(step: TrainStep) -> list[str]:
+    """The packages that a step needs on the machine that trains."""
+    return [*LOCAL_PACKAGES, *(["peft"] if step.lora else [])]
+
+
 def _require_packages(step: TrainStep) -> None:
-    packages = ["torch", "transformers", "safetensors", *(["peft"] if step.lora else [])]
-    missing = [package for package in packages if find_spec(package) is None]
+    missing = [package for package in packages_for_training(step) if find_spec(package) is None]
     if missing:
         raise UserError(f"Training needs {', '.join(missing)}.", hint="pip install 'skillmix[train]'")
 

@@ -9,6 +9,7 @@ from skillmix.experiment.precisions import weights_format
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.bf16_trial import require_bf16
 from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
+from skillmix.render.wording import plural
 from skillmix.runs.folder_replacement import MODEL, remove_checkpoints, replacing
 from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.progress.terminal import say
@@ -108,7 +109,8 @@ def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[Trai
     tokens = sum(len(example.tokens) for example in prepared.examples)
     if is_first_rank():
         cut = f", {len(prepared.cut)} cut at {step.max_tokens} tokens" if step.too_long == "cut" else ""
-        say(f"{step.name}: {count} conversations, {tokens} tokens; {len(prepared.dropped)} left out as too long{cut}")
+        size = f"{plural(count, 'conversation')}, {plural(tokens, 'token')}"
+        say(f"{step.name}: {size}; {len(prepared.dropped)} left out as too long{cut}")
     steps, total = step.steps or DEFAULT_STEPS, None
     if step.epochs is not None:
         steps, total = steps_of(step.epochs, conversations=count, batch=step.batch)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from skillmix.experiment.experiment import load_experiment
 from skillmix.models.checkpoints import checkpoint_of
-from skillmix.models.specs import parse_spec
+from skillmix.models.specs import parse_spec, require_packages
 from skillmix.runs.run import new_run
 from skillmix.training.job import base_spec, chosen_steps, lessons_of
 
@@ -33,14 +33,16 @@ def shown_masks(
     path: Path, *, changes: Sequence[str] = (), only: str | None = None, count: int = 1
 ) -> Iterator[ShownConversation]:
     """The first conversations of each train step."""
-    from skillmix.models.local.loading import read_tokenizer
-    from skillmix.training.data.examples import Encoder
-
     experiment = load_experiment(path, changes=changes)
     run = new_run(experiment.name)
     for step in chosen_steps(experiment, only):
+        base = parse_spec(base_spec(experiment, step, run))
+        require_packages(base)
+        from skillmix.models.local.loading import read_tokenizer
+        from skillmix.training.data.examples import Encoder
+
         lessons = lessons_of(step, run)
-        tokenizer, ends = read_tokenizer(checkpoint_of(parse_spec(base_spec(experiment, step, run))))
+        tokenizer, ends = read_tokenizer(checkpoint_of(base))
         encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
         prepared = encoder.examples(lessons.train[:count], limit=step.max_tokens, too_long=step.too_long)
         for example in prepared.examples:

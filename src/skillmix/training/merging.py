@@ -5,7 +5,7 @@ from pathlib import Path
 from skillmix.errors import UserError
 from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.lineage_files import read_model_file
-from skillmix.models.specs import parse_spec, provider_of
+from skillmix.models.specs import parse_spec, provider_of, require_packages
 from skillmix.runs.folder_replacement import MODEL, replacing
 from skillmix.training.job import write_lineage
 
@@ -22,6 +22,7 @@ def merge_adapters(spec: str, output: Path) -> Path:
         raise UserError(f"{spec} has no adapter to merge.", hint="Give local:PATH+ADAPTER or bundled:NAME+ADAPTER.")
     if output.exists():
         raise UserError(f"The folder {output} already exists.", hint="Give --output a folder that does not exist yet.")
+    require_packages(parsed)
     from skillmix.models.local.loading import read_checkpoint
     from skillmix.training.saving import write_model
 

@@ -173,7 +173,7 @@ def test_a_run_asks_for_its_format_checks_it_and_keeps_it(in_folder: Path, capsy
     assert all(row.points["length"] is False for row in rows)  # scripted students write prose
     assert {row.reasons["length"] for row in rows} == {"it is not a dialogue: 1 line without a speaker"}
     assert main(["run", str(file), "--set", "format=poem"]) == 2
-    assert "exists with another format" in capsys.readouterr().err
+    assert "exists with another format (" in capsys.readouterr().err
 
 
 class ListWriter(ScriptedModel):

@@ -309,7 +309,7 @@ def test_an_interrupt_leaves_batches_at_once_and_the_next_run_reads_them(
         assert command(["run", str(path), "--json"]) == 130
         thread.join()
 
-        assert "stopping: 0 calls in flight" in capsys.readouterr().err
+        assert "stopping: waiting for 0 calls in flight" in capsys.readouterr().err
         assert (len(stub.batches), run_status("run").submitted) == (1, 8)
         stub.is_finishing = True
         assert command(["run", str(path), "--json"]) == 1
@@ -364,7 +364,7 @@ def test_a_user_can_give_up_batches_and_the_calls_are_made_again(
 
         assert command(["run", str(path), "--json", "--forget-batches"]) == 1
 
-        assert "8 calls of 1 batches are made again" in capsys.readouterr().err
+        assert "8 calls of a batch will be made again" in capsys.readouterr().err
         assert len(stub.batches) == 5
         with closing(sqlite3.connect("runs/run/journal/calls.sqlite")) as connection:
             tries = connection.execute("SELECT count(*) FROM tries WHERE reason = 'given up with its batch'")

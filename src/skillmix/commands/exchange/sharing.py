@@ -5,6 +5,7 @@ from pathlib import Path
 
 from skillmix.commands.shared_options import Commands, add_command
 from skillmix.commands.streams import print_json, print_notes
+from skillmix.render.wording import plural
 
 
 def add_parsers(commands: Commands) -> None:
@@ -52,6 +53,6 @@ def share(options: argparse.Namespace) -> int:
     print_notes(f"{student} has no score yet, and is left out" for student in shared.left_out)
     if options.json:
         return print_json(shared.as_json())
-    print(f"{shared.results} results and {shared.samples} samples of {', '.join(shared.students)}:")
+    print(f"{plural(shared.results, 'result')} and {plural(shared.samples, 'sample')} of {', '.join(shared.students)}:")
     print("\n".join(str(shared.folder / file) for file in shared.files))
     return 0

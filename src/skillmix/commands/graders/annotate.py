@@ -12,7 +12,7 @@ from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
 from skillmix.render.nearest import name_hint
 from skillmix.render.numbers import share, whole
-from skillmix.render.wording import plural
+from skillmix.render.wording import are, plural
 
 if TYPE_CHECKING:
     from skillmix.annotation.task import AnnotationTask, AnswerStore
@@ -163,9 +163,7 @@ def _import(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> 
         new = store.store_all(read.answers)
     if options.json:
         return print_json({"rater": rater, "answers": len(read.answers), "new": new, "empty": read.empty})
-    print(
-        f"{rater}: {plural(len(read.answers), 'answer')}, {whole(new)} of them new; {whole(read.empty)} texts are empty"
-    )
+    print(f"{rater}: {plural(len(read.answers), 'answer')}, {whole(new)} of them new; {are(read.empty, 'text')} empty")
     return 0
 
 
@@ -198,4 +196,4 @@ def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Name
 def _print_answers(task: "AnnotationTask", stores: "Mapping[str, AnswerStore]") -> None:
     for rater, store in stores.items():
         done = store.answered(task.texts(rater))
-        print(f"{rater}: {whole(sum(done))} of {whole(len(done))} texts answered", file=sys.stderr)
+        print(f"{rater}: {whole(sum(done))} of {plural(len(done), 'text')} answered", file=sys.stderr)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from skillmix.commands.shared_options import Commands, above_zero, add_command, add_trust_option, positive
 from skillmix.commands.streams import print_json
 from skillmix.render.layout import wrapped
+from skillmix.render.wording import plural
 
 if TYPE_CHECKING:
     from skillmix.calibration.outcome import Calibration
@@ -34,6 +35,7 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument(
         "--variant", metavar="NAME", help="the grader's prompt: grade-NAME.txt of the prompt set (default: gpt)"
     )
+    parser.add_argument("--system", metavar="TEXT", help="system text before the grader's prompt (default: none)")
     parser.add_argument("--temperature", type=float, metavar="T", help="of the grader's replies (default: 0.7)")
     parser.add_argument("--max-tokens", type=positive, metavar="N", help="of a reply (default: 1,024)")
     parser.add_argument("--attempts", type=positive, metavar="N", help="calls until a reply is readable (default: 3)")
@@ -53,7 +55,7 @@ def calibrate(options: argparse.Namespace) -> int:
     """Ask a grader about texts with known labels, and print its card; run the same command again to continue."""
     from skillmix.calibration.planning import CalibrationWish, planned
 
-    names = ("rounds", "temperature", "max_tokens", "attempts", "concurrency", "key")
+    names = ("rounds", "system", "temperature", "max_tokens", "attempts", "concurrency", "key")
     settings = {name: getattr(options, name) for name in names} | {"prompts": options.variant}
     given = {name: value for name, value in settings.items() if value is not None}
     plan = planned(
@@ -81,7 +83,8 @@ def _calibrate(plan: "CalibrationPlan", options: argparse.Namespace) -> int:
     import_lean()
     calibration = calibrated(plan, prices=options.prices)
     for key, problem in list(calibration.counts.failed.items())[:1]:
-        print(f"failed: {len(calibration.counts.failed)} calls, such as {key}: {problem.reason}", file=sys.stderr)
+        failed = plural(len(calibration.counts.failed), "call")
+        print(f"failed: {failed}, such as {key}: {problem.reason}", file=sys.stderr)
     stopped = calibration.counts.stopped
     signal = signal_of(stopped)
     if signal is not None:

@@ -47,12 +47,12 @@ def init(options: argparse.Namespace) -> int:
 def starter(purpose: str, *, model: str | None = None) -> str:
     """The text of a starting file, with a model in the place of the first student's."""
     from skillmix.catalog.files import SHIPPED
-    from skillmix.models.specs import parse_spec, uses_code
+    from skillmix.models.specs import check_spec, uses_code
 
     text = (SHIPPED / "starters" / f"{purpose}.yaml").read_text(encoding="utf-8")
     if model is None:
         return text
-    parse_spec(model)
+    check_spec(model)
     if uses_code(model):
         raise UserError(f"--model {model} grades and writes nothing.", hint="Give a model that writes texts.")
     quoted = json.dumps(model, ensure_ascii=False)[1:-1]

@@ -17,7 +17,7 @@ from skillmix.models.local.gpu_share import gpu_memory
 from skillmix.models.local.importing import before_torch
 from skillmix.models.local.resident import MODELS
 from skillmix.models.local.startup import StartupClock, StartupSeconds
-from skillmix.models.specs import ModelOptions, ModelSpec
+from skillmix.models.specs import ModelOptions, ModelSpec, require_packages
 
 if TYPE_CHECKING:
     from skillmix.models.local.generator import Generator
@@ -210,6 +210,7 @@ async def check_chat_template(spec: ModelSpec, system: str | None, extra: str | 
 
 
 def _render_once(spec: ModelSpec, system: str | None, extra: str | None) -> None:
+    require_packages(spec)
     before_torch()
     from skillmix.models.local.chat import Renderer
     from skillmix.models.local.loading import read_tokenizer

@@ -17,6 +17,7 @@ from skillmix.errors import UserError
 from skillmix.models.batches.batch_client import BatchClient, line_outcome
 from skillmix.models.batches.batch_records import BatchView, ResultsRead, SearchEnd, one_for_each, shown
 from skillmix.models.batches.custom_ids import custom_id
+from skillmix.render.wording import plural
 from skillmix.runs.batches.batch_faults import BatchRefusal, refusal_of
 from skillmix.runs.batches.open_batch import OpenBatch
 from skillmix.runs.batches.pace import PACE
@@ -85,7 +86,7 @@ class BatchModel:
         here = self._client.dialect.name, self._client.server.address
         if (stored.dialect, stored.address) != here:
             raise UserError(
-                f"A batch of {stored.requests} calls of {stored.model.replace(':', ' ')} is under way at "
+                f"A batch of {plural(stored.requests, 'call')} of {stored.model.replace(':', ' ')} is under way at "
                 f"{stored.address} ({stored.dialect}), and the experiment now names {here[1]} ({here[0]}).",
                 hint="Set the model's address and batch back until the batch is over, or give it up with "
                 "--forget-batches.",
@@ -323,9 +324,8 @@ class BatchModel:
             pause = 0.0 if may_shrink else min(self._pace.longest_pause, self._pause * 2 or self._pace.pause)
             self._pause = pause
             self._not_before = time.monotonic() + max(pause, min(refusal.problem.retry_after or 0.0, 600.0))
-            self.say(
-                f"a batch of {batch.stored.requests} calls was refused ({refusal.words}); they go into another one"
-            )
+            calls = plural(batch.stored.requests, "call")
+            self.say(f"a batch of {calls} was refused ({refusal.words}); another one takes them")
             return
         if refusal.problem.kind == "fatal":
             self._end_run(requests, refusal.problem)
@@ -453,7 +453,7 @@ class BatchModel:
         self._journal.note_read(batch.tag)
         self.last_result = time.monotonic()
         answered = sum(custom in batch.lines and batch.lines[custom].kind == "answer" for custom in batch.order)
-        self.say(f"{self._words(batch)}: {answered} of {len(batch.order)} calls answered")
+        self.say(f"{self._words(batch)}: {answered} of {plural(len(batch.order), 'call')} answered")
         self._hand_out(batch)
 
     def _lacks_results(self, batch: OpenBatch, view: BatchView, read: ResultsRead) -> bool:
@@ -483,4 +483,4 @@ class BatchModel:
             self._batches.pop(batch.tag, None)
 
     def _words(self, batch: OpenBatch) -> str:
-        return f"batch {batch.tag} of {batch.stored.requests} calls ({self._asked.name.replace(':', ' ')})"
+        return f"batch {batch.tag} of {plural(batch.stored.requests, 'call')} ({self._asked.name.replace(':', ' ')})"

@@ -6,7 +6,7 @@ gradings that could not be read. Such a part of all conversations is a wave.
 
 from dataclasses import dataclass
 
-from skillmix.render.numbers import whole
+from skillmix.render.wording import plural
 from skillmix.runs.run import Run
 
 _QUERY = (
@@ -37,7 +37,7 @@ class WaveInBatch:
     @property
     def in_words(self) -> str:
         """A line for the terminal."""
-        calls = "1 call" if self.calls == 1 else f"{whole(self.calls)} calls"
+        calls = plural(self.calls, "call")
         where = f"{self.dialect} {self.batch}" if self.batch else self.dialect
         return f"{self.wave} of {self.model.replace(':', ' ')}: {calls} in {where}, {self.state}, since {self.since}"
 

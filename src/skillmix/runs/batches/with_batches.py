@@ -10,6 +10,7 @@ from skillmix.calls import CallProblem, Model, Request
 from skillmix.experiment.plan import Settings
 from skillmix.models.batches.dialects import DIALECTS, BatchDialect, dialect_of
 from skillmix.models.specs import Access, ModelOptions, parse_spec
+from skillmix.render.wording import plural
 from skillmix.runs.budget import Budget, LimitedBudget, Task
 from skillmix.runs.journal.submissions import StoredBatch, Submissions
 from skillmix.runs.progress.terminal import say
@@ -141,4 +142,5 @@ def forget_batches(journal: Submissions) -> None:
     batches = journal.batches()
     given_up = journal.give_up([batch.tag for batch in batches], "given up with its batch")
     if given_up:
-        say(f"{given_up} calls of {len(batches)} batches are made again; the provider may bill the batches too")
+        of = "a batch" if len(batches) == 1 else f"{len(batches)} batches"
+        say(f"{plural(given_up, 'call')} of {of} will be made again; the provider may bill them twice")

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from skillmix.calls import CallKey, CallProblem, Decoding, GenerateKey, Message, Origin, Outcome, Reply, Request
 from skillmix.errors import UserError
-from skillmix.runs.journal.rows import json_of_row
+from skillmix.runs.journal.changed_settings import changed_settings
 from skillmix.runs.journal.schema import telling_what_broke
 
 _SIZES: Final = (128, 64, 32, 16, 8, 4, 2, 1)
@@ -193,7 +193,7 @@ class RowWriter:
         if row is None:
             return None
         if row[0] != request.content_hash:
-            raise _changed_setting(request, row[4:])
+            raise changed_settings(request, row[4:])
         is_open = row[1] == "problem" and row[2] != "final"
         return StoredCall(is_open, row[3], is_submitted=row[1] == "submitted")
 
@@ -358,36 +358,6 @@ def where_key(key: CallKey) -> tuple[str, tuple[object, ...]]:
         key.round,
         key.attempt,
     )
-
-
-def _changed_setting(request: Request, stored: tuple[str, ...]) -> UserError:
-    model, messages, decoding, seed = stored
-    before = {
-        "model": model,
-        "messages": json_of_row(messages, f"the messages of {request.key}"),
-        "decoding": json_of_row(decoding, f"the decoding of {request.key}"),
-        "seed": seed,
-    }
-    now = request.settings()
-    changed = [_setting_name(name, request, before[name]) for name in now if now[name] != before[name]]
-    return UserError(
-        f"{request.key} is in the journal with another {' and '.join(changed) or 'request'}.",
-        hint="Set it back, or use another name for the student, the grader or the run.",
-    )
-
-
-def _setting_name(name: str, request: Request, before: object) -> str:
-    """The name of a changed part of a request; the system text and the extra fields have names of their own."""
-    if name == "decoding" and isinstance(before, dict):
-        now = request.decoding.settings()
-        if {**now, "extra": None} == {**before, "extra": None}:
-            return "extra"
-    if name == "messages" and isinstance(before, list):
-        hashes = [message.content_hash for message in request.messages]
-        prompts = hashes[1:] if request.messages[0].role == "system" else hashes
-        if prompts in (before, before[1:]):
-            return "system text"
-    return name
 
 
 # `json.dumps` with options makes a new encoder for each call, which takes longer than encoding.

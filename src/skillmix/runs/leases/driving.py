@@ -9,6 +9,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.plan import Settings
 from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.models.specs import ModelSpec
+from skillmix.render.wording import plural
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.leases.lease import LentConversation, OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
@@ -216,7 +217,9 @@ async def _drive_one(owner: LeaseOwner, worker: str, link: WorkerLink) -> None:
             failures += 1
         except LostWorker as error:
             calls = owner.lose(worker)
-            owner.say(f"{worker} is lost ({error}); at most {calls} calls that it had under way are asked twice")
+            owner.say(
+                f"{worker} is lost ({error}); at most {plural(calls, 'call')} that it had under way will be asked twice"
+            )
         else:
             failures = 0
             owner.receive(worker, answer)

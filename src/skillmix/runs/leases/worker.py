@@ -13,6 +13,7 @@ from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Re
 from skillmix.errors import UserError
 from skillmix.runs.budget import Task
 from skillmix.runs.conversations import Conversations
+from skillmix.runs.journal.changed_settings import ways_on
 from skillmix.runs.journal.row_writer import Try
 from skillmix.runs.leases.lease import (
     Lease,
@@ -288,8 +289,8 @@ class LeaseWorker:
             return None
         if known.request_hash != request.content_hash:
             raise UserError(
-                f"{request.key} is in the journal with another request.",
-                hint="Set the changed setting back, or use another name for the student, the grader or the run.",
+                f"The run has the call {request.key} with other settings.",
+                hint=ways_on("student" if isinstance(request.key, GenerateKey) else "grader"),
             )
         opened.found += 1
         return known.outcome

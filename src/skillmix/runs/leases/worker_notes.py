@@ -16,6 +16,7 @@ from typing import Any, Final, get_args
 
 from skillmix.errors import visible
 from skillmix.render.numbers import whole
+from skillmix.render.wording import are, plural
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.leases.owner import LeaseOwner
 from skillmix.runs.leases.worker_figures import WorkerState
@@ -79,11 +80,9 @@ class WorkersNote:
         elif age > _STALE_S:
             yield f"workers: nothing was noted for {whole(round(age))} s, so the run has ended or its driver is stuck"
         else:
-            leases = sum(worker.leases for worker in self.workers)
-            yield (
-                f"workers: {works} work, {lost} lost; {leases} leases out, {whole(self.waiting)} conversations wait; "
-                f"{self._rate():.1f} calls/s"
-            )
+            leases = plural(sum(worker.leases for worker in self.workers), "lease")
+            waiting = are(self.waiting, "conversation", verb=("waits", "wait"))
+            yield (f"workers: {works} work, {lost} lost; {leases} out, {waiting}; {self._rate():.1f} calls/s")
         yield from map(_line, self.workers)
         if self.lost_calls:
             yield f"calls under way on lost workers, which may be asked twice: {whole(self.lost_calls)}"
@@ -93,14 +92,14 @@ class WorkersNote:
 
 
 def _line(worker: WorkerNote) -> str:
-    made = f"{whole(worker.calls)} calls made, {worker.per_second:.1f} a second"
+    made = f"{plural(worker.calls, 'call')} made, {worker.per_second:.1f} a second"
     if worker.state == "lost":
         return f"  {visible(worker.name)}: lost; {made}, {whole(worker.in_flight)} under way when it was lost"
     if worker.state == "ended":
         return f"  {visible(worker.name)}: ended; {made}"
     silent = f"; no answer for {worker.silent:.0f} s" if worker.silent > _SILENT_S else ""
-    leases = "1 lease" if worker.leases == 1 else f"{worker.leases} leases"
-    return f"  {visible(worker.name)}: {leases}, {whole(worker.in_flight)} calls in flight; {made}{silent}"
+    leases, in_flight = plural(worker.leases, "lease"), plural(worker.in_flight, "call")
+    return f"  {visible(worker.name)}: {leases}, {in_flight} in flight; {made}{silent}"
 
 
 @asynccontextmanager

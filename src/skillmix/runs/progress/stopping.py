@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
+from skillmix.render.wording import plural
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.scheduler import StopReason
 
@@ -51,7 +52,7 @@ def stopping_on_interrupt(scheduler: Stoppable) -> Iterator[None]:
             return
         is_asked = True
         scheduler.stop(reason)
-        say(f"\nstopping: {scheduler.awaited} calls in flight are waited for; press Ctrl-C again to leave them")
+        say(f"\nstopping: waiting for {plural(scheduler.awaited, 'call')} in flight; press Ctrl-C again to leave them")
 
     with reacting_to_signals(stop):
         yield

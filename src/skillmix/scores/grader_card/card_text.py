@@ -8,6 +8,7 @@ from skillmix.calls import PEOPLE
 from skillmix.render.layout import panels, wrapped
 from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import TOO_FEW, share, share_with_interval, signed, signed_with_interval, whole
+from skillmix.render.wording import plural
 from skillmix.scores.grader_card.card import GraderCard, TruthAgreement
 from skillmix.scores.statistics.against_truth import Measure
 
@@ -40,10 +41,10 @@ def card_title(card: GraderCard) -> str:
     """The grader, the truth, and how many texts have a label."""
     runs = f" ({', '.join(card.runs)})" if len(card.runs) > 1 else ""
     if card.truth is None:
-        return f"{card.grader}{runs}: nobody else graded its {whole(card.texts)} texts, so there is no truth"
+        return f"{card.grader}{runs}: nobody else graded its {plural(card.texts, 'text')}, so there is no truth"
     return (
         f"{card.grader}{runs} against {truth_in_words(card.truth)}: {whole(card.labelled)} of "
-        f"{whole(card.texts)} texts have a label{simulated_in_words(card)}"
+        f"{plural(card.texts, 'text')} {'has' if card.labelled == 1 else 'have'} a label{simulated_in_words(card)}"
     )
 
 
@@ -66,9 +67,11 @@ def _facts(card: GraderCard) -> str:
     cost = facts.cost_per_text
     parts = [f"model: {facts.model or 'unknown'}"]
     if stability.pairs:
-        parts.append(f"flips between rounds: {_interval(stability.flips)} of {whole(stability.pairs)} pairs of votes")
+        parts.append(
+            f"flips between rounds: {_interval(stability.flips)} of {plural(stability.pairs, 'pair')} of votes"
+        )
     if stability.rounds:
-        parts.append(f"unreadable: {_interval(stability.unreadable)} of {whole(stability.rounds)} rounds")
+        parts.append(f"unreadable: {_interval(stability.unreadable)} of {plural(stability.rounds, 'round')}")
     parts.append(f"cost of a text: {'unknown' if cost is None else f'{cost:.4f} US dollars'}")
     return "; ".join(parts)
 

@@ -1,0 +1,65 @@
+"""The cost of a run so far: known, none, or unknown with the reason."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skillmix
+from skillmix.scores.status import Status
+from skillmix.steps import before_run
+from tests.commands.command_line import EXAMPLE, run
+
+
+def evaluated(name: str) -> None:
+    models: dict[str, Any] = {"student": "scripted:student", "grader": {"model": "scripted:grader", "rounds": 1}}
+    skillmix.evaluate(name=name, **models, k=[1], settings=["all"], combinations=2, generations=1)
+
+
+def shown(capsys: pytest.CaptureFixture[str], name: str) -> tuple[str, dict[str, Any]]:
+    """The line about the cost, and the JSON document."""
+    capsys.readouterr()
+    _, page, _ = run(capsys, "status", name)
+    _, document, _ = run(capsys, "status", name, "--json")
+    [line] = [line for line in page.splitlines() if line.startswith("cost: ")]
+    return line, json.loads(document)
+
+
+def test_a_run_of_free_models_costs_nothing(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
+    evaluated("free")
+
+    line, document = shown(capsys, "free")
+
+    assert line == "cost: none, as every model is free"
+    assert document["cost_usd"] == 0.0 and "unpriced" not in document
+
+
+def test_a_model_without_a_price_makes_the_cost_unknown(
+    capsys: pytest.CaptureFixture[str], in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(before_run, "price_of_calls", lambda settings, prices: None)
+    evaluated("paid")
+
+    line, document = shown(capsys, "paid")
+
+    assert line == (
+        "cost: unknown, as the price of scripted:student is not known (4 calls) and the price of scripted:grader is "
+        "not known (2 calls)"
+    )
+    assert document["unpriced"] == {"scripted:student": 4, "scripted:grader": 2}
+
+
+def test_the_cost_of_imported_replies_is_unknown(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
+    run(capsys, "import-texts", str(EXAMPLE), "--run", "demo")
+
+    line, document = shown(capsys, "demo")
+
+    assert line == f"cost: unknown, as other programs made {document['unpriced']['imported']} calls"
+
+
+def test_a_cost_that_is_known_in_part_is_a_lower_bound() -> None:
+    status = Status(3, 0, 0, 0, 1.5, unpriced={"openai:m": 1})
+
+    assert status.cost_line() == "cost: at least 1.50 US dollars, as the price of openai:m is not known (1 call)"
+    assert Status(0, 9, 0, 0, 0.0).cost_line() == "cost: none yet"

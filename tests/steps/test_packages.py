@@ -1,0 +1,61 @@
+"""Packages that are not installed: all of them in one error, before anything is made."""
+
+from pathlib import Path
+
+import pytest
+
+from skillmix.commands import main
+from skillmix.errors import UserError
+from skillmix.models import specs
+from skillmix.models.specs import open_model, parse_spec
+from skillmix.steps import before_run
+
+HERE = {
+    "dataset-quickstart": ("pyarrow, torch, transformers, safetensors", "local,parquet"),
+    "quickstart": ("pyarrow, torch, transformers, safetensors, peft", "train"),
+}
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_run_names_all_missing_packages_and_extras_at_once(
+    name: str, in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(before_run, "find_spec", lambda package: None)
+    packages, extras = HERE[name]
+
+    status = main(["run", name])
+
+    assert status == 2
+    assert capsys.readouterr().err == (
+        f"error: {name} needs packages that are not installed: {packages}.\nhint: pip install 'skillmix[{extras}]'\n"
+    )
+    assert not list(in_folder.iterdir())
+
+
+def test_a_dry_run_warns_of_missing_packages(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(before_run, "find_spec", lambda package: None)
+
+    assert main(["run", "dataset-quickstart", "--dry-run"]) == 0
+
+    assert "warning: dataset-quickstart needs packages" in capsys.readouterr().err
+
+
+def test_scripted_models_and_code_need_no_further_package(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(before_run, "find_spec", lambda package: None)
+
+    assert main(["run", "smoke", "--dry-run"]) == 0
+
+    assert "packages" not in capsys.readouterr().err
+
+
+def test_a_local_model_without_its_packages_is_refused_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(specs, "find_spec", lambda package: None if package == "torch" else object())
+
+    with pytest.raises(UserError, match="local:nowhere needs torch") as caught:
+        open_model(parse_spec("local:nowhere"))
+
+    assert caught.value.hint == "pip install 'skillmix[local]'"
