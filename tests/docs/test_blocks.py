@@ -10,7 +10,7 @@ import shlex
 import threading
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -266,11 +266,12 @@ def test_the_blocks_of_a_page_run_in_order(
     stand_ins = {**own, **{name: stand_in for name, stand_in in STAND_INS.items() if name not in own}}
     if BUNDLED in str(blocks(page)) and BUNDLED not in stand_ins:
         stand_ins = {**stand_ins, BUNDLED: f"local:{request.getfixturevalue('small_model')}"}
+    served = a_server() if SERVED in text_of(page) else nullcontext(SERVED)
+    sent: AbstractContextManager[dict[str, str]] = (
+        batch_providers(monkeypatch) if page == "batches.md" else nullcontext({})
+    )
     try:
-        with (
-            a_server() if SERVED in text_of(page) else nullcontext(SERVED) as address,
-            batch_providers(monkeypatch) if page == "batches.md" else nullcontext({}) as providers,
-        ):
+        with served as address, sent as providers:
             for block in blocks(page):
                 run_block(block, names, {**stand_ins, SERVED: address, **providers}, capsys, monkeypatch)
     finally:
