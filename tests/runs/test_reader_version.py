@@ -30,7 +30,7 @@ DECIDING = (
     "runs/judging/verdict_workers.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (3, "aa9cbfa34b83d348")
+KNOWN = (4, "9307043c73ab139e")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 
