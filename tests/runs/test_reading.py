@@ -19,7 +19,7 @@ from skillmix.runs.import_texts import import_texts
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.decisions import decided_conversations, decision_rules
 from skillmix.runs.reading.graded_conversations import conversations, written_conversations
-from skillmix.runs.reading.read_ahead import GradedConversation
+from skillmix.runs.reading.gradings import GradedConversation
 from skillmix.runs.reading.run_records import RunRecords, run_records
 from skillmix.runs.run import Run, open_run
 from skillmix.steps.run import run_experiment

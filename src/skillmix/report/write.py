@@ -19,6 +19,7 @@ from skillmix.report.records import Report, by_key
 from skillmix.report.run_reading import MOST_TEXTS, RunReading, read_run
 from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, replacing
 from skillmix.runs.judging.worker_pool import shared_workers
+from skillmix.runs.on_disk.scratch_file import beside
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.compare import before_and_after
@@ -135,7 +136,7 @@ def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -
     with shared_workers(), replacing(output, REPORT) as new:
         writer = _Writer(new)
         writer.text(REPORT_MARK, REPORT_NOTE)
-        texts, gaps = _fill(runs, options, writer)
+        texts, gaps = _fill(runs, options, writer, scratch=beside(output))
     return WrittenReport(output / "index.html", writer.bytes, writer.files, texts, tuple(gaps))
 
 
@@ -161,14 +162,14 @@ class _Writer:
         return lambda name, content: self.text(f"{folder}/{name}", content)
 
 
-def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple[int, list[str]]:
+def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer, *, scratch: Path) -> tuple[int, list[str]]:
     from skillmix.report.contents import contents_of, styled_figures
     from skillmix.report.figures.style import STYLES
     from skillmix.report.page import ASSETS, asset, compare_page, index_page, texts_page
     from skillmix.report.tables.formats import written_forms
     from skillmix.report.tables.paper import paper_files, significance_marks
 
-    archive = Archive(writer.within("data"))
+    archive = Archive(writer.within("data"), scratch=scratch)
     readings = []
     for run in runs:
         say(f"report: reading {run.path}")
