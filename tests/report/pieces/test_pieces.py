@@ -132,7 +132,7 @@ def test_real_workers_give_the_same_report_and_may_die(
         processes = list(pool._executor._processes.values())
         assert len(processes) == 2
         assert "ended before its work was done" not in capsys.readouterr().err
-        os.kill(processes[0].pid, signal.SIGKILL)
+        processes[0].kill()
         survived = files_of(report(["scripted"], output=in_folder / "survived", options=options).page.parent)
         assert capsys.readouterr().err.count("a worker process ended before its work was done") == 1
 
@@ -225,14 +225,14 @@ if __name__ == "__main__":
 def test_no_worker_outlives_a_report(in_folder: Path, kind: signal.Signals) -> None:
     scripted(in_folder)
     (in_folder / "script.py").write_text(SCRIPT, encoding="utf-8")
-    process = subprocess.Popen([sys.executable, "script.py"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    workers = [Path(f"/proc/{number}") for number in process.stdout.readline().split()]
-    assert workers
+    with subprocess.Popen([sys.executable, "script.py"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        workers = [Path(f"/proc/{number}") for number in process.stdout.readline().split()]
+        assert workers and all(worker.exists() for worker in workers)
 
-    process.send_signal(kind)
+        process.send_signal(kind)
 
-    assert process.wait(20) != 0
+        assert process.wait(20) != 0
     deadline = time.monotonic() + 20
     while any(worker.exists() for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.1)
