@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -19,6 +19,7 @@ from skillmix.report.cell_templates import cell_templates, template_baselines
 from skillmix.report.followed_examples import followed_examples, texts_following_examples
 from skillmix.report.layout.origin import decoding_in_words
 from skillmix.report.pieces.call_counter import CallCounter
+from skillmix.report.pieces.cycles import without_cycle_search
 from skillmix.report.pieces.pieces_in_order import run_pieces
 from skillmix.report.pieces.run_piece import CodeEvidence
 from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, Shown, TemplateBaseline
@@ -92,6 +93,8 @@ class _ArchivedCalls:
     """What is left of a run's calls once they are in the archive."""
 
     records: RunRecords
+    decided: Mapping[str, list[tuple[Ballot, Points]]]
+    """All ballots with their points, by the name of the rules."""
     counter: CallCounter
     numbers: RunArchive
     combinations: Mapping[str, Combination]
@@ -114,15 +117,11 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
     main = own if own in names else names[0]
     marked = {name: _marked_run(run, name) for name in names} if _is_sampled(run, most_texts) else {}
     sample = sampled_combinations(marked[main].groups, marked[main].table, most_texts) if marked else None
-    archived = _archived_calls(run, archive, sample)
+    with without_cycle_search():
+        archived = _archived_calls(run, archive, [main] if marked else names, sample)
     records = archived.records
-    points = _decided(run, main, records)
-    by_rules = {
-        name: marked[name].cells
-        if marked
-        else _cells(run, records, points if name == main else _decided(run, name, records))
-        for name in names
-    }
+    points = archived.decided[main]
+    by_rules = {name: marked[name].cells if marked else _cells(run, records, archived.decided[name]) for name in names}
     cells = by_rules[main]
     groups = marked[main].groups if marked else groups_of(run, records)
     students = marked[main].table.students if marked else list(dict.fromkeys(t.student for t in records.texts))
@@ -238,22 +237,26 @@ def run_datasets(run: Run) -> list[DatasetFacts]:
     return [dataset_facts(step, file) for step, file in files.items() if file is not None]
 
 
-def _archived_calls(run: Run, archive: Archive, sample: Collection[str] | None) -> _ArchivedCalls:
+def _archived_calls(run: Run, archive: Archive, rules: Sequence[str], sample: Collection[str] | None) -> _ArchivedCalls:
     """Read every call of a run or of a sample, and put it into the archive at once; replies are never all in memory."""
     counter, numbers = CallCounter(), RunArchive(run.name, run.phrases)
     # Code would grade by another vocabulary if the catalogue had changed since.
     code = run.code if run.graders_with_code and run.unchanged_catalog else None
     builder = RecordsBuilder(run, code)
     evidence: dict[ConversationKey, CodeEvidence] = {}
+    known: list[dict[int, Points]] = [{} for _ in rules]
     with run.read() as journal:
         combinations = journal.combinations() if sample is None else combinations_of(journal, sample)
         if sample is not None:
             journal.limit_calls(sample)
         totals = tuple(call_totals(journal))
-        for piece in run_pieces(run, journal, code, sample):
+        chosen = tuple(run.rules(name) for name in rules)
+        for piece in run_pieces(run, journal, code, rules=chosen, sample=sample):
             archive.add_talks(piece.talks, numbers)
             archive.hold_votes(piece.votes)
             builder.join(piece.records)
+            for points, own in zip(known, piece.points, strict=True):
+                points.update(zip(map(id, piece.records.all_ballots), own, strict=True))
             numbers.denials.update(piece.denials)
             evidence.update(piece.evidence)
             counter.add(piece.counter)
@@ -262,12 +265,16 @@ def _archived_calls(run: Run, archive: Archive, sample: Collection[str] | None) 
     if code is run.code and sample is None:
         records = run.remember("records", lambda: records)
     with_code = frozenset(grader.name for grader in run.graders_with_code) if code else frozenset[str]()
-    return _ArchivedCalls(records, counter, numbers, combinations, evidence, with_code, totals)
+    decided = {name: _decided(run, name, records, own) for name, own in zip(rules, known, strict=True)}
+    return _ArchivedCalls(records, decided, counter, numbers, combinations, evidence, with_code, totals)
 
 
-def _decided(run: Run, rules_name: str, records: RunRecords) -> list[tuple[Ballot, Points]]:
+def _decided(
+    run: Run, rules_name: str, records: RunRecords, known: Mapping[int, Points]
+) -> list[tuple[Ballot, Points]]:
+    """All ballots with their points; `known` has those of most ballots, by the ballot's identity in this process."""
     rules = run.rules(rules_name)
-    return [(ballot, ballot.points(rules, run.phrases)) for ballot in records.ballots]
+    return [(ballot, known.get(id(ballot)) or ballot.points(rules, run.phrases)) for ballot in records.ballots]
 
 
 def _cells(run: Run, records: RunRecords, decided: Iterable[tuple[Ballot, Points]]) -> tuple[Cell, ...]:

@@ -15,6 +15,7 @@ from skillmix.report.archive import Archive
 from skillmix.report.compared_students import student_pairs
 from skillmix.report.layout.glossary import definitions_of
 from skillmix.report.layout.origin import experiment_files, reproducing_command
+from skillmix.report.pieces.cycles import without_cycle_search
 from skillmix.report.records import Report, by_key
 from skillmix.report.run_reading import MOST_TEXTS, RunReading, read_run
 from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, replacing
@@ -181,7 +182,8 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer, *, scrat
     named = [r.facts.name for r in readings if r.outcomes]
     controls = sorted({c.topic for part in made.outcomes if part.topics == "controls" for c in part.cell.combinations})
     facts |= {"outcome_runs": named, "controls": controls} if named else {}
-    archive.close([r.archived for r in readings], made.all_cells, list(student_pairs(made)), facts)
+    with without_cycle_search():
+        archive.close([r.archived for r in readings], made.all_cells, list(student_pairs(made)), facts)
     contents = contents_of(made, with_figures=options.figures)
     for figure in contents.figures:
         writer.raw(f"figures/{figure.name}.svg", figure.svg)

@@ -8,6 +8,8 @@ from os import getpid
 from typing import Final, NamedTuple
 
 from skillmix.catalog.catalog import Catalog
+from skillmix.grading.answers import Rules
+from skillmix.report.pieces.cycles import without_cycle_search
 from skillmix.report.pieces.run_piece import PieceReader, RunPiece
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.judging.ordered_work import OrderedWork
@@ -30,20 +32,26 @@ class _Part(NamedTuple):
     """Identifies this reading of the run, so that a worker opens the journal once for all its pieces."""
     run: Run
     with_code: bool
+    rules: tuple[Rules, ...]
     keys: KeyRange
     chosen: Sequence[str] | None
     """The combinations that a report of a sample shows; None for all."""
 
 
 def run_pieces(
-    run: Run, journal: JournalReader, code: RulesGrader | None, sample: Collection[str] | None
+    run: Run,
+    journal: JournalReader,
+    code: RulesGrader | None,
+    *,
+    rules: tuple[Rules, ...],
+    sample: Collection[str] | None = None,
 ) -> Iterator[RunPiece]:
     """All conversations of a run or of a sample, in key order; the journal must be limited to the sample."""
     reading = getpid(), next(_readings)
     ranges = list(key_ranges(journal, CALLS))
     sampled = None if sample is None else sorted(sample)
-    parts = [_Part(reading, run, code is not None, keys, _chosen(sampled, keys)) for keys in ranges]
-    reader = PieceReader(run, journal, code)
+    parts = [_Part(reading, run, code is not None, rules, keys, _chosen(sampled, keys)) for keys in ranges]
+    reader = PieceReader(run, journal, code, rules)
     pool = shared_pool(code_catalog(run))
     workers = 0 if pool is None else min(pool.size, len(parts) * CALLS // FOR_A_WORKER)
     if pool is None or not pool.is_possible or not workers:
@@ -85,5 +93,6 @@ def _read_there(part: _Part) -> RunPiece:
             _open.pop().journal.close()
         journal = part.run.read()
         code = code_of_worker() if part.with_code else None
-        _open.append(_Open(part.reading, journal, PieceReader(part.run, journal, code)))
-    return _read(_open[0].reader, part)
+        _open.append(_Open(part.reading, journal, PieceReader(part.run, journal, code, part.rules)))
+    with without_cycle_search():
+        return _read(_open[0].reader, part)

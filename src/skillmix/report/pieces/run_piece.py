@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from skillmix.grading.answers import Rules
+from skillmix.grading.points import Points
 from skillmix.report.pieces.call_counter import CallCounter
 from skillmix.report.pieces.denial_words import Denials, DenialWords
 from skillmix.report.pieces.encoded_items import EncodedItems, ItemEncoder
@@ -42,6 +44,8 @@ class RunPiece(NamedTuple):
     votes: bytes
     """The pickled `EncodedItems` of the votes, which wait on disk; empty if there are none."""
     records: RecordsPart
+    points: list[list[Points]]
+    """Under each of the rules, the points of all ballots of `records` in order."""
     denials: Denials
     evidence: dict[ConversationKey, CodeEvidence]
     counter: CallCounter
@@ -50,10 +54,11 @@ class RunPiece(NamedTuple):
 class PieceReader:
     """Reads pieces of one run."""
 
-    def __init__(self, run: Run, journal: JournalReader, code: RulesGrader | None) -> None:
+    def __init__(self, run: Run, journal: JournalReader, code: RulesGrader | None, rules: Sequence[Rules]) -> None:
         self._run = run
         self._journal = journal
         self._code = code
+        self._rules = rules
         self._records = RecordsBuilder(run, code)
 
     def read(self, keys: KeyRange, chosen: Sequence[str] | None) -> RunPiece:
@@ -78,7 +83,9 @@ class PieceReader:
             self._records.add(graded, judged)
             if judged is not None:
                 evidence[graded.text.conversation] = _evidence(run, judged)
-        return RunPiece(talks.take(), _packed(votes.take()), self._records.take(), words.found, evidence, counter)
+        records = self._records.take()
+        points = [[ballot.points(rules, run.phrases) for ballot in records.all_ballots] for rules in self._rules]
+        return RunPiece(talks.take(), _packed(votes.take()), records, points, words.found, evidence, counter)
 
 
 def _packed(votes: EncodedItems) -> bytes:

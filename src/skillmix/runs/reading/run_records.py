@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from skillmix.calls import GradeKey, is_human
@@ -80,6 +81,11 @@ class RecordsPart(NamedTuple):
     code_ballots: list[Ballot]
     earlier_ballots: list[Ballot]
     imported_votes: list[dict[str, Votes]]
+
+    @property
+    def all_ballots(self) -> Iterator[Ballot]:
+        """The ballots of the part; those of an imported run are made from all its parts together."""
+        return chain(self.ballots, self.code_ballots, self.earlier_ballots)
 
 
 class RecordsBuilder:
