@@ -164,7 +164,7 @@ class _Writer:
 
 
 def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer, *, scratch: Path) -> tuple[int, list[str]]:
-    from skillmix.report.contents import contents_of, styled_figures
+    from skillmix.report.contents import contents_of, figures_ahead, styled_figures
     from skillmix.report.figures.style import STYLES
     from skillmix.report.page import ASSETS, asset, compare_page, index_page, texts_page
     from skillmix.report.tables.formats import written_forms
@@ -176,6 +176,7 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer, *, scrat
         say(f"report: reading {run.path}")
         readings.append(read_run(run, rules=options.rules, archive=archive, most_texts=options.texts))
     made = _report_of(readings, options)
+    figures = figures_ahead(made) if options.figures else None
     say("report: writing texts, tables and figures")
     definitions = {d.name: [d.definition, d.example, d.category, d.side] for d in made.definitions.values()}
     facts = {"runs": [run.name for run in runs], "definitions": definitions}
@@ -184,7 +185,7 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer, *, scrat
     facts |= {"outcome_runs": named, "controls": controls} if named else {}
     with without_cycle_search():
         archive.close([r.archived for r in readings], made.all_cells, list(student_pairs(made)), facts)
-    contents = contents_of(made, with_figures=options.figures)
+    contents = contents_of(made, figures=figures)
     for figure in contents.figures:
         writer.raw(f"figures/{figure.name}.svg", figure.svg)
         writer.raw(f"figures/{figure.name}.png", figure.png)

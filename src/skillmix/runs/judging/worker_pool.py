@@ -117,6 +117,12 @@ def shared_pool(catalog: Catalog | None) -> WorkerPool | None:
         return found
 
 
+def started_pool() -> WorkerPool | None:
+    """A pool of the present block whose workers have started, for work that needs no catalogue; None without one."""
+    with _Shared.lock:
+        return next((p for p in _Shared.pools if p.is_possible and p.is_started), None)
+
+
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
