@@ -15,7 +15,7 @@ import pytest
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.errors import UserError
-from skillmix.report import cell_templates
+from skillmix.report import cell_templates, contents
 from skillmix.report.archive import Archive
 from skillmix.report.pieces import pieces_in_order
 from skillmix.report.run_reading import RunReading, read_run
@@ -26,8 +26,11 @@ from skillmix.runs.judging.worker_pool import WorkerPool, shared_pool, shared_wo
 from skillmix.runs.reading.conversation_index import key_ranges
 from skillmix.runs.rules_grader import RulesGrader
 from skillmix.runs.run import Run, open_run
+from skillmix.scores import independence
+from skillmix.scores.independence import independence_tests
 from tests.runs.test_reading import imported, scripted, unfinished, with_fewer_rounds
 
+LONG = bool(os.environ.get("SKILLMIX_LONG"))
 WORLDS = [scripted, unfinished, with_fewer_rounds, imported]
 
 
@@ -199,6 +202,36 @@ def test_results_that_wait_are_few_however_many_parts_there_are() -> None:
     assert results == [str(number) for number in range(1000)]
 
 
+@pytest.mark.skipif(not LONG, reason="seconds for figures; set SKILLMIX_LONG=1")
+def test_figures_that_a_worker_draws_have_the_same_bytes(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(in_folder)
+    alone = files_of(report(["scripted"], output=in_folder / "alone").page.parent)
+    pool = LatePool(None, 2)
+    monkeypatch.setattr(contents, "started_pool", lambda: pool)
+
+    there = files_of(report(["scripted"], output=in_folder / "there").page.parent)
+
+    assert pool.submitted == 1
+    assert any(name.endswith(".svg") for name in there)
+    assert there == alone
+
+
+def test_workers_that_have_started_share_the_tests_of_independence(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, reading = read(scripted(in_folder).name)
+    pairs = [(cell, None) for cell in reading.cells]
+    alone = list(independence_tests(pairs))
+    pool = LatePool(None, 2)
+    monkeypatch.setattr(independence, "started_pool", lambda: pool)
+
+    assert list(independence_tests(pairs)) == alone
+    assert pool.submitted == 0  # these texts are too few
+    monkeypatch.setattr(independence, "WORTH_IT", 1)
+    assert list(independence_tests(pairs)) == alone
+    assert pool.submitted > 1
+
+
 SCRIPT = """
 import sys
 from skillmix.report.pieces import pieces_in_order
@@ -220,7 +253,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(not os.environ.get("SKILLMIX_LONG"), reason="seconds for each signal; set SKILLMIX_LONG=1")
+@pytest.mark.skipif(not LONG, reason="seconds for each signal; set SKILLMIX_LONG=1")
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
 def test_no_worker_outlives_a_report(in_folder: Path, kind: signal.Signals) -> None:
     scripted(in_folder)
