@@ -159,6 +159,7 @@ def test_ranges_have_every_conversation_once_and_in_order(in_folder: Path) -> No
         pieces = [[c.key for c in journal.calls("generate", r.ids, student=r.student)] for r in ranges]
 
     assert [key for piece in pieces for key in piece] == whole
+    assert [r.calls for r in ranges] == list(map(len, pieces))
     assert len(ranges) > 10
     assert max(map(len, pieces)) < 7 + 4  # the two generations of a combination stay together
 

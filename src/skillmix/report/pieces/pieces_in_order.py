@@ -53,7 +53,7 @@ def run_pieces(
     parts = [_Part(reading, run, code is not None, rules, keys, _chosen(sampled, keys)) for keys in ranges]
     reader = PieceReader(run, journal, code, rules)
     pool = shared_pool(code_catalog(run))
-    workers = 0 if pool is None else min(pool.size, len(parts) * CALLS // FOR_A_WORKER)
+    workers = 0 if pool is None else min(pool.size, sum(keys.calls for keys in ranges) // FOR_A_WORKER)
     if pool is None or not pool.is_possible or not workers:
         return (reader.read(part.keys, part.chosen) for part in parts)
     work = OrderedWork(pool, there=_read_there, here=partial(_read, reader))

@@ -102,6 +102,8 @@ class KeyRange(NamedTuple):
 
     student: str
     ids: IdRange
+    calls: int
+    """The number of the student's calls."""
 
 
 def key_ranges(journal: JournalReader, calls: int) -> Iterator[KeyRange]:
@@ -119,11 +121,11 @@ def key_ranges(journal: JournalReader, calls: int) -> Iterator[KeyRange]:
         first, count, last = "", 0, ""
         for _, combination, more in own:
             if count >= calls and combination != last:
-                yield KeyRange(student, IdRange(first, combination))
+                yield KeyRange(student, IdRange(first, combination), count)
                 first, count = combination, 0
             count += more
             last = combination
-        yield KeyRange(student, IdRange(first, _AFTER_ANY_ID))
+        yield KeyRange(student, IdRange(first, _AFTER_ANY_ID), count)
 
 
 _AFTER_ANY_ID: Final = "\U0010ffff"
