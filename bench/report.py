@@ -1,8 +1,9 @@
-"""What a report of many texts costs: `python bench/report.py [TEXTS] [--votes 3] [--browser] [--keep FOLDER]`.
+"""What a report of many texts costs: `python bench/report.py [TEXTS] [--votes 3] [--code] [--browser] [--keep FOLDER]`.
 
 Makes a run of two students in three settings, k = 1 to 5, three generations, two turns with the real prompts, and votes
-with replies of a realistic length; then writes its report in a process of its own, and with --browser opens it in
-headless Chromium (Debian: apt-get install chromium chromium-driver; pip install selenium).
+with replies of a realistic length; with --code there are no votes, and code grades the texts. Then it writes the report
+in a process of its own, and with --browser opens it in headless Chromium (Debian: apt-get install chromium
+chromium-driver; pip install selenium).
 """
 
 import argparse
@@ -38,14 +39,14 @@ NOUNS = ("harbour", "lantern", "orchard", "violin", "glacier", "compass", "meado
 
 
 def experiment_for(texts: int, votes: int) -> Experiment:
-    """An experiment of about that many texts."""
+    """An experiment of about that many texts; without votes, code grades them."""
     each = max(1, round(texts / (len(STUDENTS) * len(SETTINGS) * len(KS) * GENERATIONS)))
     step = {"name": "eval", "stage": "evaluate", "students": list(STUDENTS), "graders": ["judge"]}
     document = {
         "name": "bench",
-        "catalog": "paper",
+        "catalog": "paper" if votes else "verifiable",
         "students": {name: {"model": "scripted:student"} for name in STUDENTS},
-        "graders": {"judge": {"model": "scripted:grader", "rounds": votes}},
+        "graders": {"judge": {"model": "scripted:grader", "rounds": votes} if votes else {"model": "rules:"}},
         "steps": [{**step, "k": list(KS), "combinations": each, "generations": GENERATIONS}],
     }
     return experiment_of(document, source="bench")
@@ -71,7 +72,8 @@ def reply_to(combination: Combination, rng: random.Random, quality: float) -> st
 def calls_of(experiment: Experiment, catalog: Catalog, prompts: PromptSet) -> Iterator[tuple[Request, Reply]]:
     """Every call of the experiment, answered."""
     rng, seen, decoding = random.Random(0), set(), Decoding()
-    votes = experiment.graders["judge"].votes
+    settings = experiment.graders["judge"]
+    votes = 0 if settings.model == "rules:" else settings.votes
     for cell in cells_of(experiment, catalog):
         quality = 0.97 if cell.student == "large" else 0.88
         for combination in cell.combinations:
@@ -95,8 +97,8 @@ def calls_of(experiment: Experiment, catalog: Catalog, prompts: PromptSet) -> It
 
 
 def make_run(folder: Path, texts: int, votes: int) -> Run:
-    """A run with that many graded texts."""
-    experiment, catalog = experiment_for(texts, votes), load_catalog("paper")
+    """A run with that many texts, graded by votes or by code."""
+    experiment, catalog = experiment_for(texts, votes), load_catalog("paper" if votes else "verifiable")
     run = Run(folder)
     run.continue_with(experiment, catalog)
     with run.write() as journal:
@@ -174,13 +176,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("texts", nargs="?", type=int, default=100_000)
     parser.add_argument("--votes", type=int, default=3)
+    parser.add_argument("--code", action="store_true", help="code grades the texts, and no model")
     parser.add_argument("--browser", action="store_true")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the run stays, and is found again")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         place = options.keep or Path(temporary) / "bench"
         start = time.monotonic()
-        run = Run(place) if place.exists() else make_run(place, options.texts, options.votes)
+        run = Run(place) if place.exists() else make_run(place, options.texts, 0 if options.code else options.votes)
         print(f"run made in {time.monotonic() - start:.0f} s", file=sys.stderr)
         found = measured_report(run)
         if options.browser:

@@ -1,3 +1,7 @@
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,3 +126,31 @@ def test_other_words_that_look_alike_do_not_count() -> None:
 
     for other in ("being", "beer", "brother", "cower", "cater"):
         assert on_topic(passage_of(f"One {other} here."), words) is None
+
+
+def test_the_name_itself_decides_before_the_words_that_it_may_be_a_form_of() -> None:
+    """A set of base forms would give them in another order in each process, and another verdict."""
+    words = topic_words("Spelling bees", ["spelling"], ["spell"])
+
+    assert sorted(words.name) == ["bees", "spelling"]
+    assert words.forms["spells"] == "spell"
+
+
+def test_every_process_gives_a_topic_the_same_words() -> None:
+    script = (
+        "import json, sys; from skillmix.checkers.topic import topic_words; "
+        "print([sorted(topic_words(n, v['alone'], v['together']).name) for n, v in json.load(sys.stdin).items()])"
+    )
+    names = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            input=json.dumps(VOCABULARY),
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("0", "3")
+    }
+
+    assert names == {f"{[sorted(words.name) for words in WORDS.values()]}\n"}

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 import skillmix.report
 from skillmix.report import contents
-from skillmix.report.contents import contents_of
+from skillmix.report.contents import contents_of, figures_ahead
 from skillmix.report.figures.style import new_figure
 from skillmix.report.records import Report
 from skillmix.report.registry import FigureSpec, TableSpec, figure, specs_in, table
@@ -57,13 +57,13 @@ def test_the_sections_hold_what_is_registered_by_order_and_leave_out_what_is_not
     monkeypatch.setattr(contents, "TABLES", [second, first, missing])
     monkeypatch.setattr(contents, "FIGURES", [not_drawn, drawn])
 
-    made = contents_of(EMPTY)
+    made = contents_of(EMPTY, figures=figures_ahead(EMPTY))
 
     assert [(s.id, [item.name for item in s.items]) for s in made.sections] == [
         ("graders", ["first", "drawn", "second"])
     ]
     assert made.gaps == ("Not drawn: No data.",)
-    assert [t.name for t in contents_of(EMPTY, with_figures=False).tables] == ["first", "second"]
+    assert [t.name for t in contents_of(EMPTY).tables] == ["first", "second"]
 
 
 def modules_of(folder: str) -> list[ModuleType]:

@@ -11,10 +11,10 @@ from skillmix.catalog.files import load_catalog
 from skillmix.grading.answers import Answer
 from skillmix.grading.ballots import StudentText
 from skillmix.runs.judging import judged_texts, verdict_workers, worker_pool
-from skillmix.runs.judging.judged_texts import JudgedText, judged_conversations
+from skillmix.runs.judging.judged_texts import JudgedText, judged_conversations, judged_with_words
 from skillmix.runs.judging.verdict_workers import VerdictWorkers
 from skillmix.runs.judging.worker_pool import shared_pool, shared_workers
-from skillmix.runs.reading.read_ahead import GradedConversation
+from skillmix.runs.reading.gradings import GradedConversation
 from skillmix.runs.rules_grader import RulesGrader, reading_of
 from skillmix.runs.run import Run
 
@@ -43,33 +43,30 @@ def texts(catalog: Catalog, count: int) -> list[GradedConversation]:
     return made
 
 
-@pytest.mark.parametrize("with_words", [False, True])
-def test_workers_judge_the_same_in_the_same_order(
-    run: Run, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, with_words: bool
-) -> None:
+def test_workers_judge_the_same_in_the_same_order(run: Run, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     code, source = RulesGrader(catalog), texts(catalog, 150)
-    here = list(judged_conversations(run, source, code, with_words=with_words))
+    here = list(judged_conversations(run, source, code))
     monkeypatch.setattr(judged_texts, "WORTH_IT", 10)
     with shared_workers():
-        there = list(judged_conversations(run, source, code, with_words=with_words))
+        there = list(judged_conversations(run, source, code))
         pool = shared_pool(catalog)
         assert pool is not None and pool.is_started
 
     assert there == here
     assert [conversation for conversation, _ in here] == source
-    assert any(judged and judged.unrequested for _, judged in here) == with_words
 
 
-def test_what_crosses_the_border_earns_the_points_of_the_verdict(run: Run, catalog: Catalog) -> None:
+def test_a_judged_text_earns_the_points_of_the_verdict(run: Run, catalog: Catalog) -> None:
     code = RulesGrader(catalog)
-    for (text, _, _), judged in judged_conversations(run, texts(catalog, 112), code, with_words=True):
+    for (text, _, _), judged in judged_conversations(run, texts(catalog, 112), code):
         skills = text.combination.skills
         verdict = code.verdict(text.answer.text, skills=skills, topic=text.combination.topic)
-        assert reading_of(cast(JudgedText, judged), skills) == reading_of(verdict, skills)
-        assert judged is not None
-        assert judged.is_woven(skills) == verdict.is_woven(skills)
-        assert (judged.reasons, judged.unrequested) == (verdict.reasons, verdict.unrequested)
-        assert judged.words == tuple(verdict.quote(verdict.evidence.get(skill)) for skill in skills)
+        with_words = judged_with_words(code, text)
+        assert reading_of(cast(JudgedText, judged), skills) == reading_of(with_words, skills)
+        assert reading_of(with_words, skills) == reading_of(verdict, skills)
+        assert with_words.is_woven(skills) == verdict.is_woven(skills)
+        assert (with_words.reasons, with_words.unrequested) == (verdict.reasons, verdict.unrequested)
+        assert with_words.words == tuple(verdict.quote(verdict.evidence.get(skill)) for skill in skills)
 
 
 def test_all_parts_of_a_command_share_one_pool(run: Run, catalog: Catalog) -> None:

@@ -30,7 +30,7 @@ DECIDING = (
     "runs/judging/verdict_workers.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (3, "aa9cbfa34b83d348")
+KNOWN = (4, "cc907073fa440826")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 

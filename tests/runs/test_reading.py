@@ -19,7 +19,7 @@ from skillmix.runs.import_texts import import_texts
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.decisions import decided_conversations, decision_rules
 from skillmix.runs.reading.graded_conversations import conversations, written_conversations
-from skillmix.runs.reading.read_ahead import GradedConversation
+from skillmix.runs.reading.gradings import GradedConversation
 from skillmix.runs.reading.run_records import RunRecords, run_records
 from skillmix.runs.run import Run, open_run
 from skillmix.steps.run import run_experiment
@@ -201,7 +201,7 @@ def raw_votes(run: Run, conversation: GradedConversation) -> dict[str, list[Read
 def test_calls_out_of_order_are_an_error_and_no_lost_votes(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = imported(in_folder)
     in_order = JournalReader.calls
-    monkeypatch.setattr(JournalReader, "calls", lambda self, stage, ids: reversed(list(in_order(self, stage))))
+    monkeypatch.setattr(JournalReader, "calls", lambda self, stage, ids, student: reversed(list(in_order(self, stage))))
 
     with pytest.raises(UserError, match="out of order"):
         run_records(run)

@@ -106,19 +106,22 @@ def _parts(word: str) -> Iterator[str]:
         yield from word.split("-")
 
 
-def _roots(word: str) -> set[str]:
-    """A word and the base forms of which it may be an inflection."""
-    roots = {word}
+def _roots(word: str) -> tuple[str, ...]:
+    """A word and the base forms of which it may be an inflection; the first one that is known decides.
+
+    >>> _roots("spelling")
+    ('spelling', 'spell', 'spel')
+    """
     if word.endswith("ies"):
-        roots.add(word[:-3] + "y")
-    elif word.endswith(("ches", "shes", "ses", "xes")):
-        roots.update((word[:-1], word[:-2]))
-    elif word.endswith("s") and not word.endswith("ss"):
-        roots.add(word[:-1])
-    elif word.endswith("ing") and len(word) > 5:
+        return word, word[:-3] + "y"
+    if word.endswith(("ches", "shes", "ses", "xes")):
+        return word, word[:-1], word[:-2]
+    if word.endswith("s") and not word.endswith("ss"):
+        return word, word[:-1]
+    if word.endswith("ing") and len(word) > 5:
         stem = word[:-3]
-        roots.update({stem, stem + "e"} if stem[-1] != stem[-2] else {stem, stem[:-1]})
-    return roots
+        return (word, stem, stem + "e") if stem[-1] != stem[-2] else (word, stem, stem[:-1])
+    return (word,)
 
 
 def _forms(root: str) -> Iterator[str]:

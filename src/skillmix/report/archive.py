@@ -1,36 +1,36 @@
 """The texts of a report with their votes, raw replies and prompts, in script files that a page can load.
 
-`Archive` writes calls to numbered chunks while a run is read; `Archive.close` writes the texts and an index that
-points to the chunks by number.
+`Archive` writes calls to numbered chunks while the pieces of a run are read; `Archive.close` writes the texts and an
+index that points to the chunks by number.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
-from skillmix.calls import Call, CallProblem, GradeKey, Reply, is_human
 from skillmix.catalog.catalog import RESERVED_NAMES
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot, StudentText
-from skillmix.grading.grader_words import words_about
-from skillmix.grading.outcomes.outcome_reader import outcome_words
-from skillmix.grading.points import Points, may_be_denied
+from skillmix.grading.points import Points
 from skillmix.grading.reasons import format_reasons, outcome_reasons, reasons_of
-from skillmix.prompts.rubric import OUTCOMES, Phrases, Rubric, rubric_of
+from skillmix.prompts.rubric import OUTCOMES, Phrases
 from skillmix.render.grounds import remark_on
 from skillmix.report.compared_students import ComparedStudents
-from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.reading.graded_conversations import ConversationKey, WrittenConversation
-from skillmix.runs.reading.read_ahead import GradedConversation
+from skillmix.report.pieces.denial_words import Denials
+from skillmix.report.pieces.encoded_items import EncodedItems, encode_json
+from skillmix.report.pieces.run_piece import CodeEvidence
+from skillmix.runs.on_disk.scratch_file import ScratchFile
+from skillmix.runs.reading.graded_conversations import ConversationKey
 from skillmix.scores.cells import Cell
 
 LARGEST: Final = 1_000_000
 """The largest size of a file in bytes."""
 _ROOM: Final = LARGEST - 200
 _CUT: Final = " […] cut here; the whole is in the journal"
-_encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 
 
 class Chunks:
@@ -47,9 +47,12 @@ class Chunks:
 
     def add(self, item: object) -> int:
         """Add an item and return its number."""
-        encoded = _encode(item)
+        return self.add_encoded(encode_json(item))
+
+    def add_encoded(self, encoded: str) -> int:
+        """Add an item in JSON and return its number."""
         if len(encoded) > _ROOM:
-            encoded = _fitting(item)
+            encoded = _fitting(json.loads(encoded))
         if self._items and self._size + len(encoded) + 1 > _ROOM:
             self.flush()
         if not self._items:
@@ -74,16 +77,16 @@ def script(kind: str, number: int, encoded: str) -> str:
 
 def index_script(index: object) -> str:
     """The text of the file that lists students, graders and cells, and the first number of each chunk."""
-    return script("index", 0, _encode(index))
+    return script("index", 0, encode_json(index))
 
 
 def _fitting(item: object) -> str:
     """An item whose strings are cut until it fits in a file; the journal has the whole."""
     for longest in (50_000, 5_000, 500, 50):
-        encoded = _encode(_cut(item, longest))
+        encoded = encode_json(_cut(item, longest))
         if len(encoded) <= _ROOM:
             return encoded
-    return _encode(None)
+    return encode_json(None)
 
 
 def _cut(item: object, longest: int) -> object:
@@ -92,7 +95,6 @@ def _cut(item: object, longest: int) -> object:
     return [_cut(part, longest) for part in item] if isinstance(item, list | tuple) else item
 
 
-_MAX_CACHED_PROMPTS: Final = 1000
 _MAX_REASONS: Final = 1000
 """Reasons in the index, which must stay small."""
 _POINT = {True: "1", False: "0", None: "?"}
@@ -116,20 +118,6 @@ class Names:
         return list(self._numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class CodeEvidence:
-    """What code found in a text: the words that show each requested skill, and skills that were not requested."""
-
-    words: tuple[str | None, ...]
-    unrequested: tuple[str, ...]
-    reasons: Mapping[str, Mapping[str, str]]
-    """For each grader that uses code: why code denies a point, by criterion."""
-    masked: tuple[str | None, ...] = ()
-    """The words that show each requested skill, with the topic's words masked."""
-    woven: tuple[bool | None, ...] = ()
-    """Whether the text shows each requested skill about the topic; None if it does not show the skill."""
-
-
 @dataclass
 class RunArchive:
     """The numbers under which the conversations of one run are archived."""
@@ -139,57 +127,17 @@ class RunArchive:
     """The criteria of the run's prompts in words."""
     talks: dict[ConversationKey, int] = field(default_factory=dict)
     votes: dict[ConversationKey, int] = field(default_factory=dict)
-    denials: dict[ConversationKey, dict[tuple[str, int], str]] = field(default_factory=dict)
-    """By grader and index of a criterion, what the grader wrote about a point that a vote denies."""
-    _rubric: tuple[str, Rubric] | None = None
-    """The rubric of the last combination, because consecutive texts share a combination."""
-
-    def _rubric_of(self, combination: Combination) -> Rubric:
-        if self._rubric is None or self._rubric[0] != combination.id:
-            rubric = rubric_of(combination.skills, combination.topic, phrases=self.phrases)
-            self._rubric = combination.id, rubric
-        return self._rubric[1]
-
-    def add_denials(self, graded: GradedConversation) -> None:
-        """Keep what graders wrote about the points of a text that their votes may deny; first replies come first."""
-        by_grader: dict[str, list[tuple[str, tuple[float | None, ...]]]] = {}
-        for call, reading in zip(graded.calls, graded.readings, strict=True):
-            if not isinstance(call.key, GradeKey) or is_human(call.key.grader):
-                continue
-            if isinstance(call.outcome, Reply) and reading and reading.points:
-                by_grader.setdefault(call.key.grader, []).append((call.outcome.text, reading.points))
-        for grader, votes in by_grader.items():
-            if self.phrases.outcomes:
-                self._add_outcome_words(graded.text, grader, votes)
-                continue
-            # Code decides on length, the last criterion, and gives the reason itself.
-            for index, points in enumerate(zip(*(points[:-1] for _, points in votes), strict=True)):
-                if may_be_denied(points):
-                    replies = [reply for reply, own in votes if own[index] == 0.0]
-                    self._add_denial(graded.text, grader, index, replies)
-
-    def _add_outcome_words(
-        self, text: StudentText, grader: str, votes: Iterable[tuple[str, tuple[float | None, ...]]]
-    ) -> None:
-        """Keep for each outcome the first reason of a reply that names it."""
-        own = self.denials.setdefault(text.conversation, {})
-        for reply, points in votes:
-            words = outcome_words(reply)
-            if words:
-                own.setdefault((grader, points.index(1.0)), words)
-
-    def _add_denial(self, text: StudentText, grader: str, index: int, replies: Iterable[str]) -> None:
-        rubric = self._rubric_of(text.combination)
-        words = next(filter(None, (words_about(rubric, index, reply) for reply in replies)), None)
-        if words:
-            self.denials.setdefault(text.conversation, {})[grader, index] = words
+    denials: Denials = field(default_factory=dict)
 
 
 class Archive:
     """Writes calls to files while they are read, so that the replies of a run are never all in memory."""
 
-    def __init__(self, write: Callable[[str, str], None]) -> None:
+    def __init__(self, write: Callable[[str, str], None], *, scratch: Path | None = None) -> None:
         self._write = write
+        self._scratch = ScratchFile(scratch)
+        self._held: list[tuple[int, int]] = []
+        """The place and the size of the votes of each piece in the temporary file."""
         self._talks = Chunks("talks", write)
         self._votes = Chunks("votes", write)
         self._texts = Chunks("texts", write)
@@ -197,8 +145,6 @@ class Archive:
         self._pairs = Chunks("pairs", write)
         self._lines = Chunks("lines", write)
         self._line_numbers: dict[str, int] = {}
-        self._prompts: dict[str, list[object]] = {}
-        self._line_lists: dict[str, list[int]] = {}
         self._students: dict[tuple[str, str], int] = {}
         self._graders: dict[tuple[str, str], int] = {}
         self._skills, self._topics = Names(), Names()
@@ -212,81 +158,35 @@ class Archive:
         for grader in graders:
             self._grader(run, grader)
 
-    def add_talk(self, written: WrittenConversation, journal: JournalReader, numbers: RunArchive) -> None:
-        """Write a student's side of a conversation."""
-        numbers.talks[written.key] = self._talks.add(self._talk(written.turns, journal))
+    def add_talks(self, encoded: EncodedItems, numbers: RunArchive) -> None:
+        """Write the students' sides of conversations."""
+        for key, item in self._filled(encoded, numbers.run):
+            numbers.talks[key] = self._talks.add_encoded(item)
 
-    def _talk(self, calls: Sequence[Call], journal: JournalReader) -> list[object]:
-        last = calls[-1]
-        replies = {len(c.messages): c.outcome.text for c in calls[:-1] if isinstance(c.outcome, Reply)}
-        messages: list[list[object]] = []
-        for number, address in enumerate(last.messages):
-            if number in replies:
-                messages.append(["assistant", replies[number]])
-            else:
-                messages.append(self._prompt_lines(address, journal))
-        reply = last.outcome.text if isinstance(last.outcome, Reply) else None
-        problem = last.outcome.reason if isinstance(last.outcome, CallProblem) else None
-        return [last.model, messages, reply, problem]
+    def hold_votes(self, votes: bytes) -> None:
+        """Keep the gradings of a piece on disk: the lines of all conversations get their numbers before theirs."""
+        if votes:
+            self._held.append((self._scratch.append(votes), len(votes)))
 
-    def _prompt_lines(self, address: str, journal: JournalReader) -> list[object]:
-        """A prompt as line numbers, read once for all generations of a combination."""
-        prompt = self._prompts.get(address)
-        if prompt is None:
-            if len(self._prompts) >= _MAX_CACHED_PROMPTS:
-                self._prompts.clear()
-            message = journal.message(address)
-            prompt = self._prompts[address] = [message.role, self._numbered(message.content)]
-        return prompt
+    def add_held_votes(self, numbers: RunArchive) -> None:
+        """Write the gradings that were held; the conversations of the run are all written by now."""
+        for place in self._held:
+            # The bytes are those that this process, or one that it started, has pickled into a file without a name.
+            encoded: EncodedItems = pickle.loads(self._scratch.read(*place))
+            for key, item in self._filled(encoded, numbers.run):
+                numbers.votes[key] = self._votes.add_encoded(item)
+        self._held.clear()
+        self._scratch.close()
 
-    def add_votes(self, graded: GradedConversation, journal: JournalReader, numbers: RunArchive) -> None:
-        """Write the gradings of a text, if there are any."""
-        if graded.calls:
-            numbers.votes[graded.text.conversation] = self._votes.add(self._ballot(graded, journal, numbers.run))
-            numbers.add_denials(graded)
-
-    def _ballot(self, graded: GradedConversation, journal: JournalReader, run: str) -> list[object]:
-        prompts: dict[tuple[str, ...], int] = {}
-        shown: list[object] = []
-        votes: list[object] = []
-        for call, reading in zip(graded.calls, graded.readings, strict=True):
-            key, outcome = call.key, call.outcome
-            assert isinstance(key, GradeKey)  # conversations join grading calls only
-            if call.messages not in prompts:
-                prompts[call.messages] = len(prompts)
-                shown.append([self._prompt(a, graded.text.answer.text, journal) for a in call.messages])
-            points = None if reading is None or reading.points is None else list(reading.points)
-            problem = reading.problem if reading else (outcome.reason if isinstance(outcome, CallProblem) else None)
-            votes.append(
-                [
-                    self._grader(run, key.grader),
-                    key.round,
-                    key.attempt,
-                    prompts[call.messages],
-                    outcome.text if isinstance(outcome, Reply) else None,
-                    points,
-                    problem,
-                    list(reading.notes) if reading else [],
-                ]
-            )
-        return [shown, votes]
-
-    def _prompt(self, address: str, answer: str, journal: JournalReader) -> list[object]:
-        """A prompt as line numbers, with -1 in place of the student's text."""
-        message = journal.message(address)
-        before, text, after = message.content.partition(answer) if answer else (message.content, "", "")
-        if not text:
-            return [message.role, self._numbered(message.content)]
-        return [message.role, [*self._numbered(before), -1, *self._numbered(after)]]
-
-    def _numbered(self, content: str) -> list[int]:
-        """The numbers of the lines; cached, as consecutive texts of a combination have the same prompts."""
-        numbers = self._line_lists.get(content)
-        if numbers is None:
-            if len(self._line_lists) >= _MAX_CACHED_PROMPTS:
-                self._line_lists.clear()
-            numbers = self._line_lists[content] = list(map(self._line_number, content.split("\n")))
-        return numbers
+    def _filled(self, encoded: EncodedItems, run: str) -> Iterator[tuple[ConversationKey, str]]:
+        """Items as JSON, with the numbers of lines and graders in their gaps."""
+        lines = [str(self._line_number(line)) for line in encoded.lines]
+        prompts = [",".join([lines[index] for index in prompt]) for prompt in encoded.prompts]
+        graders = [str(self._grader(run, name)) for name in encoded.graders]
+        # Grader n is ~n in an item, so that these come last, the first grader at the very end.
+        numbers = [*prompts, *reversed(graders)]
+        for key, item in zip(encoded.keys, encoded.items, strict=True):
+            yield key, "".join([part if isinstance(part, str) else numbers[part] for part in item])
 
     def _line_number(self, line: str) -> int:
         number = self._line_numbers.get(line)

@@ -1,6 +1,6 @@
 """The contents of a report: every table and figure that the runs allow, in the sections of the page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,6 +38,7 @@ from skillmix.report.tables import (
 )
 from skillmix.report.tables import scores as score_tables
 from skillmix.report.tables.table import ReportTable
+from skillmix.runs.judging.worker_pool import started_pool
 
 TABLES: Final = [
     *specs_in(TableSpec, score_tables, comparisons, skill_rates, outcome_tables, graders),
@@ -96,15 +97,31 @@ class Contents:
 _Placed = tuple[Position, ReportTable | ReportFigure]
 
 
-def contents_of(report: Report, *, with_figures: bool = True) -> Contents:
-    """Make every table and figure of a report."""
+_Drawn = tuple[list[_Placed], list[str]]
+"""The figures that can be drawn, and for each of the others why it cannot."""
+
+
+def figures_ahead(report: Report) -> Callable[[], _Drawn]:
+    """Begin to draw the figures in a worker if one has started; a call of the result waits for them."""
+    pool = started_pool()
+    future = None if pool is None else pool.submit(_drawn_figures, report)
+
+    def drawn() -> _Drawn:
+        found = None if pool is None else pool.result(future)
+        return _drawn_figures(report) if found is None else found
+
+    return drawn
+
+
+def contents_of(report: Report, *, figures: Callable[[], _Drawn] | None = None) -> Contents:
+    """Make every table of a report, and its figures if they are asked for."""
     made = ((spec.position, table) for spec in TABLES for table in spec.make(report))
     # A report of outcomes has no scores, so tables of scores would be empty.
     placed: list[_Placed] = [(place, table) for place, table in made if table.rows or not report.has_only_outcomes]
     gaps = ["Figures: not asked for."]
-    if with_figures:
-        figures, gaps = _drawn_figures(report)
-        placed += figures
+    if figures is not None:
+        drawn, gaps = figures()
+        placed += drawn
     return Contents(tuple(_sections(placed)), tuple(gaps))
 
 
@@ -115,8 +132,7 @@ def _sections(placed: Sequence[_Placed]) -> Iterator[PageSection]:
             yield PageSection(name, section.title, section.intro, tuple(item for _, item in here))
 
 
-def _drawn_figures(report: Report) -> tuple[list[_Placed], list[str]]:
-    """The figures that can be drawn, and for each of the others why it cannot."""
+def _drawn_figures(report: Report) -> _Drawn:
     drawn: list[_Placed] = []
     gaps: list[str] = []
     with house_style():

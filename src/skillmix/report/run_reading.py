@@ -2,12 +2,11 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from skillmix.calls import Call, Reply, is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
@@ -15,20 +14,21 @@ from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import FULL_MARKS, Points
 from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
-from skillmix.report.archive import Archive, ArchivedRun, CodeEvidence, RunArchive
+from skillmix.report.archive import Archive, ArchivedRun, RunArchive
 from skillmix.report.cell_templates import cell_templates, template_baselines
 from skillmix.report.followed_examples import followed_examples, texts_following_examples
 from skillmix.report.layout.origin import decoding_in_words
+from skillmix.report.pieces.call_counter import CallCounter
+from skillmix.report.pieces.cycles import without_cycle_search
+from skillmix.report.pieces.pieces_in_order import run_pieces
+from skillmix.report.pieces.run_piece import CodeEvidence
 from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, Shown, TemplateBaseline
 from skillmix.runs.finished.manifest import read_invocations
-from skillmix.runs.judging.judged_texts import JudgedText, judged_conversations
 from skillmix.runs.reading.call_totals import CallTotals, call_totals
 from skillmix.runs.reading.conversation_index import combinations_of
-from skillmix.runs.reading.graded_conversations import ConversationKey, graded_conversations, written_conversations
+from skillmix.runs.reading.graded_conversations import ConversationKey
 from skillmix.runs.reading.marks import MarkTable, is_large, run_marks
-from skillmix.runs.reading.read_ahead import GradedConversation
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
-from skillmix.runs.rules_grader import applicable_reasons
 from skillmix.runs.run import Run
 from skillmix.runs.seconds.kept_seconds import StepSeconds
 from skillmix.runs.seconds.step_meter import shown_seconds
@@ -89,51 +89,13 @@ class RunReading:
 
 
 @dataclass
-class _CallCounter:
-    """Counts calls while they are read: by grader, by why a reply is unreadable."""
-
-    calls: Counter[str] = field(default_factory=Counter)
-    without_reply: Counter[str] = field(default_factory=Counter)
-    reasons: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    not_sent: set[str] = field(default_factory=set)
-
-    def add_gradings(self, conversation: GradedConversation) -> None:
-        for call, reading in zip(conversation.calls, conversation.readings, strict=True):
-            grader = str(getattr(call.key, "grader", ""))
-            if is_human(grader):
-                continue  # a person's answer is no call, and never unreadable
-            self.calls[grader] += 1
-            if reading is None:
-                self.without_reply[grader] += 1
-            elif reading.problem is not None:
-                self.reasons[grader][reading.problem] += 1
-        self.add_calls(conversation.calls)
-
-    def add_calls(self, calls: Iterable[Call]) -> None:
-        for call in calls:
-            if isinstance(call.outcome, Reply) and call.outcome.not_sent:
-                self.not_sent |= {f"{name} ({call.model})" for name in call.outcome.not_sent}
-
-    def readability(self, run: str) -> list[Readability]:
-        return [
-            Readability(
-                run=run,
-                grader=grader,
-                calls=self.calls[grader],
-                unreadable=self.reasons[grader].total(),
-                without_reply=self.without_reply[grader],
-                reasons=dict(sorted(self.reasons[grader].items(), key=lambda item: (-item[1], item[0]))),
-            )
-            for grader in sorted(self.calls)
-        ]
-
-
-@dataclass
 class _ArchivedCalls:
     """What is left of a run's calls once they are in the archive."""
 
     records: RunRecords
-    counter: _CallCounter
+    decided: Mapping[str, list[tuple[Ballot, Points]]]
+    """All ballots with their points, by the name of the rules."""
+    counter: CallCounter
     numbers: RunArchive
     combinations: Mapping[str, Combination]
     evidence: Mapping[ConversationKey, CodeEvidence]
@@ -155,10 +117,12 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
     main = own if own in names else names[0]
     marked = {name: _marked_run(run, name) for name in names} if _is_sampled(run, most_texts) else {}
     sample = sampled_combinations(marked[main].groups, marked[main].table, most_texts) if marked else None
-    archived = _archived_calls(run, archive, sample)
+    with without_cycle_search():
+        archived = _archived_calls(run, archive, [main] if marked else names, sample)
     records = archived.records
-    by_rules = {name: marked[name].cells if marked else _cells(run, name, records) for name in names}
-    cells, points = by_rules[main], _decided(run, main, records)
+    points = archived.decided[main]
+    by_rules = {name: marked[name].cells if marked else _cells(run, records, archived.decided[name]) for name in names}
+    cells = by_rules[main]
     groups = marked[main].groups if marked else groups_of(run, records)
     students = marked[main].table.students if marked else list(dict.fromkeys(t.student for t in records.texts))
     datasets = run_datasets(run)
@@ -273,50 +237,48 @@ def run_datasets(run: Run) -> list[DatasetFacts]:
     return [dataset_facts(step, file) for step, file in files.items() if file is not None]
 
 
-def _archived_calls(run: Run, archive: Archive, sample: Collection[str] | None) -> _ArchivedCalls:
+def _archived_calls(run: Run, archive: Archive, rules: Sequence[str], sample: Collection[str] | None) -> _ArchivedCalls:
     """Read every call of a run or of a sample, and put it into the archive at once; replies are never all in memory."""
-    counter, numbers = _CallCounter(), RunArchive(run.name, run.phrases)
+    counter, numbers = CallCounter(), RunArchive(run.name, run.phrases)
     # Code would grade by another vocabulary if the catalogue had changed since.
     code = run.code if run.graders_with_code and run.unchanged_catalog else None
     builder = RecordsBuilder(run, code)
     evidence: dict[ConversationKey, CodeEvidence] = {}
+    known: list[dict[int, Points]] = [{} for _ in rules]
     with run.read() as journal:
         combinations = journal.combinations() if sample is None else combinations_of(journal, sample)
         if sample is not None:
             journal.limit_calls(sample)
         totals = tuple(call_totals(journal))
-        texts = []
-        for written in written_conversations(run, journal):
-            archive.add_talk(written, journal, numbers)
-            counter.add_calls(written.turns)
-            texts += [written.text] if written.text else []
-        source = graded_conversations(run, journal, texts, workers=2)
-        for graded, judged in judged_conversations(run, source, code, with_words=True):
-            archive.add_votes(graded, journal, numbers)
-            counter.add_gradings(graded)
-            builder.add(graded, judged)
-            if judged is not None:
-                evidence[graded.text.conversation] = _evidence(run, judged)
+        chosen = tuple(run.rules(name) for name in rules)
+        for piece in run_pieces(run, journal, code, rules=chosen, sample=sample):
+            archive.add_talks(piece.talks, numbers)
+            archive.hold_votes(piece.votes)
+            builder.join(piece.records)
+            for points, own in zip(known, piece.points, strict=True):
+                points.update(zip(map(id, piece.records.all_ballots), own, strict=True))
+            numbers.denials.update(piece.denials)
+            evidence.update(piece.evidence)
+            counter.add(piece.counter)
+    archive.add_held_votes(numbers)
     records = builder.records()
     if code is run.code and sample is None:
         records = run.remember("records", lambda: records)
     with_code = frozenset(grader.name for grader in run.graders_with_code) if code else frozenset[str]()
-    return _ArchivedCalls(records, counter, numbers, combinations, evidence, with_code, totals)
+    decided = {name: _decided(run, name, records, own) for name, own in zip(rules, known, strict=True)}
+    return _ArchivedCalls(records, decided, counter, numbers, combinations, evidence, with_code, totals)
 
 
-def _evidence(run: Run, judged: JudgedText) -> CodeEvidence:
-    """The words that show each skill, the skills that were not asked for, and why code denies points."""
-    reasons = {g.name: applicable_reasons(judged, is_alone=g.is_code_alone) for g in run.graders_with_code}
-    return CodeEvidence(judged.words, judged.unrequested, reasons, judged.masked, judged.woven)
-
-
-def _decided(run: Run, rules_name: str, records: RunRecords) -> list[tuple[Ballot, Points]]:
+def _decided(
+    run: Run, rules_name: str, records: RunRecords, known: Mapping[int, Points]
+) -> list[tuple[Ballot, Points]]:
+    """All ballots with their points; `known` has those of most ballots, by the ballot's identity in this process."""
     rules = run.rules(rules_name)
-    return [(ballot, ballot.points(rules, run.phrases)) for ballot in records.ballots]
+    return [(ballot, known.get(id(ballot)) or ballot.points(rules, run.phrases)) for ballot in records.ballots]
 
 
-def _cells(run: Run, rules_name: str, records: RunRecords) -> tuple[Cell, ...]:
-    points = {id(ballot): p for ballot, p in _decided(run, rules_name, records)}
+def _cells(run: Run, records: RunRecords, decided: Iterable[tuple[Ballot, Points]]) -> tuple[Cell, ...]:
+    points = {id(ballot): p for ballot, p in decided}
     cells = largest_cells(
         group.cell(run.name, [[points[id(b)] if b else None for b in texts] for texts in group.texts])
         for group in groups_of(run, records)

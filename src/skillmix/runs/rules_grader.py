@@ -60,11 +60,11 @@ class RulesGrader:
     """Grades texts of one catalogue."""
 
     def __init__(self, catalog: Catalog) -> None:
-        self._judge = judge_of(catalog)
+        self.judge = judge_of(catalog)
 
     def verdict(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
         """The points of a text, with the words that earn them."""
-        return self._judge.judge(text, skills=skills, topic=topic)
+        return self.judge.judge(text, skills=skills, topic=topic)
 
 
 def reading_of(verdict: CodeVerdict, skills: Iterable[str]) -> Reading:

@@ -9,7 +9,7 @@ from skillmix.report.registry import table
 from skillmix.report.tables.table import LONG, Count, Entry, Estimate, PValue, ReportTable, estimate
 from skillmix.scores.cells import Cell
 from skillmix.scores.graders import REASONS, criterion_rates, losses
-from skillmix.scores.independence import cell_independence, independence_test
+from skillmix.scores.independence import cell_independence, independence_tests
 
 
 @table(section="findings", order=10)
@@ -157,27 +157,28 @@ def followed_example_table(report: Report) -> ReportTable | None:
 @table(section="skills", order=30)
 def independence_table(report: Report) -> ReportTable:
     """Full marks as observed, and as expected if skills were independent."""
-    rows: list[tuple[Entry, ...]] = []
+    pairs: list[tuple[Cell, Cell | None]] = []
     for key in report.students:
         cells = report.cells_of(key)
         alone = {(c.key.grader, c.key.setting): c for c in cells if c.key.k == 1}
-        for cell in cells:
-            single = alone.get((cell.key.grader, cell.key.setting))
-            result, test = cell_independence(cell, single), independence_test(cell, single)
-            rows.append(
-                (
-                    report.label(*key),
-                    cell.key.grader,
-                    cell.key.setting,
-                    str(cell.key.k),
-                    Count(result.texts),
-                    estimate(result.observed, test.observed),
-                    estimate(result.expected_same_k, test.if_independent),
-                    "–" if test.p is None else PValue(test.p),
-                    estimate(result.expected_k1, test.k1),
-                    Count(result.without_k1_rate),
-                )
+        pairs += [(cell, alone.get((cell.key.grader, cell.key.setting))) for cell in cells]
+    rows: list[tuple[Entry, ...]] = []
+    for (cell, single), test in zip(pairs, independence_tests(pairs), strict=True):
+        result = cell_independence(cell, single)
+        rows.append(
+            (
+                report.label(cell.key.run, cell.key.student),
+                cell.key.grader,
+                cell.key.setting,
+                str(cell.key.k),
+                Count(result.texts),
+                estimate(result.observed, test.observed),
+                estimate(result.expected_same_k, test.if_independent),
+                "–" if test.p is None else PValue(test.p),
+                estimate(result.expected_k1, test.k1),
+                Count(result.without_k1_rate),
             )
+        )
     return ReportTable(
         name="observed-and-independent",
         title="Full marks observed, and expected of independent skills",

@@ -276,7 +276,8 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         if not paths:
             raise UserError(f"There is no journal in {folder}.", hint="Check the run's name.")
         self._files: list[tuple[Path, sqlite3.Connection]] = []
-        self._is_limited = False
+        self.is_limited = False
+        """Whether `calls` gives only the calls of some combinations."""
         try:
             for path in paths:
                 self._files.append((path, _connected_for_reading(path)))
@@ -302,20 +303,22 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         rows = self.rows("SELECT id, skills, topic FROM combinations ORDER BY rowid")
         return {row[0]: combination_of_row(row) for row in rows}
 
-    def calls(self, stage: Stage, ids: tuple[str, str] | None = None) -> Iterator[Call]:
+    def calls(self, stage: Stage, ids: tuple[str, str] | None = None, *, student: str | None = None) -> Iterator[Call]:
         """The calls of a stage in key order, of combination ids from the first up to the second if they are given.
 
-        A key that several files have comes once.
+        With `student`, only calls about this student are read. A key that several files have comes once.
         """
         # A literal stage and the key's own order let SQLite walk that stage's index instead of sorting replies.
         query = (
             f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply "
-            f"WHERE stage = '{stage}' {'AND combination >= ? AND combination < ?' if ids else ''} "
-            f"{'AND combination IN (SELECT id FROM temp.chosen)' if self._is_limited else ''} "
+            f"WHERE stage = '{stage}' {'AND student = ?' if student is not None else ''} "
+            f"{'AND combination >= ? AND combination < ?' if ids else ''} "
+            f"{'AND combination IN (SELECT id FROM temp.chosen)' if self.is_limited else ''} "
             f"ORDER BY {_KEY_ORDER[stage]}"
         )
+        values = (*(() if student is None else (student,)), *(ids or ()))
         chains = [
-            chained([self._calls_of(*file, query, ids or ()) for file in chain], _student_of, _combination_of)
+            chained([self._calls_of(*file, query, values) for file in chain], _student_of, _combination_of)
             for chain in chains_of(self._files, stage)
         ]
         if len(chains) <= 1:
@@ -332,7 +335,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
                 connection.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (id TEXT PRIMARY KEY) WITHOUT ROWID")
                 connection.execute("DELETE FROM temp.chosen")
                 connection.executemany("INSERT OR IGNORE INTO temp.chosen VALUES (?)", rows)
-        self._is_limited = True
+        self.is_limited = True
 
     def conversations(self) -> int:
         """The number of conversations that have begun; the indexes alone are read."""

@@ -11,7 +11,7 @@ from skillmix.checkers.judge import Verdict
 from skillmix.checkers.passage import Span
 from skillmix.grading.ballots import StudentText
 from skillmix.runs.judging.worker_pool import BATCH, WorkerPool, code_of_worker, shared_pool
-from skillmix.runs.reading.read_ahead import GradedConversation
+from skillmix.runs.reading.gradings import GradedConversation
 from skillmix.runs.rules_grader import RulesGrader
 from skillmix.runs.run import Run
 
@@ -64,26 +64,26 @@ class _Task(NamedTuple):
 
 
 def judged_conversations(
-    run: Run, source: Iterable[GradedConversation], code: RulesGrader | None, *, with_words: bool = False
+    run: Run, source: Iterable[GradedConversation], code: RulesGrader | None
 ) -> Iterator[JudgedConversation]:
-    """Conversations in their order, judged by code; `with_words` also looks for evidence and unrequested skills."""
+    """Conversations in their order, judged by code."""
     conversations = iter(source)
     if code is None:
         yield from (JudgedConversation(conversation, None) for conversation in conversations)
         return
     for conversation in islice(conversations, WORTH_IT):
-        yield JudgedConversation(conversation, _judged(code, _task(conversation.text), with_words))
+        yield JudgedConversation(conversation, _judged(code, _task(conversation.text)))
     pool = shared_pool(run.catalog)
     ahead = _AHEAD * pool.size if pool is not None and pool.is_possible else 0
     waiting: deque[_Batch] = deque()
     while batch := list(islice(conversations, BATCH)):
         tasks = [_task(conversation.text) for conversation in batch]
-        sent = pool.submit(_judge_there, tasks, with_words) if pool is not None else None
+        sent = pool.submit(_judge_there, tasks) if pool is not None else None
         waiting.append(_Batch(batch, tasks, sent))
         if len(waiting) > ahead:
-            yield from _received(waiting.popleft(), pool, code, with_words)
+            yield from _received(waiting.popleft(), pool, code)
     while waiting:
-        yield from _received(waiting.popleft(), pool, code, with_words)
+        yield from _received(waiting.popleft(), pool, code)
 
 
 class _Batch(NamedTuple):
@@ -92,12 +92,10 @@ class _Batch(NamedTuple):
     future: "Future[list[JudgedText]] | None"
 
 
-def _received(
-    batch: _Batch, pool: WorkerPool | None, code: RulesGrader, with_words: bool
-) -> Iterator[JudgedConversation]:
+def _received(batch: _Batch, pool: WorkerPool | None, code: RulesGrader) -> Iterator[JudgedConversation]:
     judged = pool.result(batch.future) if pool is not None else None
     if judged is None:
-        judged = [_judged(code, task, with_words) for task in batch.tasks]
+        judged = [_judged(code, task) for task in batch.tasks]
     return map(JudgedConversation, batch.conversations, judged)
 
 
@@ -105,19 +103,24 @@ def _task(text: StudentText) -> _Task:
     return _Task(text.answer.text, text.combination.skills, text.combination.topic)
 
 
-def _judge_there(tasks: Sequence[_Task], with_words: bool) -> list[JudgedText]:
-    return [_judged(code_of_worker(), task, with_words) for task in tasks]
+def _judge_there(tasks: Sequence[_Task]) -> list[JudgedText]:
+    return [_judged(code_of_worker(), task) for task in tasks]
 
 
-def _judged(code: RulesGrader, task: _Task, with_words: bool) -> JudgedText:
-    verdict = code.verdict(task.text, skills=task.skills, topic=task.topic)
+def _judged(code: RulesGrader, task: _Task) -> JudgedText:
+    return _plain(code.verdict(task.text, skills=task.skills, topic=task.topic), task.skills)
+
+
+def _plain(verdict: Verdict, skills: Sequence[str]) -> JudgedText:
     earned = {skill: bool(verdict.earns(skill)) for skill in verdict.evidence}
-    woven = verdict.is_woven(task.skills)
-    plain = JudgedText(earned, verdict.topic, verdict.nonsense, {}, woven)
-    return _with_words(plain, verdict, task.skills) if with_words else plain
+    return JudgedText(earned, verdict.topic, verdict.nonsense, {}, verdict.is_woven(skills))
 
 
-def _with_words(plain: JudgedText, verdict: Verdict, skills: Sequence[str]) -> JudgedText:
+def judged_with_words(code: RulesGrader, text: StudentText) -> JudgedText:
+    """What code decides on a text, with the evidence in words and the skills that were not requested."""
+    skills = text.combination.skills
+    verdict = code.verdict(text.answer.text, skills=skills, topic=text.combination.topic)
+    plain = _plain(verdict, skills)
     spans = [verdict.evidence.get(skill) for skill in skills]
     words = tuple(verdict.quote(span) for span in spans)
     return JudgedText(

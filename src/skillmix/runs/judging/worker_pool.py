@@ -1,4 +1,4 @@
-"""Worker processes that judge texts by code; the parts of one command share them.
+"""Worker processes that read conversations and judge texts by code; the parts of one command share them.
 
 Workers are spawned: a fork of this process would not survive its threads. They ignore Ctrl-C, which is for the first
 process, and end when it ends, however it ends.
@@ -10,11 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context, parent_process
 from typing import Final, ParamSpec, TypeVar
 
 from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.own_code import Trust, trust_here, trusting_as
 from skillmix.runs.helper_process import cores, is_there_a_second_core
 from skillmix.runs.rules_grader import RulesGrader
 
@@ -26,9 +27,9 @@ BATCH: Final = 64
 
 
 class WorkerPool:
-    """Processes that can judge the texts of one catalogue; they start with the first work."""
+    """Processes that can judge the texts of one catalogue, if there is one; they start with the first work."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog | None) -> None:
         self.catalog = catalog
         self.size = max(1, min(cores() - 1, _MOST_WORKERS))
         self._executor: ProcessPoolExecutor | None = None
@@ -64,7 +65,7 @@ class WorkerPool:
                         max_workers=self.size,
                         mp_context=get_context("spawn"),
                         initializer=_begin,
-                        initargs=(self.catalog,),
+                        initargs=(self.catalog, trust_here()),
                     )
                 return self._executor.submit(function, *arguments, **named)
         except (OSError, ImportError, BrokenProcessPool):  # no more processes, no semaphores, or a lost worker
@@ -104,8 +105,8 @@ def shared_workers() -> Iterator[None]:
             pool.close()
 
 
-def shared_pool(catalog: Catalog) -> WorkerPool | None:
-    """The pool of the present block for a catalogue; None outside of `shared_workers`."""
+def shared_pool(catalog: Catalog | None) -> WorkerPool | None:
+    """The pool of the present block for a catalogue or for work without code; None outside of `shared_workers`."""
     with _Shared.lock:
         if not _Shared.blocks:
             return None
@@ -114,6 +115,12 @@ def shared_pool(catalog: Catalog) -> WorkerPool | None:
             found = WorkerPool(catalog)
             _Shared.pools.append(found)
         return found
+
+
+def started_pool() -> WorkerPool | None:
+    """A pool of the present block whose workers have started, for work that needs no catalogue; None without one."""
+    with _Shared.lock:
+        return next((p for p in _Shared.pools if p.is_possible and p.is_started), None)
 
 
 @contextmanager
@@ -130,6 +137,8 @@ def _without_interrupts() -> Iterator[None]:
 
 _code: list[RulesGrader] = []
 """In a worker: what it judges with."""
+_trust: Final = ExitStack()
+"""In a worker: it trusts what the first process trusts, until it ends."""
 
 
 def code_of_worker() -> RulesGrader:
@@ -137,10 +146,12 @@ def code_of_worker() -> RulesGrader:
     return _code[0]
 
 
-def _begin(catalog: Catalog) -> None:
+def _begin(catalog: Catalog | None, trust: Trust) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _code.append(RulesGrader(catalog))
+    _trust.enter_context(trusting_as(trust))
+    if catalog is not None:
+        _code.append(RulesGrader(catalog))
 
 
 def _end_with_parent() -> None:

@@ -97,6 +97,51 @@ def id_ranges(count: int) -> list[IdRange]:
     return [IdRange(first, end) for first, end in pairwise(bounds)]
 
 
+class KeyRange(NamedTuple):
+    """The conversations of one student with some combination ids."""
+
+    student: str
+    ids: IdRange
+    calls: int
+    """The number of the student's calls."""
+
+
+def key_ranges(journal: JournalReader, calls: int) -> Iterator[KeyRange]:
+    """Ranges that together have every conversation, in key order, each with about so many calls of a student.
+
+    Only the index of keys is read. All conversations of a combination are in one range.
+    """
+    query = (
+        "SELECT student, combination, count(*) FROM calls WHERE stage = 'generate' "
+        f"{'AND combination IN (SELECT id FROM temp.chosen)' if journal.is_limited else ''} "
+        "GROUP BY student, combination ORDER BY student, combination"
+    )
+    counts = _in_order(merge(*(_rows_of(*file, query, []) for file in journal.files)))
+    for student, own in groupby(counts, key=itemgetter(0)):
+        first, count, last = "", 0, ""
+        for _, combination, more in own:
+            if count >= calls and combination != last:
+                yield KeyRange(student, IdRange(first, combination), count)
+                first, count = combination, 0
+            count += more
+            last = combination
+        yield KeyRange(student, IdRange(first, _AFTER_ANY_ID), count)
+
+
+_AFTER_ANY_ID: Final = "\U0010ffff"
+"""Comes after every text, also after an id that is damaged, which must not be left out in silence."""
+
+
+def _in_order(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Rows of students and combinations; a damaged index could give them out of order."""
+    before: tuple[str, ...] = ()
+    for row in rows:
+        if row[:2] < before:
+            raise UserError("The journal is damaged: its calls are out of order.", hint="Restore it from a copy.")
+        before = row[:2]
+        yield row
+
+
 def indexed_conversations(
     journal: JournalReader, *, students: Iterable[str] | None = None, ids: IdRange | None = None
 ) -> Iterator[ConversationIndex]:

@@ -18,7 +18,7 @@ from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.conversation_index import IdRange, combinations_of
 from skillmix.runs.reading.deciding import answer_of, is_over
-from skillmix.runs.reading.read_ahead import WORTH_IT, GradedConversation, Ungraded, read_gradings
+from skillmix.runs.reading.gradings import GradedConversation, Ungraded, read_gradings
 from skillmix.runs.run import Run
 
 _AT_ONCE: Final = 1_000
@@ -36,29 +36,27 @@ class WrittenConversation(NamedTuple):
     """None while the conversation is not over."""
 
 
-def conversations(
-    run: Run, journal: JournalReader, *, workers: int = 1, ids: IdRange | None = None
-) -> Iterator[GradedConversation]:
+def conversations(run: Run, journal: JournalReader, *, ids: IdRange | None = None) -> Iterator[GradedConversation]:
     """Every conversation that is over, in key order, with the readings of all gradings that count.
 
     With `ids`, only conversations of these combination ids are read.
     """
     written = written_conversations(run, journal, ids=ids)
     texts = (conversation.text for conversation in written if conversation.text is not None)
-    return graded_conversations(run, journal, texts, workers=workers, ids=ids)
+    return graded_conversations(run, journal, texts, ids=ids)
 
 
 def written_conversations(
-    run: Run, journal: JournalReader, *, ids: IdRange | None = None
+    run: Run, journal: JournalReader, *, ids: IdRange | None = None, student: str | None = None
 ) -> Iterator[WrittenConversation]:
-    """The students' side of every conversation, in key order; of a range of combination ids if there is one.
+    """The students' side of every conversation, in key order; of some combination ids or of one student if asked for.
 
     Conversations that a dataset step began ahead of its waves and never tried are left out: how many there are depends
     on the speed of the machine.
     """
     turns = run.turns
     untried = ConversationsAhead(run.journal).untried
-    source = _by_conversation(journal.calls("generate", ids))
+    source = _by_conversation(journal.calls("generate", ids, student=student))
     while block := list(islice(source, _AT_ONCE)):
         combinations = combinations_of(journal, {key[1] for key, _ in block}, is_complete=False)
         for key, calls in block:
@@ -71,16 +69,15 @@ def graded_conversations(
     journal: JournalReader,
     texts: Iterable[StudentText],
     *,
-    workers: int = 1,
-    here: int = WORTH_IT,
     ids: IdRange | None = None,
+    student: str | None = None,
 ) -> Iterator[GradedConversation]:
     """Texts in key order, each with its gradings; gradings of another text, of an older extraction say, are left out.
 
-    With two workers, a second process reads the replies of a large run beyond the first `here` of them.
+    The texts are all of the journal, or all of some combination ids or of one student.
     """
-    ungraded = _joined(run, texts, journal.calls("grade", ids))
-    return read_gradings(ungraded, run.reply_reader, here=here if workers > 1 else None)
+    ungraded = _joined(run, texts, journal.calls("grade", ids, student=student))
+    return read_gradings(ungraded, run.reply_reader)
 
 
 def _text_of(

@@ -3,6 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 from skillmix.calls import GradeKey, is_human
 from skillmix.checkers.judge import Verdict
@@ -15,7 +17,7 @@ from skillmix.prompts.rubric import Rubric, rubric_of
 from skillmix.runs.judging.judged_texts import judged_conversations
 from skillmix.runs.reading.deciding import Votes, ballot_of, latest_votes_of, votes_of
 from skillmix.runs.reading.graded_conversations import conversations
-from skillmix.runs.reading.read_ahead import GradedConversation
+from skillmix.runs.reading.gradings import GradedConversation
 from skillmix.runs.rules_grader import CodeVerdict, RulesGrader, applicable_reasons
 from skillmix.runs.run import Run
 
@@ -71,6 +73,21 @@ def _read_records(run: Run) -> RunRecords:
     return builder.records()
 
 
+class RecordsPart(NamedTuple):
+    """The records of some conversations, before a builder has put those of the whole run in order."""
+
+    texts: list[StudentText]
+    ballots: list[Ballot]
+    code_ballots: list[Ballot]
+    earlier_ballots: list[Ballot]
+    imported_votes: list[dict[str, Votes]]
+
+    @property
+    def all_ballots(self) -> Iterator[Ballot]:
+        """The ballots of the part; those of an imported run are made from all its parts together."""
+        return chain(self.ballots, self.code_ballots, self.earlier_ballots)
+
+
 class RecordsBuilder:
     """Makes the records of a run from its conversations."""
 
@@ -97,6 +114,21 @@ class RecordsBuilder:
         self._ballots += self._by_models(text, votes, verdict)
         self._code_ballots += self._by_code(text, verdict)
         self._earlier_ballots += self._by_earlier_graders(text, votes, verdict)
+
+    def take(self) -> RecordsPart:
+        """What was added since the last call; the builder goes on without it."""
+        part = RecordsPart(self._texts, self._ballots, self._code_ballots, self._earlier_ballots, self._imported_votes)
+        self._texts, self._imported_votes = [], []
+        self._ballots, self._code_ballots, self._earlier_ballots = [], [], []
+        return part
+
+    def join(self, part: RecordsPart) -> None:
+        """Add what another builder of the run has taken in; parts come in key order."""
+        self._texts += part.texts
+        self._ballots += part.ballots
+        self._code_ballots += part.code_ballots
+        self._earlier_ballots += part.earlier_ballots
+        self._imported_votes += part.imported_votes
 
     def ballots_on(self, conversation: GradedConversation, verdict: CodeVerdict | None) -> list[Ballot]:
         """All ballots on one text, which need not be added; only for runs that were not imported."""

@@ -1,0 +1,1 @@
+"""Pieces of a run, read on all cores for a report."""
