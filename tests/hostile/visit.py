@@ -20,7 +20,7 @@ from skillmix import commands
 from skillmix.commands import parser_of_all
 from skillmix.runs import retries, scheduler
 from skillmix.steps import before_run
-from tests.hostile.kinds import KINDS, more_shapes_of_the_key
+from tests.hostile.kinds import KINDS, kinds_for, more_shapes_of_the_key
 from tests.hostile.replies import SECRET
 
 PRICES = {"input": 1.0, "output": 10.0}
@@ -154,8 +154,8 @@ def main() -> None:
     os.chdir(folder)
     shorten_waits()
     write_catalog()
-    for name, kind in KINDS.items():
-        if protocol in kind.protocols and (not wanted or name in wanted or kind.name in wanted):
+    for name, kind in kinds_for("openai" if protocol == "openai" else "anthropic").items():
+        if not wanted or name in wanted or kind.name in wanted:
             sys.stdout.write(json.dumps(visit(address, protocol, name)) + "\n")
             sys.stdout.flush()
 
