@@ -5,18 +5,21 @@ import os
 import socket
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from skillmix.catalog.catalog import Catalog, Partition, Side, Skill
 from skillmix.models.bf16_trial import this_machine
 from skillmix.models.bundled import bundled_models
+from skillmix.models.local import importing
 
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # without a GPU; Triton reads it when it is imported
 
-os.environ.setdefault("SKILLMIX_IMPORTS", "all")  # a command in this process must not hide packages from later tests
+IMPORT_LEAN: Final = importing.import_lean
+# A command in this process must not hide packages from later tests; its child processes may import as little as they do.
+importing.import_lean = lambda: None
 
 SHARED = Path(__file__).parents[2] / "shared"
 
