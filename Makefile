@@ -14,10 +14,11 @@ SETUP = $(PYTHON) -m tools.setup --venv '$(VENV)' --torch '$(TORCH)'
 run: $(LOCAL)           ## a real small model writes, code grades, it is tuned and tested beside a tuned one: scores, texts, a report
 	@$(BIN)/skillmix run experiments/quickstart.yaml
 
-# Two workers with one thread each: small products on two threads each would wait for each other.
+# Two workers with one thread each: small products on two threads each would wait for each other. Tests start a hundred
+# processes, which would compile the package anew if nothing kept its bytecode.
 test: $(TEST)           ## everything that needs no GPU, no key and no network
 	$(BIN)/python tools/machines.py --quick
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
 
 docs: $(DOCS)           ## the site in build/docs, offline; a warning or a broken link is an error
 	$(BIN)/python -m tools.docs
