@@ -19,7 +19,7 @@ if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # without a GPU; Triton reads it when it is imported
 
 IMPORT_LEAN: Final = importing.import_lean
-# A command in this process must not hide packages from later tests; its child processes may import as little as they do.
+# A command in this process must not hide packages from later tests; its child processes may import as little as ever.
 importing.import_lean = lambda: None
 
 SHARED = Path(__file__).parents[2] / "shared"
