@@ -146,7 +146,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _keep_first_tokens(file: Path) -> None:
-    """Leave out the rare words of a tokenizer, without which every step of a tiny model takes a fraction of the time."""
+    """Leave out the rare words of a tokenizer: without them a step of a tiny model takes a fraction of the time."""
     document = json.loads(file.read_text(encoding="utf-8"))
     words = document["model"]
     known = words["vocab"] = {token: number for token, number in words["vocab"].items() if number < _TOKENS}

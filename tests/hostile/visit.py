@@ -12,12 +12,10 @@ import sqlite3
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from skillmix import commands
-from skillmix.commands import parser_of_all
 from skillmix.runs import retries, scheduler
 from skillmix.steps import before_run
 from tests.hostile.kinds import KINDS, kinds_for, more_shapes_of_the_key
@@ -32,7 +30,6 @@ def shorten_waits() -> None:
     scheduler._GATHERING = 0.001  # type: ignore[misc]
     retries.LONGEST_ASKED_WAIT = 0.02  # type: ignore[misc]
     retries.TRIES = 3  # type: ignore[misc]
-    commands.parser_of_all = cache(parser_of_all)
 
 
 def write_catalog() -> None:

@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from signal import SIGINT
 
 from skillmix import __version__
@@ -42,8 +43,9 @@ MODULES = (
 """The modules of commands, in the order of `skillmix --help`."""
 
 
+@cache
 def parser_of_all() -> argparse.ArgumentParser:
-    """The parser of the command line, with every command."""
+    """The parser of the command line, with every command; nobody may change it."""
     parser = CommandParser(
         prog="skillmix",
         description="Measure whether a chat model can combine language skills, and teach it to.",
