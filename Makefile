@@ -14,10 +14,11 @@ SETUP = $(PYTHON) -m tools.setup --venv '$(VENV)' --torch '$(TORCH)'
 run: $(LOCAL)           ## a real small model writes, code grades, it is tuned and tested beside a tuned one: scores, texts, a report
 	@$(BIN)/skillmix run experiments/quickstart.yaml
 
-# Two workers with one thread each: small products on two threads each would wait for each other.
+# Two workers with one thread each: small products on two threads each would wait for each other. Tests start a hundred
+# processes, which would compile the package anew if nothing kept its bytecode.
 test: $(TEST)           ## everything that needs no GPU, no key and no network
 	$(BIN)/python tools/machines.py --quick
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
 
 docs: $(DOCS)           ## the site in build/docs, offline; a warning or a broken link is an error
 	$(BIN)/python -m tools.docs
@@ -53,7 +54,7 @@ readme: $(TEST)         ## the README's headline figure and table, from the resu
 long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cell
 	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/grading/test_reader_properties.py tests/test_interval_coverage.py tests/test_truth.py \
 		tests/scores/test_simulated_worlds.py tests/models/test_local.py tests/training/data/test_chat_formats.py tests/training/step/test_optimizer.py \
-		tests/datasets/test_members.py tests/steps/test_loop.py tests/test_linear_time.py tests/fuzz
+		tests/datasets/test_members.py tests/datasets/test_build.py tests/steps/test_loop.py tests/test_linear_time.py tests/hostile tests/fuzz
 
 clean:
 	rm -rf $(VENV) runs build/docs build/docs-cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,24 +2,51 @@
 
 import gc
 import importlib
+import json
 import os
 import socket
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from skillmix.catalog.catalog import Catalog, Partition, Side, Skill
 from skillmix.models.bf16_trial import this_machine
 from skillmix.models.bundled import bundled_models
+from skillmix.models.local import importing
 
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # without a GPU; Triton reads it when it is imported
 
-os.environ.setdefault("SKILLMIX_IMPORTS", "all")  # a command in this process must not hide packages from later tests
+IMPORT_LEAN: Final = importing.import_lean
+# A command in this process must not hide packages from later tests; its child processes may import as little as ever.
+importing.import_lean = lambda: None
 
 SHARED = Path(__file__).parents[2] / "shared"
+_TOKENS: Final = 8192
+_IN_MEMORY: Final = Path("/dev/shm")
+_ROOM: Final = 4 * 2**30
+"""Bytes; all tests together write less than one GiB, and two suites may run at the same time."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the folders of tests into memory, if it has room: journals wait for a disk at every transaction."""
+    if config.getoption("basetemp") is None and _has_room(_IN_MEMORY):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))
+
+
+def _has_room(folder: Path) -> bool:
+    """Whether a folder in memory can hold what all tests write, and programs among it."""
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return False
+    facts = os.statvfs(folder)
+    with suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        return min(facts.f_bavail * facts.f_frsize, available) > _ROOM and not facts.f_flag & os.ST_NOEXEC
+    return False
 
 
 @pytest.hookimpl(wrapper=True)
@@ -89,7 +116,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of two layers with random weights and the bundled model's tokenizer; no test may change it."""
+    """A checkpoint of two layers with random weights and most of the bundled tokenizer; no test may change it."""
     torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
     folder = bundled_models()[0].folder
     if folder is None:
@@ -98,7 +125,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=_TOKENS,
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
@@ -116,7 +143,17 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "small"
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
+    _keep_first_tokens(path / "tokenizer.json")
     return path
+
+
+def _keep_first_tokens(file: Path) -> None:
+    """Leave out the rare words of a tokenizer: without them a step of a tiny model takes a fraction of the time."""
+    document = json.loads(file.read_text(encoding="utf-8"))
+    words = document["model"]
+    known = words["vocab"] = {token: number for token, number in words["vocab"].items() if number < _TOKENS}
+    words["merges"] = [pair for pair in words["merges"] if "".join(pair) in known]
+    file.write_text(json.dumps(document), encoding="utf-8")
 
 
 @pytest.fixture

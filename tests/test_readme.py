@@ -20,7 +20,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 
 
 COVERED = "skillmix run experiments/smoke.yaml"
-"""A command that takes half a minute; tests/steps run it."""
+"""A command that takes half a minute; tests/test_truth.py and tests/test_package.py run its parts."""
 
 
 def blocks(language: str, document: str = README) -> list[str]:

@@ -55,7 +55,7 @@ def test_writing_imports_no_compiler_and_no_optional_package_and_the_same_proces
     folder: Path,
 ) -> None:
     pytest.importorskip("peft", reason="the extra `train` is not installed")
-    environment = {**os.environ, "SKILLMIX_DEVICE": "cpu", "SKILLMIX_IMPORTS": "few"}
+    environment = {**os.environ, "SKILLMIX_DEVICE": "cpu"}
     command = [sys.executable, "-c", PROGRAM]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]

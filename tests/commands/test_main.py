@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -103,15 +104,24 @@ BAD = {
 }
 
 
-@pytest.fixture
-def folder_of_mistakes(in_folder: Path) -> Path:
-    """A good run, a torn one, one with a damaged experiment, an empty file."""
-    (in_folder / "empty.jsonl").touch()
-    for name in ("demo", "torn", "binary"):
-        main(["import-texts", str(EXAMPLE), "--run", name])
-    journal = in_folder / "runs/torn/journal/calls.sqlite"
+@pytest.fixture(scope="module")
+def mistakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A good run, a torn one, one with a damaged experiment, an empty file; tests get copies."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    (folder / "empty.jsonl").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in ("demo", "torn", "binary"):
+            main(["import-texts", str(EXAMPLE), "--run", name])
+    journal = folder / "runs/torn/journal/calls.sqlite"
     journal.write_bytes(journal.read_bytes()[: journal.stat().st_size // 2])
-    (in_folder / "runs/binary/experiment.yaml").write_bytes(b"\xff\xfe\x00")
+    (folder / "runs/binary/experiment.yaml").write_bytes(b"\xff\xfe\x00")
+    return folder
+
+
+@pytest.fixture
+def folder_of_mistakes(in_folder: Path, mistakes: Path) -> Path:
+    copytree(mistakes, in_folder, dirs_exist_ok=True)
     return in_folder
 
 

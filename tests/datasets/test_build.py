@@ -39,6 +39,7 @@ from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
 
 FILES = ("train.jsonl", "validation.jsonl", "dataset_info.json", "rows.parquet", "README.md", "skillmix.json")
+KILLS = 20 if os.environ.get("SKILLMIX_LONG") else 8
 WRITER = "scripted:student?skill=0.8&marker=0.9"
 
 
@@ -206,7 +207,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in FILES}
 
 
-def test_killed_at_20_random_moments_it_makes_the_same_bytes(in_folder: Path) -> None:
+def test_killed_at_random_moments_it_makes_the_same_bytes(in_folder: Path) -> None:
     steps = [step("d", k=[1, 2], target={1: 40, 2: 60}), {"name": "all", "stage": "dataset", "of": ["d"], "size": 80}]
     alone = in_folder / "alone"
     alone.mkdir()
@@ -220,15 +221,15 @@ def test_killed_at_20_random_moments_it_makes_the_same_bytes(in_folder: Path) ->
     path = written(in_folder, steps)
     chance = random.Random(20)
     kills = 0
-    for number in range(60):
+    for number in range(3 * KILLS):
         kills += was_killed(path, after=chance.uniform(0.02, 0.5) * seconds)
-        if kills == 20:
+        if kills == KILLS:
             break
         if (in_folder / "runs/data/all").exists():
             (in_folder / "runs/data").rename(in_folder / f"old-{number}")  # begin anew
     result = run_experiment(path)
 
-    assert kills == 20
+    assert kills == KILLS
     assert result.is_complete
     assert {name: bytes_of(in_folder / f"runs/data/{name}/dataset") for name in ("d", "all")} == wanted
 

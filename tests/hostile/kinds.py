@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -460,3 +461,21 @@ def _named() -> dict[str, Kind]:
 
 KINDS: Final = _named()
 """By the name that a path can hold."""
+
+
+def kinds_for(protocol: Protocol) -> dict[str, Kind]:
+    """The kinds that a protocol meets, by name.
+
+    Bytes that are the same in both protocols meet the same reader, so they go to one protocol, in turn; with
+    SKILLMIX_LONG=1 to both. Each protocol has a probe of its own, which meets every kind of probe.
+    """
+    shared = [] if os.environ.get("SKILLMIX_LONG") else [name for name, kind in KINDS.items() if _is_shared(kind)]
+    elsewhere = set(shared[1 if protocol == "openai" else 0 :: 2])
+    return {name: kind for name, kind in KINDS.items() if protocol in kind.protocols and name not in elsewhere}
+
+
+def _is_shared(kind: Kind) -> bool:
+    """Whether both protocols get the same bytes in reply to a call."""
+    if kind.probe is not None or kind.reply is None or len(kind.protocols) == 1:
+        return False
+    return kind.reply("openai") == kind.reply("anthropic")

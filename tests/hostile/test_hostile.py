@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.hostile.kinds import KINDS, Kind
+from tests.hostile.kinds import KINDS, Kind, kinds_for
 from tests.hostile.replies import Protocol
 from tests.hostile.server import HostileServer, hostile_server
 from tests.hostile.visit import holds_key
@@ -29,6 +29,9 @@ def test_there_are_enough_kinds_for_both_protocols() -> None:
     for protocol in PROTOCOLS:
         names = [kind.name for kind in KINDS.values() if protocol in kind.protocols]
         assert len(set(names)) == len(names) >= 120
+    met = [kinds_for(protocol) for protocol in PROTOCOLS]
+    assert met[0] | met[1] == KINDS
+    assert all(len(kinds) >= 120 for kinds in met)
 
 
 Visits = tuple[list[dict[str, Any]], list[str]]
@@ -53,7 +56,7 @@ def test_every_kind_of_hostile_reply_ends_as_documented(
 ) -> None:
     visits, strangers = tour[protocol].result()
 
-    wanted = [kind.name for kind in KINDS.values() if protocol in kind.protocols]
+    wanted = [kind.name for kind in kinds_for(protocol).values()]
     assert [KINDS[visit["name"]].name for visit in visits] == wanted
     faults = [f"{KINDS[visit['name']].name}: {fault}" for visit in visits for fault in faults_of(visit)]
     assert not faults, "\n".join(faults)

@@ -12,15 +12,13 @@ import sqlite3
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from skillmix import commands
-from skillmix.commands import parser_of_all
 from skillmix.runs import retries, scheduler
 from skillmix.steps import before_run
-from tests.hostile.kinds import KINDS, more_shapes_of_the_key
+from tests.hostile.kinds import KINDS, kinds_for, more_shapes_of_the_key
 from tests.hostile.replies import SECRET
 
 PRICES = {"input": 1.0, "output": 10.0}
@@ -32,7 +30,6 @@ def shorten_waits() -> None:
     scheduler._GATHERING = 0.001  # type: ignore[misc]
     retries.LONGEST_ASKED_WAIT = 0.02  # type: ignore[misc]
     retries.TRIES = 3  # type: ignore[misc]
-    commands.parser_of_all = cache(parser_of_all)
 
 
 def write_catalog() -> None:
@@ -154,8 +151,8 @@ def main() -> None:
     os.chdir(folder)
     shorten_waits()
     write_catalog()
-    for name, kind in KINDS.items():
-        if protocol in kind.protocols and (not wanted or name in wanted or kind.name in wanted):
+    for name, kind in kinds_for("openai" if protocol == "openai" else "anthropic").items():
+        if not wanted or name in wanted or kind.name in wanted:
             sys.stdout.write(json.dumps(visit(address, protocol, name)) + "\n")
             sys.stdout.flush()
 

@@ -9,6 +9,7 @@ from importlib import import_module
 import pytest
 
 from skillmix.models.local import importing
+from tests.conftest import IMPORT_LEAN
 
 
 @pytest.fixture
@@ -44,10 +45,10 @@ def test_processes_of_torchrun_and_the_user_can_have_everything_imported(
     monkeypatch.setattr(importing, "_is_lean", False)
     for variable in ("WORLD_SIZE", "SKILLMIX_IMPORTS"):
         monkeypatch.delenv(variable, raising=False)
-    importing.import_lean()
+    IMPORT_LEAN()
     assert importing._is_lean
     monkeypatch.setenv(name, value)
-    importing.import_lean()
+    IMPORT_LEAN()
     assert not importing._is_lean
 
 

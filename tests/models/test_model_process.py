@@ -38,6 +38,7 @@ def keeper() -> Iterator[ModelKeeper]:
         patch.setattr(local_model, "MODELS", keeper)
         patch.setenv("SKILLMIX_DEVICE", "cpu")
         patch.setenv("SKILLMIX_MODEL_PROCESS", "on")
+        patch.setattr(model_process, "is_lean", lambda: True)  # as in a command: its process imports half
         yield keeper
 
 

@@ -6,10 +6,12 @@ import os
 import random
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -155,13 +157,26 @@ def test_a_budget_stops_the_run_and_raising_it_goes_on(in_folder: Path) -> None:
     assert run_status("tiny").missing == 0
 
 
+def wait_for_calls(folder: Path, process: subprocess.Popen[Any], calls: int = 1) -> None:
+    """Return when a run has stored so many calls, or has ended."""
+    journal = folder / "runs/tiny/journal/calls.sqlite"
+    deadline = time.monotonic() + 30
+    while process.poll() is None and time.monotonic() < deadline:
+        with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as connection:
+            if connection.execute("SELECT count(*) FROM calls").fetchone()[0] >= calls:
+                return
+        time.sleep(0.02)
+
+
 def test_killed_at_random_moments_it_ends_with_the_same_scores(in_folder: Path) -> None:
-    path = experiment(in_folder, combinations=40, generations=3)
+    path = experiment(in_folder, combinations=30, generations=3)
     rng = random.Random(5)
     command = [sys.executable, "-m", "skillmix", "run", str(path)]
-    for _ in range(4):
+    for number in range(4):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(0.7 + rng.random())
+        wait_for_calls(in_folder, process)
+        if number:  # the first process dies at once, and leaves most to the others
+            time.sleep(0.3 * rng.random())
         process.send_signal(signal.SIGKILL)
         process.wait()
     run_experiment(path)
@@ -216,7 +231,7 @@ def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch:
             async with serving(handler) as stub:
                 document = yaml.safe_load(experiment(in_folder, settings=["train"]).read_text(encoding="utf-8"))
                 document["name"] = name
-                few = {"concurrency": 64, "timeout": 5}
+                few = {"concurrency": 64, "timeout": 1.5}
                 document["students"] = {"base": {"model": f"openai:student@{stub.address}"} | few}
                 document["graders"] = {"judge": {"model": f"openai:grader@{stub.address}"} | few}
                 path = in_folder / f"{name}.yaml"
@@ -309,14 +324,11 @@ def test_larger_k_are_left_out_once_a_score_is_below_the_limit(in_folder: Path) 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_keeps_what_was_answered_and_says_how_to_go_on(in_folder: Path, times: int) -> None:
-    path = experiment(in_folder, combinations=150, generations=3)
+    path = experiment(in_folder, combinations=60, generations=3)
     process = subprocess.Popen(
         [sys.executable, "-m", "skillmix", "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 30
-    while not (in_folder / "runs/tiny/journal/calls.sqlite").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(1.0)
+    wait_for_calls(in_folder, process, calls=20)
     for _ in range(times):
         process.send_signal(signal.SIGINT)
         time.sleep(0.01)
@@ -394,7 +406,12 @@ def test_a_model_that_cannot_be_used_ends_the_command_at_once(
 ) -> None:
     """Exit status 2 within ten seconds, one line and a hint, and not one paid call."""
     from skillmix.commands import main as command
+    from skillmix.steps import before_run
     from tests.models.stub import chat, error, serving
+
+    assert before_run._LONGEST_PROBE <= 8
+    if fault == "silent address":
+        monkeypatch.setattr(before_run, "_LONGEST_PROBE", 0.5)
 
     secret = "sk-secret-0123456789abcdef"
     monkeypatch.setenv("OPENAI_API_KEY", secret)

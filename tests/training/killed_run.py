@@ -6,22 +6,29 @@ python tests/training/killed_run.py EXPERIMENT.yaml STEP
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from skillmix.models.local.importing import import_here, import_lean
 from skillmix.steps.run import train_steps
-from skillmix.training.data.examples import Example
-from skillmix.training.data.order import TrainingOrder
-
-_step = TrainingOrder.step
 
 
-def _killed(self: TrainingOrder, number: int) -> Sequence[Example]:
-    if number == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return _step(self, number)
+def main(experiment: Path, last: int) -> None:
+    """Train, and never come to the end."""
+    import_lean()  # as a command does, before anything imports torch
+    import_here()
+    from skillmix.training.data.order import TrainingOrder
+
+    step: Any = TrainingOrder.step
+
+    def killed(self: TrainingOrder, number: int) -> Any:
+        if number == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self, number)
+
+    TrainingOrder.step = killed  # type: ignore[method-assign]
+    train_steps(experiment)
 
 
 if __name__ == "__main__":
-    TrainingOrder.step = _killed  # type: ignore[method-assign]
-    train_steps(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

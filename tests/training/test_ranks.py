@@ -1,4 +1,4 @@
-"""Two processes under torchrun, with FSDP2 over gloo, do what one does."""
+"""Two processes under torchrun's launcher, with FSDP2 over gloo, do what one does."""
 
 import json
 import os
@@ -23,10 +23,8 @@ ROOT = Path(__file__).parents[2]
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks left behind."""
     folder = tmp_path_factory.mktemp("two")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
     found = subprocess.run(
-        [*command, "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
-         str(ROOT / "tests" / "training" / "two_ranks.py"), str(folder)],
+        [sys.executable, str(ROOT / "tests" / "training" / "two_ranks.py"), str(folder)],
         env={
             **os.environ,
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
@@ -35,7 +33,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    assert found.returncode == 0, found.stderr[-30_000:]  # torchrun's own summary comes last, and is long
+    assert found.returncode == 0, found.stderr[-30_000:]  # the launcher's own summary comes last, and is long
     return folder
 
 

@@ -9,6 +9,7 @@ unreadable items; 2: the user must change something; 128 + n: ended by signal n 
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from signal import SIGINT
 
 from skillmix import __version__
@@ -41,8 +42,9 @@ MODULES = (
 """The modules of commands, in the order of `skillmix --help`."""
 
 
+@cache
 def parser_of_all() -> CommandParser:
-    """The parser of the command line, with every command."""
+    """The parser of the command line, with every command; nobody may change it."""
     parser = CommandParser(
         prog="skillmix",
         description="Measure whether a chat model can combine language skills, and teach it to.",

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import machine, processor
@@ -87,12 +88,17 @@ def this_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> Machine:
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
             facts.setdefault(name.strip(), value.strip())
-    try:
-        torch = version("torch")
-    except PackageNotFoundError:
-        torch = ""
     model = facts.get("model name") or processor() or machine()
-    return Machine(model, facts.get("flags") or facts.get("Features") or "", torch)
+    return Machine(model, facts.get("flags") or facts.get("Features") or "", _torch_version())
+
+
+@cache
+def _torch_version() -> str:
+    """The version of torch, or nothing without torch; to read a package's facts takes milliseconds."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return ""
 
 
 _known: dict[tuple[Path, str], Answer] = {}

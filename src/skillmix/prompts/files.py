@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +50,12 @@ class _CriteriaFile(BaseModel):
 
 def shipped_prompt_sets() -> list[str]:
     """Names of the prompt sets in the package."""
-    return sorted(path.parent.name for path in (SHIPPED / "prompts").glob("*/generate-1.txt"))
+    return list(_shipped_names())
+
+
+@cache
+def _shipped_names() -> tuple[str, ...]:
+    return tuple(sorted(path.parent.name for path in (SHIPPED / "prompts").glob("*/generate-1.txt")))
 
 
 def prompt_folder(name: str) -> Path:
@@ -59,8 +65,9 @@ def prompt_folder(name: str) -> Path:
 
 def load_prompts(name: str, output_format: FormatName | None = None) -> PromptSet:
     """Load a shipped prompt set by name, or a folder by path; it asks for an output format if one is given."""
-    is_shipped = name in shipped_prompt_sets()
-    folder = prompt_folder(name)
+    if name in _shipped_names():
+        return _shipped_set(name, output_format)
+    folder = Path(name)
     if not folder.is_dir():
         raise UserError(
             f"There is no prompt set {name!r}.",
@@ -70,6 +77,16 @@ def load_prompts(name: str, output_format: FormatName | None = None) -> PromptSe
                 otherwise=f"Shipped: {', '.join(shipped_prompt_sets())}. Or give a folder that has generate-1.txt.",
             ),
         )
+    return _set_in(folder, folder.resolve().name, output_format)
+
+
+@cache
+def _shipped_set(name: str, output_format: FormatName | None) -> PromptSet:
+    """A set of the package, read once: a run asks for it a dozen times, and its files change only with the code."""
+    return _set_in(SHIPPED / "prompts" / name, name, output_format)
+
+
+def _set_in(folder: Path, name: str, output_format: FormatName | None) -> PromptSet:
     files = sorted(file.name for file in folder.glob("*.txt"))
     unknown = [file for file in files if not is_known(file)]
     if unknown:
@@ -80,7 +97,7 @@ def load_prompts(name: str, output_format: FormatName | None = None) -> PromptSe
         )
     texts = {file: read_text(folder / file) for file in files if (folder / file).is_file()}
     return prompt_set(
-        name if is_shipped else folder.resolve().name,
+        name,
         texts,
         phrases=replace(_phrases(folder / "criteria.yaml"), format=output_format),
         examples=_examples(folder / "examples.yaml"),

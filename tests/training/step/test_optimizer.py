@@ -13,7 +13,7 @@ from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.engine import Engine
 from tests.training.tiny import example, tiny_model, weights_of
 
-STEPS = 2000 if os.environ.get("SKILLMIX_LONG") else 400
+STEPS, LAYERS = (2000, 2) if os.environ.get("SKILLMIX_LONG") else (400, 1)
 RATE, BETAS = 2e-5, (0.9, 0.999)
 GIVEN = [[example(24, seed=4 * batch + place) for place in range(4)] for batch in range(8)]
 
@@ -36,7 +36,7 @@ class End:
 
 def start() -> Any:
     """All start from the same numbers, which bfloat16 can hold."""
-    return tiny_model(size=16).bfloat16().float()
+    return tiny_model(size=16, layers=LAYERS).bfloat16().float()
 
 
 @cache

@@ -207,8 +207,10 @@ def panel_regions(figure: Figure) -> tuple[Region, ...]:
 
 def laid_out(figure: Figure) -> Figure:
     """The figure with a fixed layout: computing it takes as long as drawing, so both formats share it."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+    figure.set_layout_engine(None)  # with "none", matplotlib would draw the figure twice for each format
     return figure
 
 
