@@ -39,8 +39,11 @@ class Message:
 
 
 def _message(role: Role, content: str, content_hash: str) -> Message:
-    message = object.__new__(Message)
-    message.__dict__.update(role=role, content=content, content_hash=content_hash)
+    message = _new(Message)
+    fields = message.__dict__
+    fields["role"] = role
+    fields["content"] = content
+    fields["content_hash"] = content_hash
     return message
 
 

@@ -124,6 +124,8 @@ class LimitedBudget:
         price = self._prices[task.model]
         if not isinstance(outcome, Reply) or price is None:
             return outcome
+        if price.is_zero:
+            return outcome.with_cost(0.0)
         # A server that reports no tokens for a prompt, or for a text, has not counted.
         has_counted = outcome.input_tokens and (outcome.output_tokens or not outcome.text)
         counted = (outcome.input_tokens, outcome.output_tokens) if has_counted else (None, None)
