@@ -115,6 +115,18 @@ def test_a_run_that_finds_everything_shows_no_progress(in_folder: Path, capsys: 
     assert "begins" not in said and "the run:" not in said
 
 
+def test_a_step_that_was_stopped_is_not_shown_as_done(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with RunProgress([Work("eval", "calls", total=50)], clock=clock) as progress:
+        progress.begin("eval")
+        for second in range(11):
+            progress.update("eval", done=second, made=second)
+            clock.now += 1
+        progress.leave("eval", "eval: 10 calls made")
+
+    assert lines_of(capsys)[-1] == "eval: 10 calls made; the run: 20 %, about 40 s left"
+
+
 def test_lines_come_every_fifteen_seconds_at_most_and_claim_only_what_was_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

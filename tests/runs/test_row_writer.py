@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,19 @@ def test_a_key_is_found_whatever_was_known_of_its_student(tmp_path: Path) -> Non
         assert journal.find(request(1, turn=2)) is None
         journal.record(request(1, turn=2), Reply("second"))
         assert journal.find(request(1, turn=2)) == Reply("second")
+
+
+def test_keys_of_two_students_in_one_transaction_are_both_found(tmp_path: Path) -> None:
+    others = [replace(request(n), key=GenerateKey("t", f"c{n}", 0, 1)) for n in range(2)]
+    with JournalWriter(tmp_path) as journal:
+        assert journal.calls_by_conversation("s") == journal.calls_by_conversation("t") == {}
+
+        wanted = [request(0), *others, request(1)]
+        assert [journal.find(one) for one in wanted] == [None] * 4
+        journal.record_tries([Try(one, Reply("new"), 0.1, stored=Reply("new")) for one in wanted])
+
+        assert [journal.find(one) for one in wanted] == [Reply("new")] * 4
+        assert journal.find(request(2)) is None
 
 
 class AtOnce:

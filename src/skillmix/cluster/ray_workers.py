@@ -5,9 +5,9 @@ nothing. Ray must not repeat an exchange by itself: letters have numbers, and th
 """
 
 import asyncio
+import gc
 import logging
 import os
-import pickle
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 from skillmix.cluster.folder_files import CheckpointFiles, loads_weights
 from skillmix.cluster.local_workers import LocalTeam, ModelSender
 from skillmix.cluster.node_workers import CallTeam, NodeWorkers, first_line
+from skillmix.cluster.packing import packed, unpacked
 from skillmix.cluster.rank_group import gpus_of, run_on_ranks
 from skillmix.errors import UserError, visible
 from skillmix.experiment.plan import Settings
@@ -67,10 +68,7 @@ class RayLink:
                     await self._prepare()
                 await self._actor.begin.remote(self._step, self._work)
                 self._has_begun = True
-            # Ray would pickle a packet with a pickler of its own, which is several times as slow.
-            answer: Packet[WorkerLetter] = pickle.loads(
-                await self._actor.exchange.remote(self._step, pickle.dumps(packet, pickle.HIGHEST_PROTOCOL))
-            )
+            answer: Packet[WorkerLetter] = unpacked(await self._actor.exchange.remote(self._step, packed(packet)))
         except ActorDiedError:
             self._forget("")
             raise LostWorker("its process or its machine has ended") from None
@@ -205,6 +203,17 @@ class RayWorkers:
             with suppress(ValueError):  # in another thread than the main one, Ray could not replace it
                 signal.signal(signal.SIGTERM, terminate)
         self._has_joined = True
+        _spare_collector()
+
+
+def _spare_collector() -> None:
+    """Let the garbage collector not look at the objects that exist now: rows that come from workers set it off often.
+
+    Ray and the modules that it imports live as long as the process, and one look at them takes as long as storing a
+    thousand rows.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @contextmanager

@@ -44,13 +44,18 @@ class Price:
         share = usual if self.batch is None else self.batch
         return replace(self, input=share * self.input, output=share * self.output, batch=share)
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether tokens cost nothing, as those of a server of one's own."""
+        return not self.input and not self.output
+
     def of(self, input_tokens: float, output_tokens: float) -> float:
         """The cost of a number of tokens."""
         return (input_tokens * self.input + output_tokens * self.output) / 1e6
 
     def worst(self, request: Request) -> float:
         """An upper bound for the cost of a request."""
-        if not self.input and not self.output:
+        if self.is_zero:
             return 0.0
         characters = sum(_weight(message.content) for message in request.messages) + len(request.decoding.extra or "")
         return self.of(tokens_in(characters), request.decoding.max_tokens or _LONGEST_REPLY)

@@ -70,13 +70,14 @@ class LimitedBudget:
 
     def may_start(self, task: Task) -> bool:
         """Whether the limits hold even if this call and all calls in flight cost their worst case; if so, it counts."""
-        if task.request.key in self._held:
-            self._held.discard(task.request.key)
+        key = task.request.key
+        if self._held and key in self._held:
+            self._held.discard(key)
             return True
         worst = self.worst(task) or 0.0
         if not self._may_spend(worst) or not self._may_call():
             return False
-        self._reserved[task.request.key] = worst
+        self._reserved[key] = worst
         self._reserved_usd += worst
         return True
 
@@ -123,6 +124,8 @@ class LimitedBudget:
         price = self._prices[task.model]
         if not isinstance(outcome, Reply) or price is None:
             return outcome
+        if price.is_zero:
+            return outcome.with_cost(0.0)
         # A server that reports no tokens for a prompt, or for a text, has not counted.
         has_counted = outcome.input_tokens and (outcome.output_tokens or not outcome.text)
         counted = (outcome.input_tokens, outcome.output_tokens) if has_counted else (None, None)
@@ -135,7 +138,8 @@ class LimitedBudget:
         first, second = tokens
         if first is None or second is None or not is_count(first) or not is_count(second):
             return worst
-        return min(self._shares.get(task.request.key, 1.0) * price.of(first, second), worst)
+        share = self._shares.get(task.request.key, 1.0) if self._shares else 1.0
+        return min(share * price.of(first, second), worst)
 
     def _may_spend(self, more: float) -> bool:
         if self._max_usd is None or not more:

@@ -62,7 +62,8 @@ class CallKind(StepKind[StepT]):
         """Make the calls that the journal does not have yet."""
         counts = result.counts[step.name] = CallCounts()
         asyncio.run(self.make_calls(step, context, counts))
-        context.progress.end(step.name, counts_line(step.name, counts))
+        note = context.progress.end if counts.stopped is None else context.progress.leave
+        note(step.name, counts_line(step.name, counts))
         return counts.stopped is None
 
     def dependencies(self, step: StepT, inputs: StepInputs) -> Dependencies | None:

@@ -104,7 +104,8 @@ class DatasetKind(StepKind[DatasetStep]):
         counts = result.counts[step.name] = CallCounts()
         dataset = asyncio.run(work_on_dataset(step, context, counts))
         if step.writer:
-            context.progress.end(step.name, counts_line(step.name, counts))
+            note = context.progress.end if counts.stopped is None else context.progress.leave
+            note(step.name, counts_line(step.name, counts))
         if dataset is None:
             say(f"{step.name}: calls are missing, and no data set was written; run the same command to go on")
             return False

@@ -1,6 +1,10 @@
 """Notes of workers: what `skillmix status` shows while workers make the calls of a run, and afterwards."""
 
 import json
+import os
+import socket
+import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -54,7 +58,7 @@ def test_status_shows_the_workers_of_a_run_and_those_that_were_lost(
     capsys.readouterr()
     assert command(["status", "noted"]) == 0
     out = capsys.readouterr().out
-    assert "it had 3, of which 1 were lost" in out
+    assert "it had 3, 1 of them lost" in out
     assert "worker 0: lost" in out
     assert command(["status", "noted", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["workers"]
@@ -75,6 +79,26 @@ def test_a_note_of_a_run_that_goes_on_has_leases_rates_and_silence() -> None:
 
 def test_a_note_of_a_driver_that_was_killed_is_not_shown_as_the_present() -> None:
     assert "nothing was noted for 500 s" in next(note().lines(now=1500.0))
+
+
+def test_a_note_of_a_driver_that_was_killed_says_so_at_once_and_what_may_be_asked_twice() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    here = socket.gethostname()
+
+    assert note(machine=here, process=os.getpid()).has_driver is True
+    assert note(machine="elsewhere", process=ended.pid).has_driver is None
+    assert note(machine=here, process=2**70).has_driver is None
+    assert list(note(machine=here, process=ended.pid).lines(now=1001.0)) == [
+        "workers: the driver has ended without a last note, 1 s ago or less; run the same command again to go on",
+        "  worker 1: ended with its driver; 1,200 calls made, 60.1 a second, had 2 leases, 20 calls under way",
+        "  worker 2: lost; 400 calls made, 55.0 a second, 7 under way when it was lost",
+        "  worker 3: ended with its driver; 90 calls made, 9.9 a second, had 1 lease, 3 calls under way",
+        "calls under way on lost workers, which may be asked twice: 7",
+        "calls under way at the last note, which the next run may ask twice: 23",
+    ]
+    assert "its driver is stuck" in next(note(machine=here, process=os.getpid()).lines(now=1500.0))
+    assert "of them lost" in next(note(machine=here, process=ended.pid, is_over=True).lines(now=1001.0))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from skillmix.calls import CallKey, CallProblem, Decoding, GenerateKey, Message, Origin, Outcome, Reply, Request
+from skillmix.calls import (
+    CallKey,
+    Decoding,
+    GenerateKey,
+    Message,
+    Origin,
+    Outcome,
+    Reply,
+    Request,
+    content_address,
+)
 from skillmix.errors import UserError
 from skillmix.runs.journal.changed_settings import changed_settings
 from skillmix.runs.journal.schema import telling_what_broke
@@ -55,7 +65,7 @@ class StoredCall(NamedTuple):
 class KnownKeys:
     """What a writer knows of its file without a look at it; no other process can write while the lock is held.
 
-    Two threads share this record. Each change is one operation on a set, which the interpreter does not interrupt.
+    Two threads share this record. Each change is one operation on a set, which the other thread cannot break.
     """
 
     def __init__(self) -> None:
@@ -90,10 +100,12 @@ class KnownKeys:
 
     def note_written(self, keys: Iterable[CallKey]) -> None:
         """Note keys that are about to be stored."""
-        for key in keys:
-            if key.student in self._written:
-                self._written[key.student].add(key)
-            self.absent.discard(key)
+        new = set(keys)  # with the hashes that a dictionary has already: to hash a key takes longer than the rest
+        students = {key.student for key in new}
+        for student in students.intersection(self._written):
+            own = new if len(students) == 1 else {key for key in new if key.student == student}
+            self._written[student].update(own)
+        self.absent.difference_update(new)
 
 
 class RowWriter:
@@ -145,9 +157,10 @@ class RowWriter:
             self._put_noted_combinations()
             at = now()
             self._insert(_TRIES, [_try_row(one, at) for one in tries])
-            noted = [one.request.key for one in tries if one.request.key in self._keys.sent]
-            self._keys.sent.difference_update(noted)
-            self.connection.executemany("DELETE FROM sent WHERE key = ?", [(str(key),) for key in noted])
+            if self._keys.sent:
+                noted = [one.request.key for one in tries if one.request.key in self._keys.sent]
+                self._keys.sent.difference_update(noted)
+                self.connection.executemany("DELETE FROM sent WHERE key = ?", [(str(key),) for key in noted])
             self.put_outcomes([(one.request, one.stored) for one in tries if one.stored is not None])
 
     def put_combinations(self, rows: Sequence[tuple[str, str, str]]) -> None:
@@ -231,19 +244,23 @@ class RowWriter:
 
     def _insert_calls(self, calls: dict[CallKey, tuple[Request, Outcome]], origin: Origin) -> None:
         """Insert calls with their messages, and empty the dictionary."""
-        messages: dict[str, Message] = {}
+        messages: dict[str, tuple[str, str, str]] = {}
         rows = []
+        known = self._known_messages
         at = now()
         for request, outcome in calls.values():
-            own = request.messages
+            for message in request.messages:
+                address = message.content_hash
+                if address not in known:
+                    messages[address] = address, message.role, message.content
             reply = None
             if isinstance(outcome, Reply):
-                reply = Message("assistant", outcome.text)
-                own = (*own, reply)
-            messages |= {m.content_hash: m for m in own if m.content_hash not in self._known_messages}
+                reply = content_address("assistant", outcome.text)  # a reply's text is clean, as that of a message is
+                if reply not in known:
+                    messages[reply] = reply, "assistant", outcome.text
             rows.append((*_call_row(request, outcome, reply), origin, at))
         self._keys.note_written(calls)
-        self._insert(_MESSAGES, [(address, m.role, m.content) for address, m in messages.items()])
+        self._insert(_MESSAGES, list(messages.values()))
         self._insert(_CALLS, rows)
         if len(self._known_messages) > _MOST_KNOWN_MESSAGES:
             self._known_messages.clear()
@@ -289,12 +306,14 @@ def _try_row(one: Try, at: str) -> tuple[object, ...]:
     return str(request.key), request.content_hash, what, reason, one.seconds, at, one.cost_usd
 
 
-def _call_row(request: Request, outcome: Outcome, reply: Message | None) -> tuple[object, ...]:
+def _call_row(request: Request, outcome: Outcome, reply: str | None) -> tuple[object, ...]:
+    """The columns of a call; a reply is given by its hash."""
     done: tuple[object, ...]
-    if isinstance(outcome, Reply) and reply is not None:
+    if isinstance(outcome, Reply):
         counts = (outcome.finish, outcome.input_tokens, outcome.output_tokens, outcome.cost_usd)
-        done = ("done", reply.content_hash, *counts, None, None, None, json_text(outcome.not_sent))
-    elif isinstance(outcome, CallProblem):
+        not_sent = json_text(outcome.not_sent) if outcome.not_sent else "[]"
+        done = ("done", reply, *counts, None, None, None, not_sent)
+    else:
         problem = (outcome.kind, outcome.reason, outcome.detail)
         done = ("problem", None, None, None, None, None, *problem, "[]")
     return (*_key_values(request.key), *_asked(request), *done)
@@ -303,11 +322,20 @@ def _call_row(request: Request, outcome: Outcome, reply: Message | None) -> tupl
 def _asked(request: Request) -> tuple[object, ...]:
     return (
         request.model,
-        json_text([m.content_hash for m in request.messages]),
+        _addresses_json([message.content_hash for message in request.messages]),
         _decoding(request.decoding),
         request.seed,
         request.content_hash,
     )
+
+
+def _addresses_json(addresses: Sequence[str]) -> str:
+    """The JSON list of hexadecimal hashes, in which nothing needs an escape.
+
+    >>> _addresses_json(["0a", "1b"]), _addresses_json([])
+    ('["0a","1b"]', '[]')
+    """
+    return '["' + '","'.join(addresses) + '"]' if addresses else "[]"
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -361,9 +361,13 @@ class LeaseOwner:
 
     def _hold(self, worker: str, letter: LeaveAsked) -> None:
         lent = self._lent_to(worker, letter.epoch)
+        if lent is None:
+            self.refused += len(letter.tasks)
+            return
+        under_way, buckets = lent.under_way, lent.lease.buckets
         for task in letter.tasks:
             key = task.request.key
-            if lent is None or key in lent.under_way or bucket_of(key.combination) not in lent.lease.buckets:
+            if key in under_way or bucket_of(key.combination) not in buckets:
                 self.refused += 1
             elif not self.counts.stopped:
                 self._held.append((letter.epoch, task))
@@ -373,34 +377,36 @@ class LeaseOwner:
         if not self._held:
             return
         allowed = self._allowed()
-        notes = [(task.request, cost) for _, task in allowed if (cost := self._budget.at_risk(task)) is not None]
+        self._note_allowed(task for tasks in allowed.values() for task in tasks)
+        for epoch, tasks in allowed.items():
+            self._mail[self._lent[epoch].worker].put(LeaveGiven(tuple([task.request.key for task in tasks])))
+        if self._held and not self.in_flight:
+            self.stop(StopReason.BUDGET)
+
+    def _allowed(self) -> dict[int, list[Task]]:
+        """Take the calls that the budget allows from those that wait, and count them as under way; by epoch."""
+        held, may_start = self._held, self._budget.may_start
+        allowed: dict[int, list[Task]] = {}
+        while held:
+            epoch, task = held[0]
+            lent = self._lent.get(epoch)
+            if lent is not None:
+                if not may_start(task):
+                    break
+                lent.under_way[task.request.key] = task
+                self.counts.started += 1
+                allowed.setdefault(epoch, []).append(task)
+            held.popleft()
+        return allowed
+
+    def _note_allowed(self, tasks: Iterable[Task]) -> None:
+        """If there is a limit, note calls before they are sent, in one transaction."""
+        notes = [(task.request, cost) for task in tasks if (cost := self._budget.at_risk(task)) is not None]
         if notes:
             self._notes_calls = True
             with self._journal.transaction():
                 for request, cost in notes:
                     self._journal.record_sent(request, cost)
-        by_epoch: dict[int, list[CallKey]] = {}
-        for epoch, task in allowed:
-            by_epoch.setdefault(epoch, []).append(task.request.key)
-        for epoch, keys in by_epoch.items():
-            self._mail[self._lent[epoch].worker].put(LeaveGiven(tuple(keys)))
-        if self._held and not self.in_flight:
-            self.stop(StopReason.BUDGET)
-
-    def _allowed(self) -> list[tuple[int, Task]]:
-        """Take the calls that the budget allows from those that wait, and count them as under way."""
-        allowed = []
-        while self._held:
-            epoch, task = self._held[0]
-            lent = self._lent.get(epoch)
-            if lent is not None:
-                if not self._budget.may_start(task):
-                    break
-                lent.under_way[task.request.key] = task
-                self.counts.started += 1
-                allowed.append((epoch, task))
-            self._held.popleft()
-        return allowed
 
     def _store(self, worker: str, letter: TriesMade) -> None:
         """Store tries in one transaction for each file, then let the worker use them."""
@@ -431,8 +437,22 @@ class LeaseOwner:
 
     def _confirm(self, worker: str, batch: int, tries: Sequence[Try]) -> None:
         """Count tries that are durable, and let the worker use them."""
+        counts = self.counts
+        counts.called += len(tries)
         for tried in tries:
-            self._count(tried)
+            stored = tried.stored
+            if stored is None:
+                counts.retried += 1
+                continue
+            key = tried.request.key
+            bucket = bucket_of(key.combination)
+            self._made[bucket] += 1
+            if isinstance(stored, Reply):
+                counts.tokens += (stored.input_tokens or 0) + (stored.output_tokens or 0)
+                counts.cost_usd += stored.cost_usd or 0.0
+            elif not _is_final(stored):
+                counts.failed[key] = stored
+                self._failed.setdefault(bucket, {})[key] = KnownOutcome(tried.request.content_hash, stored)
         self._figures.store(worker, len(tries))
         if worker in self._mail:
             self._mail[worker].put(TriesStored(batch))
@@ -448,21 +468,6 @@ class LeaseOwner:
         cost = self._budget.charge(task, problem)
         self.counts.cost_usd += cost or 0.0
         return cost
-
-    def _count(self, tried: Try) -> None:
-        self.counts.called += 1
-        key, stored = tried.request.key, tried.stored
-        if stored is None:
-            self.counts.retried += 1
-            return
-        bucket = bucket_of(key.combination)
-        self._made[bucket] += 1
-        if isinstance(stored, Reply):
-            self.counts.tokens += (stored.input_tokens or 0) + (stored.output_tokens or 0)
-            self.counts.cost_usd += stored.cost_usd or 0.0
-        elif not _is_final(stored):
-            self.counts.failed[key] = stored
-            self._failed.setdefault(bucket, {})[key] = KnownOutcome(tried.request.content_hash, stored)
 
 
 def _is_final(outcome: Outcome) -> bool:

@@ -7,6 +7,8 @@ and a failed write is harmless. Only the process that holds the run's lock write
 import asyncio
 import json
 import math
+import os
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -60,32 +62,69 @@ class WorkersNote:
     refused: int
     """Rows and questions that came under a lease that was taken back."""
     workers: tuple[WorkerNote, ...]
+    machine: str = ""
+    """The name of the driver's machine."""
+    process: int = 0
+    """The number of the driver's process on that machine."""
 
     @property
     def lost_calls(self) -> int:
         """Calls that were under way on lost workers, which may be asked twice."""
         return sum(worker.in_flight for worker in self.workers if worker.state == "lost")
 
+    @property
+    def calls_under_way(self) -> int:
+        """Calls of workers that worked when the note was written."""
+        return sum(worker.in_flight for worker in self.workers if worker.state == "works")
+
+    @property
+    def has_driver(self) -> bool | None:
+        """Whether the driver's process lives; None if this machine cannot know."""
+        # On other systems, the question below would end the process.
+        if os.name != "posix" or not self.process or self.machine != socket.gethostname():
+            return None
+        try:
+            os.kill(self.process, 0)  # asks, and sends nothing
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # a process of another user
+            return True
+        except OverflowError:  # no number of a process
+            return None
+        return True
+
     def as_json(self) -> dict[str, object]:
         """The documented form of `status --json`."""
-        return asdict(self) | {"lost_calls": self.lost_calls}
+        return asdict(self) | {"lost_calls": self.lost_calls, "has_driver": self.has_driver}
 
     def lines(self, now: float) -> Iterator[str]:
         """The note in words, as `skillmix status` prints it."""
         states = [worker.state for worker in self.workers]
         works, lost = states.count("works"), states.count("lost")
         age = max(0.0, now - self.at)
+        has_driver = self.has_driver
         if self.is_over:
-            yield f"workers: the last step with workers has ended; it had {len(states)}, of which {lost} were lost"
+            yield f"workers: the last step with workers has ended; it had {len(states)}, {lost} of them lost"
+        elif has_driver is False:
+            yield (
+                f"workers: the driver has ended without a last note, {whole(round(age))} s ago or less; "
+                "run the same command again to go on"
+            )
         elif age > _STALE_S:
-            yield f"workers: nothing was noted for {whole(round(age))} s, so the run has ended or its driver is stuck"
+            why = "its driver is stuck" if has_driver else "the run has ended or its driver is stuck"
+            yield f"workers: nothing was noted for {whole(round(age))} s, so {why}"
         else:
             leases = plural(sum(worker.leases for worker in self.workers), "lease")
             waiting = are(self.waiting, "conversation", verb=("waits", "wait"))
-            yield (f"workers: {works} work, {lost} lost; {leases} out, {waiting}; {self._rate():.1f} calls/s")
-        yield from map(_line, self.workers)
+            yield f"workers: {works} work, {lost} lost; {leases} out, {waiting}; {self._rate():.1f} calls/s"
+        is_gone = has_driver is False and not self.is_over
+        yield from (
+            _last_line(worker) if is_gone and worker.state == "works" else _line(worker) for worker in self.workers
+        )
         if self.lost_calls:
             yield f"calls under way on lost workers, which may be asked twice: {whole(self.lost_calls)}"
+        if is_gone and self.calls_under_way:
+            yield f"calls under way at the last note, which the next run may ask twice: {whole(self.calls_under_way)}"
 
     def _rate(self) -> float:
         return sum(worker.per_second for worker in self.workers if worker.state == "works")
@@ -100,6 +139,13 @@ def _line(worker: WorkerNote) -> str:
     silent = f"; no answer for {worker.silent:.0f} s" if worker.silent > _SILENT_S else ""
     leases, in_flight = plural(worker.leases, "lease"), plural(worker.in_flight, "call")
     return f"  {visible(worker.name)}: {leases}, {in_flight} in flight; {made}{silent}"
+
+
+def _last_line(worker: WorkerNote) -> str:
+    """A worker that worked when its driver ended: Ray has ended it, too."""
+    had = f"had {'1 lease' if worker.leases == 1 else f'{worker.leases} leases'}"
+    made = f"{whole(worker.calls)} calls made, {worker.per_second:.1f} a second"
+    return f"  {visible(worker.name)}: ended with its driver; {made}, {had}, {whole(worker.in_flight)} calls under way"
 
 
 @asynccontextmanager
@@ -124,8 +170,8 @@ class _Notes:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(_EVERY_S)
             self.write(is_over=False)
+            await asyncio.sleep(_EVERY_S)
 
     def write(self, *, is_over: bool) -> None:
         with suppress(OSError):
@@ -154,7 +200,15 @@ class _Notes:
                     round(now - figures.heard, 1),
                 )
             )
-        return WorkersNote(time.time(), is_over, self._owner.waiting, self._owner.refused, tuple(workers))
+        return WorkersNote(
+            at=time.time(),
+            is_over=is_over,
+            waiting=self._owner.waiting,
+            refused=self._owner.refused,
+            workers=tuple(workers),
+            machine=socket.gethostname(),
+            process=os.getpid(),
+        )
 
 
 def read_workers(folder: Path) -> WorkersNote | None:
@@ -169,6 +223,8 @@ def read_workers(folder: Path) -> WorkersNote | None:
             waiting=_count(document["waiting"]),
             refused=_count(document["refused"]),
             workers=tuple(map(_worker, document["workers"])),
+            machine=str(document.get("machine", "")),
+            process=_count(document.get("process", 0)),
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None

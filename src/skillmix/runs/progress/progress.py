@@ -99,6 +99,11 @@ class RunProgress:
             self._last_line = self._clock()
             say(f"{line}; {self._run()}" if name in self._started else line)
 
+    def leave(self, name: str, line: str) -> None:
+        """Say what was done of a step that was stopped before its end, and how much of the run is done."""
+        self._last_line = self._clock()
+        say(f"{line}; {self._run()}" if name in self._started else line)
+
     def pace(self, name: str) -> float | None:
         """Units per second of a step; None if not measured."""
         work = self._works.get(name)
