@@ -1,6 +1,7 @@
 """A tiny catalogue, a small model, a folder to run in, the reference material where it is, and no network."""
 
 import gc
+import importlib
 import json
 import os
 import socket
@@ -55,6 +56,7 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
+        importlib.import_module("hypothesis")  # it asks the collector who owns generators of random numbers
         gc.freeze()
         gc.enable()
 

@@ -7,7 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
+from threading import Thread
 from time import sleep
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -50,12 +53,21 @@ def answer(home: str, number: int) -> None:
         assert json.load(reply) == {"stored": True, "is_new": True}
 
 
+def ask_until_it_ends(home: str) -> None:
+    """Keep a server busy, so that a signal comes amid an answer."""
+    with suppress(OSError, HTTPException):
+        while True:
+            urlopen(f"{home}state", timeout=30).close()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_answers_are_counted_at_the_end_and_the_exit_status_names_the_signal(in_folder: Path, number: int) -> None:
     copied_run(texts=12)
     process, addresses = start("--rater", "ann", "--rater", "bo", "--n", "5")
     try:
         answer(addresses["ann"], 0)
+        Thread(target=ask_until_it_ends, args=(addresses["bo"],)).start()
+        sleep(0.1)
     finally:
         process.send_signal(number)
         _, errors = process.communicate(timeout=30)

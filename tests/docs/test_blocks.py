@@ -21,9 +21,13 @@ from tools.docs.command_options import commands as all_commands
 from skillmix.checkers import registry
 from skillmix.commands import main, parser_of_all
 from skillmix.experiment.experiment import load_experiment
+from skillmix.runs.batches import batch_model
 from tests.checkers.own_catalog import write_catalog
 from tests.docs.pages import PAGES, ROOT, Block, ShownCommand, agrees, blocks, commands, replaced, run_line, text_of
 from tests.models.stub import chat, serving
+from tests.runs.batches.experiments import FAST
+from tests.runs.batches.stub_provider import StubProvider
+from tests.runs.batches.stub_provider import serving as serve_batches
 
 PARSER: Final = parser_of_all()
 COMMANDS: Final = all_commands()
@@ -43,12 +47,10 @@ NOT_RUN: Final = {
     "torchrun": "needs several GPUs; tests/training/test_ranks.py trains on two ranks",
     "ray start": "needs a cluster; tests/cluster runs workers where Ray is installed",
     "RAY_ADDRESS=": "needs a cluster",
-    "skillmix run EXPERIMENT.yaml --on ray": "needs Ray, which is no package of the tests; tests/cluster runs it",
+    "skillmix run EXPERIMENT.yaml --on ray": "starts a cluster for ten seconds; tests/cluster runs it",
     "inspect ": "needs a key or a screen; tests/exchange runs the tasks where Inspect AI is installed",
     "skillmix import-inspect": "needs the logs of the command above",
     "skillmix scores inspected": "needs the logs of the command above",
-    "skillmix run half-price.yaml": "needs keys; tests/runs/batches sends batches to a stub",
-    "skillmix status half-price": "needs the run above",
     "source <(skillmix completion": "changes the shell; tests/commands/start tries the completion",
     "skillmix completion": "writes to the reader's own folder; tests/commands/start tries the completion",
     "python -m pip install build": "makes a release",
@@ -92,6 +94,7 @@ ON_PAGE: Final = {
     "exchange.md": {"RUN": "demo", "tuned=example/tuned-135m": "tuned=example/tuned-135m --id small=example/small"},
     "rewards.md": {"RUN": "write", "pairs.jsonl": "pairs-of-write.jsonl"},
     "training.md": {"name: tune": "name: recipe"},
+    "batches.md": {"combinations: 100": "combinations: 2"},
     "graders.md": {"RUN": "two-graders"},
     "people.md": {
         "FILE.yaml": "people.yaml",
@@ -208,6 +211,24 @@ def a_server() -> Iterator[str]:
         loop.close()
 
 
+@contextmanager
+def batch_providers(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Each model of the page of batches, and the same model at the address of a stub that takes batches."""
+    monkeypatch.setattr(batch_model, "PACE", [FAST])
+    with (
+        serve_batches(StubProvider()) as openai,
+        serve_batches(StubProvider(frozenset({"anthropic", "readable"}))) as anthropic,
+    ):
+        yield {
+            model: f"{model}@{stub.address}"
+            for stub in (openai, anthropic)
+            for model in re.findall(r"(?:openai|anthropic):[\w.-]+", text_of("batches.md"))
+            if model.startswith("anthropic") is stub.is_anthropic
+        }
+        assert not openai.direct and not anthropic.direct
+        assert openai.billed and anthropic.billed
+
+
 def install(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave behind what pip would: the module on the path, and the entry points of its pyproject.toml."""
     project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -246,9 +267,12 @@ def test_the_blocks_of_a_page_run_in_order(
     if BUNDLED in str(blocks(page)) and BUNDLED not in stand_ins:
         stand_ins = {**stand_ins, BUNDLED: f"local:{request.getfixturevalue('small_model')}"}
     try:
-        with a_server() if SERVED in text_of(page) else nullcontext(SERVED) as address:
+        with (
+            a_server() if SERVED in text_of(page) else nullcontext(SERVED) as address,
+            batch_providers(monkeypatch) if page == "batches.md" else nullcontext({}) as providers,
+        ):
             for block in blocks(page):
-                run_block(block, names, {**stand_ins, SERVED: address}, capsys, monkeypatch)
+                run_block(block, names, {**stand_ins, SERVED: address, **providers}, capsys, monkeypatch)
     finally:
         monkeypatch.undo()
         forget_checkers()

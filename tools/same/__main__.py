@@ -12,6 +12,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,12 +130,22 @@ def _unpack(revision: str, folder: Path) -> None:
 
 
 def _copy(folder: Path) -> None:
-    """Copy the files of the repository as they are now, so that later edits do not matter."""
-    listed = _git("ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
-    for name in filter(None, listed):
+    """Copy the files of the project as they are now, so that later edits do not matter."""
+    for name in _listed():
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
+
+
+def _listed() -> list[str]:
+    if (ROOT / ".git").exists():
+        listed = _git("ls-files", "--cached", "--others", "--exclude-standard", "-z")
+        return [name for name in listed.split("\0") if name]
+    # In an unpacked sdist: what the sdist holds.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    below = (path for name in included for path in (ROOT / name[1:], *(ROOT / name[1:]).rglob("*")))
+    return ["pyproject.toml", *(str(path.relative_to(ROOT)) for path in below if path.parent.name != "__pycache__")]
 
 
 def _git(*words: str) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from hmac import compare_digest
 from importlib import resources
+from signal import SIGINT
 from typing import Final
 
 from aiohttp import web
@@ -24,8 +25,10 @@ from aiohttp.http import HttpProcessingError
 from skillmix.annotation.links import Link, keep_links
 from skillmix.annotation.shown_texts import AnnotationItem
 from skillmix.annotation.task import AnnotationTask, AnswerStore, fault_of
-from skillmix.errors import UserError
+from skillmix.errors import Interrupted, UserError
 from skillmix.runs.graders.human_votes import HumanAnswer
+from skillmix.runs.progress.stopping import reacting_to_signals, signal_of
+from skillmix.runs.scheduler import StopReason
 
 HOST: Final = "127.0.0.1"
 _LARGEST: Final = 64 * 1024
@@ -213,9 +216,10 @@ async def serve(
     port: int | None,
     ready: Callable[[Mapping[str, str]], None],
 ) -> None:
-    """Serve until the task is cancelled; `ready` gets the address of each person once they can be opened.
+    """Serve until a signal comes or the task is cancelled.
 
-    Without a port, the one of last time is used, or any free one.
+    `ready` gets the address of each person once they can be opened. Without a port, the one of last time is used, or
+    any free one.
     """
     with _bound(port, [link.port for link in links.values()]) as listening:
         number = listening.getsockname()[1]
@@ -227,9 +231,22 @@ async def serve(
             await web.SockSite(runner, listening).start()
             keep_links(task.run, used)
             ready({rater: f"http://{HOST}:{number}/{link.token}/" for rater, link in used.items()})
-            await asyncio.Event().wait()
+            came = await _a_signal()
         finally:
             await runner.cleanup()
+    raise Interrupted(came)
+
+
+async def _a_signal() -> int:
+    """Wait for a signal and return it; one that raised its error amid an answer would print a trace of that answer."""
+    came: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
+
+    def note(reason: StopReason) -> None:
+        if not came.done():
+            came.set_result(reason)
+
+    with reacting_to_signals(note):
+        return signal_of(await came) or SIGINT
 
 
 def _quiet() -> logging.Logger:

@@ -45,7 +45,10 @@ class StubBatch:
 
 
 class StubProvider:
-    """The provider; `faults` are names of ways to fail, and most of them befall its first batch only."""
+    """The provider; `faults` are names of ways to fail, and most of them befall its first batch only.
+
+    A fifth of its gradings cannot be read, except where `readable` is among the names.
+    """
 
     def __init__(self, faults: frozenset[str] = frozenset(), *, most_requests: int = 50) -> None:
         self.faults = faults
@@ -73,7 +76,7 @@ class StubProvider:
         mark = hashlib.sha256(json.dumps([m["content"] for m in messages if m["role"] != "system"]).encode()).digest()
         if "The criteria" not in prompt:
             return f"Answer: The needle, that patient fish, swims on ({mark.hex()[:6]}).\n\nExplanation: it is one."
-        if mark[0] % 5 == 0:
+        if mark[0] % 5 == 0 and "readable" not in self.faults:
             return "I like it."
         lines = [line[2:] for line in prompt.partition("The criteria")[2].splitlines() if line.startswith("- ")]
         rows = "".join(f"| {line} | {int(mark[1 + i] % 4 > 0)} |\n" for i, line in enumerate(lines))

@@ -232,7 +232,11 @@ def _reading(path: Path) -> sqlite3.Connection:
 
 
 def _refuse_torn(path: Path) -> None:
-    """Refuse a file that is shorter than its header says; SQLite would notice only when it reads the missing part."""
+    """Refuse a file that is shorter than its header says; SQLite would notice only when it reads the missing part.
+
+    On POSIX, closing the file drops the locks that SQLite holds on it for this process. Only a second writer would take
+    advantage of that, and the lock file of the journal keeps second writers out.
+    """
     with path.open("rb") as file:
         header = file.read(100)
     wal = path.with_name(path.name + "-wal")

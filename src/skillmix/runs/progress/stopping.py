@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -40,10 +40,8 @@ class Stoppable(Protocol):
 
 @contextmanager
 def stopping_on_interrupt(scheduler: Stoppable) -> Iterator[None]:
-    """Handle signals if this thread may; in other threads, such as a notebook's, leave them as they are."""
-    loop = asyncio.get_running_loop()
+    """Stop a scheduler on the first signal, and leave its calls on the second."""
     working = asyncio.current_task()
-
     is_asked = False
 
     def stop(reason: StopReason) -> None:
@@ -55,13 +53,24 @@ def stopping_on_interrupt(scheduler: Stoppable) -> Iterator[None]:
         scheduler.stop(reason)
         say(f"\nstopping: {scheduler.awaited} calls in flight are waited for; press Ctrl-C again to leave them")
 
+    with reacting_to_signals(stop):
+        yield
+
+
+@contextmanager
+def reacting_to_signals(react: Callable[[StopReason], None]) -> Iterator[None]:
+    """Call a function of the event loop for each signal, so that no signal breaks into the middle of other work.
+
+    In other threads than the first, such as a notebook's, signals are left as they are.
+    """
+    loop = asyncio.get_running_loop()
     before = {}
     for reason, number in _SIGNALS.items():
         handler = signal.getsignal(number)
         if number != signal.SIGINT and handler == signal.SIG_IGN:
             continue  # as under nohup
         try:
-            loop.add_signal_handler(number, stop, reason)
+            loop.add_signal_handler(number, react, reason)
         except (NotImplementedError, RuntimeError, ValueError):
             break
         before[number] = handler
