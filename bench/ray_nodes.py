@@ -7,8 +7,10 @@ The first form evaluates as bench/engine.py does: two turns and three gradings o
 flight for each node, so the server's delay and not the processor is the limit if the cores allow it. The nodes are
 those of `ray.cluster_utils.Cluster`, all on this machine; server, nodes and driver share its cores. `of linear` is the
 rate over nodes times the rate of one node. The rate is the server's: that of the middle 60 % of its calls. CPU time is
-that of the driver, which owns the journal, by the difference between this run and one with a fifth of the texts, so
-that the start of Ray does not count; `no Ray` makes the same calls in one process, whose CPU time has the calls, too.
+that of all threads of the driver, which owns the journal, from its first exchange with a worker to its last. The start
+of Ray comes before: its CPU time differs by a tenth of a second from run to run, as much as a thousand rows take.
+`no Ray` makes the same calls in one process, whose CPU time has the calls, too; it is the difference between this run
+and one with a fifth of the texts.
 The second form stores rows of made conversations as an owner does,
 in batches of 64, into so many journal files, and prints rows a second and CPU time; then it reads them all.
 """
@@ -90,13 +92,15 @@ def compare_nodes(options: argparse.Namespace) -> None:
 
 
 def measured(nodes: int, address: str, options: argparse.Namespace) -> dict[str, float]:
-    """The rate of a whole run, and the CPU time of a row from it and a smaller one."""
+    """The rate of a whole run, and its CPU time for a row."""
     texts, at_once = options.texts * max(1, nodes), options.at_once * max(1, nodes)
     with cluster(nodes) as environment:
-        small = child("--client", "ray" if nodes else "alone", address, texts // 5, at_once, environment)
-        large = child("--client", "ray" if nodes else "alone", address, texts, at_once, environment)
-    cpu = 1000 * (large["cpu"] - small["cpu"]) / (large["calls"] - small["calls"])
-    return large | {"cpu": cpu}
+        if nodes:
+            large = child("--client", "ray", address, texts, at_once, environment)
+            return large | {"cpu": 1000 * large["owning"] / large["calls"]}
+        small = child("--client", "alone", address, texts // 5, at_once, environment)
+        large = child("--client", "alone", address, texts, at_once, environment)
+    return large | {"cpu": 1000 * (large["cpu"] - small["cpu"]) / (large["calls"] - small["calls"])}
 
 
 def child(
@@ -116,14 +120,28 @@ def run_client(client: str, address: str, texts: int, at_once: int) -> None:
     """In the child: run, and print rate and CPU time."""
     from skillmix.runs.leases.owner import LeaseOwner
 
-    received = LeaseOwner.receive
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(LeaseOwner, "receive", autospec=True) as receive:
-        receive.side_effect = received
+    packet_for, leave = LeaseOwner.packet_for, LeaseOwner.leave
+    marks: list[float] = []
+
+    def noted_packet(owner: LeaseOwner, worker: str) -> Any:
+        marks.append(time.process_time())
+        return packet_for(owner, worker)
+
+    def noted_leave(owner: LeaseOwner) -> None:
+        leave(owner)  # all rows are stored
+        marks.append(time.process_time())
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(LeaseOwner, "packet_for", noted_packet),
+        mock.patch.object(LeaseOwner, "leave", noted_leave),
+    ):
         cpu = time.process_time()
         calls = CLIENTS[client](address, texts, at_once, folder)
         cpu = time.process_time() - cpu
         os.chdir("/")
-    print(json.dumps({"calls": calls, "cpu": cpu, "exchanges": receive.call_count, **rate_of(address)}))
+    owning = {"owning": marks[-1] - marks[0], "exchanges": len(marks) - 1} if marks else {}
+    print(json.dumps({"calls": calls, "cpu": cpu, **owning, **rate_of(address)}))
 
 
 @contextmanager

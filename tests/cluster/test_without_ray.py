@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from skillmix.cluster.lease_actor import LeaseActor
-from skillmix.cluster.packing import packed, unpacked
 from skillmix.cluster.ray_workers import RayWorkers
 from skillmix.commands import main as command
 from skillmix.experiment.experiment import StudentSettings
@@ -35,9 +34,9 @@ class _Link:
     async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
         await self._actor.begin(self._step, pickle.loads(self._work))  # again and again: only the first time counts
         late: Packet[OwnerLetter] = Packet(99, 0, (NoMoreLeases(),))
-        before = await self._actor.exchange(self._step - 1, packed(late))
-        assert unpacked(before) == Packet(0, 0, ()), "a packet of the step before"
-        answer: Packet[WorkerLetter] = unpacked(await self._actor.exchange(self._step, packed(packet)))
+        before = await self._actor.exchange(self._step - 1, pickle.dumps(late))
+        assert pickle.loads(before) == Packet(0, 0, ()), "a packet of the step before"
+        answer: Packet[WorkerLetter] = pickle.loads(await self._actor.exchange(self._step, pickle.dumps(packet)))
         return answer
 
 

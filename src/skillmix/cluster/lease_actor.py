@@ -1,6 +1,7 @@
 """The worker of one node, of which Ray makes an actor; this module does not import Ray."""
 
 import asyncio
+import pickle
 import platform
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -10,7 +11,6 @@ from skillmix import __version__
 from skillmix.calls import Model
 from skillmix.cluster.devices import DeviceShare
 from skillmix.cluster.folder_files import CheckpointFiles, FileFacts, FolderFiles, NodeStore, settings_here, spec_name
-from skillmix.cluster.packing import packed, unpacked
 from skillmix.experiment.plan import Settings
 from skillmix.models.servers.pool import CONCURRENCY
 from skillmix.models.specs import ModelSpec, announce_model, provider_of
@@ -59,11 +59,11 @@ class LeaseActor:
         self._running = asyncio.create_task(_run(worker, opened))
 
     async def exchange(self, step: int, packet: bytes) -> bytes:
-        """Exchange letters with the driver."""
+        """Exchange letters with the driver; packets are pickled."""
         answer: Packet[WorkerLetter] = Packet(0, 0, ())
         if self._worker is not None and step == self._step:
-            answer = await self._worker.exchange(unpacked(packet))
-        return packed(answer)
+            answer = await self._worker.exchange(pickle.loads(packet))
+        return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
 
     async def end(self, step: int) -> None:
         """Leave a step."""
