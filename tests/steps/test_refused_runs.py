@@ -268,11 +268,25 @@ def test_only_the_steps_that_run_need_their_files(in_folder: Path) -> None:
     assert main(["dataset", str(file)]) == 0
 
 
-@pytest.mark.parametrize(("name", "extra"), [("quickstart", "train"), ("dataset-quickstart", "parquet")])
-def test_without_pyarrow_a_run_names_the_extra_that_all_its_steps_need(
-    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, extra: str
+@pytest.mark.parametrize(
+    ("name", "missing", "extra"),
+    [
+        ("quickstart", "pyarrow peft", "train"),
+        ("quickstart", "pyarrow", "parquet"),
+        ("dataset-quickstart", "pyarrow", "parquet"),
+        ("dataset-quickstart", "pyarrow torch", "local,parquet"),
+    ],
+)
+def test_without_packages_a_run_names_the_extras_that_all_its_steps_need(
+    in_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    missing: str,
+    extra: str,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for package in missing.split():
+        monkeypatch.setitem(sys.modules, package, None)
 
     assert main(["run", name]) == 2
 

@@ -208,7 +208,7 @@ def panel_regions(figure: Figure) -> tuple[Region, ...]:
 def laid_out(figure: Figure) -> Figure:
     """The figure with a fixed layout: computing it takes as long as drawing, so both formats share it."""
     engine = figure.get_layout_engine()
-    if engine is not None:
+    if engine is not None and figure.axes:
         engine.execute(figure)
     figure.set_layout_engine(None)  # with "none", matplotlib would draw the figure twice for each format
     return figure
