@@ -54,7 +54,7 @@ readme: $(TEST)         ## the README's headline figure and table, from the resu
 long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cell
 	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/grading/test_reader_properties.py tests/test_interval_coverage.py tests/test_truth.py \
 		tests/scores/test_simulated_worlds.py tests/models/test_local.py tests/training/data/test_chat_formats.py tests/training/step/test_optimizer.py \
-		tests/datasets/test_members.py tests/datasets/test_build.py tests/steps/test_loop.py tests/test_linear_time.py tests/hostile tests/fuzz
+		tests/training/test_ranks.py tests/datasets/test_members.py tests/datasets/test_build.py tests/steps/test_loop.py tests/test_linear_time.py tests/hostile tests/fuzz
 
 clean:
 	rm -rf $(VENV) runs build/docs build/docs-cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -17,6 +17,19 @@ from tests.training.tiny import Steps, distance, tiny_model, weights_of
 from tests.training.two_ranks import CLIP, GIVEN, RECIPES, RESUMED, STEPS, VALIDATION, real_micro_batches, trace
 
 ROOT = Path(__file__).parents[2]
+ADDRESS = (
+    "--master-addr",
+    "127.0.0.1",
+    "--master-port",
+    "0",
+    "--rdzv-backend",
+    "c10d",
+    "--rdzv-endpoint",
+    "127.0.0.1:0",
+)
+LONG = bool(os.environ.get("SKILLMIX_LONG"))
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", *ADDRESS) if LONG else ()
+"""The command itself, which imports torch once more for each rank; without it, its launcher starts the ranks."""
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +37,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks left behind."""
     folder = tmp_path_factory.mktemp("two")
     found = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "training" / "two_ranks.py"), str(folder)],
+        [sys.executable, *TORCHRUN, str(ROOT / "tests" / "training" / "two_ranks.py"), str(folder)],
         env={
             **os.environ,
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",

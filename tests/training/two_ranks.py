@@ -5,6 +5,7 @@ python tests/training/two_ranks.py FOLDER
 The launcher forks this process after its imports; torchrun itself would import torch three times, for 15 seconds.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,7 +110,9 @@ def main(folder: Path) -> None:
     ranks.wait()
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and "RANK" in os.environ:  # under the command torchrun
+    main(Path(sys.argv[1]))
+elif __name__ == "__main__":
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=2, run_id="two", start_method="fork",
         rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:0", local_addr="127.0.0.1", max_restarts=0, monitor_interval=0.05,
