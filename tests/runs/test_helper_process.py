@@ -3,11 +3,13 @@
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from skillmix.errors import UserError
-from skillmix.runs.helper_process import LostHelper, in_helper
+from skillmix.runs import helper_process
+from skillmix.runs.helper_process import LostHelper, cores, in_helper
 
 
 def squares(count: int) -> Iterator[tuple[int, int]]:
@@ -62,3 +64,28 @@ def test_who_wants_no_more_ends_the_other_process() -> None:
         time.sleep(0.1)
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "250000 100000\n"}, 3),
+        ({"cpu.max": "10000 100000\n"}, 1),
+        ({"cpu.max": "9900000 100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        ({"cpu.max": "?\n"}, 8),
+    ],
+)
+def test_a_container_has_as_many_cores_as_its_limit_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], wanted: int
+) -> None:
+    (tmp_path / "cpu").mkdir()
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(helper_process, "_CONTROL_GROUP", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+
+    assert cores() == wanted

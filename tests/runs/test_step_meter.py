@@ -186,7 +186,7 @@ def test_the_share_of_a_cpu_is_cpu_time_by_wall_time_and_cores(monkeypatch: pyte
     used_gpu(monkeypatch, is_used=False)
     cpu, times = iter([1.0, 7.0]), iter([0.0, 4.0])
     monkeypatch.setattr(device_meter, "_cpu_seconds", lambda: next(cpu))
-    monkeypatch.setattr(device_meter, "_cores", lambda: 2)
+    monkeypatch.setattr(device_meter, "cores", lambda: 2)
 
     seconds = DeviceMeter(now=lambda: next(times)).seconds()
 

@@ -1,5 +1,6 @@
 """Run a generator in a second process while this one goes on."""
 
+import math
 import os
 import pickle
 import signal
@@ -7,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from typing import Any, Final, TypeVar
@@ -14,6 +16,7 @@ from typing import Any, Final, TypeVar
 from skillmix.catalog.own_code import Trust, trust_here, trusting_as
 
 Item = TypeVar("Item")
+_CONTROL_GROUP: Final = Path("/sys/fs/cgroup")
 _AHEAD: Final = 4
 """Items that wait to be consumed: enough to keep both processes busy, few enough to hold in memory."""
 
@@ -32,10 +35,24 @@ def is_there_a_second_core() -> bool:
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
-    with suppress(AttributeError):  # not on every system
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """The number of cores that this process may use: those it may run on, or the share of them that a container has."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    allowed = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return max(1, math.ceil(min(allowed, _container_cores())))
+
+
+def _container_cores() -> float:
+    """Cores' worth of time that a container on Linux gives its processes; infinite without a limit."""
+    with suppress(OSError, ValueError):  # ValueError: the quota is "max"
+        quota, period = (_CONTROL_GROUP / "cpu.max").read_text(encoding="ascii").split()
+        return int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        quota, period = (
+            (_CONTROL_GROUP / "cpu" / name).read_text(encoding="ascii")
+            for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        )
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    return math.inf
 
 
 @contextmanager

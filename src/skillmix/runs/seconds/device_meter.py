@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from skillmix.models.local.gpu_share import gpu_of, uses_gpu
 from skillmix.models.local.resident import MODELS
+from skillmix.runs.helper_process import cores
 
 Device = Literal["GPU", "CPU"]
 GpuReader = Callable[[], float | None]
@@ -56,7 +57,7 @@ class DeviceMeter:
         """What was measured until now; None if it is unknown or if there were too few samples."""
         measured = self._now() - self._started
         if not _uses_gpu():
-            return DeviceSeconds("CPU", (_cpu_seconds() - self._cpu_started) / _cores(), measured) if measured else None
+            return DeviceSeconds("CPU", (_cpu_seconds() - self._cpu_started) / cores(), measured) if measured else None
         known = [sample for sample in list(self._samples) if sample is not None]
         if len(known) < max(_FEWEST_SAMPLES, len(self._samples)):
             return None
@@ -121,8 +122,3 @@ def _torch() -> Any:
 
 def _cpu_seconds() -> float:
     return sum(os.times()[:4])
-
-
-def _cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
