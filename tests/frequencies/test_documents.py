@@ -261,7 +261,7 @@ def test_a_folder_that_cannot_be_read_is_a_fault(tmp_path: Path, monkeypatch: py
             raise PermissionError(13, "Permission denied", str(path))
         return real(path)
 
-    monkeypatch.setattr(os, "scandir", refuse)
-
-    with pytest.raises(UserError, match=r"closed cannot be read: Permission denied"):
-        corpus_files([tmp_path])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        with pytest.raises(UserError, match=r"closed cannot be read: Permission denied"):
+            corpus_files([tmp_path])
