@@ -107,6 +107,27 @@ def test_a_command_without_calls_ends_the_same_way(in_folder: Path, number: sign
     assert "interrupted" in said and "Traceback" not in said
 
 
+def test_a_signal_that_comes_while_an_object_is_finalized_is_not_lost() -> None:
+    program = (
+        "import os, signal, time\n"
+        "from skillmix.commands.signals import ending_like_ctrl_c\n"
+        "from skillmix.errors import Interrupted\n"
+        "class Final:\n"
+        "    def __del__(self):\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
+        "with ending_like_ctrl_c():\n"
+        "    try:\n"
+        "        Final()\n"
+        "        time.sleep(20)\n"
+        "    except Interrupted as stop:\n"
+        "        print(stop.number)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30)
+
+    assert (done.stdout, done.stderr) == ("15\n", "")
+
+
 def test_under_nohup_a_hangup_changes_nothing(endless: Path) -> None:
     process = started("run", str(endless), ignoring=signal.SIGHUP)
     wait_until(calls_are_made)
