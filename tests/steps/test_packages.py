@@ -9,7 +9,9 @@ import pytest
 from skillmix.calls import Decoding, GenerateKey, Message, Request
 from skillmix.commands import main
 from skillmix.errors import UserError
+from skillmix.experiment.experiment import load_experiment
 from skillmix.models import specs
+from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.models.specs import open_model, parse_spec
 from skillmix.steps import before_run
 
@@ -43,6 +45,16 @@ def test_a_dry_run_warns_of_missing_packages(
     assert main(["run", "dataset-quickstart", "--dry-run"]) == 0
 
     assert "warning: dataset-quickstart needs packages" in capsys.readouterr().err
+
+
+def test_a_dry_run_does_not_fail_because_of_a_damaged_model(in_folder: Path) -> None:
+    steps = load_experiment(Path("quickstart")).steps
+    for step in steps:
+        model = in_folder / "runs/quickstart" / step.name / "model"
+        model.mkdir(parents=True)
+        (model / LINEAGE_FILE).write_text('{"kind": "model"}', encoding="utf-8")
+
+    assert main(["run", "quickstart", "--dry-run"]) == 0
 
 
 def test_scripted_models_and_code_need_no_further_package(

@@ -306,7 +306,10 @@ def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[
 
 def packages_warning(experiment: Experiment) -> str | None:
     """A sentence on packages that the experiment needs and that are not installed here; None if there is none."""
-    missing = missing_packages(experiment, experiment.steps, new_run(experiment.name))
+    try:
+        missing = missing_packages(experiment, experiment.steps, new_run(experiment.name))
+    except UserError:  # a damaged file of the run, which the run itself names
+        return None
     return f"{missing.message} Install them: {missing.hint}." if missing else None
 
 
