@@ -47,6 +47,16 @@ def test_a_dry_run_warns_of_missing_packages(
     assert "warning: dataset-quickstart needs packages" in capsys.readouterr().err
 
 
+def test_a_dry_run_does_not_warn_of_packages_that_only_the_machines_of_a_cluster_need(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(before_run, "find_spec", lambda package: None if package == "torch" else object())
+
+    assert main(["run", "dataset-quickstart", "--dry-run", "--on", "ray"]) == 0
+
+    assert "packages" not in capsys.readouterr().err
+
+
 def test_a_dry_run_does_not_fail_because_of_a_damaged_model(in_folder: Path) -> None:
     steps = load_experiment(Path("quickstart")).steps
     for step in steps:
