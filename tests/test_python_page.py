@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas
 import pytest
+import yaml
 
 import skillmix
 
@@ -135,6 +136,17 @@ def test_an_evaluation_does_not_join_the_run_of_another_experiment(in_folder: Pa
 
     assert "Choose another name" in (caught.value.hint or "")
     assert skillmix.open_run("first").scores == before
+
+
+def test_an_evaluation_continues_its_own_run_after_an_experiment_added_a_grader(in_folder: Path) -> None:
+    evaluated("own")
+    document = yaml.safe_load((in_folder / "runs/own/experiment.yaml").read_text(encoding="utf-8"))
+    wanted = {name: document[name] for name in ("name", "students", "graders", "steps")}
+    wanted["graders"]["second"] = {"model": "scripted:grader?noise=0.1", "rounds": 1}
+    wanted["steps"][0]["graders"] = ["grader", "second"]
+    skillmix.run(wanted)
+
+    assert {score.grader for score in evaluated("own", k=[1, 2]).scores} >= {"grader"}
 
 
 def test_an_evaluation_continues_its_own_run_and_refuses_another_model(in_folder: Path) -> None:

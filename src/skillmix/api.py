@@ -440,8 +440,9 @@ def _require_own_run(experiment: Experiment) -> None:
         return
     own = {*experiment.students, *experiment.graders}
     former = stored.known_experiment
-    others = [name for name in (*former.students, *former.graders) if name not in own]
-    if others:
+    known = [*former.students, *former.graders]
+    others = [name for name in known if name not in own]
+    if others and not own.issubset(known):  # a run of one's own may have got further models since
         raise UserError(
             f"The run {stored.path} exists and is that of another experiment: it has {', '.join(others)}.",
             hint="Choose another name. To add a model to that run, add it to its experiment file and use skillmix.run.",

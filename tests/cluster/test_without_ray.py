@@ -1,16 +1,20 @@
 """What the cluster's modules do without Ray: actors in this process, with everything pickled on its way."""
 
 import asyncio
+import gc
 import pickle
 import sys
+import weakref
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import yaml
 
+from skillmix.cluster import ray_workers
 from skillmix.cluster.lease_actor import LeaseActor
 from skillmix.cluster.ray_workers import RayWorkers
 from skillmix.commands import main as command
@@ -119,3 +123,22 @@ def test_only_models_that_any_machine_can_ask_are_asked_by_workers() -> None:
     assert workers.why_not(served | own) is None, "the driver sends its files"
     with mock.patch("skillmix.cluster.ray_workers._PROVIDERS", ("openai", "anthropic", "scripted")):
         assert workers.why_not(served | own) == "workers cannot ask local: models", "so it is for other packages"
+
+
+def test_a_program_that_goes_on_after_its_cluster_may_free_what_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Thing:
+        own: object
+
+    thing = Thing()
+    thing.own = thing  # only the garbage collector frees it
+    kept = weakref.ref(thing)
+    monkeypatch.setattr(ray_workers, "_without_paragraphs", lambda ray: nullcontext())
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    workers = RayWorkers(SimpleNamespace(is_initialized=lambda: False, init=mock.Mock(), shutdown=mock.Mock()))
+
+    workers._join()
+    workers.close()
+
+    del thing
+    gc.collect()
+    assert kept() is None

@@ -65,14 +65,35 @@ def test_an_unknown_option_gets_the_nearest_one_even_if_another_is_missing(
     assert error in first and hint.startswith(f'hint: Did you mean "{meant}"?')
 
 
-@pytest.mark.parametrize("words", [["texts", "demo", "--n", "-1"], ["run", "--dry"], ["combinations"]])
-def test_numbers_and_beginnings_of_options_are_no_unknown_options(
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["texts", "demo", "--n", "-1"],
+        ["run", "--dry"],
+        ["combinations"],
+        ["calibrate", "texts.jsonl", "--temperature", "-.5"],
+        ["grade-text", "--system", "-You grade texts."],
+        ["grade-text", "--", "--bogus"],
+    ],
+)
+def test_values_and_beginnings_of_options_are_no_unknown_options(
     capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     with pytest.raises(SystemExit):
         main(words)
 
     assert "does not take" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["run", "smoke", "--api-key=abc"], ["run", "--api-key=abc"]])
+def test_an_error_does_not_show_the_value_of_an_unknown_option(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+
+    error = capsys.readouterr().err
+    assert "does not take --api-key" in error and "abc" not in error
 
 
 def test_without_a_command_the_hint_says_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:

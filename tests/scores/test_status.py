@@ -31,7 +31,7 @@ def test_a_run_of_free_models_costs_nothing(capsys: pytest.CaptureFixture[str], 
 
     line, document = shown(capsys, "free")
 
-    assert line == "cost: none, as every model is free"
+    assert line == "cost: none, as every reply was free"
     assert document["cost_usd"] == 0.0 and "unpriced" not in document
 
 
@@ -63,3 +63,9 @@ def test_a_cost_that_is_known_in_part_is_a_lower_bound() -> None:
 
     assert status.cost_line() == "cost: at least 1.50 US dollars, as the price of openai:m is not known (1 call)"
     assert Status(0, 9, 0, 0, 0.0).cost_line() == "cost: none yet"
+
+
+def test_the_name_of_a_model_without_a_price_cannot_command_the_terminal() -> None:
+    line = Status(3, 0, 0, 0, 0.0, unpriced={"openai:\x1b[2Ja\nb": 1}).cost_line()
+
+    assert line.isprintable() and "openai:" in line

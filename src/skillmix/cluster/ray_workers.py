@@ -177,6 +177,7 @@ class RayWorkers:
         self._call_workers.close()
         self._local_workers.close()
         if self._has_joined:
+            gc.unfreeze()  # a program that goes on may drop what it had
             self._ray.shutdown()
 
     def _link(self, name: str, shared: Any, *, is_late: bool) -> RayLink:

@@ -282,7 +282,7 @@ def dry_run(options: argparse.Namespace) -> int:
         if not options.wide:
             print("\nMore: --wide for the tokens and what the expectation comes from; --json")
     sys.stdout.flush()
-    packages = packages_warning(experiment)
+    packages = packages_warning(experiment, calls_here=getattr(options, "on", None) is None)
     for warning in [*budget_warnings(estimates, experiment.budget), *([packages] if packages else [])]:
         print(f"warning: {warning}", file=sys.stderr)
     return 0

@@ -1,9 +1,11 @@
 """What the parsers of the commands share: how a command joins the parser, and options that several commands take."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
 from inspect import getdoc
+from itertools import takewhile
 from math import isfinite
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -22,6 +24,9 @@ _TO_BEGIN: Final = (
 )
 
 
+_OPTION: Final = re.compile(r"--?[^-\s\d.]\S*")
+
+
 class CommandParser(argparse.ArgumentParser):
     """A parser whose errors suggest the nearest name."""
 
@@ -35,14 +40,17 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error with a hint, and exit with 2; an unknown option may be why another one is missing."""
-        unknown = [word.partition("=")[0] for word in self._words if self._is_unknown_option(word)]
+        options = takewhile(lambda word: word != "--", self._words)
+        unknown = [word.partition("=")[0] for word in options if self._is_unknown_option(word)]
         if unknown:
             message = f"{self.prog} does not take {' '.join(unknown)}; {message}"
         self._exit_with(message, self._option_hint(unknown))
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """Print an error about arguments that the command does not take, and exit with 2."""
-        self._exit_with(f"{self.prog} does not take {' '.join(unknown)}.", self._option_hint(unknown))
+        # The value of an unknown option may be a key.
+        words = [word.partition("=")[0] if word.startswith("-") else word for word in unknown]
+        self._exit_with(f"{self.prog} does not take {' '.join(words)}.", self._option_hint(words))
 
     def ask_for_command(self) -> NoReturn:
         """Print how to begin, and exit with 2."""
@@ -54,8 +62,8 @@ class CommandParser(argparse.ArgumentParser):
     def _is_unknown_option(self, word: str) -> bool:
         """Whether a word looks like an option and is none, nor the beginning of one."""
         name = word.partition("=")[0]
-        is_option = len(name) > 1 and name.startswith("-") and not name.strip("-")[:1].isdigit()
-        return is_option and name != "--" and not any(own.startswith(name) for own in self._option_string_actions)
+        is_option = _OPTION.fullmatch(name) is not None  # other words, such as -.5 and "- a list", are values
+        return is_option and not any(own.startswith(name) for own in self._option_string_actions)
 
     def _option_hint(self, unknown: Sequence[str]) -> str:
         options = [option for option in self._option_string_actions if option.startswith("--")]

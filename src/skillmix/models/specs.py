@@ -266,7 +266,6 @@ def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
     provider = provider_of(spec)
     if provider.open is None:
         raise UserError(f"{spec} is not a model that can be called.", hint=provider.closed_hint)
-    require_packages(spec)
     return provider.open(spec, options or ModelOptions())
 
 

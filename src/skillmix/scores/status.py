@@ -12,6 +12,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.grading.ballots import StudentText
 from skillmix.grading.points import earns_nothing
 from skillmix.render.numbers import dollars
+from skillmix.render.untrusted import one_line
 from skillmix.render.wording import plural
 from skillmix.runs.batches.waves_in_batches import WaveInBatch, waves_in_batches
 from skillmix.runs.journal.ahead import ConversationsAhead
@@ -53,18 +54,18 @@ class Status:
         """The cost so far, and the models whose price is not known.
 
         >>> Status(4, 0, 0, 0, 0.0).cost_line(), Status(4, 0, 0, 0, 1.5).cost_line()
-        ('cost: none, as every model is free', 'cost: 1.50 US dollars')
+        ('cost: none, as every reply was free', 'cost: 1.50 US dollars')
         >>> Status(4, 0, 0, 0, 0.0, unpriced={"openai:m": 1}).cost_line()
         'cost: unknown, as the price of openai:m is not known (1 call)'
         """
         known = f"{dollars(self.cost_usd)} US dollars"
         if not self.unpriced:
-            free = "none, as every model is free" if self.done else "none yet"
+            free = "none, as every reply was free" if self.done else "none yet"
             return f"cost: {known if self.cost_usd else free}"
         reasons = [
             f"other programs made {plural(count, 'call')}"
             if model == _IMPORTED
-            else f"the price of {model} is not known ({plural(count, 'call')})"
+            else f"the price of {one_line(model)} is not known ({plural(count, 'call')})"
             for model, count in self.unpriced.items()
         ]
         return f"cost: {f'at least {known}' if self.cost_usd else 'unknown'}, as {' and '.join(reasons)}"

@@ -304,9 +304,12 @@ def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[
     return [estimate for step in experiment.steps for estimate in kind_of(step).estimates(step, basis)]
 
 
-def packages_warning(experiment: Experiment) -> str | None:
+def packages_warning(experiment: Experiment, *, calls_here: bool = True) -> str | None:
     """A sentence on packages that the experiment needs and that are not installed here; None if there is none."""
-    missing = missing_packages(experiment, experiment.steps, new_run(experiment.name))
+    try:
+        missing = missing_packages(experiment, experiment.steps, new_run(experiment.name), calls_here=calls_here)
+    except UserError:  # a damaged file of the run, which the run itself names
+        return None
     return f"{missing.message} Install them: {missing.hint}." if missing else None
 
 

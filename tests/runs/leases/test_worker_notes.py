@@ -101,6 +101,25 @@ def test_a_note_of_a_driver_that_was_killed_says_so_at_once_and_what_may_be_aske
     assert "of them lost" in next(note(machine=here, process=ended.pid, is_over=True).lines(now=1001.0))
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not say when a process started")
+def test_another_process_with_the_number_of_the_driver_is_not_the_driver() -> None:
+    def of(process: int, **more: Any) -> WorkersNote:
+        start = worker_notes._process_start(process)
+        table = worker_notes._process_table()
+        facts = {"process": process, "process_start": start, "process_table": table}
+        return note(machine=socket.gethostname(), **{**facts, **more})
+
+    assert of(os.getpid()).has_driver is True
+    assert of(os.getpid(), process_start="1").has_driver is False
+    assert of(os.getpid(), process_table="that of a container").has_driver is None
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        driver = of(child.pid)
+        assert driver.has_driver is True
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert driver.has_driver is False, "it has ended, and its parent has not looked"
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"format": 2}', '{"format": 1, "at": "x"}', '{"format": 1, "at": 1, "workers": [{}]}']
 )

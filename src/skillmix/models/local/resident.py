@@ -19,7 +19,7 @@ from skillmix.models.local.apart.model_process import ModelProcess, is_wanted
 from skillmix.models.local.gpu_share import gpu_memory
 from skillmix.models.local.importing import import_here
 from skillmix.models.local.startup import StartupClock
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import ModelSpec, require_packages
 
 if TYPE_CHECKING:
     from skillmix.models.local.chat import Renderer
@@ -178,6 +178,7 @@ class ModelKeeper:
     @contextmanager
     def borrowed(self, spec: ModelSpec, clock: StartupClock) -> Iterator[Resident]:
         """The model of a spec, in memory; it is kept for the next model unless the block raises an error."""
+        require_packages(spec)
         with clock.measuring("importing"):
             import_here()
         with clock.measuring("loading"):

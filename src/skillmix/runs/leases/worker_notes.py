@@ -66,6 +66,10 @@ class WorkersNote:
     """The name of the driver's machine."""
     process: int = 0
     """The number of the driver's process on that machine."""
+    process_table: str = ""
+    """Which table of processes has that number: a container and a new start of the machine have their own."""
+    process_start: str = ""
+    """When the driver's process started, in the system's words: a later process may get its number."""
 
     @property
     def lost_calls(self) -> int:
@@ -83,15 +87,17 @@ class WorkersNote:
         # On other systems, the question below would end the process.
         if os.name != "posix" or not self.process or self.machine != socket.gethostname():
             return None
+        if self.process_table not in ("", _process_table()):
+            return None
         try:
             os.kill(self.process, 0)  # asks, and sends nothing
         except ProcessLookupError:
             return False
         except PermissionError:  # a process of another user
-            return True
+            pass
         except OverflowError:  # no number of a process
             return None
-        return True
+        return not self.process_start or _process_start(self.process) in ("", self.process_start)
 
     def as_json(self) -> dict[str, object]:
         """The documented form of `status --json`."""
@@ -143,9 +149,25 @@ def _line(worker: WorkerNote) -> str:
 
 def _last_line(worker: WorkerNote) -> str:
     """A worker that worked when its driver ended: Ray has ended it, too."""
-    had = f"had {'1 lease' if worker.leases == 1 else f'{worker.leases} leases'}"
-    made = f"{whole(worker.calls)} calls made, {worker.per_second:.1f} a second"
-    return f"  {visible(worker.name)}: ended with its driver; {made}, {had}, {whole(worker.in_flight)} calls under way"
+    had = f"had {plural(worker.leases, 'lease')}, {plural(worker.in_flight, 'call')} under way"
+    made = f"{plural(worker.calls, 'call')} made, {worker.per_second:.1f} a second"
+    return f"  {visible(worker.name)}: ended with its driver; {made}, {had}"
+
+
+def _process_table() -> str:
+    """A name of the table of processes that this process sees; empty if the system has none."""
+    with suppress(OSError):
+        started = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{started} {Path('/proc/self/ns/pid').readlink()}"
+    return ""
+
+
+def _process_start(process: int) -> str:
+    """When a process started, in clock ticks; `ended` if only its entry is left, empty if the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        facts = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return "ended" if facts[0] in "ZX" else facts[19]
+    return ""
 
 
 @asynccontextmanager
@@ -208,6 +230,8 @@ class _Notes:
             workers=tuple(workers),
             machine=socket.gethostname(),
             process=os.getpid(),
+            process_table=_process_table(),
+            process_start=_process_start(os.getpid()),
         )
 
 
@@ -225,6 +249,8 @@ def read_workers(folder: Path) -> WorkersNote | None:
             workers=tuple(map(_worker, document["workers"])),
             machine=str(document.get("machine", "")),
             process=_count(document.get("process", 0)),
+            process_table=str(document.get("process_table", "")),
+            process_start=str(document.get("process_start", "")),
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
