@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, process
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,17 @@ def test_a_small_report_starts_no_process(in_folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr(worker_pool, "ProcessPoolExecutor", lambda **_: pytest.fail("a process was started"))
 
     assert report(["scripted"], options=ReportOptions(figures=False)).texts > 50
+
+
+def test_a_system_without_semaphores_does_the_work_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "is_there_a_second_core", lambda: True)
+    monkeypatch.setattr(process, "_system_limits_checked", False)
+    monkeypatch.setattr(process, "_system_limited", None)
+    monkeypatch.setitem(sys.modules, "multiprocessing.synchronize", None)
+    pool = WorkerPool(None)
+
+    assert list(OrderedWork(pool, there=str, here=str).results([1, 2, 3], workers=2)) == ["1", "2", "3"]
+    assert not pool.is_possible
 
 
 def test_ranges_have_every_conversation_once_and_in_order(in_folder: Path) -> None:

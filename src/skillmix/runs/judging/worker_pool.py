@@ -68,7 +68,8 @@ class WorkerPool:
                         initargs=(self.catalog, trust_here()),
                     )
                 return self._executor.submit(function, *arguments, **named)
-        except (OSError, ImportError, BrokenProcessPool):  # no more processes, no semaphores, or a lost worker
+        except (OSError, ImportError, NotImplementedError, BrokenProcessPool):
+            # No more processes or files, a system without semaphores, or a lost worker.
             self._is_possible = False
             return None
 
