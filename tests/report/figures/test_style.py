@@ -1,5 +1,7 @@
 """The style of figures."""
 
+from typing import Any
+
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -20,7 +22,7 @@ def drawn() -> tuple[bytes, bytes]:
 
 def test_settings_that_a_user_has_changed_do_not_change_a_figure() -> None:
     expected = drawn()
-    changed = {
+    changed: dict[Any, Any] = {
         "lines.markeredgewidth": 4,
         "axes.titlepad": 20,
         "figure.constrained_layout.use": True,

@@ -163,6 +163,35 @@ def test_a_system_without_semaphores_does_the_work_in_one_process(monkeypatch: p
     assert not pool.is_possible
 
 
+def work_until_unwanted(begun: Path) -> float:
+    begun.touch()
+    start = time.monotonic()
+    while worker_pool.is_wanted() and time.monotonic() < start + 60:
+        time.sleep(0.01)
+    return time.monotonic() - start
+
+
+def test_workers_stop_long_work_when_their_pool_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "is_there_a_second_core", lambda: True)
+    pool = WorkerPool(None)
+    future = pool.submit(work_until_unwanted, tmp_path / "begun")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    pool.close()
+
+    assert future is not None and future.result() < 30
+    assert worker_pool.is_wanted()  # this process is no worker
+
+
+def test_figures_that_nobody_waits_for_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "drawings", lambda _: iter([(None, None)] * 3))
+    monkeypatch.setattr(contents, "is_wanted", lambda: False)
+
+    assert contents._drawn_figures(None) == ([], [])  # type: ignore[arg-type]
+
+
 def test_ranges_have_every_conversation_once_and_in_order(in_folder: Path) -> None:
     with scripted(in_folder).read() as journal:
         ranges = list(key_ranges(journal, 7))
