@@ -38,7 +38,7 @@ from skillmix.report.tables import (
 )
 from skillmix.report.tables import scores as score_tables
 from skillmix.report.tables.table import ReportTable
-from skillmix.runs.judging.worker_pool import started_pool
+from skillmix.runs.judging.worker_pool import is_wanted, started_pool
 
 TABLES: Final = [
     *specs_in(TableSpec, score_tables, comparisons, skill_rates, outcome_tables, graders),
@@ -137,6 +137,8 @@ def _drawn_figures(report: Report) -> _Drawn:
     gaps: list[str] = []
     with house_style():
         for drawing, figure in drawings(report):
+            if not is_wanted():
+                break
             if figure is None:
                 # Where graders name outcomes, nothing is missing from the figures of scores.
                 if drawing.position.section == "safety" or not report.has_only_outcomes:

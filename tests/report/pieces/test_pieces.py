@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, process
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,46 @@ def test_a_small_report_starts_no_process(in_folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr(worker_pool, "ProcessPoolExecutor", lambda **_: pytest.fail("a process was started"))
 
     assert report(["scripted"], options=ReportOptions(figures=False)).texts > 50
+
+
+def test_a_system_without_semaphores_does_the_work_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "is_there_a_second_core", lambda: True)
+    monkeypatch.setattr(process, "_system_limits_checked", False)
+    monkeypatch.setattr(process, "_system_limited", None)
+    monkeypatch.setitem(sys.modules, "multiprocessing.synchronize", None)
+    pool = WorkerPool(None)
+
+    assert list(OrderedWork(pool, there=str, here=str).results([1, 2, 3], workers=2)) == ["1", "2", "3"]
+    assert not pool.is_possible
+
+
+def work_until_unwanted(begun: Path) -> float:
+    begun.touch()
+    start = time.monotonic()
+    while worker_pool.is_wanted() and time.monotonic() < start + 60:
+        time.sleep(0.01)
+    return time.monotonic() - start
+
+
+def test_workers_stop_long_work_when_their_pool_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "is_there_a_second_core", lambda: True)
+    pool = WorkerPool(None)
+    future = pool.submit(work_until_unwanted, tmp_path / "begun")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    pool.close()
+
+    assert future is not None and future.result() < 30
+    assert worker_pool.is_wanted()  # this process is no worker
+
+
+def test_figures_that_nobody_waits_for_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "drawings", lambda _: iter([(None, None)] * 3))
+    monkeypatch.setattr(contents, "is_wanted", lambda: False)
+
+    assert contents._drawn_figures(None) == ([], [])  # type: ignore[arg-type]
 
 
 def test_ranges_have_every_conversation_once_and_in_order(in_folder: Path) -> None:

@@ -119,13 +119,22 @@ _style: ContextVar[FigureStyle] = ContextVar("style", default=HOUSE)
 
 @contextmanager
 def house_style(style: FigureStyle = HOUSE) -> Iterator[None]:
-    """The style of all figures; draw and save them inside this context."""
+    """The style of all figures; draw and save them inside this context.
+
+    Settings that the user has changed in this process do not count: a figure that a worker draws has the same bytes.
+    """
     before = _style.set(style)
     try:
-        with matplotlib.rc_context(style.settings):
+        with matplotlib.rc_context({**_defaults(), **style.settings}):
             yield
     finally:
         _style.reset(before)
+
+
+def _defaults() -> dict[Any, Any]:
+    """The settings of matplotlib as it comes, except for its windows, which are the user's."""
+    defaults = matplotlib.rcParamsDefault.items()
+    return {name: value for name, value in defaults if not name.startswith(("backend", "interactive"))}
 
 
 class _Estimated(Protocol):

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection
 from typing import Final, ParamSpec, TypeVar
 
 from skillmix.catalog.catalog import Catalog
@@ -33,6 +34,8 @@ class WorkerPool:
         self.catalog = catalog
         self.size = max(1, min(cores() - 1, _MOST_WORKERS))
         self._executor: ProcessPoolExecutor | None = None
+        self._line: tuple[Connection, Connection] | None = None
+        """A pipe to all workers that carries nothing; workers see when this process closes its end."""
         self._is_possible = is_there_a_second_core()
         self._owner = os.getpid()
 
@@ -47,10 +50,15 @@ class WorkerPool:
         return self._executor is not None
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers; they stop long work whose result nobody waits for."""
+        receiving, sending = self._line or (None, None)
+        if sending is not None:
+            sending.close()
         if self._executor is not None and self._owner == os.getpid():
             self._executor.shutdown(cancel_futures=True)
-        self._executor = None
+        if receiving is not None:
+            receiving.close()
+        self._executor = self._line = None
 
     def submit(
         self, function: Callable[_Arguments, _Result], *arguments: _Arguments.args, **named: _Arguments.kwargs
@@ -61,14 +69,17 @@ class WorkerPool:
         try:
             with _without_interrupts():  # workers inherit it, also while they start
                 if self._executor is None:
+                    context = get_context("spawn")
+                    self._line = self._line or context.Pipe(duplex=False)
                     self._executor = ProcessPoolExecutor(
                         max_workers=self.size,
-                        mp_context=get_context("spawn"),
+                        mp_context=context,
                         initializer=_begin,
-                        initargs=(self.catalog, trust_here()),
+                        initargs=(self.catalog, trust_here(), self._line[0]),
                     )
                 return self._executor.submit(function, *arguments, **named)
-        except (OSError, ImportError, BrokenProcessPool):  # no more processes, no semaphores, or a lost worker
+        except (OSError, ImportError, NotImplementedError, BrokenProcessPool):
+            # No more processes or files, a system without semaphores, or a lost worker.
             self._is_possible = False
             return None
 
@@ -141,13 +152,26 @@ _trust: Final = ExitStack()
 """In a worker: it trusts what the first process trusts, until it ends."""
 
 
+_lines: Final[list[Connection]] = []
+"""In a worker: its end of the line to the first process."""
+
+
+def is_wanted() -> bool:
+    """Whether somebody waits for the work of this process; a worker is not wanted once its pool closes."""
+    try:
+        return not any(line.poll() for line in _lines)
+    except OSError:  # Windows: the other end is closed
+        return False
+
+
 def code_of_worker() -> RulesGrader:
     """In a worker: the grader of its catalogue."""
     return _code[0]
 
 
-def _begin(catalog: Catalog | None, trust: Trust) -> None:
+def _begin(catalog: Catalog | None, trust: Trust, line: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _lines.append(line)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _trust.enter_context(trusting_as(trust))
     if catalog is not None:
