@@ -1,7 +1,6 @@
 """Which nodes get workers, and when: nodes and actors are played here, without Ray."""
 
 import asyncio
-import socket
 import sys
 import types
 from collections.abc import Iterator
@@ -279,18 +278,3 @@ def test_only_a_death_that_ray_reports_makes_a_worker_lost() -> None:
         assert whys == [""]
 
     asyncio.run(main())
-
-
-def test_an_address_at_which_nothing_listens_is_one_short_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    for address, message in (
-        (f"127.0.0.1:{port}", "cannot be reached: Connection refused"),
-        ("127.0.0.1:99999999", "cannot be reached"),
-        ("ray://127.0.0.1:10001", "the address of a Ray client"),
-    ):
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        ray = PlayedRay()
-        ray.is_joined = False
-        with pytest.raises(UserError, match=message):
-            RayWorkers(ray)._join()

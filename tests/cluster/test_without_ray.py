@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 import yaml
 
-from skillmix.cluster import ray_workers
+from skillmix.cluster import joining
 from skillmix.cluster.lease_actor import LeaseActor
 from skillmix.cluster.ray_workers import RayWorkers
 from skillmix.commands import main as command
@@ -132,7 +132,7 @@ def test_a_program_that_goes_on_after_its_cluster_may_free_what_it_had(monkeypat
     thing = Thing()
     thing.own = thing  # only the garbage collector frees it
     kept = weakref.ref(thing)
-    monkeypatch.setattr(ray_workers, "_without_paragraphs", lambda ray: nullcontext())
+    monkeypatch.setattr(joining, "_without_paragraphs", lambda ray: nullcontext())
     monkeypatch.setenv("RAY_ADDRESS", "local")
     workers = RayWorkers(SimpleNamespace(is_initialized=lambda: False, init=mock.Mock(), shutdown=mock.Mock()))
 

@@ -265,7 +265,8 @@ async def _start_problem(actor: Any, name: str) -> UserError | None:
     except (RayError, TimeoutError) as error:
         why = first_line(error) if isinstance(error, RayError) else f"no answer in {_START_S:g} s"
         return UserError(
-            f"{name} does not start: {why}.", hint="Every machine of the cluster needs the same skillmix and Python."
+            f"{name} does not start: {why}.",
+            hint="Every machine of the cluster needs the same skillmix, Python and RAY_AUTH_MODE.",
         )
     if versions != VERSIONS:
         return UserError(

@@ -6,21 +6,19 @@ nothing. Ray must not repeat an exchange by itself: letters have numbers, and th
 
 import asyncio
 import gc
-import logging
 import os
 import pickle
-import signal
-import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NoReturn
 
 from skillmix.cluster.folder_files import CheckpointFiles, loads_weights
+from skillmix.cluster.joining import join_cluster
 from skillmix.cluster.local_workers import LocalTeam, ModelSender
 from skillmix.cluster.node_workers import CallTeam, NodeWorkers, first_line
 from skillmix.cluster.rank_group import gpus_of, run_on_ranks
-from skillmix.errors import UserError, visible
+from skillmix.errors import UserError
 from skillmix.experiment.plan import Settings
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker, WorkerLink
@@ -32,8 +30,6 @@ from skillmix.runs.progress.terminal import say
 _PROVIDERS: Final = ("anthropic", "openai", "scripted", "local", "bundled")
 """Providers whose models any machine can ask; the weights of local ones are sent there."""
 _END_S: Final = 5.0
-_REACH_S: Final = 20.0
-_LISTENER: Final = "listen_error_messages"
 
 
 class RayLink:
@@ -191,21 +187,7 @@ class RayWorkers:
     def _join(self) -> None:
         if self._ray.is_initialized():
             return
-        address = os.environ.get("RAY_ADDRESS") or "local"
-        _require_reachable(address)
-        options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-        terminate = signal.getsignal(signal.SIGTERM)
-        try:
-            with _without_paragraphs(self._ray):
-                self._ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise UserError(
-                f"The Ray cluster {address} cannot be joined: {first_line(error)}.",
-                hint="Check RAY_ADDRESS; without it, a cluster is started on this machine.",
-            ) from None
-        finally:
-            with suppress(ValueError):  # in another thread than the main one, Ray could not replace it
-                signal.signal(signal.SIGTERM, terminate)
+        join_cluster(self._ray)
         self._has_joined = True
         _spare_collector()
 
@@ -221,23 +203,6 @@ def _spare_collector() -> None:
 
 
 @contextmanager
-def _without_paragraphs(ray: Any) -> Iterator[None]:
-    """Let Ray not print its paragraphs about lost workers, which it writes to standard output; lines of ours say it.
-
-    Ray has no setting for this. With a version that names its function otherwise, the paragraphs appear.
-    """
-    worker = getattr(getattr(ray, "_private", None), "worker", None)
-    listen = getattr(worker, _LISTENER, None)
-    if listen is not None:
-        setattr(worker, _LISTENER, lambda *_: None)
-    try:
-        yield
-    finally:
-        if listen is not None:
-            setattr(worker, _LISTENER, listen)
-
-
-@contextmanager
 def ray_workers() -> Iterator[RayWorkers]:
     """Workers on the cluster of RAY_ADDRESS, or on one that is started on this machine."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -250,25 +215,6 @@ def ray_workers() -> Iterator[RayWorkers]:
         yield workers
     finally:
         workers.close()
-
-
-def _require_reachable(address: str) -> None:
-    """Refuse an address at which nothing listens: Ray would try it for minutes, with many lines."""
-    if address.startswith("ray://"):
-        raise UserError(
-            f"RAY_ADDRESS is {visible(address)}, the address of a Ray client.",
-            hint="Start the run on a machine of the cluster, with the HOST:PORT that `ray start` prints.",
-        )
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        return  # "local", "auto", or something that Ray refuses at once
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
-    except (OSError, OverflowError) as error:
-        raise UserError(
-            f"The Ray cluster {visible(address)} cannot be reached: {getattr(error, 'strerror', None) or error}.",
-            hint="Check RAY_ADDRESS, and that `ray start --head` runs there.",
-        ) from None
 
 
 def _limits(work: LentWork) -> dict[str, int]:
