@@ -1,10 +1,12 @@
 """Torch and transformers are imported by one thread at a time, and only when a model needs them."""
 
+import os
 import subprocess
 import sys
 import threading
 import time
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,17 @@ def test_a_second_thread_waits_until_the_first_has_imported(fresh_state: None, m
     importing.import_here()
     assert order == ["begins", "ends"]
     thread.join()
+
+
+def test_parts_of_torch_are_imported_last(fresh_state: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are parts of the compiler, for which something else stands while the other modules are imported."""
+    names: list[str] = []
+    monkeypatch.setattr(importing, "_MODULES", ("first",))
+    monkeypatch.setattr(importing, "import_module", names.append)
+
+    importing.import_here(("torch._inductor.compile_fx", "skillmix.training.job_run"))
+
+    assert names == ["first", "skillmix.training.job_run", "torch._inductor.compile_fx"]
 
 
 @pytest.mark.parametrize(("name", "value"), [("WORLD_SIZE", "2"), ("SKILLMIX_IMPORTS", "all")])
@@ -70,3 +83,30 @@ def test_every_module_that_is_imported_ahead_exists() -> None:
     pytest.importorskip("transformers", reason="the extra `local` is not installed")
     for name in importing._MODULES:
         import_module(name)
+
+
+def test_packages_that_use_the_compiler_do_not_make_a_lean_import_fail(tmp_path: Path) -> None:
+    """Torchvision imports a part of the compiler; transformers imports torchvision if it is installed."""
+    pytest.importorskip("transformers", reason="the extra `local` is not installed")
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text("from torch._dynamo.utils import is_compile_supported\n", encoding="utf-8")
+    facts = tmp_path / "torchvision-9.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 9.0\n", encoding="utf-8")
+    program = """
+import sys
+from skillmix.models.local import importing
+importing.import_lean()
+importing.import_here()
+print(all(name in sys.modules for name in importing._MODULES), "torchvision" in sys.modules)
+with importing.without_compiler():
+    from torchvision import is_compile_supported
+print(is_compile_supported.args, [name for name in sys.modules if name.startswith("torch._dynamo")])
+"""
+    plain = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "SKILLMIX_IMPORTS")}
+    paths = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
+
+    lines = subprocess.check_output([sys.executable, "-c", program], env=plain | {"PYTHONPATH": paths}, text=True)
+
+    assert lines.splitlines() == ["True False", "('torch._dynamo.utils', 'is_compile_supported') []"]

@@ -184,8 +184,10 @@ def _begin_to_load(experiment: Experiment, steps: Sequence[Step], run: Run) -> N
     if spec is not None:
         MODELS.read_ahead(spec)
     later_trains = any(step.trains_model and run.finished.record(step.name) is None for step in steps)
-    if first.trains_model or (spec is not None and later_trains and MODELS.process() is not None):
-        # This process has little to do while the other one loads.
+    if spec is not None and later_trains and MODELS.process() is not None:
+        # This process has little to do while the other one loads, and trains on a GPU, where updates are compiled.
+        MODELS.read_ahead(None, modules=("skillmix.training.job_run", "torch._inductor.compile_fx"))
+    elif first.trains_model:
         MODELS.read_ahead(None, modules=("skillmix.training.job_run",))
 
 

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from itertools import takewhile
 from types import ModuleType
 from typing import Any, Final
 
@@ -25,7 +28,7 @@ _MODULES: Final = (
     "skillmix.models.local.generator",
 )
 """The modules of a model that writes; a process that ends can stop the import between two of them."""
-_NOT_NEEDED: Final = ("accelerate", "scipy", "sklearn")
+_NOT_NEEDED: Final = ("accelerate", "scipy", "sklearn", "torchaudio", "torchvision")
 """Packages that transformers imports if they are installed, for things that no local model here does."""
 
 _lock = threading.Lock()
@@ -44,8 +47,9 @@ def before_torch() -> None:
 def import_lean() -> None:
     """Let `import_here` leave out half of what transformers imports; only for a process that is a skillmix command.
 
-    Transformers then behaves in this process as if accelerate, scipy and scikit-learn were not installed and torch
-    could not be distributed. Processes of torchrun import everything, and so does SKILLMIX_IMPORTS=all.
+    Transformers then behaves in this process as if accelerate, scipy, scikit-learn, torchaudio and torchvision were not
+    installed and torch could not be distributed. Processes of torchrun import everything, and so does
+    SKILLMIX_IMPORTS=all.
     """
     global _is_lean
     _is_lean = "WORLD_SIZE" not in os.environ and os.environ.get("SKILLMIX_IMPORTS") != "all"
@@ -59,8 +63,8 @@ def is_lean() -> bool:
 def import_here(modules: Sequence[str] = ()) -> None:
     """Import everything that a model needs, or wait until another thread has done so.
 
-    The thread that imports also imports `modules`. An error is left to the code that needs the module: it imports the
-    module again and raises the same error.
+    The thread that imports also imports `modules`, parts of torch last and without leaving anything out. An error is
+    left to the code that needs the module: it imports the module again and raises the same error.
     """
     global _importer  # a process imports once
     with _lock:
@@ -71,19 +75,30 @@ def import_here(modules: Sequence[str] = ()) -> None:
     if not is_first:
         return
     try:
-        with ExitStack() as stack:
-            for name in (*_MODULES, *modules):
-                if not threading.main_thread().is_alive():  # the process ends, and waits for this thread
-                    return
-                import_module(name)
-                if name == "torch":
-                    threading.Thread(target=_wake_gpu, name="skillmix-gpu").start()
-                if name == "transformers" and _is_lean:
-                    stack.enter_context(_without_what_is_not_needed())
+        _import_all(modules)
     except Exception:  # noqa: BLE001  # see above
         return
     finally:
         _is_over.set()
+
+
+def _import_all(modules: Sequence[str]) -> None:
+    parts_of_torch = [name for name in modules if name.startswith("torch.")]
+    others = [name for name in modules if name not in parts_of_torch]
+    with ExitStack() as stack:
+        for name in _while_the_process_lives(*_MODULES, *others):
+            import_module(name)
+            if name == "torch":
+                threading.Thread(target=_wake_gpu, name="skillmix-gpu").start()
+            if name == "transformers" and _is_lean:
+                stack.enter_context(_without_what_is_not_needed())
+    for name in _while_the_process_lives(*parts_of_torch):
+        import_module(name)
+
+
+def _while_the_process_lives(*names: str) -> Iterator[str]:
+    """The names, as long as the process has not begun to end: it waits for the thread that imports."""
+    return takewhile(lambda _: threading.main_thread().is_alive(), names)
 
 
 def _wake_gpu() -> None:
@@ -141,14 +156,16 @@ def without_compiler() -> Iterator[None]:
         return
     torch: Any = import_module("torch")
     compiler = _Compiler(_COMPILER)
-    stubs: dict[str, ModuleType] = {_COMPILER: compiler, **{name: _Later(name) for name in _PARTS_OF_COMPILER}}
-    sys.modules.update(stubs)
+    sys.modules[_COMPILER] = compiler
     torch._dynamo = compiler
+    finder = _PartsOfCompiler()
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        for name, stub in stubs.items():
-            if sys.modules.get(name) is stub:
+        sys.meta_path.remove(finder)
+        for name, module in list(sys.modules.items()):
+            if module is compiler or isinstance(module, _Later):
                 del sys.modules[name]
         if vars(torch).get("_dynamo") is compiler:
             del torch._dynamo
@@ -156,8 +173,6 @@ def without_compiler() -> Iterator[None]:
 
 
 _COMPILER: Final = "torch._dynamo"
-_PARTS_OF_COMPILER: Final = ("torch._dynamo._trace_wrapped_higher_order_op",)
-"""Modules from which transformers imports names at once, although it calls them only when it compiles."""
 
 
 class _Compiler(ModuleType):
@@ -182,6 +197,21 @@ class _Compiler(ModuleType):
         """Let torch ask the real compiler about these functions from now on."""
         for function in self._marked:
             getattr(function, "__dict__", {}).pop("__dynamo_disable", None)
+
+
+class _PartsOfCompiler(MetaPathFinder, Loader):
+    """Finds a stand-in for every part of the compiler: packages import names from them that they call much later."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The stand-in for a part of the compiler; None for any other module."""
+        return ModuleSpec(fullname, self) if fullname.startswith(f"{_COMPILER}.") else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The stand-in."""
+        return _Later(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing."""
 
 
 class _Later(ModuleType):

@@ -14,6 +14,7 @@ import torch
 from skillmix.experiment.precisions import Precision
 from skillmix.training.ranks import local_part, start_of
 from skillmix.training.recipe import TrainingRecipe
+from skillmix.training.step.compile_workers import leave_workers_at_exit
 from skillmix.training.step.precision import DTYPES, UPDATES, NewValues, Rule, add_rounded
 
 _TICKS: Final = 4096
@@ -167,7 +168,9 @@ def _functions(
     rule: Rule = partial(_adam, betas=betas, eps=eps) if optimizer == "adam" else _sgd
     update, add = partial(UPDATES[precision.storage], rule), add_rounded
     if is_compiled:
-        return _Functions(torch.compile(update, dynamic=True), torch.compile(add, dynamic=True))
+        functions = _Functions(torch.compile(update, dynamic=True), torch.compile(add, dynamic=True))
+        leave_workers_at_exit()
+        return functions
     return _Functions(torch.no_grad()(update), torch.no_grad()(add))
 
 
