@@ -1,6 +1,7 @@
 """LoRA adapters, and the result of training as other programs load it: a Hugging Face checkpoint or a PEFT adapter."""
 
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ def with_adapter(model: Any, lora: LoraSettings, *, seed: int) -> Any:
         target_modules=lora.targets,
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        # PEFT reads a property that transformers 5.23 has renamed; no user can do anything about that.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         torch.manual_seed(seed)
         try:
             return get_peft_model(model, config)
