@@ -1,8 +1,8 @@
 """Do the commands that come on standard input, one after the other, with Ray workers that stay for all of them.
 
 Starting workers for each command would take most of the time of short tests. Leases are small, so that short runs have
-several. With `pages`, the journal may have no more
-pages than that, so that SQLite itself reports a full disk.
+several, and few texts are enough for verdicts on other nodes. With `pages`, the journal may have no more pages than
+that, so that SQLite itself reports a full disk.
 """
 
 import json
@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 from skillmix.commands import main as command
+from skillmix.runs.judging import verdict_workers
 from skillmix.runs.leases import owner
 
 
@@ -25,6 +26,7 @@ def main() -> None:
     from skillmix.cluster.ray_workers import RayWorkers
 
     mock.patch.object(owner, "_FEWEST", 4).start()
+    mock.patch.object(verdict_workers, "WORTH_IT", 8).start()
     workers = RayWorkers(ray)
     answers = sys.stdout
     for line in sys.stdin:

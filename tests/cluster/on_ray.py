@@ -27,6 +27,7 @@ from skillmix.models.scripted import ScriptedModel
 from skillmix.models.specs import parse_spec
 from skillmix.runs.run import open_run
 from tests.models.stub import Stub, chat, serving
+from tests.report.cases import SkilledWriter
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'skillmix[ray]'"
@@ -35,6 +36,7 @@ ROOT: Final = Path(__file__).parents[2]
 MODELS: Final = {
     "student": ScriptedModel(parse_spec("scripted:student?skill=0.7")),
     "grader": ScriptedModel(parse_spec("scripted:grader?noise=0.1")),
+    "skilled": SkilledWriter(parse_spec("scripted:student?skill=0.9")),
 }
 PATIENCE_S: Final = 240.0
 MOST_LEAVES: Final = 2 * 2 * 4
@@ -142,7 +144,7 @@ class Nodes:
     address: str
     raylets: list[int]
 
-    def workers(self, of: int | None = None) -> list[int]:
+    def workers(self, of: int | None = None, *, kind: str = "LeaseActor") -> list[int]:
         """The processes of the actors, which are children of the nodes, or of one node."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -151,7 +153,7 @@ class Nodes:
                 parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
             except (OSError, IndexError):
                 continue
-            if title.startswith(b"ray::LeaseActor") and parent in (self.raylets if of is None else [of]):
+            if title.startswith(f"ray::{kind}".encode()) and parent in (self.raylets if of is None else [of]):
                 found.append(int(folder.name))
         return sorted(found)
 

@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 import yaml
 
+from skillmix.catalog.catalog import Catalog
 from skillmix.cluster import joining
 from skillmix.cluster.lease_actor import LeaseActor
 from skillmix.cluster.ray_workers import RayWorkers
@@ -64,6 +65,9 @@ class ActorsHere:
 
     async def newcomers(self) -> Mapping[str, WorkerLink]:
         return {}
+
+    def verdict_pool(self, catalog: Catalog) -> None:
+        return None
 
     def run_ranks(self, work: RankWork) -> bool:
         return False

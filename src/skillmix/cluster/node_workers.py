@@ -174,6 +174,10 @@ class NodeWorkers:
         """What a worker is called."""
         return self._team.label
 
+    def cpus_of(self, node: Mapping[str, Any], settings: WorkerSettings) -> float:
+        """The CPUs that the workers of a node take, as Ray counts them."""
+        return self._team.places(node, settings) * (settings.cpus or 0.0)
+
     def node_of(self, worker: str) -> str:
         """The id of a worker's node."""
         return next(node_id for node_id, node in self._nodes.items() if worker in node.workers)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from skillmix.calls import CallKey, CallProblem, GenerateKey, Outcome, Request
+from skillmix.catalog.catalog import Catalog
 from skillmix.experiment.plan import Settings
 from skillmix.models.scripted import ScriptedModel
 from skillmix.models.servers.pool import Pool
@@ -151,6 +152,9 @@ class SimulatedWorkers:
 
     def announce(self, spec: ModelSpec) -> None:
         pass
+
+    def verdict_pool(self, catalog: Catalog) -> None:
+        return None
 
     def run_ranks(self, work: RankWork) -> bool:
         return False

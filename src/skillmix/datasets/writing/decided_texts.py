@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from skillmix.datasets.build import Writers, has_two_turns, kept_texts
 from skillmix.datasets.kept_texts import KeptText
+from skillmix.runs.judging.worker_pool import VerdictPool
 from skillmix.runs.reading.conversation_index import Made, conversations_made
 from skillmix.runs.reading.decisions import DecidedConversation, DecisionRules, OpenDecisions
 from skillmix.runs.seconds.step_clock import StepClock
@@ -37,8 +38,11 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         *,
         look: Callable[[KeptText], object] = lambda text: None,
         clock: StepClock | None = None,
+        elsewhere: Callable[[], VerdictPool | None] = lambda: None,
     ) -> None:
         self._rules = rules
+        self._elsewhere = elsewhere
+        """The processes on other machines that decide texts by code, if there are some."""
         self._clock = clock or StepClock()
         self._writer = writer
         self._writers = writers
@@ -129,7 +133,7 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
 
     def _decide(self, conversations: Mapping[ConversationKey, Sequence[Made]]) -> list[DecidedText]:
         if self._opened is None:
-            self._opened = OpenDecisions(self._rules)
+            self._opened = OpenDecisions(self._rules, self._elsewhere)
         indexes, known = conversations_made(calls for calls in conversations.values() if calls)
         decided = self._opened.decide(indexes, known)
         decided += self._opened.of(self._writer, [key for key, calls in conversations.items() if not calls])

@@ -39,6 +39,7 @@ from skillmix.runs.calling import (
 )
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.ahead import ConversationsAhead
+from skillmix.runs.judging.worker_pool import VerdictPool
 from skillmix.runs.leases.driving import CallWorkers, LentWork
 from skillmix.runs.leases.lease import LentConversation
 from skillmix.runs.leases.owner import LeaseOwner
@@ -124,7 +125,8 @@ class Waves:
         rules = decision_rules(self.context.run, graders=self.step.graders, rules=self.step.rules)
         # Checkers take a millisecond for a text; in the thread that decides, their results are in memory early.
         look = self.plan.shown_rule.reason_to_drop
-        return DecidedTexts(rules, self._writer, self.writers, look=look, clock=self.context.clock)
+        elsewhere = partial(_verdict_pool, self.context)
+        return DecidedTexts(rules, self._writer, self.writers, look=look, clock=self.context.clock, elsewhere=elsewhere)
 
     @cached_property
     def _copies(self) -> GrowingCopies:
@@ -463,6 +465,11 @@ class Waves:
                 seconds = (time.monotonic() - self._started) * share
                 message += f", {self.counts.cost_usd * share:.2f} US dollars, about {duration(seconds)} left"
         say(message)
+
+
+def _verdict_pool(context: StepContext) -> VerdictPool | None:
+    """The processes of a cluster that decide texts by code; None if the run has no cluster."""
+    return None if context.workers is None else context.workers.verdict_pool(context.catalog)
 
 
 @dataclass

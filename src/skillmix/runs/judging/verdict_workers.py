@@ -1,7 +1,7 @@
-"""Decide many texts by code in worker processes; few texts are decided in this one."""
+"""Decide many texts by code in worker processes, here or on other machines; few texts are decided in this process."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from skillmix.catalog.catalog import Catalog
@@ -11,7 +11,7 @@ from skillmix.grading.ballots import StudentText
 from skillmix.grading.points import text_score
 from skillmix.prompts.rubric import Phrases
 from skillmix.runs.graders.run_grader import RunGrader
-from skillmix.runs.judging.worker_pool import BATCH, WorkerPool, code_of_worker, shared_pool
+from skillmix.runs.judging.worker_pool import BATCH, VerdictPool, WorkerPool, code_of_worker, shared_pool
 from skillmix.runs.reading.conversation_index import IndexedVote
 from skillmix.runs.reading.deciding import ballot_of, votes_of
 from skillmix.runs.reading.decision_cache import Decision
@@ -59,14 +59,21 @@ def decide(question: Question, means: Means) -> Decision:
     return Decision(None if earned is None else int(earned), address, answer.status, json.dumps(points))
 
 
+def _nowhere() -> None:
+    """No other machine decides texts."""
+
+
 class VerdictWorkers:
     """Decides questions in order; beyond the first ones, worker processes decide those for code alone."""
 
-    def __init__(self, catalog: Catalog | None) -> None:
+    def __init__(self, catalog: Catalog | None, elsewhere: Callable[[], VerdictPool | None] = _nowhere) -> None:
         self._here = 0
+        """Questions that were decided in this process."""
         shared = None if catalog is None else shared_pool(catalog)
         self._is_shared = shared is not None
         self._pool = shared if shared is not None or catalog is None else WorkerPool(catalog)
+        self._elsewhere = elsewhere
+        """The processes on other machines, which go before those on this one."""
 
     def close(self) -> None:
         """End the workers, unless others share them."""
@@ -75,11 +82,8 @@ class VerdictWorkers:
 
     def decide(self, questions: Sequence[Question], means: Means) -> list[Decision]:
         """The decisions on these questions, in their order."""
-        pool = self._pool
-        is_for_code = all(question.grader.is_code_alone for question in questions)
-        if pool is None or not pool.is_possible or not is_for_code:
-            return [decide(question, means) for question in questions]
-        if not pool.is_started and self._here + len(questions) < WORTH_IT:
+        pool = self._pool_for(questions)
+        if pool is None:
             self._here += len(questions)
             return [decide(question, means) for question in questions]
         batches = [questions[start : start + BATCH] for start in range(0, len(questions), BATCH)]
@@ -89,6 +93,18 @@ class VerdictWorkers:
             for batch, future in zip(batches, sent, strict=True)
         ]
         return [decision for batch in decided for decision in batch]
+
+    def _pool_for(self, questions: Sequence[Question]) -> VerdictPool | None:
+        """The processes that decide these questions; None if this process does."""
+        own = self._pool
+        if own is None or not all(question.grader.is_code_alone for question in questions):
+            return None
+        if not own.is_started and self._here + len(questions) < WORTH_IT:
+            return None
+        others = self._elsewhere()
+        if others is not None and (others.is_possible or others.is_starting):
+            return others if others.is_possible else None
+        return own if own.is_possible else None
 
 
 def _decide_there(batch: list[Question], rules: Rules, phrases: Phrases) -> list[Decision]:

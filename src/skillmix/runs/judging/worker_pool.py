@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.own_code import Trust, trust_here, trusting_as
@@ -25,6 +25,30 @@ _Arguments = ParamSpec("_Arguments")
 _MOST_WORKERS: Final = 16
 BATCH: Final = 64
 """Texts that go to a worker together."""
+
+
+class VerdictPool(Protocol):
+    """Processes that decide texts by code, on this machine or on others."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether they can be given work now."""
+        ...
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether none of them has started, but some will soon."""
+        ...
+
+    def submit(
+        self, function: Callable[_Arguments, _Result], *arguments: _Arguments.args, **named: _Arguments.kwargs
+    ) -> "Future[_Result] | None":
+        """Have one of them call a function of this package; None if there is none."""
+        ...
+
+    def result(self, future: "Future[_Result] | None") -> _Result | None:
+        """The result of some work; None if it was lost with its process, and must be done here."""
+        ...
 
 
 class WorkerPool:
@@ -43,6 +67,9 @@ class WorkerPool:
     def is_possible(self) -> bool:
         """Whether workers can be had: a second core, no failure so far, and no fork since."""
         return self._is_possible and self._owner == os.getpid()
+
+    is_starting = False
+    """Work is taken at once, and waits for the processes."""
 
     @property
     def is_started(self) -> bool:
@@ -173,6 +200,11 @@ def _begin(catalog: Catalog | None, trust: Trust, line: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _lines.append(line)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    judge_with(catalog, trust)
+
+
+def judge_with(catalog: Catalog | None, trust: Trust) -> None:
+    """In a worker, before its first work: what it judges with."""
     _trust.enter_context(trusting_as(trust))
     if catalog is not None:
         _code.append(RulesGrader(catalog))

@@ -6,7 +6,7 @@ is stored under a hash of all it depends on: the replies, the combination, the c
 the code that reads and checks. `deciding` says what counts as a text, a vote and a ballot, as it does everywhere.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +21,7 @@ from skillmix.checkers.registry import ENTRY_POINTS
 from skillmix.grading.answers import Rules
 from skillmix.hashing import digest
 from skillmix.runs.judging.verdict_workers import Means, Question, VerdictWorkers
+from skillmix.runs.judging.worker_pool import VerdictPool
 from skillmix.runs.reading.conversation_index import (
     NOTHING_KNOWN,
     ConversationIndex,
@@ -127,11 +128,11 @@ def decided_conversations(
 class OpenDecisions(AbstractContextManager["OpenDecisions"]):
     """A run's journal and its cache of decisions, both open, so that a few more conversations cost only themselves."""
 
-    def __init__(self, rules: DecisionRules) -> None:
+    def __init__(self, rules: DecisionRules, elsewhere: Callable[[], VerdictPool | None] = lambda: None) -> None:
         self._rules = rules
         self._versions = {grader: rules.version(grader) for grader in rules.graders}
         # First, because a catalogue whose code is not trusted is refused here, with nothing open yet.
-        self._workers = VerdictWorkers(None if rules.run.code is None else rules.run.catalog)
+        self._workers = VerdictWorkers(None if rules.run.code is None else rules.run.catalog, elsewhere)
         self.journal = rules.run.read()
         self._cache = DecisionCache(rules.run.derived)
 
