@@ -41,9 +41,14 @@ def conversations(run: Run, journal: JournalReader, *, ids: IdRange | None = Non
 
     With `ids`, only conversations of these combination ids are read.
     """
+    return read_gradings(ungraded_conversations(run, journal, ids=ids), run.reply_reader)
+
+
+def ungraded_conversations(run: Run, journal: JournalReader, *, ids: IdRange | None = None) -> Iterator[Ungraded]:
+    """The same conversations before their gradings are read."""
     written = written_conversations(run, journal, ids=ids)
     texts = (conversation.text for conversation in written if conversation.text is not None)
-    return graded_conversations(run, journal, texts, ids=ids)
+    return _joined(run, texts, journal.calls("grade", ids, student=None))
 
 
 def written_conversations(
