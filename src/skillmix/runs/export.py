@@ -263,7 +263,7 @@ def _write_parquet(path: Path, rows: Iterable[Row]) -> None:
         for file in files:
             with parquet.ParquetFile(file) as part:
                 for number in range(part.num_row_groups):
-                    writer.write_table(part.read_row_group(number).cast(schema))
+                    writer.write_table(_table(part.read_row_group(number).to_pylist(), schema))
 
 
 def _typed_tables(rows: Iterable[Row]) -> Iterator[tuple[Any, Any]]:
@@ -273,10 +273,17 @@ def _typed_tables(rows: Iterable[Row]) -> Iterator[tuple[Any, Any]]:
     source = iter(rows)
     schema = None
     while (chunk := list(islice(source, ROWS_AT_ONCE))) or schema is None:
-        table = pyarrow.Table.from_pylist(chunk)
+        table = _table(chunk)
         known = [table.schema] if schema is None else [schema, table.schema]
         schema = pyarrow.unify_schemas(known, promote_options="permissive")
-        yield schema, table.cast(schema)
+        yield schema, table if table.schema.equals(schema) else _table(chunk, schema)
+
+
+def _table(rows: list[Row], schema: Any = None) -> Any:
+    """A table of rows. Tables are not cast to other types, because Arrow fails at lists of records without a type."""
+    import pyarrow
+
+    return pyarrow.Table.from_pylist(rows, schema=schema)
 
 
 def _no_parquet() -> UserError:
