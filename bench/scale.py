@@ -1,12 +1,12 @@
-"""How data sets, scores and reports grow with the number of conversations: time, memory and bytes.
+"""How data sets, scores, reports and exports grow with the number of conversations: time, memory and bytes.
 
     python bench/scale.py --conversations 30000 100000 300000 --folder /tmp/bench-scale [--only dataset scores]
 
 Makes two runs of each size in bulk and keeps them in the folder: `train` (one student, one generation, about half of
 the texts with full marks), from which data sets are made, and `eval` (two students, k = 2 to 4, three generations),
-which is scored and reported. Rows are as scripted models leave them: two turns with the real prompts, and one vote of
-a grader. Each command then runs in a process of its own. `peak MB` is that of this process; `together` adds its helpers
-up, looked at twice a second.
+which is scored, reported and exported. Rows are as scripted models leave them: two turns with the real prompts, and one
+vote of a grader. Each command then runs in a process of its own. `peak MB` is that of this process; `together` adds its
+helpers up, looked at twice a second.
 
 `--parts 1000000 9800000` measures without a journal what stays in memory when that many conversations are read:
 `copies` finds the copies among half as many texts and counts their phrases, `table` scores as many marks.

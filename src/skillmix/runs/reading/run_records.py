@@ -101,7 +101,7 @@ def texts_with_ballots(
     """
     builder = RecordsBuilder(run, run.code)
     voters = _Voters(run)
-    if run.is_imported or voters.are_unknown(journal.graders()):
+    if run.is_imported or any(is_unknown(run, name) for name in journal.graders()):
         # The ballots on a text depend on who voted on other texts, so a first pass looks for them.
         for text, calls in ungraded_conversations(run, journal):
             voters.add(text, {grade_key(call).grader for call in calls})
@@ -109,6 +109,11 @@ def texts_with_ballots(
         journal.limit_calls(combinations)
     for conversation, judged in judged_conversations(run, conversations(run, journal), run.code):
         yield builder.with_ballots(conversation, judged, voters)
+
+
+def is_unknown(run: Run, grader: str) -> bool:
+    """Whether no known experiment of the run names a grader; people are in no experiment, and are known."""
+    return grader not in run.known_graders and not is_human(grader)
 
 
 class _Voters:
@@ -125,17 +130,13 @@ class _Voters:
         """Whether a grader voted that no experiment of the run names."""
         return bool(self._unknown)
 
-    def are_unknown(self, graders: Iterable[str]) -> bool:
-        """Whether one of these graders is in no experiment of the run, and is no person."""
-        return any(name not in self._run.known_graders and not is_human(name) for name in graders)
-
     def add(self, text: StudentText, graders: Iterable[str]) -> None:
         """Note who voted on a text."""
         if self._run.is_imported:
             self._by_student[text.student].update(name for name in graders if not is_human(name))
             if text.answer.text:
                 self._gradeable.add(text.student)
-        elif unknown := [name for name in graders if self.are_unknown([name])]:
+        elif unknown := [name for name in graders if is_unknown(self._run, name)]:
             self._unknown[text.student, text.combination.k].update(unknown)
 
     def of_import(self, student: str) -> list[str]:

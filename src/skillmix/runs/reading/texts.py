@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from skillmix.errors import UserError
 from skillmix.grading.answers import AnswerStatus, Rules
-from skillmix.grading.ballots import Ballot
+from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.outcomes.outcome_points import outcome_of
 from skillmix.grading.points import text_score, woven_full_marks
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
@@ -102,7 +102,7 @@ def first_texts(
 
 
 class _PlacedBallots:
-    """The ballots of a run on the texts of one student or k, with what puts them into the order of `run_texts`."""
+    """The ballots on the texts of one student and k, or of all, with what puts them into the order of `run_texts`."""
 
     def __init__(self, run: Run, rules: Rules, student: str | None, k: int | None) -> None:
         self._run = run
@@ -119,11 +119,13 @@ class _PlacedBallots:
         with self._run.read() as journal:
             for number, (text, groups) in enumerate(texts_with_ballots(self._run, journal)):
                 self.students[text.student] = None
-                if self._student in (None, text.student) and self._k in (None, text.combination.k):
+                if self._is_wanted(text):
                     for group, ballots in enumerate(groups):
-                        for index, ballot in enumerate(ballots):
-                            self.total += 1
-                            yield (*self._rank(ballot), group, number, index), ballot
+                        self.total += len(ballots)
+                        yield from (((*self._rank(b), group, number, i), b) for i, b in enumerate(ballots))
+
+    def _is_wanted(self, text: StudentText) -> bool:
+        return self._student in (None, text.student) and self._k in (None, text.combination.k)
 
     def _rank(self, ballot: Ballot) -> tuple[float, int, int]:
         points = ballot.points(self._rules, self._run.phrases)
