@@ -5,7 +5,7 @@ Rows are made and written one after the other, so that the size of a run does no
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -21,7 +21,7 @@ from skillmix.grading.points import METRICS, text_score, woven_full_marks
 from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.reading.conversation_index import messages_with
-from skillmix.runs.reading.graded_conversations import conversations
+from skillmix.runs.reading.graded_conversations import conversations, in_blocks
 from skillmix.runs.reading.gradings import grade_key
 from skillmix.runs.reading.run_records import reasons_for, texts_with_ballots, verdict_on
 from skillmix.runs.reading.text_facts import TextFacts, TextFactsReader
@@ -99,27 +99,31 @@ def _rows(run: Run, what: What, rules: Rules) -> Iterator[Row]:
     return _texts(run, rules) if what == "texts" else vote_rows(run)
 
 
-def _about(run: Run, text: StudentText, facts: TextFacts) -> Row:
+def _about(run: str, text: StudentText, facts: TextFacts) -> Row:
+    values = ((name, getattr(facts, name)) for name in _FACTS)
     return {
-        "run": run.name,
+        "run": run,
         "student": text.student,
         "combination": text.combination.id,
         "k": text.combination.k,
         "skills": list(text.combination.skills),
         "topic": text.combination.topic,
         "generation": text.generation,
-        **{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(facts).items()},
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in values},
     }
+
+
+_FACTS: Final = tuple(field.name for field in fields(TextFacts))
 
 
 def _texts(run: Run, rules: Rules) -> Iterator[Row]:
     """One row for each text and grader; an ungraded text has one row without a grader."""
-    reader = TextFactsReader(run, rules)
+    reader, name = TextFactsReader(run, rules), run.name
     with run.read() as journal:
         for found in texts_with_ballots(run, journal):
             text = found.text
             shared = {
-                **_about(run, text, reader.facts(text)),
+                **_about(name, text, reader.facts(text)),
                 "text": text.answer.text,
                 "format_valid": None if text.answer.status == "refused" else text.answer.status == "fine",
             }
@@ -168,10 +172,10 @@ def _found_by_code(verdict: Verdict | None) -> Row:
 
 def vote_rows(run: Run) -> Iterator[Row]:
     """One row for each grading call, with its reply and its reading."""
-    reader = TextFactsReader(run, run.rules())
+    reader, name = TextFactsReader(run, run.rules()), run.name
     with run.read() as journal:
-        for text, calls, readings in conversations(run, journal):
-            shared = _about(run, text, reader.facts(text))
+        for text, calls, readings in in_blocks(conversations(run, journal)):
+            shared = _about(name, text, reader.facts(text))
             for call, reading in zip(calls, readings, strict=True):
                 yield {**shared, **_vote(run, text, call, reading)}
 

@@ -20,7 +20,12 @@ from skillmix.prompts.rubric import Rubric, rubric_of
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.judging.judged_texts import judged_conversations
 from skillmix.runs.reading.deciding import Votes, ballot_of, latest_votes_of, votes_of
-from skillmix.runs.reading.graded_conversations import ConversationKey, conversations, ungraded_conversations
+from skillmix.runs.reading.graded_conversations import (
+    ConversationKey,
+    conversations,
+    in_blocks,
+    ungraded_conversations,
+)
 from skillmix.runs.reading.gradings import GradedConversation, grade_key
 from skillmix.runs.rules_grader import CodeVerdict, RulesGrader, applicable_reasons
 from skillmix.runs.run import Run
@@ -107,8 +112,8 @@ def texts_with_ballots(
             voters.add(text, {grade_key(call).grader for call in calls})
     if combinations is not None:
         journal.limit_calls(combinations)
-    for conversation, judged in judged_conversations(run, conversations(run, journal), run.code):
-        yield builder.with_ballots(conversation, judged, voters)
+    source = judged_conversations(run, conversations(run, journal), run.code)
+    yield from in_blocks(builder.with_ballots(*conversation, voters) for conversation in source)
 
 
 def is_unknown(run: Run, grader: str) -> bool:
