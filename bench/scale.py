@@ -1,12 +1,12 @@
-"""How data sets, scores and reports grow with the number of conversations: time, memory and bytes.
+"""How data sets, scores, reports and exports grow with the number of conversations: time, memory and bytes.
 
     python bench/scale.py --conversations 30000 100000 300000 --folder /tmp/bench-scale [--only dataset scores]
 
 Makes two runs of each size in bulk and keeps them in the folder: `train` (one student, one generation, about half of
 the texts with full marks), from which data sets are made, and `eval` (two students, k = 2 to 4, three generations),
-which is scored and reported. Rows are as scripted models leave them: two turns with the real prompts, and one vote of
-a grader. Each command then runs in a process of its own. `peak MB` is that of this process; `together` adds its helpers
-up, looked at twice a second.
+which is scored, reported and exported. Rows are as scripted models leave them: two turns with the real prompts, and one
+vote of a grader. Each command then runs in a process of its own. `peak MB` is that of this process; `together` adds its
+helpers up, looked at twice a second.
 
 `--parts 1000000 9800000` measures without a journal what stays in memory when that many conversations are read:
 `copies` finds the copies among half as many texts and counts their phrases, `table` scores as many marks.
@@ -51,6 +51,14 @@ COMMANDS = {
     "report, sample": ("eval", ["report", "runs/bench", "--no-figures", "--texts", "20000"]),
     "status": ("eval", ["status", "runs/bench", "--json"]),
     "again": ("eval", ["run", "bench.yaml"]),
+    **{
+        f"export, {what}, {form}": ("eval", ["export", "runs/bench", "--what", what, "--format", form])
+        for what in ("texts", "votes", "calls")
+        for form in ("jsonl", "parquet")
+    },
+    "texts": ("eval", ["texts", "runs/bench", "--json"]),
+    "compare": ("eval", ["compare", "runs/bench", *STUDENTS, "--json", "--texts", "10"]),
+    "graders": ("eval", ["graders", "runs/bench", "--json"]),
 }
 OUTPUTS = {"dataset": "runs/bench/dataset", "report": "runs/bench/report"}
 _AT_ONCE = 2000
@@ -197,7 +205,7 @@ def measure(command: str) -> None:
     code = PARTS[part](int(size)) if part in PARTS else main(COMMANDS[command][1])
     sys.stdout = sys.__stdout__
     here, beside = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    made = Path(OUTPUTS.get(command.split(",")[0], "output"))
+    made = output_of(command)
     files = [path for path in made.rglob("*") if path.is_file()] or [made]
     result = {
         "code": code,
@@ -208,6 +216,12 @@ def measure(command: str) -> None:
         "bytes": sum(path.stat().st_size for path in files),
     }
     print(json.dumps(result))
+
+
+def output_of(command: str) -> Path:
+    """The file or folder that a command writes; what it prints is in the file `output`."""
+    kind, *form = command.split(", ")
+    return Path("runs/bench", ".".join(form)) if kind == "export" else Path(OUTPUTS.get(kind, "output"))
 
 
 def _watch(together: list[float]) -> None:

@@ -41,6 +41,7 @@ LONGEST_FIRST: Final = (
     "tests/training/test_trl.py",
     "tests/training/step/test_optimizer.py",
     "tests/test_rewards.py",
+    "tests/runs/test_streamed_texts.py",
     "tests/checkers/test_own_checkers.py",
 )
 """What takes eight seconds or more, roughly by time; short files at the end keep all workers busy until then."""

@@ -10,6 +10,10 @@ import yaml
 
 from skillmix.commands import main
 from skillmix.runs.reading import marks
+from skillmix.runs.run import open_run
+from skillmix.scores import pairs, scoring
+from skillmix.scores.grader_card import graded_runs
+from skillmix.scores.grader_card.graded_runs import graded_run
 from skillmix.steps.run import run_experiment
 
 STEP: dict[str, Any] = {
@@ -80,6 +84,30 @@ def test_a_large_run_has_the_scores_of_a_small_one(
     assert [printed(capsys, *words) for words in commands] == small
     assert {row["grader"] for row in small[0][0]} == {"judge", "strict", "code"}
     assert any(row["ungraded"] for row in small[0][0])
+
+
+def test_students_and_graders_of_a_large_run_are_compared_as_in_a_small_one(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(in_folder)
+    run(in_folder, combinations=5, graders=["judge", "code"])
+    commands = (
+        ["compare", "r", "zoe", "ann", "--json", "--texts", "3"],
+        ["compare", "r", "zoe", "ann", "--json"],
+        ["graders", "r", "--json"],
+        ["graders", "r", "--json", "--truth", "judge", "--rules", "paper"],
+    )
+    small = [printed(capsys, *words) for words in commands]
+    items = graded_run(open_run("r"))
+
+    monkeypatch.setattr(marks, "WORTH_IT", 1)
+    monkeypatch.setattr(marks, "is_there_a_second_core", lambda: False)
+    for module in (graded_runs, pairs, scoring):
+        monkeypatch.setattr(module, "run_records", None)  # all texts in memory
+
+    assert [printed(capsys, *words) for words in commands] == small
+    assert len(small[0][0]["texts"]) == 3
+    assert graded_run(open_run("r")) == items
 
 
 def test_a_large_run_that_was_stopped_has_the_status_of_a_small_one(

@@ -219,3 +219,12 @@ def test_a_report_with_many_students_says_which_pairs_it_leaves_out(in_folder: P
     assert all("s1" not in pair for pair in chosen_pairs(related, related.runs[0]).shown)
     (table,) = pair_table.make(replace(alone, comparisons=tuple(compared_pairs(alone))))
     assert "the table has 10 of 15 pairs. Left out: s5 − s3, s6 − s3, s5 − s4" in table.note
+
+
+def test_a_comparison_can_have_the_first_of_all_texts(in_folder: Path) -> None:
+    run = open_run(evaluated(in_folder, TWO))
+    whole = compare_students(run, "a", "b")
+
+    for count in (0, 3, 10_000):
+        assert compare_students(open_run("two"), "a", "b", texts=count) == replace(whole, texts=whole.texts[:count])
+    assert whole.differing == len(whole.texts) > 3

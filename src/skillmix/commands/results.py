@@ -162,13 +162,15 @@ def compare(options: argparse.Namespace) -> int:
     )
 
     run = open_run(options.run)
-    comparison = compare_students(run, options.first, options.second, metric=options.metric, rules=options.rules)
-    shown = comparison.texts[: options.texts or 0]
+    comparison = compare_students(
+        run, options.first, options.second, metric=options.metric, rules=options.rules, texts=options.texts or 0
+    )
+    shown = comparison.texts
     if options.json:
-        return print_json({**asdict(comparison), "texts": [asdict(pair) for pair in shown]})
+        return print_json(asdict(comparison))
     print(f"{comparison_title(comparison)}:\n\n{comparison_table(comparison, wide=options.wide)}")
     print(f"\n{wrapped(comparison_note(comparison))}" + (f"\n{STILL_NEEDED}" if options.wide else ""))
-    differing = plural(len(comparison.texts), "combination")
+    differing = plural(comparison.differing, "combination")
     if shown:
         print(f"\n{len(shown)} of the {differing} on which they differ; * marks points that differ:\n")
         print("\n\n".join(_both_texts(pair, _words_on_pairs(run, shown)) for pair in shown))
@@ -226,18 +228,17 @@ def _both_texts(pair: "DifferingTexts", words: "DenialWords") -> str:
 def texts(options: argparse.Namespace) -> int:
     """Show texts of a run with their points and why points were lost, best first."""
     from skillmix.runs.reading.denials import denial_words
-    from skillmix.runs.reading.texts import run_texts
+    from skillmix.runs.reading.texts import first_texts
     from skillmix.runs.run import open_run
 
     run = open_run(options.run)
-    found = run_texts(run, student=options.student, k=options.k)
-    rows = found[::-1][: options.n] if options.worst else found[: options.n]
+    rows, total = first_texts(run, options.n, student=options.student, k=options.k, worst=options.worst)
     words = denial_words(run, {_text_key(row): _to_explain(row) for row in rows})
     if options.json:
         return print_json([{**asdict(row), "grader_words": words.get(_text_key(row), {})} for row in rows])
     print(text_page(rows, words))
-    if len(found) > len(rows):
-        print(f"\n{len(rows)} of {len(found)} graded texts. More: --n N, --worst, --student S, --k K, --json")
+    if total > len(rows):
+        print(f"\n{len(rows)} of {total} graded texts. More: --n N, --worst, --student S, --k K, --json")
     return 0
 
 

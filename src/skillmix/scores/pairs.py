@@ -4,17 +4,18 @@ Any two students can be compared; no lineage is necessary. `compare_cells` compa
 `compare_students` reads a run and adds the texts on which the two students differ.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
+from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import FULL_MARKS, METRICS, text_score
 from skillmix.render.markdown import markdown_table
 from skillmix.render.nearest import name_hint
 from skillmix.render.numbers import p_value, share, signed_with_interval, whole
-from skillmix.runs.reading.run_records import run_records
+from skillmix.runs.reading.run_records import reasons_for, run_records, texts_with_ballots, verdict_on
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, settings_for, student_lineages
 from skillmix.scores.cells import Cell, CellKey
@@ -91,9 +92,14 @@ class StudentComparison:
     metric: str
     rows: tuple[PairRow, ...]
     texts: tuple[DifferingTexts, ...]
-    """Every combination on which the students differ, the largest differences first."""
+    """The combinations on which the students differ, the largest differences first."""
     notes: tuple[str, ...]
     """What else differs between the students, such as their prompts, and what they were trained on."""
+
+    @property
+    def differing(self) -> int:
+        """The number of combinations on which the students differ, each counted in every row that has it."""
+        return sum(row.wins + row.losses for row in self.rows)
 
     def __str__(self) -> str:
         return comparison_table(self, wide=True)
@@ -155,9 +161,18 @@ def comparison_title(comparison: StudentComparison) -> str:
 
 
 def compare_students(
-    run: Run | str, first: str, second: str, *, metric: str = FULL_MARKS, rules: str | None = None
+    run: Run | str,
+    first: str,
+    second: str,
+    *,
+    metric: str = FULL_MARKS,
+    rules: str | None = None,
+    texts: int | None = None,
 ) -> StudentComparison:
-    """Compare two students of a run; an error if either is unknown or they share no complete combination."""
+    """Compare two students of a run; an error if either is unknown or they share no complete combination.
+
+    With `texts`, the comparison has the texts of so many combinations, and the others are not read.
+    """
     run = opened(run)
     if metric not in METRICS:
         raise UserError(
@@ -184,7 +199,7 @@ def compare_students(
         second=second,
         metric=metric,
         rows=tuple(rows),
-        texts=tuple(_differing_texts(run, shared, metric, rules)),
+        texts=tuple(_with_texts(run, _differing(shared, metric)[:texts], metric, rules)),
         notes=tuple([*_setting_notes(run, first, second), *_training_notes(run, shared)]),
     )
 
@@ -277,50 +292,63 @@ def _shared_cells(run: str, first: str, second: str, row: PairRow, cells: Mappin
     return _SharedCells(*both)
 
 
-def _differing_texts(run: Run, shared: Iterable[_SharedCells], metric: str, rules: str | None) -> list[DifferingTexts]:
-    texts = _TextFinder(run, metric, rules)
-    differing = []
+@dataclass(frozen=True, slots=True)
+class _Differing:
+    """A combination on which two cells differ, with the value of each."""
+
+    pair: _SharedCells
+    combination: Combination
+    before: float
+    after: float
+
+
+def _differing(shared: Iterable[_SharedCells], metric: str) -> list[_Differing]:
+    """Every combination on which two cells differ, the largest differences first."""
+    found = []
     for pair in shared:
         before, after = pair.first.best(metric), pair.second.best(metric)
-        for combination in pair.combinations(metric):
-            if before[combination.id] != after[combination.id]:
-                key = pair.second.key
-                differing.append(
-                    DifferingTexts(
-                        grader=key.grader,
-                        setting=key.setting,
-                        k=key.k,
-                        combination=combination.id,
-                        skills=combination.skills,
-                        topic=combination.topic,
-                        first=texts.best(pair.first.key, combination.id, before[combination.id]),
-                        second=texts.best(key, combination.id, after[combination.id]),
-                    )
-                )
-    return sorted(differing, key=lambda d: -abs(d.second.value - d.first.value))
+        for own in pair.combinations(metric):
+            if before[own.id] != after[own.id]:
+                found.append(_Differing(pair, own, before[own.id], after[own.id]))
+    return sorted(found, key=lambda one: -abs(one.after - one.before))
+
+
+def _with_texts(run: Run, differing: Sequence[_Differing], metric: str, rules: str | None) -> list[DifferingTexts]:
+    texts = _TextFinder(run, metric, rules, {one.combination.id for one in differing})
+    return [
+        DifferingTexts(
+            grader=one.pair.second.key.grader,
+            setting=one.pair.second.key.setting,
+            k=one.pair.second.key.k,
+            combination=one.combination.id,
+            skills=one.combination.skills,
+            topic=one.combination.topic,
+            first=texts.best(one.pair.first.key, one.combination.id, one.before),
+            second=texts.best(one.pair.second.key, one.combination.id, one.after),
+        )
+        for one in differing
+    ]
 
 
 class _TextFinder:
-    """Finds the texts behind the best values of cells."""
+    """Finds the texts behind the best values of some combinations."""
 
-    def __init__(self, run: Run, metric: str, rules: str | None) -> None:
+    def __init__(self, run: Run, metric: str, rules: str | None, combinations: Collection[str]) -> None:
         self._run = run
         self._metric = metric
         self._rules = run.rules(rules)
-        self._ballots: dict[tuple[str, str, str], list[int]] = {}
-        self._records = run_records(run)
-        for index, ballot in enumerate(self._records.ballots):
+        self._ballots: dict[tuple[str, str, str], list[Ballot]] = {}
+        for ballot in _ballots_on(run, combinations):
             key = ballot.text.student, ballot.grader, ballot.text.combination.id
-            self._ballots.setdefault(key, []).append(index)
+            self._ballots.setdefault(key, []).append(ballot)
 
     def best(self, key: CellKey, combination: str, value: float) -> BestText:
         """The first text of a combination that has the value of its best text."""
-        for index in self._ballots[key.student, key.grader, combination]:
-            ballot = self._records.ballots[index]
+        for ballot in self._ballots[key.student, key.grader, combination]:
             points = ballot.points(self._rules, self._run.phrases)
             if text_score(points, self._metric) == value:
                 names = [criterion.name for criterion in ballot.rubric(self._run.phrases).criteria]
-                verdict = self._records.verdict(ballot)
+                verdict = verdict_on(self._run, ballot)
                 quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()} if verdict else {}
                 return BestText(
                     student=key.student,
@@ -329,10 +357,22 @@ class _TextFinder:
                     value=value,
                     points=dict(zip(names, points, strict=True)),
                     evidence={name: words for name, words in quoted.items() if words},
-                    reasons=self._records.reasons(ballot, points, self._rules, verdict),
+                    reasons=reasons_for(self._run, ballot, points, self._rules, verdict),
                     cut=ballot.text.is_cut,
                 )
         raise AssertionError(f"no text of {key} has the value {value}")
+
+
+def _ballots_on(run: Run, combinations: Collection[str]) -> Iterator[Ballot]:
+    """The ballots on the texts of some combinations; they are read again unless all are in memory."""
+    if not combinations:
+        return
+    if run.remembers("records"):
+        yield from (ballot for ballot in run_records(run).ballots if ballot.text.combination.id in combinations)
+        return
+    with run.read() as journal:
+        for found in texts_with_ballots(run, journal, combinations=combinations):
+            yield from found.ballots
 
 
 def _setting_notes(run: Run, first: str, second: str) -> list[str]:

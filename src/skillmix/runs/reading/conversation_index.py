@@ -9,12 +9,12 @@ from pathlib import Path
 from sys import intern
 from typing import Any, Final, NamedTuple
 
-from skillmix.calls import CallProblem, GenerateKey, Outcome, Reply, Request, content_address
+from skillmix.calls import CallProblem, GenerateKey, Message, Outcome, Reply, Request, content_address
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.runs.journal.file_order import Stage, chained, chains_of
 from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.journal.rows import combination_of_row, verified_content
+from skillmix.runs.journal.rows import combination_of_row, verified_content, verified_message
 from skillmix.runs.journal.schema import telling_what_broke
 
 
@@ -249,14 +249,29 @@ def contents(journal: JournalReader, addresses: Iterable[str], known: KnownTexts
     wanted = sorted(set(addresses))
     found = {address: known.contents[address] for address in wanted if address in known.contents}
     unread = [address for address in wanted if address not in found]
-    for address, role, content in _rows_with(journal, "SELECT hash, role, content FROM messages WHERE hash", unread):
+    for address, role, content in _rows_with(journal, _MESSAGES, unread):
         found[address] = verified_content(address, role, content)
+    _require_all(found, wanted, "replies")
+    return found
+
+
+def messages_with(journal: JournalReader, addresses: Iterable[str]) -> dict[str, Message]:
+    """The same with their roles."""
+    wanted = sorted(set(addresses))
+    found = {row[0]: verified_message(*row) for row in _rows_with(journal, _MESSAGES, wanted)}
+    _require_all(found, wanted, "messages")
+    return found
+
+
+_MESSAGES: Final = "SELECT hash, role, content FROM messages WHERE hash"
+
+
+def _require_all(found: Mapping[str, object], wanted: Sequence[str], what: str) -> None:
     if len(found) < len(wanted):
         raise UserError(
-            f"The journal is damaged: {len(wanted) - len(found)} replies are not in it.",
+            f"The journal is damaged: {len(wanted) - len(found)} {what} are not in it.",
             hint="Nothing was changed. Restore it from a copy.",
         )
-    return found
 
 
 def combinations_of(

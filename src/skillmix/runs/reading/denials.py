@@ -9,6 +9,7 @@ from skillmix.grading.grader_words import words_about
 from skillmix.grading.outcomes.outcome_reader import outcome_words
 from skillmix.grading.reader import read_grades
 from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.reading.conversation_index import combinations_of
 from skillmix.runs.run import Run
 
 
@@ -24,13 +25,15 @@ class TextUnderGrader(NamedTuple):
 def denial_words(run: Run, denied: Mapping[TextUnderGrader, Collection[str]]) -> dict[TextUnderGrader, dict[str, str]]:
     """By text and criterion, what a grader wrote about a point that it denied; criteria without such words are absent.
 
-    `denied` has the criteria of interest. The journal is read to its end, so call this once for all texts.
+    `denied` has the criteria of interest. The keys of the journal are read to the end, so call this once for all texts.
     """
     words: dict[TextUnderGrader, dict[str, str]] = {}
     if not any(denied.values()):
         return words
     with run.read() as journal:
-        combinations = journal.combinations()
+        wanted = {text.combination for text in denied}
+        combinations = combinations_of(journal, wanted)
+        journal.limit_calls(wanted)
         for call in journal.calls("grade"):
             key = call.key
             assert isinstance(key, GradeKey)  # the stage holds grading calls only

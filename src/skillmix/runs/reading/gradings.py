@@ -29,12 +29,13 @@ def read_gradings(ungraded: Iterable[Ungraded], reader: ReplyReader) -> Iterator
     """Read gradings in their order."""
     for text, calls in ungraded:
         readings = [
-            reader.read(text, c.outcome.text, grader=_grader(c)) if isinstance(c.outcome, Reply) else None
+            reader.read(text, c.outcome.text, grader=grade_key(c).grader) if isinstance(c.outcome, Reply) else None
             for c in calls
         ]
         yield GradedConversation(text, calls, readings)
 
 
-def _grader(call: Call) -> str:
-    assert isinstance(call.key, GradeKey)  # only grading calls are read
-    return call.key.grader
+def grade_key(call: Call) -> GradeKey:
+    """The key of a call of a conversation's gradings."""
+    assert isinstance(call.key, GradeKey)  # conversations join grading calls only
+    return call.key

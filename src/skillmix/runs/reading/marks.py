@@ -28,7 +28,7 @@ from skillmix.runs.helper_process import MOST_HELPERS, LostHelper, cores, in_hel
 from skillmix.runs.judging.judged_texts import judged_conversations
 from skillmix.runs.reading.conversation_index import IdRange, id_ranges
 from skillmix.runs.reading.graded_conversations import conversations
-from skillmix.runs.reading.run_records import RecordsBuilder
+from skillmix.runs.reading.run_records import RecordsBuilder, is_unknown
 from skillmix.runs.run import Run
 
 WORTH_IT: Final = 100_000
@@ -243,9 +243,7 @@ def is_large(run: Run) -> bool:
     if run.is_imported:
         return False
     with run.read() as journal:
-        return journal.size() >= WORTH_IT and all(
-            name in run.known_graders or is_human(name) for name in journal.graders()
-        )
+        return journal.size() >= WORTH_IT and not any(is_unknown(run, name) for name in journal.graders())
 
 
 def run_marks(run: Run, rules: Rules, *, with_code: bool = True) -> MarkTable:

@@ -1,12 +1,15 @@
-"""A whole run in memory: its texts, and a ballot of every grader on each; replies are dropped once they are read."""
+"""The texts of a run, and a ballot of every grader on each; replies are dropped once they are read.
+
+`run_records` keeps the whole run in memory. `texts_with_ballots` gives the same texts and ballots one text at a time.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from skillmix.calls import GradeKey, is_human
+from skillmix.calls import is_human
 from skillmix.checkers.judge import Verdict
 from skillmix.grading.answers import Rules
 from skillmix.grading.ballots import Ballot, StudentText
@@ -14,10 +17,16 @@ from skillmix.grading.points import Points, earns_nothing
 from skillmix.grading.reader import Reading
 from skillmix.grading.reasons import format_reasons, outcome_reasons, reasons_of
 from skillmix.prompts.rubric import Rubric, rubric_of
+from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.judging.judged_texts import judged_conversations
 from skillmix.runs.reading.deciding import Votes, ballot_of, latest_votes_of, votes_of
-from skillmix.runs.reading.graded_conversations import conversations
-from skillmix.runs.reading.gradings import GradedConversation
+from skillmix.runs.reading.graded_conversations import (
+    ConversationKey,
+    conversations,
+    in_blocks,
+    ungraded_conversations,
+)
+from skillmix.runs.reading.gradings import GradedConversation, grade_key
 from skillmix.runs.rules_grader import CodeVerdict, RulesGrader, applicable_reasons
 from skillmix.runs.run import Run
 
@@ -42,22 +51,24 @@ class RunRecords:
         """The rubric of one text."""
         return rubric_of(text.combination.skills, text.combination.topic, phrases=self.run.phrases)
 
-    def verdict(self, ballot: Ballot) -> Verdict | None:
-        """The verdict of code on a text; None under a grader without code."""
-        if self.run.code is None or not self.run.grader(ballot.grader).has_code:
-            return None
-        return _verdict(self.run.code, ballot.text)
 
-    def reasons(self, ballot: Ballot, points: Points, rules: Rules, verdict: Verdict | None) -> dict[str, str]:
-        """Why code denied points of a text, by criterion."""
-        is_alone = self.run.grader(ballot.grader).is_code_alone
-        by_checkers = applicable_reasons(verdict, is_alone=is_alone) if verdict else {}
-        text, phrases = ballot.text, self.run.phrases
-        if phrases.outcomes:
-            return outcome_reasons(text.answer)
-        skills = text.combination.skills
-        given = {**by_checkers, **format_reasons(text.answer.text, len(skills), phrases.format)}
-        return reasons_of(points, skills, text.answer, rules, given, is_cut=text.is_cut)
+def verdict_on(run: Run, ballot: Ballot) -> Verdict | None:
+    """The verdict of code on a text; None under a grader without code."""
+    if run.code is None or not run.grader(ballot.grader).has_code:
+        return None
+    return _verdict(run.code, ballot.text)
+
+
+def reasons_for(run: Run, ballot: Ballot, points: Points, rules: Rules, verdict: Verdict | None) -> dict[str, str]:
+    """Why code denied points of a text, by criterion."""
+    is_alone = run.grader(ballot.grader).is_code_alone
+    by_checkers = applicable_reasons(verdict, is_alone=is_alone) if verdict else {}
+    text, phrases = ballot.text, run.phrases
+    if phrases.outcomes:
+        return outcome_reasons(text.answer)
+    skills = text.combination.skills
+    given = {**by_checkers, **format_reasons(text.answer.text, len(skills), phrases.format)}
+    return reasons_of(points, skills, text.answer, rules, given, is_cut=text.is_cut)
 
 
 def run_records(run: Run) -> RunRecords:
@@ -71,6 +82,80 @@ def _read_records(run: Run) -> RunRecords:
         for conversation, judged in judged_conversations(run, conversations(run, journal), run.code):
             builder.add(conversation, judged)
     return builder.records()
+
+
+class TextWithBallots(NamedTuple):
+    """One text of a run with the ballots on it."""
+
+    text: StudentText
+    groups: tuple[Sequence[Ballot], ...]
+    """The ballots in the groups that `RunRecords` lists one after the other, each for all texts."""
+
+    @property
+    def ballots(self) -> Iterator[Ballot]:
+        """The ballots in the order of `RunRecords`."""
+        return chain.from_iterable(self.groups)
+
+
+def texts_with_ballots(
+    run: Run, journal: JournalReader, *, combinations: Iterable[str] | None = None
+) -> Iterator[TextWithBallots]:
+    """Every text in key order with the ballots that `RunRecords` has on it; only a few texts are in memory at once.
+
+    With `combinations`, only their texts are read, and the journal gives no others from then on.
+    """
+    builder = RecordsBuilder(run, run.code)
+    voters = _Voters(run)
+    if run.is_imported or any(is_unknown(run, name) for name in journal.graders()):
+        # The ballots on a text depend on who voted on other texts, so a first pass looks for them.
+        for text, calls in ungraded_conversations(run, journal):
+            voters.add(text, {grade_key(call).grader for call in calls})
+    if combinations is not None:
+        journal.limit_calls(combinations)
+    source = judged_conversations(run, conversations(run, journal), run.code)
+    yield from in_blocks(builder.with_ballots(*conversation, voters) for conversation in source)
+
+
+def is_unknown(run: Run, grader: str) -> bool:
+    """Whether no known experiment of the run names a grader; people are in no experiment, and are known."""
+    return grader not in run.known_graders and not is_human(grader)
+
+
+class _Voters:
+    """Graders who stand on texts without a vote of theirs: those of an import, and those that no experiment names."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._by_student: dict[str, set[str]] = defaultdict(set)
+        self._gradeable: set[str] = set()
+        self._unknown: dict[tuple[str, int], set[str]] = defaultdict(set)
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether a grader voted that no experiment of the run names."""
+        return bool(self._unknown)
+
+    def add(self, text: StudentText, graders: Iterable[str]) -> None:
+        """Note who voted on a text."""
+        if self._run.is_imported:
+            self._by_student[text.student].update(name for name in graders if not is_human(name))
+            if text.answer.text:
+                self._gradeable.add(text.student)
+        elif unknown := [name for name in graders if is_unknown(self._run, name)]:
+            self._unknown[text.student, text.combination.k].update(unknown)
+
+    def of_import(self, student: str) -> list[str]:
+        """The graders under which all texts of a student stand.
+
+        A student who earned nothing with every text was never given to a grader, and stands under each of them.
+        """
+        if student in self._gradeable:
+            return sorted(self._by_student[student])
+        return sorted(set[str]().union(*self._by_student.values()))
+
+    def unknown(self, text: StudentText) -> list[str]:
+        """The graders that no experiment names and that voted on texts of the same student and k."""
+        return sorted(self._unknown.get((text.student, text.combination.k), ()))
 
 
 class RecordsPart(NamedTuple):
@@ -101,6 +186,7 @@ class RecordsBuilder:
         self._imported_votes: list[dict[str, Votes]] = []
         alone = [grader for grader in run.graders.values() if code is not None and grader.is_code_alone]
         self._code_alone = alone
+        self._rules = run.rules()
         self._asked = sorted((g for g in run.graders.values() if g not in alone), key=lambda grader: grader.name)
 
     def add(self, conversation: GradedConversation, verdict: CodeVerdict | None) -> None:
@@ -136,6 +222,18 @@ class RecordsBuilder:
         own = (*self._by_models(text, votes, verdict), *self._by_code(text, verdict))
         return [*own, *self._by_earlier_graders(text, votes, verdict)]
 
+    def with_ballots(
+        self, conversation: GradedConversation, verdict: CodeVerdict | None, voters: _Voters
+    ) -> TextWithBallots:
+        """A text with all ballots on it, which need not be added."""
+        text, votes = conversation.text, _votes_by_grader(conversation)
+        if self._run.is_imported:
+            return TextWithBallots(text, self._imported(text, votes, voters))
+        earlier = list(self._by_earlier_graders(text, votes, verdict))
+        unasked = self._unasked(text, {ballot.grader for ballot in earlier}, voters)
+        groups = (self._by_models(text, votes, verdict), self._by_code(text, verdict), earlier, unasked)
+        return TextWithBallots(text, groups)
+
     def _by_models(self, text: StudentText, votes: Mapping[str, Votes], verdict: CodeVerdict | None) -> list[Ballot]:
         return [ballot_of(text, grader, votes.get(grader.name, {}), verdict) for grader in self._asked]
 
@@ -160,41 +258,38 @@ class RecordsBuilder:
         return RunRecords(self._run, self._texts, [*self._ballots, *self._code_ballots, *earlier])
 
     def _unasked_ballots(self) -> Iterator[Ballot]:
-        """Texts that earn nothing, under graders that no known experiment names; nobody asks a grader about them."""
-        known = self._run.known_graders
-        unknown = [b for b in self._earlier_ballots if b.grader not in known and not is_human(b.grader)]
-        graders: dict[tuple[str, int], set[str]] = defaultdict(set)
-        for ballot in unknown:
-            graders[ballot.text.student, ballot.text.combination.k].add(ballot.grader)
-        asked = {(ballot.text.conversation, ballot.grader) for ballot in unknown}
-        rules = self._run.rules()
-        for text in self._texts if unknown else ():
-            if earns_nothing(text.answer, rules):
-                for name in sorted(graders.get((text.student, text.combination.k), ())):
-                    if (text.conversation, name) not in asked:
-                        yield ballot_of(text, self._run.grader(name), {}, None)
+        """The ballots on texts that earn nothing under graders that no known experiment names."""
+        voters = _Voters(self._run)
+        asked: dict[ConversationKey, set[str]] = defaultdict(set)
+        for ballot in self._earlier_ballots:
+            voters.add(ballot.text, [ballot.grader])
+            asked[ballot.text.conversation].add(ballot.grader)
+        for text in self._texts if voters.has_unknown else ():
+            yield from self._unasked(text, asked.get(text.conversation, ()), voters)
+
+    def _unasked(self, text: StudentText, asked: Collection[str], voters: _Voters) -> list[Ballot]:
+        """Ballots on a text that earns nothing: nobody asks a grader about it."""
+        if not earns_nothing(text.answer, self._rules):
+            return []
+        names = [name for name in voters.unknown(text) if name not in asked]
+        return [ballot_of(text, self._run.grader(name), {}, None) for name in names]
 
     def _imported_ballots(self) -> list[Ballot]:
-        """Every text under every grader of its student, and under the people who voted on it.
-
-        A student who earned nothing with every text was never given to a grader, and stands under each of them.
-        """
-        graders: dict[str, set[str]] = defaultdict(set)
+        voters = _Voters(self._run)
         for text, votes in zip(self._texts, self._imported_votes, strict=True):
-            graders[text.student].update(name for name in votes if not is_human(name))
-        everyone = set[str]().union(*graders.values())
-        gradeable = {text.student for text in self._texts if text.answer.text}
-        by_graders = [
-            ballot_of(text, self._run.graders[name], votes.get(name, {}), None)
-            for text, votes in zip(self._texts, self._imported_votes, strict=True)
-            for name in sorted(graders[text.student] if text.student in gradeable else everyone)
-        ]
-        by_people = [
-            ballot_of(text, self._run.grader(name), votes[name], None)
-            for text, votes in zip(self._texts, self._imported_votes, strict=True)
-            for name in sorted(filter(is_human, votes))
-        ]
-        return [*by_graders, *by_people]
+            voters.add(text, votes)
+        both = [self._imported(*own, voters) for own in zip(self._texts, self._imported_votes, strict=True)]
+        by_graders, by_people = zip(*both, strict=True) if both else ((), ())
+        return list(chain(*by_graders, *by_people))
+
+    def _imported(
+        self, text: StudentText, votes: Mapping[str, Votes], voters: _Voters
+    ) -> tuple[list[Ballot], list[Ballot]]:
+        """The ballots on a text of every grader of its student, and of the people who voted on it."""
+        graders = [self._run.graders[name] for name in voters.of_import(text.student)]
+        people = [self._run.grader(name) for name in sorted(filter(is_human, votes))]
+        by_graders = [ballot_of(text, grader, votes.get(grader.name, {}), None) for grader in graders]
+        return by_graders, [ballot_of(text, person, votes[person.name], None) for person in people]
 
 
 def _earlier_plan(run: Run) -> dict[tuple[str, str], set[str]]:
@@ -209,8 +304,7 @@ def _earlier_plan(run: Run) -> dict[tuple[str, str], set[str]]:
 def _votes_by_grader(conversation: GradedConversation) -> dict[str, Votes]:
     attempts: dict[str, list[tuple[int, Reading | None]]] = {}
     for call, reading in zip(conversation.calls, conversation.readings, strict=True):
-        key = call.key
-        assert isinstance(key, GradeKey)  # conversations join grading calls only
+        key = grade_key(call)
         attempts.setdefault(key.grader, []).append((key.round, reading))
     return {grader: (latest_votes_of if is_human(grader) else votes_of)(own) for grader, own in attempts.items()}
 

@@ -1,15 +1,18 @@
 """The graded texts of a run, those with the most points first."""
 
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from heapq import nlargest, nsmallest
+from typing import NamedTuple
 
 from skillmix.errors import UserError
 from skillmix.grading.answers import AnswerStatus, Rules
-from skillmix.grading.ballots import Ballot
+from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.outcomes.outcome_points import outcome_of
 from skillmix.grading.points import text_score, woven_full_marks
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.render.nearest import name_hint
-from skillmix.runs.reading.run_records import RunRecords, run_records
+from skillmix.runs.reading.run_records import reasons_for, run_records, texts_with_ballots, verdict_on
 from skillmix.runs.reading.text_facts import TextFacts, TextFactsReader
 from skillmix.runs.run import Run, opened
 
@@ -67,27 +70,86 @@ def run_texts(run: Run | str, *, student: str | None = None, k: int | None = Non
     """Graded texts of a run: full marks first, then larger k, then more points."""
     run = opened(run)
     records = run_records(run)
-    students = dict.fromkeys(text.student for text in records.texts)
-    if student is not None and student not in students:
-        raise UserError(
-            f"The run {run.name} has no student {student!r}.",
-            hint=name_hint(student, students, otherwise=f"Its students: {', '.join(students) or 'none'}."),
-        )
+    _require_student(run, student, dict.fromkeys(text.student for text in records.texts))
     rules = run.rules()
     reader = TextFactsReader(run, rules)
     rows = [
-        _row(ballot, records, rules, reader.facts(ballot.text))
+        _row(ballot, run, rules, reader.facts(ballot.text))
         for ballot in records.ballots
         if student in (None, ballot.text.student) and k in (None, ballot.text.combination.k)
     ]
-    return sorted(rows, key=lambda t: (-(t.full_marks or 0), -len(t.skills), -sum(map(bool, t.points.values()))))
+    return sorted(rows, key=lambda row: _rank(row.full_marks, len(row.skills), row.points.values()))
 
 
-def _row(ballot: Ballot, records: RunRecords, rules: Rules, facts: TextFacts) -> TextRow:
-    text, points = ballot.text, ballot.points(rules, records.run.phrases)
-    names = [criterion.name for criterion in ballot.rubric(records.run.phrases).criteria]
-    verdict = records.verdict(ballot)
-    is_scored = not records.run.has_outcomes
+class FirstTexts(NamedTuple):
+    """Some graded texts of a run, and how many there are."""
+
+    rows: list[TextRow]
+    total: int
+
+
+def first_texts(
+    run: Run | str, count: int, *, student: str | None = None, k: int | None = None, worst: bool = False
+) -> FirstTexts:
+    """The first of the texts that `run_texts` gives, or the last ones, the last first; no others stay in memory."""
+    run = opened(run)
+    rules = run.rules()
+    ballots = _PlacedBallots(run, rules, student, k)
+    chosen = (nlargest if worst else nsmallest)(count, ballots.read())
+    _require_student(run, student, ballots.students)
+    reader = TextFactsReader(run, rules)
+    return FirstTexts([_row(own, run, rules, reader.facts(own.text)) for _, own in chosen], ballots.total)
+
+
+class _PlacedBallots:
+    """The ballots on the texts of one student and k, or of all, with what puts them into the order of `run_texts`."""
+
+    def __init__(self, run: Run, rules: Rules, student: str | None, k: int | None) -> None:
+        self._run = run
+        self._rules = rules
+        self._student = student
+        self._k = k
+        self.students: dict[str, None] = {}
+        """The students whose texts were read, also those that are not asked for."""
+        self.total = 0
+        """The number of ballots that were read."""
+
+    def read(self) -> Iterator[tuple[tuple[float, ...], Ballot]]:
+        """Every ballot, in the order of the journal; no two have the same place."""
+        with self._run.read() as journal:
+            for number, (text, groups) in enumerate(texts_with_ballots(self._run, journal)):
+                self.students[text.student] = None
+                if self._is_wanted(text):
+                    for group, ballots in enumerate(groups):
+                        self.total += len(ballots)
+                        yield from (((*self._rank(b), group, number, i), b) for i, b in enumerate(ballots))
+
+    def _is_wanted(self, text: StudentText) -> bool:
+        return self._student in (None, text.student) and self._k in (None, text.combination.k)
+
+    def _rank(self, ballot: Ballot) -> tuple[float, int, int]:
+        points = ballot.points(self._rules, self._run.phrases)
+        full_marks = None if self._run.has_outcomes else text_score(points, "full_marks")
+        return _rank(full_marks, ballot.text.combination.k, points)
+
+
+def _rank(full_marks: float | None, k: int, points: Iterable[bool | None]) -> tuple[float, int, int]:
+    return -(full_marks or 0), -k, -sum(map(bool, points))
+
+
+def _require_student(run: Run, student: str | None, known: Collection[str]) -> None:
+    if student is not None and student not in known:
+        raise UserError(
+            f"The run {run.name} has no student {student!r}.",
+            hint=name_hint(student, known, otherwise=f"Its students: {', '.join(known) or 'none'}."),
+        )
+
+
+def _row(ballot: Ballot, run: Run, rules: Rules, facts: TextFacts) -> TextRow:
+    text, points = ballot.text, ballot.points(rules, run.phrases)
+    names = [criterion.name for criterion in ballot.rubric(run.phrases).criteria]
+    verdict = verdict_on(run, ballot)
+    is_scored = not run.has_outcomes
     quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()} if verdict else {}
     return TextRow(
         student=text.student,
@@ -98,7 +160,7 @@ def _row(ballot: Ballot, records: RunRecords, rules: Rules, facts: TextFacts) ->
         text=text.answer.text,
         points=dict(zip(names, points, strict=True)),
         evidence={name: words for name, words in quoted.items() if words},
-        reasons=records.reasons(ballot, points, rules, verdict),
+        reasons=reasons_for(run, ballot, points, rules, verdict),
         woven={name: verdict.woven[name] for name, words in quoted.items() if words} if verdict else {},
         full_marks=text_score(points, "full_marks") if is_scored else None,
         skill_fraction=text_score(points, "skill_fraction") if is_scored else None,

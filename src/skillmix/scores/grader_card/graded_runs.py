@@ -1,9 +1,9 @@
 """Grader cards of runs: which texts and graders they have, who is the truth, and which runs may share a card."""
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from skillmix.calls import PEOPLE, human_grader, is_human
 from skillmix.checkers.registry import checker_of
@@ -17,11 +17,14 @@ from skillmix.render.nearest import name_hint
 from skillmix.runs.graders.rater_journal import rater_model, raters_of
 from skillmix.runs.graders.run_grader import PERSON
 from skillmix.runs.reading.call_totals import call_totals
-from skillmix.runs.reading.run_records import run_records
+from skillmix.runs.reading.marks import is_large
+from skillmix.runs.reading.run_records import run_records, texts_with_ballots
 from skillmix.runs.reading.text_facts import TextFactsReader
 from skillmix.runs.run import Run, RunGrader, opened
 from skillmix.scores.grader_card.card import GraderCard, GraderFacts, grader_card
-from skillmix.scores.grader_card.items import TextUnderGraders, people_in, with_people
+from skillmix.scores.grader_card.items import TextUnderGraders, Vote, people_in, with_people
+
+_Part = TypeVar("_Part", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ def _refuse_outcomes(run: Run) -> None:
 def graded_run(run: Run, *, rules: str | None = None) -> GradedRun:
     """The texts of a run under its graders, by the run's own rules unless others are named."""
     chosen = run.rules(rules)
+    if is_large(run) and not run.remembers("records"):
+        return _graded_run(run, _items_of_journal(run, chosen))
     decided = [(ballot, ballot.points(chosen, run.phrases)) for ballot in run_records(run).ballots]
     return graded_run_of(run, decided, chosen)
 
@@ -72,46 +77,77 @@ def graded_run_of(run: Run, decided: Sequence[tuple[Ballot, Points]], rules: Rul
     """The same from ballots whose points are decided."""
     by_text: dict[tuple[str, str, int], list[tuple[Ballot, Points]]] = defaultdict(list)
     for ballot, points in decided:
-        if ballot.readings or (earns_nothing(ballot.text.answer, rules) and not is_human(ballot.grader)):
+        if _counts(ballot, rules):
             by_text[ballot.text.conversation].append((ballot, points))
-    reader, models = TextFactsReader(run, rules), _student_models(run.known_experiment)
-    alone = {name for name in {ballot.grader for ballot, _ in decided} if run.grader(name).is_code_alone}
-    items = tuple(_item(own, rules, reader, models, run=run.name, code=alone) for own in by_text.values())
+    items = _Items(run, rules)
+    return _graded_run(run, [items.item(own) for own in by_text.values()])
+
+
+def _items_of_journal(run: Run, rules: Rules) -> list[TextUnderGraders]:
+    """The items of a large run in the order of `graded_run_of`; the words of the texts are not kept."""
+    items = _Items(run, rules)
+    by_group: dict[int, list[TextUnderGraders]] = defaultdict(list)
+    with run.read() as journal:
+        for found in texts_with_ballots(run, journal):
+            counted = [[ballot for ballot in group if _counts(ballot, rules)] for group in found.groups]
+            decided = [(ballot, ballot.points(rules, run.phrases)) for group in counted for ballot in group]
+            if decided:
+                by_group[next(number for number, group in enumerate(counted) if group)].append(items.item(decided))
+    return [item for _, own in sorted(by_group.items()) for item in own]
+
+
+def _counts(ballot: Ballot, rules: Rules) -> bool:
+    """Whether a ballot says something: it has a vote, or nobody needs to ask the grader."""
+    return bool(ballot.readings) or (earns_nothing(ballot.text.answer, rules) and not is_human(ballot.grader))
+
+
+def _graded_run(run: Run, items: Sequence[TextUnderGraders]) -> GradedRun:
     simulated = simulated_raters(run)
     names = sorted({grader for item in items for grader in item.points}, key=lambda name: (is_human(name), name))
     costs = _costs(run)
     graders = {name: _grader_of_run(run, _known_rater(run.grader(name), simulated), items, costs) for name in names}
-    return GradedRun(run.name, items, graders)
+    return GradedRun(run.name, tuple(items), graders)
 
 
-def _item(
-    decided: Sequence[tuple[Ballot, Points]],
-    rules: Rules,
-    reader: TextFactsReader,
-    models: Mapping[str, str],
-    *,
-    run: str,
-    code: Collection[str],
-) -> TextUnderGraders:
-    text = decided[0][0].text
-    facts = reader.facts(text)
-    return TextUnderGraders(
-        run=run,
-        student=text.student,
-        combination=text.combination.id,
-        generation=text.generation,
-        skills=text.combination.skills,
-        words=facts.words,
-        points={ballot.grader: points for ballot, points in decided},
-        votes={
-            ballot.grader: tuple(reading.points if reading is not None else None for reading in ballot.readings)
+class _Items:
+    """Makes the items of a run; equal parts of them are in memory once, because a run may have millions of texts."""
+
+    def __init__(self, run: Run, rules: Rules) -> None:
+        self._run = run
+        self._rules = rules
+        self._facts = TextFactsReader(run, rules)
+        self._models = _student_models(run.known_experiment)
+        self._parts: dict[Any, Any] = {}
+        self._points: dict[Hashable, Mapping[str, Points]] = {}
+        self._votes: dict[Hashable, Mapping[str, tuple[Vote | None, ...]]] = {}
+
+    def item(self, decided: Sequence[tuple[Ballot, Points]]) -> TextUnderGraders:
+        """One text with the points that graders gave it."""
+        text = decided[0][0].text
+        facts = self._facts.facts(text)
+        points = [(ballot.grader, points) for ballot, points in decided]
+        votes = [
+            (ballot.grader, tuple(reading.points if reading is not None else None for reading in ballot.readings))
             for ballot, _ in decided
-            if ballot.grader not in code
-        },
-        settings=facts.settings,
-        student_model=models.get(text.student),
-        by_code=_decided_by_code(text, rules),
-    )
+            if not self._run.grader(ballot.grader).is_code_alone
+        ]
+        return TextUnderGraders(
+            run=self._run.name,
+            student=text.student,
+            combination=self._once(text.combination.id),
+            generation=text.generation,
+            skills=self._once(text.combination.skills),
+            words=facts.words,
+            points=self._points.setdefault(tuple(points), dict(points)),
+            votes=self._votes.setdefault(tuple(votes), dict(votes)),
+            settings=self._once(facts.settings),
+            student_model=self._models.get(text.student),
+            by_code=self._once(_decided_by_code(text, self._rules)),
+        )
+
+    def _once(self, part: _Part) -> _Part:
+        known: _Part = self._parts.setdefault(part, part)
+        return known
 
 
 def _decided_by_code(text: StudentText, rules: Rules) -> frozenset[int]:
