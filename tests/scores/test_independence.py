@@ -8,6 +8,7 @@ from skillmix.grading.answers import AnswerStatus
 from skillmix.grading.points import Points
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.independence import TextOutcome, cell_independence, independence, independence_test
+from skillmix.scores.statistics import independent_outcomes
 
 
 def outcome(others: bool, **skills: bool) -> TextOutcome:
@@ -100,3 +101,20 @@ def test_one_skill_alone_has_no_test_and_no_texts_have_nothing() -> None:
 
     assert independence_test(cell(generator, coupling=0.0, k=1), None).p is None
     assert independence_test(nothing, None).if_independent is None
+
+
+def test_draws_in_groups_have_the_distribution_of_draws_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells with thousands of combinations are drawn in groups, so that memory does not grow with them."""
+    generator = np.random.default_rng(3)
+    texts, alone = cell(generator, coupling=0.3, n=200), cell(generator, coupling=0.0, k=1, n=200)
+    at_once = independence_test(texts, alone)
+    monkeypatch.setattr(independent_outcomes, "_AT_ONCE", 200 * 70)
+
+    in_groups = independence_test(texts, alone)
+
+    assert independent_outcomes.draws_at_once(200) == [70] * 14 + [20]
+    assert at_once != in_groups, "the random numbers are others"
+    for one, other in ((at_once.if_independent, in_groups.if_independent), (at_once.k1, in_groups.k1)):
+        assert one is not None and other is not None
+        assert other == pytest.approx(one, abs=0.15 * (one.high - one.low))
+    assert at_once.p is not None and in_groups.p == pytest.approx(at_once.p, abs=0.02)

@@ -15,6 +15,20 @@ from skillmix.scores.statistics.intervals import SEED, Floats, Interval, percent
 
 DRAWS: Final = 1000
 """Permutations, and resamples of combinations."""
+_AT_ONCE: Final = 5_000_000
+"""The number of combinations in all draws that are made together; each takes about 25 bytes for a short while."""
+
+
+def draws_at_once(combinations: int) -> list[int]:
+    """The sizes of the groups in which draws are made: one group, unless there are thousands of combinations.
+
+    >>> draws_at_once(5_000)
+    [1000]
+    >>> draws_at_once(12_000)
+    [416, 416, 168]
+    """
+    most = max(1, _AT_ONCE // max(1, combinations))
+    return [min(most, DRAWS - start) for start in range(0, DRAWS, most)]
 
 
 class Outcomes(NamedTuple):
@@ -60,10 +74,21 @@ def _permuted_counts(combinations: Sequence[Outcomes]) -> NDArray[np.int64]:
     full = np.zeros(DRAWS, dtype=np.int64)
     for size in sorted({len(outcomes.others) for outcomes in combinations}):
         same = [outcomes for outcomes in combinations if len(outcomes.others) == size]
-        is_full = np.ones((DRAWS, len(same), size), dtype=np.bool_)
-        for rows, shown in _by_skill(same):
-            is_full[:, rows, :] &= _permuted(shown, generator)
-        full += is_full.sum(axis=(1, 2))
+        by_skill = list(_by_skill(same))
+        full += np.concatenate(
+            [_full_in_draws(by_skill, draws, generator) for draws in draws_at_once(len(same))], dtype=np.int64
+        )
+    return full
+
+
+def _full_in_draws(
+    by_skill: Sequence[tuple[list[int], NDArray[np.bool_]]], draws: int, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """The number of full texts in some permutations; the last of the outcomes has a row for every combination."""
+    is_full = np.ones((draws, *by_skill[-1][1].shape), dtype=np.bool_)
+    for rows, shown in by_skill:
+        is_full[:, rows, :] &= _permuted(shown, draws, generator)
+    full: NDArray[np.int64] = is_full.sum(axis=(1, 2))
     return full
 
 
@@ -78,12 +103,12 @@ def _by_skill(combinations: Sequence[Outcomes]) -> Iterator[tuple[list[int], NDA
     yield list(range(len(combinations))), np.array([outcomes.others for outcomes in combinations], dtype=np.bool_)
 
 
-def _permuted(shown: NDArray[np.bool_], generator: np.random.Generator) -> NDArray[np.bool_]:
+def _permuted(shown: NDArray[np.bool_], draws: int, generator: np.random.Generator) -> NDArray[np.bool_]:
     """Copies of the outcomes with combinations permuted, and with texts permuted within each combination."""
     combinations, texts = shown.shape
     if shown.all() or not shown.any():
-        return np.broadcast_to(shown, (DRAWS, combinations, texts))
-    moved = shown[generator.permuted(np.tile(np.arange(combinations), (DRAWS, 1)), axis=1)]
+        return np.broadcast_to(shown, (draws, combinations, texts))
+    moved = shown[generator.permuted(np.tile(np.arange(combinations), (draws, 1)), axis=1)]
     return generator.permuted(moved, axis=2) if texts > 1 else moved
 
 
@@ -94,11 +119,21 @@ def product_interval(combinations: Sequence[Outcomes], alone: Sequence[Outcomes]
     every resample leaves out all of them.
     """
     generator = np.random.default_rng(SEED)
+    # A combination takes two to three times the memory here that it takes in a permutation.
+    groups = draws_at_once(2 * max(len(combinations), len(alone)))
+    products = np.concatenate([_drawn_products(combinations, alone, draws, generator) for draws in groups])
+    return percentile_interval(products, min(len(combinations), len(alone))) if len(products) else None
+
+
+def _drawn_products(
+    combinations: Sequence[Outcomes], alone: Sequence[Outcomes], draws: int, generator: np.random.Generator
+) -> Floats:
+    """The mean product in each of some resamples, without those that leave out all combinations."""
     drawn_alone, drawn = (
-        generator.multinomial(len(some), [1 / len(some)] * len(some), size=DRAWS) for some in (alone, combinations)
+        generator.multinomial(len(some), [1 / len(some)] * len(some), size=draws) for some in (alone, combinations)
     )
     rates = _resampled_rates(alone, drawn_alone)
-    unknown = np.full(DRAWS, np.nan)
+    unknown = np.full(draws, np.nan)
     products = np.stack(
         [np.prod([rates.get(skill, unknown) for skill in outcomes.skills], axis=0) for outcomes in combinations], axis=1
     )
@@ -106,10 +141,9 @@ def product_interval(combinations: Sequence[Outcomes], alone: Sequence[Outcomes]
     others = drawn @ np.array([sum(outcomes.others) for outcomes in combinations]) / texts.sum(axis=1)
     weights = np.where(np.isnan(products), 0, texts)
     has_rates = weights.sum(axis=1) > 0
-    if not has_rates.any():
-        return None
     means = (np.nan_to_num(products) * weights)[has_rates].sum(axis=1) / weights[has_rates].sum(axis=1)
-    return percentile_interval(others[has_rates] * means, min(len(combinations), len(alone)))
+    result: Floats = others[has_rates] * means
+    return result
 
 
 def _resampled_rates(alone: Sequence[Outcomes], drawn: NDArray[np.int64]) -> dict[str, Floats]:
