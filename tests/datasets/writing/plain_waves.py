@@ -92,7 +92,8 @@ class PlainSampler:
         k = self.tried[0].combination.k if self.tried else 1
         wanted = set(lacking) if lacking and missing <= ceil(sum(lacking.values()) / k) else None
         full = {s for s in counts if target.ceiling is not None and counts[s] >= target.ceiling}
-        found, in_vain = [], 0
+        found: list[int] = []
+        in_vain = 0
         for index in count(self.next_index):
             if in_vain == self.search or len(found) == size:
                 break

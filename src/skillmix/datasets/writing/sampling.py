@@ -59,6 +59,10 @@ class Candidates:
         number, generation = self._place(index)
         return Candidate(self._drawn[number], generation)
 
+    def skills(self, index: int) -> Sequence[str]:
+        """The skills of the candidate at an index."""
+        return self._drawn.skills(self._place(index)[0])
+
     def generation(self, index: int) -> int:
         """The generation of the candidate at an index."""
         return self._place(index)[1]
@@ -271,7 +275,7 @@ class Sampler:
             if wanted is None and not at_ceiling:
                 yield index
                 continue
-            skills = self.candidates[index].combination.skills
+            skills = self.candidates.skills(index)
             is_wanted = wanted is None or not wanted.isdisjoint(skills)
             if is_wanted and at_ceiling.isdisjoint(skills):
                 in_vain = 0
