@@ -26,6 +26,7 @@ from skillmix.prompts.output_formats import FormatName
 from skillmix.runs.folder_replacement import DATASET, replacing, write_whole
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.on_disk.disk_list import ChosenItems
+from skillmix.runs.on_disk.scratch_file import beside
 from skillmix.runs.reading.conversation_index import (
     NOTHING_KNOWN,
     ConversationIndex,
@@ -268,7 +269,7 @@ def make_dataset(
     named = names_inside(((t.combination, t.replies) for t in chosen), plan.catalog, plan.bars.skills)
     if plan.names == "strict":
         refuse_names(named)
-    corpus = corpus.part(indices) if corpus else corpus_of(t.text for t in chosen)
+    corpus = corpus.part(indices) if corpus else corpus_of((t.text for t in chosen), folder=beside(folder))
     figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus, examples=plan.examples)
     figures = replace(figures, shown=shown)
     prompts = load_prompts(plan.prompts, plan.output_format)

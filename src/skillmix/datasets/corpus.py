@@ -130,6 +130,13 @@ def joined(first: Corpus, second: Corpus) -> Corpus:
     return Corpus(words, np.concatenate((first.starts, second.starts[1:] + first.starts[-1])), second.vocabulary)
 
 
+def extended(first: Corpus, second: Corpus) -> Corpus:
+    """The same as `joined`, but the words are added to those of the first corpus, which must not be used any more."""
+    for begin, end in second.blocks():
+        first.words.append(second.words.read(int(second.starts[begin]), int(second.starts[end])))
+    return Corpus(first.words, np.concatenate((first.starts, second.starts[1:] + first.starts[-1])), second.vocabulary)
+
+
 def distinct_share(corpus: Corpus, length: int) -> float | None:
     """The share of distinct runs of `length` words; None if no text is that long."""
     distinct = total = 0

@@ -1,63 +1,96 @@
 """Find the copies among texts of which more and more come, as the waves of a dataset step bring them.
 
 A text is compared with earlier texts only, so that what was found before stays true. New texts are therefore compared
-with each other and with those kept texts that share a three-word run with one of them.
+with each other and with those kept texts that share a three-word run with one of them. Texts are in memory as word
+numbers while they are few, and on disk once they are many.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skillmix.datasets.copies import RUN
-from skillmix.datasets.corpus import Corpus, corpus_of, joined
+from skillmix.datasets.corpus import Corpus, Runs, bucketed, corpus_of, extended, joined
 from skillmix.datasets.kept_texts import KeptText, Removal
+
+_MOST_MARKS: Final = 26
+"""The number of marks is two to this power at most."""
 
 
 class GrowingCopies:
     """The copies among texts, learned piece by piece."""
 
-    def __init__(self, find: Callable[[Corpus], list[Removal]]) -> None:
+    def __init__(self, find: Callable[[Corpus], list[Removal]], *, folder: Path | None = None) -> None:
         self._find = find
+        self._folder = folder
         self._start()
 
     def _start(self) -> None:
-        self._texts: list[KeptText] = []
-        self._corpus = corpus_of([])
+        self._corpus = corpus_of([], folder=self._folder)
         self._is_kept: NDArray[np.bool_] = np.empty(0, np.bool_)
+        self._hashes: list[bytes] = []
         self._removals: list[Removal] = []
+
+    def __len__(self) -> int:
+        return len(self._corpus)
 
     def removals(self, texts: Sequence[KeptText]) -> list[Removal]:
         """The copies among texts, in order; texts that do not begin with those of the last call are compared anew."""
-        known = len(self._texts)
-        if len(texts) < known or any(one is not other for one, other in zip(self._texts, texts, strict=False)):
+        hashes = [blake2b(text.text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
+        if hashes[: len(self._hashes)] != self._hashes:
             self._start()
-            known = 0
-        if len(texts) > known:
-            self._learn(texts[known:])
+        self._removals += self.learn(text.text for text in texts[len(self._hashes) :])
+        self._hashes = hashes
         return list(self._removals)
 
-    def _learn(self, texts: Sequence[KeptText]) -> None:
-        known = len(self._texts)
-        added = corpus_of((text.text for text in texts), vocabulary=self._corpus.vocabulary)
+    def learn(self, texts: Iterable[str]) -> list[Removal]:
+        """The copies among new texts, which come after those that are known."""
+        known = len(self)
+        added = corpus_of(texts, vocabulary=self._corpus.vocabulary, folder=self._folder)
+        if not len(added):
+            return []
         near = self._kept_near(added)
-        places = [*near.tolist(), *range(known, known + len(added))]
+        places = np.concatenate((near, np.arange(known, known + len(added))))
         found = [
-            Removal(places[one.text_index], one.why, None if one.copy_of is None else places[one.copy_of])
+            Removal(int(places[one.text_index]), one.why, None if one.copy_of is None else int(places[one.copy_of]))
             for one in self._find(joined(self._corpus.part(near), added))
         ]
         is_kept = np.ones(len(added), np.bool_)
         is_kept[[one.text_index - known for one in found]] = False
-        self._removals += found
         self._is_kept = np.concatenate((self._is_kept, is_kept))
-        self._corpus = joined(self._corpus, added)
-        self._texts += texts
+        self._corpus = extended(self._corpus, added)
+        return found
+
+    def keep_only(self, numbers: Sequence[int]) -> None:
+        """Go on with some of the texts, none of them a copy, as if the others had not come."""
+        self._corpus = self._corpus.part(np.asarray(numbers, np.int64))
+        self._is_kept = np.ones(len(numbers), np.bool_)
 
     def _kept_near(self, added: Corpus) -> NDArray[np.int64]:
         """The kept texts that share a run with a new text, or are too short to have a run."""
-        wanted = np.unique(added.runs(RUN)[0])
         is_near = self._corpus.sizes < RUN
+        known = len(self)
+        if known:
+            at_most = len(self._corpus.words) + len(added.words)
+            for runs, texts in bucketed(self._runs_to_compare(added), at_most, self._corpus):
+                is_new = texts >= known
+                old = ~is_new
+                is_near[texts[old][np.isin(runs[old], runs[is_new])]] = True
+        return np.flatnonzero(is_near & self._is_kept)
+
+    def _runs_to_compare(self, added: Corpus) -> Iterator[Runs]:
+        """The runs of new texts, and those of kept texts that are probably among them."""
+        marks = np.zeros(1 << min(_MOST_MARKS, len(added.words).bit_length() + 3), np.bool_)
+        mask = np.uint64(len(marks) - 1)
+        for first, last in added.blocks():
+            runs, texts = added.runs(RUN, first=first, last=last)
+            marks[runs & mask] = True
+            yield runs, texts + len(self)
         for first, last in self._corpus.blocks():
             runs, texts = self._corpus.runs(RUN, first=first, last=last)
-            is_near[texts[np.isin(runs, wanted)]] = True
-        return np.flatnonzero(is_near & self._is_kept)
+            chosen = marks[runs & mask] & self._is_kept[texts]
+            yield runs[chosen], texts[chosen]

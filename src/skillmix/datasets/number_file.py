@@ -1,5 +1,7 @@
 """Long arrays of numbers: in memory while they are short, in a temporary file once they are long."""
 
+from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +48,17 @@ class NumberFile:
         if len(self._parts) != 1:
             self._parts = [np.concatenate(self._parts) if self._parts else np.empty(0, self._dtype)]
         return self._parts[0][start:end]
+
+
+def among(numbers: "array[int]", wanted: Sequence[int]) -> "array[int]":
+    """The places of those numbers that are wanted, in ascending order of the numbers.
+
+    >>> list(among(array("q", [9, 5, 7]), [5, 6, 9]))
+    [1, 0]
+    """
+    every = np.asarray(numbers, np.int64)
+    places = np.flatnonzero(np.isin(every, np.asarray(wanted, np.int64)))
+    return array("q", places[np.argsort(every[places])].astype(np.int64).tobytes())
 
 
 class BucketFile:

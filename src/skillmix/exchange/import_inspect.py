@@ -151,7 +151,7 @@ def _part(path: Path, choices: ImportChoices, run: Run) -> _Part:
         samples, unfinished = _read_samples(log, reader)
     changed = facts.get("prompts_hash") != prompts.content_hash()
     note = f"{path.name}: its prompts have another wording than the prompt set {settings.prompts!r} has now"
-    return _Part(path, experiment, cell.combinations, samples, unfinished, (note,) if changed else ())
+    return _Part(path, experiment, tuple(cell.combinations), samples, unfinished, (note,) if changed else ())
 
 
 def _facts(log: InspectLog) -> dict[str, Any]:

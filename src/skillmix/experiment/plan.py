@@ -29,7 +29,7 @@ class PlannedCell:
     graders: tuple[str, ...]
     setting: Setting
     k: int
-    combinations: tuple[Combination, ...]
+    combinations: Sequence[Combination]
     generations: int
     first: int = 0
     """Number of the first generation; a later wave of a data set begins above 0."""

@@ -1,15 +1,17 @@
 """Make the calls of one step: generate, grade or both. Only calls that the journal does not have are made."""
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from itertools import count, product, zip_longest
+from itertools import count, zip_longest
 from typing import Final
 
 from skillmix.calls import Model
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, Draw, all_combinations
+from skillmix.catalog.packed_combinations import PackedCombinations
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
 from skillmix.experiment.step_base import Step
@@ -44,20 +46,22 @@ class SharedDraws:
     """Draws of unlimited length, each made once: the check before a run and its steps share them."""
 
     def __init__(self) -> None:
-        self._draws: dict[Draw, tuple[list[Combination], Iterator[Combination]]] = {}
+        self._draws: dict[Draw, tuple[PackedCombinations, Iterator[Combination]]] = {}
 
     def combinations(self, draw: Draw) -> Iterator[Combination]:
         """The combinations of a draw in order; each is drawn when it is first needed."""
         if draw not in self._draws:
-            self._draws[draw] = [], all_combinations(draw)
+            self._draws[draw] = PackedCombinations(), all_combinations(draw)
         drawn, source = self._draws[draw]
         for index in count():
-            if index == len(drawn):
-                combination = next(source, None)
-                if combination is None:
-                    return
-                drawn.append(combination)
-            yield drawn[index]
+            if index < len(drawn):
+                yield drawn[index]
+                continue
+            combination = next(source, None)
+            if combination is None:
+                return
+            drawn.append(combination)
+            yield combination
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +218,15 @@ async def lend(
 def conversations_in(cells: Iterable[PlannedCell]) -> Iterator[tuple[str, str, int]]:
     """Student, combination and generation of each conversation of the cells."""
     for cell in cells:
-        for combination, generation in product(cell.combinations, cell.numbers):
+        for combination, generation in conversations_of_cell(cell):
             yield cell.student, combination.id, generation
+
+
+def conversations_of_cell(cell: PlannedCell) -> Iterator[tuple[Combination, int]]:
+    """Combination and generation of each conversation of a cell, whose combinations may be too many for memory."""
+    for combination in cell.combinations:
+        for generation in cell.numbers:
+            yield combination, generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,13 +346,16 @@ def first_turns(
 class FirstTurns:
     """Begins conversations; the journal is asked once which conversations of a student it has."""
 
-    def __init__(self, conversations: Conversations, journal: RunJournal, counts: CallCounts) -> None:
+    def __init__(
+        self, conversations: Conversations, journal: RunJournal, counts: CallCounts, *, may_repeat: bool = True
+    ) -> None:
         self._conversations = conversations
         self._journal = journal
         self._counts = counts
         self._whole = TURNS + conversations.votes_wanted()
         self._done: dict[str, dict[tuple[str, int], int]] = {}
-        self._seen: set[tuple[str, str, int]] = set()
+        self._seen: set[tuple[str, str, int]] | None = set() if may_repeat else None
+        """The conversations that have come; None if the caller gives each of them once."""
 
     def of(self, cells: Sequence[PlannedCell]) -> Iterator[Task]:
         """The first turn of each conversation that is not settled."""
@@ -355,19 +369,34 @@ class FirstTurns:
         calls is checked for unreadable votes. The first conversation of each cell is always followed, so that a changed
         setting is noticed.
         """
-        later: list[tuple[PlannedCell, Combination, int]] = []
+        later: list[tuple[PlannedCell, array[int]]] = []
         for cell in cells:
             done = self._calls_done(cell.student)
-            for index, (combination, generation) in enumerate(product(cell.combinations, cell.numbers)):
-                conversation = (cell.student, combination.id, generation)
-                if conversation in self._seen:
+            whole = array("q")
+            for index, (combination, generation) in enumerate(conversations_of_cell(cell)):
+                if self._has_come((cell.student, combination.id, generation)):
                     continue
-                self._seen.add(conversation)
                 if index > 0 and done.get((combination.id, generation), 0) >= self._whole:
-                    later.append((cell, combination, generation))
+                    whole.append(index)
                 else:
                     yield LentConversation(cell.student, combination, generation)
-        for cell, combination, generation in later:
+            later.append((cell, whole))
+        for cell, whole in later:
+            yield from self._unsettled(cell, whole)
+
+    def _has_come(self, conversation: tuple[str, str, int]) -> bool:
+        if self._seen is None:
+            return False
+        if conversation in self._seen:
+            return True
+        self._seen.add(conversation)
+        return False
+
+    def _unsettled(self, cell: PlannedCell, indices: Iterable[int]) -> Iterator[LentConversation]:
+        """Those conversations of a cell, by index, that go on although they have all their calls."""
+        for index in indices:
+            place, number = divmod(index, len(cell.numbers))
+            combination, generation = cell.combinations[place], cell.numbers[number]
             calls = self._journal.conversation(cell.student, combination.id, generation)
             if self._conversations.is_settled(combination, calls):
                 self._counts.found += sum(self._conversations.has_part(call.key) for call in calls)

@@ -139,7 +139,8 @@ def _held_beyond(cell: PlannedCell, earlier: PlannedCell, table: MarkTable) -> t
 
 def _marked(cell: PlannedCell, grader: str, table: MarkTable, *, unnamed: int) -> MarkedCell:
     numbers = table.numbers(cell.student, grader, cell.combinations, cell.numbers)
-    return MarkedCell(cell.student, grader, cell.label, cell.k, numbers, table.marks, cell.combinations, unnamed)
+    combinations = tuple(cell.combinations)
+    return MarkedCell(cell.student, grader, cell.label, cell.k, numbers, table.marks, combinations, unnamed)
 
 
 def _unplanned_marks(run: Run, table: MarkTable) -> Iterator[MarkedCell]:
@@ -249,7 +250,7 @@ _Ballots = dict[tuple[str, str, int, str], Ballot]
 
 def _group(cell: PlannedCell, grader: str, ballots: _Ballots, *, unnamed: int) -> BallotCell:
     texts = [[ballots.get((cell.student, c.id, number, grader)) for number in cell.numbers] for c in cell.combinations]
-    return BallotCell(cell.student, grader, cell.label, cell.k, texts, cell.combinations, unnamed)
+    return BallotCell(cell.student, grader, cell.label, cell.k, texts, tuple(cell.combinations), unnamed)
 
 
 def _key(cell: PlannedCell, grader: str) -> RowKey:

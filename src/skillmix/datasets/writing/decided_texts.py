@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Final, NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
 
 from skillmix.datasets.build import Writers, has_two_turns, kept_texts
 from skillmix.datasets.kept_texts import KeptText
@@ -15,6 +16,8 @@ from skillmix.runs.seconds.step_clock import StepClock
 
 _EVERY_S: Final = 0.1
 """Seconds between two batches: a batch has a cost of its own."""
+_AT_ONCE: Final = 5000
+"""Conversations in a batch: their calls and replies are in memory meanwhile."""
 
 ConversationKey = tuple[str, int]
 """The combination and the generation of a conversation."""
@@ -25,10 +28,32 @@ class DecidedText(NamedTuple):
 
     conversation: DecidedConversation
     kept: KeptText | None
+    shows: str | None = None
+    """Why the text must be left out for what it shows; None if it may stay."""
+
+
+class Ledger(Protocol):
+    """Takes over what is decided."""
+
+    def __contains__(self, key: ConversationKey, /) -> bool:
+        """Whether a conversation is decided."""
+        ...
+
+    def note(self, key: ConversationKey, text: DecidedText | None) -> None:
+        """Note the decision on a conversation; None if it has no call."""
+        ...
+
+
+class KeysDecided(set[ConversationKey]):
+    """A ledger that knows which conversations are decided, and nothing else about them."""
+
+    def note(self, key: ConversationKey, text: DecidedText | None) -> None:
+        """Note that a conversation is decided."""
+        self.add(key)
 
 
 class DecidedTexts(AbstractContextManager["DecidedTexts"]):
-    """What is decided about the conversations of one writer; a thread reads the journal and decides."""
+    """Decides the conversations of one writer: a thread reads the journal and decides, a ledger takes over."""
 
     def __init__(
         self,
@@ -36,7 +61,8 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         writer: str,
         writers: Writers,
         *,
-        look: Callable[[KeptText], object] = lambda text: None,
+        ledger: Ledger | None = None,
+        look: Callable[[KeptText], str | None] = lambda text: None,
         clock: StepClock | None = None,
         elsewhere: Callable[[], VerdictPool | None] = lambda: None,
     ) -> None:
@@ -47,7 +73,7 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         self._writer = writer
         self._writers = writers
         self._look = look
-        """A look at each text with full marks, whose result some cache keeps."""
+        """Says of each text with full marks why it must be left out for what it shows."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decisions")
         self._opened: OpenDecisions | None = None
         self._waiting: dict[ConversationKey, Sequence[Made]] = {}
@@ -56,7 +82,7 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         self._keys: list[ConversationKey] = []
         """The conversations of the batch."""
         self._last = 0.0
-        self._known: dict[ConversationKey, DecidedText | None] = {}
+        self._ledger: Ledger = KeysDecided() if ledger is None else ledger
         self._is_grading = False
 
     def __exit__(self, *problem: object) -> None:
@@ -64,13 +90,6 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         self._thread.shutdown()
         if self._is_grading:  # conversations that no wave needs are left undecided
             self._clock.end("grading")
-
-    def __contains__(self, key: ConversationKey) -> bool:
-        return key in self._known
-
-    def get(self, key: ConversationKey) -> DecidedText | None:
-        """What is known of a conversation; None if it has no call."""
-        return self._known.get(key)
 
     def add(self, key: ConversationKey, calls: Sequence[Made] = ()) -> None:
         """Have a conversation decided, now that it has ended; without its calls, they are read from the journal."""
@@ -97,10 +116,10 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
     def finish(self, keys: Iterable[ConversationKey]) -> dict[ConversationKey, bool]:
         """Wait until these conversations are decided, ended or not; others are not waited for."""
         decided: dict[ConversationKey, bool] = {}
-        missing = [key for key in keys if key not in self._known]
+        missing = [key for key in keys if key not in self._ledger]
         self._waiting = {**dict.fromkeys(missing, ()), **self._waiting}
         self._note_grading()
-        while any(key not in self._known for key in missing):
+        while any(key not in self._ledger for key in missing):
             if self._batch is None:
                 self._start()
             else:
@@ -114,20 +133,21 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
             self._is_grading = not self.is_idle
 
     def _start(self) -> None:
-        waiting, self._waiting = self._waiting, {}
         self._last = time.monotonic()
-        self._keys = list(waiting)
-        self._batch = self._thread.submit(self._decide, waiting)
+        self._keys = list(islice(self._waiting, _AT_ONCE))
+        self._batch = self._thread.submit(self._decide, {key: self._waiting.pop(key) for key in self._keys})
 
     def _take(self, batch: "Future[list[DecidedText]]") -> dict[ConversationKey, bool]:
         self._batch = None
         decided = dict.fromkeys(self._keys, False)
-        for one in batch.result():
-            index = one.conversation.conversation
-            self._known[index.combination, index.generation] = one
-            decided[index.combination, index.generation] = one.kept is not None
+        texts = {
+            (one.conversation.conversation.combination, one.conversation.conversation.generation): one
+            for one in batch.result()
+        }
         for key in decided:
-            self._known.setdefault(key, None)
+            text = texts.get(key)
+            decided[key] = text is not None and text.kept is not None
+            self._ledger.note(key, text)
         self._note_grading()
         return decided
 
@@ -139,11 +159,11 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         decided += self._opened.of(self._writer, [key for key, calls in conversations.items() if not calls])
         full = [one for one in decided if one.is_kept and has_two_turns(one.conversation)]
         texts = kept_texts(full, self._opened.journal, self._writers, self._rules.names, known)
-        for text in texts:
-            self._look(text)
-        by_key = {(text.combination.id, text.generation): text for text in texts}
+        by_key = {(text.combination.id, text.generation): (text, self._look(text)) for text in texts}
+        nothing = (None, None)
         return [
-            DecidedText(one, by_key.get((one.conversation.combination, one.conversation.generation))) for one in decided
+            DecidedText(one, *by_key.get((one.conversation.combination, one.conversation.generation), nothing))
+            for one in decided
         ]
 
     def _close(self) -> None:

@@ -4,14 +4,19 @@ Every choice depends only on the order of the candidates and on the outcome of e
 arrived. A run that was killed therefore continues to the same set.
 """
 
+from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count, islice
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, overload
 
 from skillmix.catalog.combinations import Combination
+from skillmix.catalog.packed_combinations import PackedCombinations
+from skillmix.runs.on_disk.disk_list import ChosenItems
 
 _SMALLEST_WAVE: Final = 16
 _GROWTH: Final = 4
@@ -45,23 +50,102 @@ class Candidates:
 
     def __init__(self, combinations: Iterable[Combination], *, generations: int = 1) -> None:
         self._source = iter(combinations)
-        self._drawn: list[Combination] = []
+        self._drawn = PackedCombinations()
         self._is_whole = False
         self._generations = generations
 
     def __getitem__(self, index: int) -> Candidate:
         """The candidate at an index; IndexError only if no combination exists."""
+        number, generation = self._place(index)
+        return Candidate(self._drawn[number], generation)
+
+    def skills(self, index: int) -> Sequence[str]:
+        """The skills of the candidate at an index."""
+        return self._drawn.skills(self._place(index)[0])
+
+    def generation(self, index: int) -> int:
+        """The generation of the candidate at an index."""
+        return self._place(index)[1]
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """The number of a candidate's combination, and its generation."""
+        if not self.has(index):
+            raise IndexError(index)
         wanted, generation = divmod(index, self._generations)
+        turn, number = divmod(wanted, len(self._drawn)) if self._is_whole else (0, wanted)
+        return number, turn * self._generations + generation
+
+    def has(self, index: int) -> bool:
+        """Whether there is a candidate at an index, which is drawn now."""
+        wanted = index // self._generations
         while not self._is_whole and len(self._drawn) <= wanted:
             combination = next(self._source, None)
             if combination is None:
                 self._is_whole = True
             else:
                 self._drawn.append(combination)
-        if not self._drawn:
-            raise IndexError(index)
-        turn, number = divmod(wanted, len(self._drawn)) if self._is_whole else (0, wanted)
-        return Candidate(self._drawn[number], turn * self._generations + generation)
+        return len(self._drawn) > 0
+
+    def find(self, combination: str, generation: int) -> int | None:
+        """The index of a candidate that was drawn; None if its combination was not."""
+        number = self._drawn.find(combination)
+        if number is None:
+            return None
+        turn, rest = divmod(generation, self._generations)
+        return (turn * len(self._drawn) + number) * self._generations + rest
+
+
+class Drawn(Sequence[Candidate]):
+    """Some candidates, of which only the indices in the draw are in memory."""
+
+    def __init__(self, candidates: Candidates, indices: "array[int]") -> None:
+        self.candidates = candidates
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Drawn": ...
+    def __getitem__(self, index: int | slice) -> "Candidate | Drawn":
+        if isinstance(index, slice):
+            return Drawn(self.candidates, self.indices[index])
+        return self.candidates[self.indices[index]]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether another sequence has the same candidates."""
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as that of a list
+
+    def by_generation(self) -> "dict[int, Sequence[Combination]]":
+        """The combinations of the candidates of each generation."""
+        places: dict[int, array[int]] = {}
+        for place, index in enumerate(self.indices):
+            places.setdefault(self.candidates.generation(index), array("q")).append(place)
+        combinations = _CombinationsOf(self)
+        return {number: ChosenItems(combinations, places[number]) for number in sorted(places)}
+
+
+class _CombinationsOf(Sequence[Combination]):
+    """The combinations of candidates, which are made when they are wanted."""
+
+    def __init__(self, drawn: Drawn) -> None:
+        self._drawn = drawn
+
+    def __len__(self) -> int:
+        return len(self._drawn)
+
+    @overload
+    def __getitem__(self, index: int) -> Combination: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Combination]: ...
+    def __getitem__(self, index: int | slice) -> Combination | Sequence[Combination]:
+        if isinstance(index, slice):
+            return [candidate.combination for candidate in self._drawn[index]]
+        return self._drawn[index].combination
 
 
 @dataclass(slots=True)
@@ -70,28 +154,54 @@ class Sampler:
 
     candidates: Candidates
     target: Target
-    tried: list[Candidate] = field(default_factory=list)
-    accepted: list[bool] = field(default_factory=list)
+    accepted: bytearray = field(default_factory=bytearray)
+    """For each tried candidate whose outcome is known, 1 if its text may be taken."""
     is_exhausted: bool = False
     """Whether no more candidates may be written, or none of them could be taken."""
+    _tried: "array[int]" = field(default_factory=partial(array, "q"))
+    """The indices of the tried candidates in the draw, which ascend."""
     _next: int = 0
+    _number_accepted: int = 0
+    _tries: Counter[str] = field(default_factory=Counter)
+    """With a floor, the number of candidates with a known outcome by skill."""
+    _kept: Counter[str] = field(default_factory=Counter)
+    """The same for accepted candidates."""
+    _last: "_Taking | None" = None
 
     @property
-    def taken(self) -> list[int]:
+    def tried(self) -> Drawn:
+        """The candidates of all waves so far."""
+        return Drawn(self.candidates, self._tried)
+
+    def has_tried(self, index: int) -> bool:
+        """Whether a wave had the candidate at an index of the draw."""
+        place = bisect_left(self._tried, index)
+        return place < len(self._tried) and self._tried[place] == index
+
+    @property
+    def taken(self) -> Sequence[int]:
         """The indices of the taken texts among the tried ones, in order."""
+        return ChosenItems(range(len(self._tried)), self._take().taken)
+
+    def _take(self) -> "_Taking":
+        """Go on where texts were taken last, unless other skills are given up now."""
         given_up = self.target.skills if self.is_exhausted else self.hopeless
-        return take(self.tried, self.accepted, self.target, hopeless=given_up)
+        floors = _floors(self.target, given_up)
+        if self._last is None or self._last.floors != floors:
+            self._last = _Taking(self.target, floors)
+        self._last.go_on(self.tried, self.accepted)
+        return self._last
 
     @property
     def below_floor(self) -> dict[str, int]:
         """Skills with fewer taken texts than the floor, with their counts."""
-        counts = _counts(self.tried[index] for index in self.taken)
+        counts = self._take().counts
         return {skill: counts[skill] for skill in _lacking(counts, self.target, ())}
 
     @property
     def yielded(self) -> float | None:
         """The share of conversations that were accepted; None before the first."""
-        return sum(self.accepted) / len(self.accepted) if self.accepted else None
+        return self._number_accepted / len(self.accepted) if self.accepted else None
 
     @property
     def hopeless(self) -> frozenset[str]:
@@ -99,73 +209,77 @@ class Sampler:
         if not self.target.floor:
             return frozenset()
         enough = _TRIES_FOR_A_FLOOR * self.target.floor
-        tries = Counter(skill for candidate in self.tried for skill in candidate.combination.skills)
-        kept = Counter(
-            skill
-            for candidate, is_accepted in zip(self.tried, self.accepted, strict=True)
-            if is_accepted
-            for skill in candidate.combination.skills
+        return frozenset(
+            s for s in self.target.skills if self._tries[s] >= enough and self._kept[s] < self.target.floor
         )
-        return frozenset(s for s in self.target.skills if tries[s] >= enough and kept[s] < self.target.floor)
 
-    def next_wave(self) -> list[Candidate]:
+    def next_wave(self) -> Drawn:
         """The conversations to write next; none if the target is met or the limit is reached."""
-        taken = self.taken
-        missing = self.target.kept - len(taken)
-        room = self.target.most - len(self.tried)
+        missing = self.target.kept - len(self._take().taken)
+        room = self.target.most - len(self._tried)
         if missing <= 0 or room <= 0:
             self.is_exhausted = missing > 0
-            return []
+            return Drawn(self.candidates, array("q"))
         size = min(room, self._wave_size(missing))
-        chosen = list(islice(self._useful(taken, self._next), size))
-        wave = [candidate for _, candidate in chosen]
-        self._next = chosen[-1][0] + 1 if chosen else self._next
-        self.is_exhausted = not wave
-        self.tried += wave
-        return wave
+        chosen = array("q", islice(self._useful(self._next), size))
+        self._next = chosen[-1] + 1 if chosen else self._next
+        self.is_exhausted = not chosen
+        self._tried.extend(chosen)
+        return Drawn(self.candidates, chosen)
 
-    def upcoming(self, taken: Sequence[int], start: int = 0) -> Iterator[tuple[int, Candidate]]:
-        """Candidates of later waves, with their indices in the draw, by what is known now.
+    def upcoming(self, start: int = 0) -> Iterator[int]:
+        """The indices in the draw of candidates of later waves, by what is known now.
 
         Without floors and ceilings they are exactly the next candidates. `start` is the first index to look at.
         """
-        return self._useful(taken, max(start, self._next))
+        return self._useful(max(start, self._next))
 
-    def learn(self, accepted: Iterable[bool]) -> None:
-        """Record the outcome of every tried candidate, in order; a later wave may change earlier outcomes."""
-        self.accepted = list(accepted)
+    def learn(self, accepted: Iterable[int]) -> None:
+        """Record the outcome of every tried candidate, in order; only outcomes that are new take time."""
+        outcomes = bytearray(accepted)
+        known = len(self.accepted)
+        if outcomes[:known] != self.accepted:
+            known, self._number_accepted, self._last = 0, 0, None
+            self._tries.clear()
+            self._kept.clear()
+        self.accepted = outcomes
+        self._number_accepted += outcomes.count(1, known)
+        if self.target.floor:
+            for candidate, is_accepted in zip(self.tried[known:], outcomes[known:], strict=True):
+                self._tries.update(candidate.combination.skills)
+                self._kept.update(candidate.combination.skills if is_accepted else ())
 
     def _wave_size(self, missing: int) -> int:
         if not self.accepted:
             return missing
-        share = (sum(self.accepted) + 1) / (len(self.accepted) + 2)
+        share = (self._number_accepted + 1) / (len(self.accepted) + 2)
         return max(_SMALLEST_WAVE, min(ceil(missing / share), _GROWTH * len(self.accepted)))
 
-    def _wanted_skills(self, counts: "Counter[str]", missing: int) -> frozenset[str] | None:
+    def _wanted_skills(self, taking: "_Taking") -> frozenset[str] | None:
         """The skills below their floor, once every missing text must have one of them; None before."""
-        lacking = _lacking(counts, self.target, self.hopeless)
-        k = self.tried[0].combination.k if self.tried else 1
+        lacking = _lacking(taking.counts, self.target, self.hopeless)
+        k = self.tried[0].combination.k if self._tried else 1
+        missing = self.target.kept - len(taking.taken)
         return frozenset(lacking) if lacking and missing <= ceil(sum(lacking.values()) / k) else None
 
-    def _useful(self, taken: Sequence[int], start: int) -> Iterator[tuple[int, Candidate]]:
-        """Candidates with their indices, without those that have a skill at its ceiling or no skill that is wanted."""
-        counts = _counts(self.tried[index] for index in taken)
-        wanted = self._wanted_skills(counts, self.target.kept - len(taken))
+    def _useful(self, start: int) -> Iterator[int]:
+        """Indices of candidates, without those that have a skill at its ceiling or no skill that is wanted."""
+        taking = self._take()
+        wanted = self._wanted_skills(taking)
         ceiling = self.target.ceiling
-        at_ceiling = frozenset(skill for skill, number in counts.items() if ceiling is not None and number >= ceiling)
+        at_ceiling = frozenset(s for s, number in taking.counts.items() if ceiling is not None and number >= ceiling)
         in_vain = 0
         for index in count(start):
-            if in_vain == _SEARCH:
+            if in_vain == _SEARCH or not self.candidates.has(index):
                 return
-            try:
-                candidate = self.candidates[index]
-            except IndexError:
-                return
-            skills = candidate.combination.skills
+            if wanted is None and not at_ceiling:
+                yield index
+                continue
+            skills = self.candidates.skills(index)
             is_wanted = wanted is None or not wanted.isdisjoint(skills)
             if is_wanted and at_ceiling.isdisjoint(skills):
                 in_vain = 0
-                yield index, candidate
+                yield index
             else:
                 in_vain += 1
 
@@ -174,26 +288,57 @@ _SEARCH: Final = 20_000
 """Consecutive candidates to skip before the sampler assumes that no useful one is left."""
 
 
+class _Taking:
+    """Takes texts one after the other: an earlier choice does not depend on later texts."""
+
+    def __init__(self, target: Target, floors: frozenset[str]) -> None:
+        self._target = target
+        self.floors = floors
+        """The skills whose floor counts."""
+        self.taken = array("q")
+        self.counts: Counter[str] = Counter()
+        """The taken texts by skill, if there is a floor or a ceiling."""
+        self._short = target.floor * len(floors)
+        """How many texts of single skills the floors still lack."""
+        self._seen = 0
+
+    def go_on(self, tried: Sequence[Candidate], accepted: bytearray) -> None:
+        """Look at the accepted texts that have come since."""
+        index = accepted.find(1, self._seen)
+        while index >= 0 and len(self.taken) < self._target.kept:
+            if self._has_room(tried, index):
+                self.taken.append(index)
+            index = accepted.find(1, index + 1)
+        self._seen = len(accepted)
+
+    def _has_room(self, tried: Sequence[Candidate], index: int) -> bool:
+        """Whether floors and ceilings allow a text, which is counted then."""
+        target = self._target
+        if not target.floor and target.ceiling is None:
+            return True
+        skills = tried[index].combination.skills
+        if target.ceiling is not None and any(self.counts[s] >= target.ceiling for s in skills):
+            return False
+        gain = sum(s in self.floors and self.counts[s] < target.floor for s in skills)
+        if not gain and target.kept - len(self.taken) - 1 < ceil(self._short / len(skills)):
+            return False
+        self.counts.update(skills)
+        self._short -= gain
+        return True
+
+
 def take(
     tried: Sequence[Candidate], accepted: Sequence[bool], target: Target, *, hopeless: Collection[str] = ()
 ) -> list[int]:
     """The indices of the texts to take: the first accepted ones, with room reserved for skills below their floor."""
-    taken: list[int] = []
-    counts: Counter[str] = Counter()
-    floors = frozenset(target.skills) - frozenset(hopeless) if target.floor else frozenset[str]()
-    short = target.floor * len(floors)
-    for index, candidate in enumerate(tried[: len(accepted)]):
-        if len(taken) == target.kept:
-            break
-        skills = candidate.combination.skills
-        if not accepted[index] or (target.ceiling is not None and any(counts[s] >= target.ceiling for s in skills)):
-            continue
-        gain = sum(s in floors and counts[s] < target.floor for s in skills)
-        if gain or target.kept - len(taken) - 1 >= ceil(short / len(skills)):
-            taken.append(index)
-            counts.update(skills)
-            short -= gain
-    return taken
+    taking = _Taking(target, _floors(target, hopeless))
+    taking.go_on(tried, bytearray(accepted))
+    return list(taking.taken)
+
+
+def _floors(target: Target, given_up: Collection[str]) -> frozenset[str]:
+    """The skills whose floor counts."""
+    return frozenset(target.skills).difference(given_up) if target.floor else frozenset()
 
 
 def _lacking(counts: "Counter[str]", target: Target, hopeless: Collection[str]) -> dict[str, int]:
@@ -201,7 +346,3 @@ def _lacking(counts: "Counter[str]", target: Target, hopeless: Collection[str]) 
     if not target.floor:
         return {}
     return {s: target.floor - counts[s] for s in target.skills if s not in hopeless and counts[s] < target.floor}
-
-
-def _counts(chosen: Iterable[Candidate]) -> "Counter[str]":
-    return Counter(skill for candidate in chosen for skill in candidate.combination.skills)

@@ -1,12 +1,13 @@
 """Run a dataset step: a writer writes in waves and graders vote until enough texts are kept."""
 
 import time
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil
+from pathlib import Path
 from typing import Final
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Request
@@ -14,12 +15,13 @@ from skillmix.catalog.catalog import Side
 from skillmix.catalog.combinations import Draw, training_draw
 from skillmix.datasets.build import DatasetPlan, Writers
 from skillmix.datasets.counts import LeftOut, SamplingYield
-from skillmix.datasets.growing_copies import GrowingCopies
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.writing.decided_texts import ConversationKey, DecidedTexts
-from skillmix.datasets.writing.draw_ahead import DrawAhead, key_of
+from skillmix.datasets.writing.draw_ahead import DrawAhead, Fate, StepLedger, key_of
+from skillmix.datasets.writing.learning import MOST_EXAMPLES, Learned, LearnedTexts
 from skillmix.datasets.writing.lent_conversations import LentConversations
-from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target
+from skillmix.datasets.writing.sampling import Candidates, Drawn, Sampler, Target
+from skillmix.datasets.writing.waiting_texts import WaitingTexts
 from skillmix.experiment.plan import PlannedCell
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
@@ -43,6 +45,7 @@ from skillmix.runs.judging.worker_pool import VerdictPool
 from skillmix.runs.leases.driving import CallWorkers, LentWork
 from skillmix.runs.leases.lease import LentConversation
 from skillmix.runs.leases.owner import LeaseOwner
+from skillmix.runs.on_disk.scratch_file import beside
 from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress.progress import watched
 from skillmix.runs.progress.terminal import say
@@ -57,9 +60,10 @@ _FEW: Final = 64
 """Calls in flight up to which conversations of the next k are begun, if the models have no slots here."""
 _FEW_LENT: Final = 4096
 """The same for conversations that workers make: each of them has hundreds."""
-_MOST_EXAMPLES: Final = 5
 _AT_ONCE: Final = 512
 """Candidates drawn ahead at once."""
+_FINISHED_AT_ONCE: Final = 5000
+"""Conversations of a wave whose decisions are waited for at once."""
 
 
 @dataclass
@@ -71,14 +75,12 @@ class Waves:
     plan: DatasetPlan
     writers: Writers
     counts: CallCounts
-    texts: list[KeptText] = field(default_factory=list)
-    """The texts taken so far, by k and in draw order."""
     yields: list[SamplingYield] = field(default_factory=list)
     left: LeftOut = field(default_factory=LeftOut)
     is_broken: bool = False
     """Whether calls of a wave failed, so that the next wave cannot be planned."""
-    _open: tuple[int, Sampler] | None = None
-    """The k in progress and its sampler."""
+    _open: tuple[int, Learned] | None = None
+    """The k in progress, and what its waves have brought."""
     _started: float = field(default_factory=time.monotonic)
     _waves: int = 0
     _by_k: dict[int, DrawAhead] = field(default_factory=dict)
@@ -86,11 +88,14 @@ class Waves:
     """By conversation, the number of calls that are not over."""
     _calls_made: dict[ConversationKey, list[Made]] = field(default_factory=dict)
     """By conversation that is not over, the calls that are."""
-    _shown: dict[ConversationKey, str | None] = field(default_factory=dict)
-    """By conversation with full marks, why its text must be left out for what it shows."""
     _scheduler: Scheduler | LentConversations | None = None
     _is_done: bool = False
     """Whether all waves are over, so that conversations drawn ahead need not go on."""
+
+    @property
+    def texts(self) -> Sequence[KeptText]:
+        """The texts taken so far, by k and in draw order."""
+        return self._learned.taken
 
     @property
     def _writer(self) -> str:
@@ -103,18 +108,19 @@ class Waves:
             self._forget_failures_in_vain()
             if self.counts.stopped and self._open is not None:
                 # When the budget is spent, take the texts written so far, in draw order.
-                k, sampler = self._open
-                sampler.is_exhausted = True
-                self._close(k, sampler, self._learn(k, sampler))
+                k, learned = self._open
+                self._of_k(k).sampler.is_exhausted = True
+                self._learn(k, learned)
+                self._close(k, learned)
                 self.is_broken = False
 
     def _needed_failures(self) -> dict[CallKey, CallProblem]:
         """The failed calls of conversations that a wave has tried."""
-        if not self.counts.failed:
-            return {}
-        tried = {key_of(candidate) for of_k in self._by_k.values() for candidate in of_k.sampler.tried}
         failed = self.counts.failed.items()
-        return {key: problem for key, problem in failed if (key.combination, key.generation) in tried}
+        return {key: problem for key, problem in failed if self._is_tried((key.combination, key.generation))}
+
+    def _is_tried(self, key: ConversationKey) -> bool:
+        return any(of_k.is_tried(key) for of_k in self._by_k.values())
 
     def _forget_failures_in_vain(self) -> None:
         """Count no failed call of a conversation that no wave has tried: the step does not need it."""
@@ -123,14 +129,26 @@ class Waves:
     @cached_property
     def _decided(self) -> DecidedTexts:
         rules = decision_rules(self.context.run, graders=self.step.graders, rules=self.step.rules)
-        # Checkers take a millisecond for a text; in the thread that decides, their results are in memory early.
+        # Checkers take a millisecond for a text, and the thread that decides has the time.
         look = self.plan.shown_rule.reason_to_drop
-        elsewhere = partial(_verdict_pool, self.context)
-        return DecidedTexts(rules, self._writer, self.writers, look=look, clock=self.context.clock, elsewhere=elsewhere)
+        return DecidedTexts(
+            rules,
+            self._writer,
+            self.writers,
+            ledger=StepLedger(self._by_k),
+            look=look,
+            clock=self.context.clock,
+            elsewhere=partial(_verdict_pool, self.context),
+        )
 
     @cached_property
-    def _copies(self) -> GrowingCopies:
-        return GrowingCopies(self.plan.removals)
+    def _scratch(self) -> Path:
+        """The folder for temporary files."""
+        return beside(self.context.run.step(self.step.name))
+
+    @cached_property
+    def _learned(self) -> LearnedTexts:
+        return LearnedTexts(self.plan, folder=self._scratch)
 
     @cached_property
     def _ahead(self) -> ConversationsAhead:
@@ -144,8 +162,9 @@ class Waves:
     def first_cells(self) -> Iterator[PlannedCell]:
         """The first conversation of each k."""
         for k in self.plan.recipe.ks:
-            with suppress(IndexError):  # no combination of this k may be in the set
-                yield from self._cells(k, [self._candidates(k)[0]])
+            candidates = self._candidates(k)
+            if candidates.has(0):  # no combination of this k may be in the set
+                yield from self._cells(k, Drawn(candidates, array("q", [0])))
 
     async def _write(self) -> None:
         calls = self.calls
@@ -155,7 +174,7 @@ class Waves:
             return
         # With at most one local model, the model stays in memory from wave to wave.
         work = LentWork(conversations_of(calls, self.context), used, self.context.experiment.workers)
-        turns = FirstTurns(work.conversations, self.context.journal, self.counts)
+        turns = FirstTurns(work.conversations, self.context.journal, self.counts, may_repeat=False)
         workers = self.context.workers
         why_not = workers.why_not(used) if workers is not None else None
         async with watched(self.context.progress, self.step.name, self.counts):
@@ -198,9 +217,10 @@ class Waves:
         for k, wave in self._planned():
             self._ahead.note_tried(conversations_in(self._cells(k, wave)))
             yield from self._begin(k, wave, turns)
-            undecided = {key_of(candidate) for candidate in wave if key_of(candidate) not in self._decided}
-            while undecided:
-                undecided.difference_update(self._note(self._decided.poll()))
+            of_k = self._of_k(k)
+            of_k.expect(wave)
+            while of_k.waiting:
+                self._decided.poll()
                 ahead = self._drawn_ahead(k)
                 if ahead is not None:
                     new = [c for c in conversations_in(self._cells(*ahead)) if not turns.has_calls(*c)]
@@ -219,19 +239,18 @@ class Waves:
         """Whether no call is in flight and no conversation waits for its decision."""
         return not (self._scheduler and self._scheduler.in_flight) and self._decided.is_idle
 
-    def _begin(self, k: int, candidates: Sequence[Candidate], turns: FirstTurns) -> Iterator[LentConversation]:
+    def _begin(self, k: int, drawn: Drawn, turns: FirstTurns) -> Iterator[LentConversation]:
         """The conversations of candidates that have not begun, if they lack calls."""
-        new = self._of_k(k).begin(candidates)
-        cells = self._cells(k, new)
-        for cell in cells:
-            self.context.journal.note_combinations(cell.combinations)
-        settled = dict.fromkeys(map(key_of, new))
+        of_k = self._of_k(k)
+        new = of_k.begin(drawn)
         is_lent = isinstance(self._scheduler, LentConversations)
-        for conversation in (turns.lacking if is_lent else turns.missing)(cells):
-            settled.pop((conversation.combination.id, conversation.generation), None)
+        for conversation in (turns.lacking if is_lent else turns.missing)(self._cells(k, new)):
+            # Combinations wait in memory for the next tries, so each is noted when its conversation begins.
+            self.context.journal.note_combinations((conversation.combination,))
+            of_k.call((conversation.combination.id, conversation.generation))
             yield conversation
-        for key in settled:
-            self._decided.add(key)
+        for candidate in of_k.with_fate(new, Fate.BEGUN):
+            self._decided.add(key_of(candidate))
 
     def _follow(self, conversations: Conversations, request: Request, outcome: Outcome) -> list[Task]:
         """The tasks that an outcome releases; a conversation without further tasks is decided."""
@@ -245,12 +264,6 @@ class Waves:
             self._decided.add(key, calls)
         return released
 
-    def _note(self, decided: Mapping[ConversationKey, bool]) -> Iterable[ConversationKey]:
-        for key, is_full in decided.items():
-            for of_k in self._by_k.values():
-                of_k.note(key, is_full=is_full)
-        return decided
-
     @cached_property
     def _is_free(self) -> bool:
         """Whether no model of the step costs money."""
@@ -259,10 +272,11 @@ class Waves:
 
     def _of_k(self, k: int) -> DrawAhead:
         if k not in self._by_k:
-            self._by_k[k] = DrawAhead(Sampler(self._candidates(k), self._target(k)))
+            sampler = Sampler(self._candidates(k), self._target(k))
+            self._by_k[k] = DrawAhead(sampler, WaitingTexts(self._scratch))
         return self._by_k[k]
 
-    def _drawn_ahead(self, k: int) -> tuple[int, list[Candidate]] | None:
+    def _drawn_ahead(self, k: int) -> tuple[int, Drawn] | None:
         """Candidates to begin now, ahead of the waves that will try them; None if there is no need or no room.
 
         Conversations that are surely needed cost nothing more. Those that are probably needed are begun only for a
@@ -281,8 +295,7 @@ class Waves:
         for one in ks[ks.index(k) :]:
             of_k = self._of_k(one)
             need = max(of_k.surely_needed(), of_k.probably_needed() if slots else 0)
-            drawn = of_k.draw(min(need, room, _AT_ONCE)) if need > 0 else []
-            if drawn:
+            if need > 0 and (drawn := of_k.draw(min(need, room, _AT_ONCE))):
                 return one, drawn
         return None
 
@@ -293,23 +306,23 @@ class Waves:
             if self.counts.stopped:
                 return
 
-    def _planned(self) -> Iterator[tuple[int, list[Candidate]]]:
+    def _planned(self) -> Iterator[tuple[int, Drawn]]:
         """The waves of each k; a wave is planned after all calls of the one before."""
         for k in self.plan.recipe.ks:
             sampler = self._of_k(k).sampler
-            self._open = k, sampler
-            outcome = _Outcome()
+            learned = self._learned.next_k()
+            self._open = k, learned
             self._waves = 0
             while wave := sampler.next_wave():
                 self._waves += 1
                 yield k, wave
                 with self.context.clock.measuring("grading"):
-                    outcome = self._learn(k, sampler)
+                    self._learn(k, learned)
                 self._expect(k, sampler)
                 self._tell(k, sampler)
                 if self.is_broken:
                     break
-            self._close(k, sampler, outcome)
+            self._close(k, learned)
             self._open = None
             if self.is_broken:
                 return
@@ -342,11 +355,8 @@ class Waves:
             skills=self._side(k).skills,
         )
 
-    def _cells(self, k: int, wave: Sequence[Candidate]) -> list[PlannedCell]:
+    def _cells(self, k: int, wave: Drawn) -> list[PlannedCell]:
         """Group a wave into cells by generation."""
-        by_number: dict[int, list[Candidate]] = {}
-        for candidate in wave:
-            by_number.setdefault(candidate.generation, []).append(candidate)
         return [
             PlannedCell(
                 step=self.step.name,
@@ -354,72 +364,44 @@ class Waves:
                 graders=tuple(self.step.graders),
                 setting="train",
                 k=k,
-                combinations=tuple(candidate.combination for candidate in candidates),
+                combinations=combinations,
                 generations=1,
                 first=number,
             )
-            for number, candidates in sorted(by_number.items())
+            for number, combinations in wave.by_generation().items()
         ]
 
-    def _learn(self, k: int, sampler: Sampler) -> "_Outcome":
+    def _learn(self, k: int, learned: Learned) -> None:
         """Collect the outcome of every candidate so far, in draw order, never in order of arrival."""
-        keys = [key_of(candidate) for candidate in sampler.tried]
-        self._note(self._decided.finish(keys))
-        texts_of_all = [self._decided.get(key) for key in keys]
-        conversations = [text and text.conversation for text in texts_of_all]
-        outcome = _Outcome(unfinished=sum(g is None or not g.is_over for g in conversations))
-        # A conversation that a server refuses for good is lost; every other unfinished one is awaited.
-        refused = sum(
-            g is not None and not g.is_over and g.conversation.turns[-1].problem == "failed" for g in conversations
-        )
+        of_k = self._of_k(k)
+        sampler = of_k.sampler
+        wave = sampler.tried[len(learned.accepted) :]
+        self._finish(of_k, wave)
+        self._learned.learn(wave, of_k, learned)
         is_waiting = any(problem.kind == "passing" for problem in self._needed_failures().values())
-        self.is_broken = outcome.unfinished > refused or is_waiting
-        full = [(index, text.kept) for index, text in enumerate(texts_of_all) if text is not None and text.kept]
-        outcome.indices = [index for index, _ in full]
-        outcome.full = [kept for _, kept in full]
-        outcome.undecided = sum(g is not None and g.is_ungraded for g in conversations)
-        outcome.less = len(conversations) - len(full) - outcome.undecided - outcome.unfinished
-        # Texts are also compared with those taken for smaller k, which come first.
-        texts = [*self.texts, *outcome.full]
-        gone = [r for r in self._copies.removals(texts) if r.text_index >= len(self.texts)]
-        outcome.removed = {r.text_index - len(self.texts): r.why for r in gone}
-        outcome.examples = tuple(
-            (r.why, texts[r.text_index].text, texts[r.copy_of].text if r.copy_of is not None else "an example")
-            for r in gone[:_MOST_EXAMPLES]
-        )
-        accepted = [False] * len(conversations)
-        for number, index in enumerate(outcome.indices):
-            if number not in outcome.removed:
-                reason = self._reason_to_drop(outcome.full[number])
-                accepted[index] = reason is None
-                outcome.shown |= {number: reason} if reason else {}
-        sampler.learn(accepted)
-        self._of_k(k).learn(len(full))
-        return outcome
+        # A conversation that a server refuses for good is lost; every other unfinished one is awaited.
+        self.is_broken = learned.unfinished > learned.refused or is_waiting
+        sampler.learn(learned.accepted)
+        of_k.learn(len(learned.full))
 
-    def _reason_to_drop(self, kept: KeptText) -> str | None:
-        """Why a text must be left out for what it shows; each text is looked at once."""
-        key = kept.combination.id, kept.generation
-        if key not in self._shown:
-            self._shown[key] = self.plan.shown_rule.reason_to_drop(kept)
-        return self._shown[key]
+    def _finish(self, of_k: DrawAhead, wave: Drawn) -> None:
+        """Have the conversations of a wave decided that are not, ended or not."""
+        for start in range(0, len(wave), _FINISHED_AT_ONCE):
+            part = of_k.with_fate(wave[start : start + _FINISHED_AT_ONCE], Fate.BEGUN, Fate.CALLED)
+            self._decided.finish(map(key_of, part))
 
-    def _close(self, k: int, sampler: Sampler, outcome: "_Outcome") -> None:
+    def _close(self, k: int, learned: Learned) -> None:
+        sampler = self._of_k(k).sampler
         taken = sampler.taken
-        by_index = dict(zip(outcome.indices, outcome.full, strict=True))
-        self.texts += [by_index[index] for index in taken]
+        self._learned.take(learned, taken)
         target = sampler.target
         last = taken[-1] if len(taken) == target.kept and taken else len(sampler.tried) - 1
-        removed, shown = (
-            Counter(why for number, why in reasons.items() if outcome.indices[number] <= last)
-            for reasons in (outcome.removed, outcome.shown)
-        )
         self.yields.append(
             SamplingYield(
                 k=k,
                 target=target.kept,
                 written=len(sampler.tried),
-                full_marks=len(outcome.full),
+                full_marks=len(learned.full),
                 taken=len(taken),
                 waves=self._waves,
                 below_floor=sampler.below_floor if not self.is_broken else {},
@@ -429,12 +411,12 @@ class Waves:
             )
         )
         self.left = LeftOut(
-            undecided=self.left.undecided + outcome.undecided,
-            unfinished=self.left.unfinished + outcome.unfinished,
-            less=self.left.less + outcome.less,
-            removed=dict(Counter(self.left.removed) + removed),
-            shown=dict(Counter(self.left.shown) + shown),
-            examples=(*self.left.examples, *outcome.examples)[:_MOST_EXAMPLES],
+            undecided=self.left.undecided + learned.undecided,
+            unfinished=self.left.unfinished + learned.unfinished,
+            less=self.left.less + learned.less,
+            removed=dict(Counter(self.left.removed) + learned.removed.until(last)),
+            shown=dict(Counter(self.left.shown) + learned.shown.until(last)),
+            examples=(*self.left.examples, *learned.examples)[:MOST_EXAMPLES],
         )
 
     def _expect(self, k: int, sampler: Sampler) -> None:
@@ -470,20 +452,3 @@ class Waves:
 def _verdict_pool(context: StepContext) -> VerdictPool | None:
     """The processes of a cluster that decide texts by code; None if the run has no cluster."""
     return None if context.workers is None else context.workers.verdict_pool(context.catalog)
-
-
-@dataclass
-class _Outcome:
-    """The outcome of the conversations of one k so far."""
-
-    full: list[KeptText] = field(default_factory=list)
-    indices: list[int] = field(default_factory=list)
-    """Indices of the texts with full marks among all tried."""
-    removed: dict[int, str] = field(default_factory=dict)
-    """Reasons by index among the texts with full marks."""
-    shown: dict[int, str] = field(default_factory=dict)
-    """Reasons to drop a text for what it shows, by index among the texts with full marks."""
-    examples: tuple[tuple[str, str, str], ...] = ()
-    undecided: int = 0
-    unfinished: int = 0
-    less: int = 0

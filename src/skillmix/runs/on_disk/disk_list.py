@@ -142,6 +142,14 @@ class ChosenItems(Sequence[Item], Generic[Item]):
     def __len__(self) -> int:
         return len(self._indices)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether another sequence has the same items."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(one == its for one, its in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # as that of a list
+
     def __iter__(self) -> Iterator[Item]:
         source: Any = self._source
         for index in self._indices:
