@@ -9,9 +9,8 @@ from typing import Final, NamedTuple, Protocol
 
 from skillmix.datasets.build import Writers, has_two_turns, kept_texts
 from skillmix.datasets.kept_texts import KeptText
-from skillmix.runs.judging.worker_pool import VerdictPool
 from skillmix.runs.reading.conversation_index import Made, conversations_made
-from skillmix.runs.reading.decisions import DecidedConversation, DecisionRules, OpenDecisions
+from skillmix.runs.reading.decisions import DecidedConversation, OpenDecisions
 from skillmix.runs.seconds.step_clock import StepClock
 
 _EVERY_S: Final = 0.1
@@ -57,18 +56,16 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
 
     def __init__(
         self,
-        rules: DecisionRules,
+        open_decisions: Callable[[], OpenDecisions],
         writer: str,
         writers: Writers,
         *,
         ledger: Ledger | None = None,
         look: Callable[[KeptText], str | None] = lambda text: None,
         clock: StepClock | None = None,
-        elsewhere: Callable[[], VerdictPool | None] = lambda: None,
     ) -> None:
-        self._rules = rules
-        self._elsewhere = elsewhere
-        """The processes on other machines that decide texts by code, if there are some."""
+        self._open_decisions = open_decisions
+        """Is called in the thread, when the first conversation is decided."""
         self._clock = clock or StepClock()
         self._writer = writer
         self._writers = writers
@@ -153,12 +150,12 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
 
     def _decide(self, conversations: Mapping[ConversationKey, Sequence[Made]]) -> list[DecidedText]:
         if self._opened is None:
-            self._opened = OpenDecisions(self._rules, self._elsewhere)
+            self._opened = self._open_decisions()
         indexes, known = conversations_made(calls for calls in conversations.values() if calls)
         decided = self._opened.decide(indexes, known)
         decided += self._opened.of(self._writer, [key for key, calls in conversations.items() if not calls])
         full = [one for one in decided if one.is_kept and has_two_turns(one.conversation)]
-        texts = kept_texts(full, self._opened.journal, self._writers, self._rules.names, known)
+        texts = kept_texts(full, self._opened.journal, self._writers, self._opened.names, known)
         by_key = {(text.combination.id, text.generation): (text, self._look(text)) for text in texts}
         nothing = (None, None)
         return [

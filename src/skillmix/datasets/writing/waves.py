@@ -51,7 +51,7 @@ from skillmix.runs.progress.progress import watched
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.progress.time_left import Bound
 from skillmix.runs.reading.conversation_index import Made
-from skillmix.runs.reading.decisions import decision_rules
+from skillmix.runs.reading.decisions import OpenDecisions, decision_rules
 from skillmix.runs.scheduler import CallCounts, Scheduler
 
 _FILLING: Final = 1.5
@@ -131,15 +131,8 @@ class Waves:
         rules = decision_rules(self.context.run, graders=self.step.graders, rules=self.step.rules)
         # Checkers take a millisecond for a text, and the thread that decides has the time.
         look = self.plan.shown_rule.reason_to_drop
-        return DecidedTexts(
-            rules,
-            self._writer,
-            self.writers,
-            ledger=StepLedger(self._by_k),
-            look=look,
-            clock=self.context.clock,
-            elsewhere=partial(_verdict_pool, self.context),
-        )
+        opening, ledger = partial(OpenDecisions, rules, partial(_verdict_pool, self.context)), StepLedger(self._by_k)
+        return DecidedTexts(opening, self._writer, self.writers, ledger=ledger, look=look, clock=self.context.clock)
 
     @cached_property
     def _scratch(self) -> Path:

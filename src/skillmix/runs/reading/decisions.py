@@ -141,6 +141,11 @@ class OpenDecisions(AbstractContextManager["OpenDecisions"]):
         self.journal.close()
         self._cache.close()
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the graders that decide."""
+        return self._rules.names
+
     def of(self, student: str, keys: Iterable[tuple[str, int]]) -> list[DecidedConversation]:
         """The conversations of a student with these combinations and generations, as far as they have begun."""
         return self.decide(list(conversations_with(self.journal, student, keys)))
