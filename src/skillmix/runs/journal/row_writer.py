@@ -77,8 +77,11 @@ class KnownKeys:
         """Rows of combinations that go into the file with the next tries."""
         self._conversations: dict[str, set[tuple[str, int]]] = {}
         """By student, the conversations of which the file had any row when it was asked."""
-        self._written: dict[str, set[CallKey]] = {}
-        """By student, the keys that were written since then."""
+        self._written: dict[str, set[int]] = {}
+        """By student, the hashes of the keys that were written since then: a step may write millions of keys.
+
+        A key with the hash of another one is looked up in the file, which costs a moment and is right.
+        """
 
     def begin(self, student: str) -> None:
         """Collect the keys that are written from now on; `learn` follows with what the file had before."""
@@ -96,7 +99,7 @@ class KnownKeys:
         known = self._conversations.get(key.student)
         if known is None or (key.combination, key.generation) in known:
             return False
-        return key not in self._written[key.student]
+        return hash(key) not in self._written[key.student]
 
     def note_written(self, keys: Iterable[CallKey]) -> None:
         """Note keys that are about to be stored."""
@@ -104,7 +107,7 @@ class KnownKeys:
         students = {key.student for key in new}
         for student in students.intersection(self._written):
             own = new if len(students) == 1 else {key for key in new if key.student == student}
-            self._written[student].update(own)
+            self._written[student].update(map(hash, own))
         self.absent.difference_update(new)
 
 
