@@ -6,7 +6,6 @@ numbers while they are few, and on disk once they are many.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from skillmix.datasets.copies import RUN
 from skillmix.datasets.corpus import Corpus, Runs, bucketed, corpus_of, extended, joined
-from skillmix.datasets.kept_texts import KeptText, Removal
+from skillmix.datasets.kept_texts import Removal
 
 _MOST_MARKS: Final = 26
 """The number of marks is two to this power at most."""
@@ -27,25 +26,11 @@ class GrowingCopies:
     def __init__(self, find: Callable[[Corpus], list[Removal]], *, folder: Path | None = None) -> None:
         self._find = find
         self._folder = folder
-        self._start()
-
-    def _start(self) -> None:
-        self._corpus = corpus_of([], folder=self._folder)
+        self._corpus = corpus_of([], folder=folder)
         self._is_kept: NDArray[np.bool_] = np.empty(0, np.bool_)
-        self._hashes: list[bytes] = []
-        self._removals: list[Removal] = []
 
     def __len__(self) -> int:
         return len(self._corpus)
-
-    def removals(self, texts: Sequence[KeptText]) -> list[Removal]:
-        """The copies among texts, in order; texts that do not begin with those of the last call are compared anew."""
-        hashes = [blake2b(text.text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
-        if hashes[: len(self._hashes)] != self._hashes:
-            self._start()
-        self._removals += self.learn(text.text for text in texts[len(self._hashes) :])
-        self._hashes = hashes
-        return list(self._removals)
 
     def learn(self, texts: Iterable[str]) -> list[Removal]:
         """The copies among new texts, which come after those that are known."""
