@@ -1,7 +1,8 @@
 """Verdicts by code on the other nodes of a Ray cluster, so that the driver has its cores for the journal.
 
-A verdict is a pure function of a text and its catalogue. Work that is lost with an actor is done by the driver, and an
-actor that lives on after it was given up can harm nothing.
+A verdict is a pure function of a text, its catalogue and the checkers of installed packages; a machine with other
+packages is not asked. Work that is lost with an actor is done by the driver, and an actor that lives on after it was
+given up can harm nothing.
 """
 
 import pickle
@@ -18,6 +19,7 @@ from skillmix.cluster.lease_actor import VERSIONS
 from skillmix.render.wording import plural
 from skillmix.runs.judging.worker_pool import judge_with
 from skillmix.runs.progress.terminal import say
+from skillmix.runs.reading.decisions import code_version
 
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
@@ -39,14 +41,19 @@ class VerdictActor:
     def __init__(self, catalog: Catalog, trust: Trust) -> None:
         judge_with(catalog, trust)
 
-    def versions(self) -> tuple[str, str]:
-        """The versions of skillmix and Python on this machine."""
-        return VERSIONS
+    def versions(self) -> tuple[str, ...]:
+        """The versions of skillmix, Python and all checkers on this machine."""
+        return versions_here()
 
     def do(self, work: bytes) -> bytes:
         """Call a function of this package; the work and its result are pickled."""
         function, arguments, named = pickle.loads(work)
         return pickle.dumps(function(*arguments, **named), pickle.HIGHEST_PROTOCOL)
+
+
+def versions_here() -> tuple[str, ...]:
+    """What must be equal on two machines so that code on them decides the same."""
+    return (*VERSIONS, code_version())
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +62,7 @@ class _Judge:
 
     actor: Any
     node: str
-    versions: "Future[tuple[str, str]]"
+    versions: "Future[tuple[str, ...]]"
     """What it answers once it has started."""
     is_ready: bool = False
     under_way: int = 0
@@ -70,6 +77,8 @@ class VerdictActors:
         self._free_cpus = free_cpus
         self._judges: list[_Judge] = []
         self._lost: Counter[str] = Counter()
+        self._left_out: set[str] = set()
+        """Nodes with other versions of the code."""
         self._with: dict[Future[Any], _Judge] = {}
         """By work under way, the actor that has it."""
         self._began = time.monotonic()
@@ -140,7 +149,7 @@ class VerdictActors:
         lacking = [
             (number, node_id)
             for node_id, node in nodes.items()
-            if self._lost[node_id] < _MOST_LOST
+            if self._lost[node_id] < _MOST_LOST and node_id not in self._left_out
             for number in range(has[node_id], _places(self._free_cpus(node)))
         ]
         # First one on each node, then the second ones.
@@ -160,14 +169,24 @@ class VerdictActors:
         return _Judge(actor, node_id, actor.versions.remote().future())
 
     def _welcome(self, judge: _Judge) -> None:
-        if judge.versions.exception() is not None or judge.versions.result() != VERSIONS:
+        if judge.versions.exception() is not None:
             self._lose(judge)  # workers of the same node say what is wrong there
+            return
+        if judge.versions.result() != versions_here():
+            self._lose(judge)
+            self._leave_out(judge.node)
             return
         judge.is_ready = True
         if not self._was_said:
             self._was_said = True
             nodes = len({one.node for one in self._judges})
             say(f"code decides texts on {plural(nodes, 'other node')} of the cluster")
+
+    def _leave_out(self, node_id: str) -> None:
+        """Ask a node no more whose code decides otherwise."""
+        if node_id not in self._left_out:
+            self._left_out.add(node_id)
+            say("code decides no texts on a node with other versions of skillmix, Python or packages with checkers")
 
     def _lose(self, judge: _Judge) -> None:
         if judge in self._judges:
