@@ -245,6 +245,46 @@ def test_work_of_a_lost_or_frozen_actor_is_done_here(
     workers.close()
 
 
+def test_many_frozen_actors_take_no_longer_than_one(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+
+    def pass_time(futures: list["Future[Any]"], timeout: float) -> None:
+        now[0] += timeout
+
+    monkeypatch.setattr(verdict_actors, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(verdict_actors, "wait", pass_time)
+    actors = actors_on(PlayedRay({"a": PlayedNode(do=lambda work: later())}, cpus=9), catalog)
+    assert actors.is_possible
+
+    futures = [actors.submit(len, "abc") for _ in range(24)]
+    began = now[0]
+
+    assert [actors.result(future) for future in futures] == [None] * 24, "the driver does the work"
+    assert now[0] - began == verdict_actors._PATIENCE_S
+
+
+def test_an_actor_that_goes_on_answering_is_waited_for(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    asked: list[Future[Any]] = []
+
+    def answer_one(futures: list["Future[Any]"], timeout: float) -> None:
+        now[0] += 0.9 * verdict_actors._PATIENCE_S
+        next(future for future in asked if not future.done()).set_result(pickle.dumps(3))
+
+    def ask(work: bytes) -> "Future[Any]":
+        asked.append(Future())
+        return asked[-1]
+
+    monkeypatch.setattr(verdict_actors, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(verdict_actors, "wait", answer_one)
+    actors = actors_on(PlayedRay({"a": PlayedNode(do=ask)}, cpus=2), catalog)
+    assert actors.is_possible
+
+    last = [actors.submit(len, "abc") for _ in range(5)][-1]
+
+    assert actors.result(last) == 3, "the work before it was answered in time"
+
+
 def test_while_actors_start_texts_are_decided_here(
     catalog: Catalog, means: verdict_workers.Means, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
@@ -30,7 +30,7 @@ _LOOK_EVERY_S: Final = 5.0
 _START_S: Final = 60.0
 """Seconds for which the driver expects the first actors; in the meantime it decides texts itself."""
 _PATIENCE_S: Final = 30.0
-"""Seconds to wait for an answer; one batch takes about 0.02 s."""
+"""Seconds for which an actor with work may not answer; one batch takes about 0.02 s."""
 _MOST_LOST: Final = 3
 """Actors of a node that may be lost before the node gets no more."""
 
@@ -66,6 +66,12 @@ class _Judge:
     """What it answers once it has started."""
     is_ready: bool = False
     under_way: int = 0
+    heard: float = 0.0
+    """When it last answered, or was given work."""
+
+    def hear(self, _: object = None) -> None:
+        """Note that it lives now."""
+        self.heard = time.monotonic()
 
 
 class VerdictActors:
@@ -106,6 +112,8 @@ class VerdictActors:
         work = pickle.dumps((function, arguments, named), pickle.HIGHEST_PROTOCOL)
         future: Future[Any] = judge.actor.do.remote(work).future()
         judge.under_way += 1
+        judge.hear()
+        future.add_done_callback(judge.hear)
         self._with[future] = judge
         return future
 
@@ -118,10 +126,12 @@ class VerdictActors:
         judge = self._with.pop(future)
         judge.under_way -= 1
         try:
-            return cast(_Result, pickle.loads(cast(bytes, future.result(_PATIENCE_S))))
-        except (RayError, TimeoutError):  # an error of the work itself comes again when the driver does the work
-            self._lose(judge)
-            return None
+            if self._comes(future, judge):
+                return cast(_Result, pickle.loads(cast(bytes, future.result())))
+        except RayError:  # an error of the work itself comes again when the driver does the work
+            pass
+        self._lose(judge)
+        return None
 
     def close(self) -> None:
         """End the actors."""
@@ -129,6 +139,18 @@ class VerdictActors:
             self._ray.kill(judge.actor)
         self._judges.clear()
         self._with.clear()
+
+    def _comes(self, future: "Future[Any]", judge: _Judge) -> bool:
+        """Wait for an answer of an actor; whether it has come.
+
+        Silence counts from the actor's own last answer, so that many frozen actors take no longer than one.
+        """
+        while not future.done():
+            left = judge.heard + _PATIENCE_S - time.monotonic()
+            if left <= 0 or judge not in self._judges:
+                return False
+            wait([future], left)
+        return True
 
     def _look(self) -> None:
         """Take actors that have started, and start actors on nodes that lack them."""
