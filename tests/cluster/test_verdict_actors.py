@@ -263,6 +263,19 @@ def test_many_frozen_actors_take_no_longer_than_one(catalog: Catalog, monkeypatc
     assert now[0] - began == verdict_actors._PATIENCE_S
 
 
+def test_a_frozen_actor_takes_the_others_of_its_node_with_it(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict_actors, "_PATIENCE_S", 0.01)
+    bad, good = PlayedNode(do=lambda work: later()), PlayedNode()
+    ray = PlayedRay({"bad": bad, "good": good}, cpus=5)
+    actors = actors_on(ray, catalog)
+    assert actors.is_possible
+    assert actors.result(actors.submit(len, "abc")) is None
+    bad.versions = later
+
+    assert [actors.result(actors.submit(len, "x" * number)) for number in range(8)] == list(range(8))
+    assert len(ray.killed) == 4 and bad.work == 1, "new actors of its node get work when they have answered"
+
+
 def test_an_actor_that_goes_on_answering_is_waited_for(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     asked: list[Future[Any]] = []

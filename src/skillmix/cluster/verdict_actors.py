@@ -125,13 +125,15 @@ class VerdictActors:
             return None
         judge = self._with.pop(future)
         judge.under_way -= 1
+        if not self._comes(future, judge):
+            # Its machine may be frozen: actors that start there now are asked when they have answered.
+            self._lose(judge, *(one for one in self._judges if one.node == judge.node and one is not judge))
+            return None
         try:
-            if self._comes(future, judge):
-                return cast(_Result, pickle.loads(cast(bytes, future.result())))
+            return cast(_Result, pickle.loads(cast(bytes, future.result())))
         except RayError:  # an error of the work itself comes again when the driver does the work
-            pass
-        self._lose(judge)
-        return None
+            self._lose(judge)
+            return None
 
     def close(self) -> None:
         """End the actors."""
@@ -210,11 +212,14 @@ class VerdictActors:
             self._left_out.add(node_id)
             say("code decides no texts on a node with other versions of skillmix, Python or packages with checkers")
 
-    def _lose(self, judge: _Judge) -> None:
-        if judge in self._judges:
-            self._judges.remove(judge)
-            self._lost[judge.node] += 1
-            self._ray.kill(judge.actor)  # so that its other work ends at once
+    def _lose(self, judge: _Judge, *others: _Judge) -> None:
+        """Ask an actor no more, and no others of its node that are lost with it."""
+        if judge not in self._judges:
+            return
+        self._lost[judge.node] += 1
+        for one in (judge, *others):
+            self._judges.remove(one)
+            self._ray.kill(one.actor)  # so that its other work ends at once
 
 
 def _places(free_cpus: int) -> int:
