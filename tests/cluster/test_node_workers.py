@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from skillmix.cluster import node_workers, ray_workers
-from skillmix.cluster.node_workers import NodeWorkers
+from skillmix.cluster.node_workers import NodeWorkers, _start_problem
 from skillmix.cluster.ray_workers import RayLink, RayWorkers
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import StudentSettings
@@ -321,3 +321,13 @@ def test_ranks_on_cpus_get_the_cpus_of_workers(monkeypatch: pytest.MonkeyPatch, 
 
     assert trained == [ended]
     assert asyncio.run(workers.links(lent("scripted", cpus)))
+
+
+def test_a_worker_that_never_starts_is_not_blamed_on_versions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_workers, "_START_S", 0.01)
+    actor = types.SimpleNamespace(versions=types.SimpleNamespace(remote=lambda: asyncio.sleep(60)))
+
+    problem = asyncio.run(_start_problem(actor, "worker 1"))
+
+    assert problem is not None and "no answer" in problem.message
+    assert "another job has the CPUs" in (problem.hint or "")
