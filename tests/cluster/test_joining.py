@@ -115,6 +115,36 @@ def test_a_machine_without_a_token_does_not_ask_a_cluster(address: str, monkeypa
         join_cluster(ray)
 
 
+def test_a_token_that_cannot_be_read_is_one_short_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    ray = played_ray()
+
+    def refuse(ignore_auth_mode: bool) -> bool:
+        raise AuthenticationError(
+            "RAY_AUTH_TOKEN_PATH is set but file cannot be opened: /t.txt. Ensure that it is there."
+        )
+
+    ray._raylet.AuthenticationTokenLoader.instance = lambda: SimpleNamespace(has_token=refuse)
+
+    with pytest.raises(UserError) as caught:
+        join_cluster(ray)
+
+    found = "RAY_AUTH_TOKEN_PATH is set but file cannot be opened: /t.txt"
+    assert caught.value.message == f"The token of Ray cannot be read: {found}."
+
+
+def test_a_cluster_that_does_not_start_here_is_not_called_one_of_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ray = played_ray()
+    ray.init.side_effect = RayError("No space is left. Try this. Or that.")
+
+    with pytest.raises(UserError) as caught:
+        join_cluster(ray)
+
+    assert caught.value.message == "A Ray cluster cannot be started on this machine: No space is left."
+    assert "RAY_ADDRESS" not in (caught.value.hint or "")
+
+
 def test_an_address_of_something_else_is_no_cluster(address: str) -> None:
     ray = played_ray(raising(RayError("Timed out while waiting for GCS to become available.")))
 

@@ -57,6 +57,22 @@ def test_without_gpus_each_node_with_cpus_has_one_worker(monkeypatch: pytest.Mon
     assert LocalTeam().nodes(NODES[2:]) == []
 
 
+@pytest.mark.parametrize(("cpus", "places"), [(None, [2, 1]), (4, [2, 1]), (8, [2, 1]), (16, [1, 0]), (32, [0, 0])])
+def test_workers_that_take_cpus_must_fit(
+    monkeypatch: pytest.MonkeyPatch, cpus: float | None, places: list[int]
+) -> None:
+    settings, found = WorkerSettings(cpus=cpus), []
+    for device, node in (("cuda", NODES[0]), ("cpu", NODES[1])):
+        monkeypatch.setenv("SKILLMIX_DEVICE", device)
+        team = LocalTeam()
+        team.nodes(NODES)
+        found.append(team.places(node, settings))
+
+    assert found == places
+    if not any(places):
+        assert team.no_place(settings).message == "No node of the cluster has the 32 CPUs of a worker."
+
+
 def test_a_worker_takes_its_share_and_keeps_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray sets it for an actor without CPUs
     before = MODELS._blocks

@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
-from skillmix.cluster import node_workers
-from skillmix.cluster.node_workers import NodeWorkers
+from skillmix.cluster import node_workers, ray_workers
+from skillmix.cluster.node_workers import NodeWorkers, _start_problem
 from skillmix.cluster.ray_workers import RayLink, RayWorkers
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import StudentSettings
@@ -278,3 +278,56 @@ def test_only_a_death_that_ray_reports_makes_a_worker_lost() -> None:
         assert whys == [""]
 
     asyncio.run(main())
+
+
+def lent(provider: str, cpus: float | None) -> LentWork:
+    """The work of a step with one model."""
+    models = {"s": StudentSettings(model=f"{provider}:student")}
+    return LentWork(mock.sentinel.conversations, models, WorkerSettings(cpus=cpus))
+
+
+def killed_by_steps(ray: PlayedRay, cpus: float | None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many actors have ended after steps with served, local and served models."""
+    workers = RayWorkers(ray)
+
+    async def begin(work: LentWork) -> tuple[LentWork, None]:
+        return work, None
+
+    monkeypatch.setattr(workers._models, "begin", begin)
+    counts = []
+    for provider in ("scripted", "local", "scripted"):
+        asyncio.run(workers.links(lent(provider, cpus)))
+        counts.append(len(ray.killed))
+    return counts
+
+
+def test_workers_that_hold_cpus_end_before_those_of_another_kind_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert killed_by_steps(PlayedRay("a", "b"), 2, monkeypatch) == [0, 4, 6], "two on each node, then one"
+
+
+def test_workers_that_hold_no_cpus_stay_for_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert killed_by_steps(PlayedRay("a", "b"), None, monkeypatch) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("cpus", "ended"), [(2, 2), (None, 0)])
+def test_ranks_on_cpus_get_the_cpus_of_workers(monkeypatch: pytest.MonkeyPatch, cpus: float | None, ended: int) -> None:
+    ray = PlayedRay("a")
+    workers = RayWorkers(ray)
+    asyncio.run(workers.links(lent("scripted", cpus)))
+    trained: list[Any] = []
+    monkeypatch.setattr(ray_workers, "run_on_ranks", lambda ray, work, *, has_gpus: trained.append(len(ray.killed)))
+
+    assert workers.run_ranks(mock.Mock(ranks=2))
+
+    assert trained == [ended]
+    assert asyncio.run(workers.links(lent("scripted", cpus)))
+
+
+def test_a_worker_that_never_starts_is_not_blamed_on_versions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_workers, "_START_S", 0.01)
+    actor = types.SimpleNamespace(versions=types.SimpleNamespace(remote=lambda: asyncio.sleep(60)))
+
+    problem = asyncio.run(_start_problem(actor, "worker 1"))
+
+    assert problem is not None and "no answer" in problem.message
+    assert "another job has the CPUs" in (problem.hint or "")

@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
 from typing import Any
 from unittest import mock
 
@@ -14,14 +15,15 @@ import pytest
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
 from skillmix.catalog.own_code import trust_here
+from skillmix.checkers.registry import ENTRY_POINTS
 from skillmix.cluster import verdict_actors
-from skillmix.cluster.lease_actor import VERSIONS
 from skillmix.cluster.ray_workers import RayWorkers
-from skillmix.cluster.verdict_actors import VerdictActor, VerdictActors
+from skillmix.cluster.verdict_actors import VerdictActor, VerdictActors, versions_here
 from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.runs.judging import verdict_workers, worker_pool
 from skillmix.runs.judging.verdict_workers import VerdictWorkers, decide
 from skillmix.runs.leases.driving import LentWork
+from skillmix.runs.reading import decisions
 from tests.runs.test_verdict_workers import means as means
 from tests.runs.test_verdict_workers import questions
 
@@ -44,7 +46,7 @@ def later(result: Any = None, error: Exception | None = None) -> "Future[Any]":
 class PlayedNode:
     """How the actors of a node behave."""
 
-    versions: Callable[[], "Future[Any]"] = lambda: later(VERSIONS)
+    versions: Callable[[], "Future[Any]"] = lambda: later(versions_here())
     do: Callable[[bytes], "Future[Any]"] = lambda work: later(VerdictActor.do(None, work))  # type: ignore[arg-type]
     work: int = 0
     """Pieces of work that the actors of the node were given."""
@@ -179,11 +181,8 @@ def test_an_actor_that_does_not_start_is_not_waited_for(catalog: Catalog, monkey
     assert not actors.is_starting
 
 
-@pytest.mark.parametrize("versions", [lambda: later(("0", "3.0")), lambda: later(error=PlayedError("no room"))])
-def test_a_node_whose_actors_cannot_be_used_is_left_in_the_end(
-    catalog: Catalog, versions: Callable[[], "Future[Any]"]
-) -> None:
-    ray = PlayedRay({"a": PlayedNode(versions=versions)}, 2)
+def test_a_node_whose_actors_do_not_start_is_left_in_the_end(catalog: Catalog) -> None:
+    ray = PlayedRay({"a": PlayedNode(versions=lambda: later(error=PlayedError("no room")))}, 2)
     actors = actors_on(ray, catalog)
 
     for _ in range(10):
@@ -191,6 +190,32 @@ def test_a_node_whose_actors_cannot_be_used_is_left_in_the_end(
 
     assert len(ray.started) == len(ray.killed) == verdict_actors._MOST_LOST
     assert not actors.is_starting
+
+
+def test_a_node_with_other_checkers_of_packages_decides_nothing(
+    catalog: Catalog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = (*versions_here()[:2], "checkers that this machine lacks")
+    ray = PlayedRay({"a": PlayedNode(versions=lambda: later(there))}, 3)
+    actors = actors_on(ray, catalog)
+
+    for _ in range(3):
+        assert not actors.is_possible
+
+    assert ray.started == ["a", "a"] and len(ray.killed) == 2
+    assert actors.submit(len, "abc") is None
+    assert capsys.readouterr().err.count("packages with checkers") == 1
+
+
+def test_an_installed_package_with_checkers_changes_the_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = versions_here()
+    package = EntryPoint("my skill", "my_package:my_skill", ENTRY_POINTS)
+    decisions.code_version.cache_clear()
+    monkeypatch.setattr(decisions, "entry_points", lambda group: [package])
+    try:
+        assert versions_here() != before
+    finally:
+        decisions.code_version.cache_clear()
 
 
 @pytest.mark.parametrize("answer", [lambda work: later(error=PlayedError("died")), lambda work: later()])
@@ -218,6 +243,59 @@ def test_work_of_a_lost_or_frozen_actor_is_done_here(
     assert ray.started.count("bad") == len(ray.killed) == verdict_actors._MOST_LOST
     assert good.work and workers._pool is not None and not workers._pool.is_started
     workers.close()
+
+
+def test_many_frozen_actors_take_no_longer_than_one(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+
+    def pass_time(futures: list["Future[Any]"], timeout: float) -> None:
+        now[0] += timeout
+
+    monkeypatch.setattr(verdict_actors, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(verdict_actors, "wait", pass_time)
+    actors = actors_on(PlayedRay({"a": PlayedNode(do=lambda work: later())}, cpus=9), catalog)
+    assert actors.is_possible
+
+    futures = [actors.submit(len, "abc") for _ in range(24)]
+    began = now[0]
+
+    assert [actors.result(future) for future in futures] == [None] * 24, "the driver does the work"
+    assert now[0] - began == verdict_actors._PATIENCE_S
+
+
+def test_a_frozen_actor_takes_the_others_of_its_node_with_it(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict_actors, "_PATIENCE_S", 0.01)
+    bad, good = PlayedNode(do=lambda work: later()), PlayedNode()
+    ray = PlayedRay({"bad": bad, "good": good}, cpus=5)
+    actors = actors_on(ray, catalog)
+    assert actors.is_possible
+    assert actors.result(actors.submit(len, "abc")) is None
+    bad.versions = later
+
+    assert [actors.result(actors.submit(len, "x" * number)) for number in range(8)] == list(range(8))
+    assert len(ray.killed) == 4 and bad.work == 1, "new actors of its node get work when they have answered"
+
+
+def test_an_actor_that_goes_on_answering_is_waited_for(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    asked: list[Future[Any]] = []
+
+    def answer_one(futures: list["Future[Any]"], timeout: float) -> None:
+        now[0] += 0.9 * verdict_actors._PATIENCE_S
+        next(future for future in asked if not future.done()).set_result(pickle.dumps(3))
+
+    def ask(work: bytes) -> "Future[Any]":
+        asked.append(Future())
+        return asked[-1]
+
+    monkeypatch.setattr(verdict_actors, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(verdict_actors, "wait", answer_one)
+    actors = actors_on(PlayedRay({"a": PlayedNode(do=ask)}, cpus=2), catalog)
+    assert actors.is_possible
+
+    last = [actors.submit(len, "abc") for _ in range(5)][-1]
+
+    assert actors.result(last) == 3, "the work before it was answered in time"
 
 
 def test_while_actors_start_texts_are_decided_here(
@@ -259,4 +337,4 @@ def test_an_actor_calls_what_it_is_given(catalog: Catalog, monkeypatch: pytest.M
 
     assert pickle.loads(actor.do(pickle.dumps((len, ("abc",), {})))) == 3
     assert worker_pool.code_of_worker() is not None
-    assert actor.versions() == VERSIONS
+    assert actor.versions() == versions_here()

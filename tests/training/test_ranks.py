@@ -86,9 +86,9 @@ def test_a_checkpoint_of_two_ranks_resumes_on_one(two: Path, tmp_path: Path) -> 
     assert [row["step"] for row in logged] == list(range(8))
 
 
-def test_the_first_rank_writes_the_whole_model(two: Path, tmp_path: Path) -> None:
+def test_the_first_rank_writes_the_whole_model_after_a_validation(two: Path, tmp_path: Path) -> None:
     straight = train(
-        tiny_model(), Steps(GIVEN), RESUMED, tmp_path, validation=None, on_progress=lambda row: None, resume=True
+        tiny_model(), Steps(GIVEN), RESUMED, tmp_path, validation=VALIDATION, on_progress=lambda row: None, resume=True
     )
 
     written = AutoModelForCausalLM.from_pretrained(two / "model")

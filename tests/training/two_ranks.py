@@ -103,7 +103,7 @@ def main(folder: Path) -> None:
         ranks.wait()
     result = train(
         tiny_model(), Steps(GIVEN), RESUMED, folder / "whole",
-        validation=None, on_progress=lambda row: None, resume=True,
+        validation=VALIDATION, on_progress=lambda row: None, resume=True,
     )  # fmt: skip
     if ranks.is_first:
         result.model.save_pretrained(folder / "model")

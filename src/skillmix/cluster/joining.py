@@ -28,6 +28,11 @@ def join_cluster(ray: Any) -> None:
         with _without_paragraphs(ray):
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except _joining_errors(ray) as error:
+        if address == "local":
+            raise UserError(
+                f"A Ray cluster cannot be started on this machine: {_first_sentence(error)}.",
+                hint="Check the variables RAY_… of the environment, and the log files of Ray in /tmp/ray.",
+            ) from None
         raise UserError(
             f"The Ray cluster {visible(address)} cannot be joined: {first_line(error)}.",
             hint="Check RAY_ADDRESS; without it, a cluster is started on this machine.",
@@ -69,8 +74,11 @@ def _require_welcome(ray: Any, address: str) -> None:
     if client is None or tokens is None or not hasattr(errors, "AuthenticationError") or not _is_explicit(address):
         return
     sends = os.environ.get(_MODE, "").lower() == "token"
-    if sends and not tokens.instance().has_token(ignore_auth_mode=True):  # the client would end this process
-        raise UserError(f"{_MODE} is token, and this machine has no token of Ray.", hint=_TOKENS)
+    try:
+        if sends and not tokens.instance().has_token(ignore_auth_mode=True):  # the client would end this process
+            raise UserError(f"{_MODE} is token, and this machine has no token of Ray.", hint=_TOKENS)
+    except errors.AuthenticationError as error:
+        raise UserError(f"The token of Ray cannot be read: {_first_sentence(error)}.", hint=_TOKENS) from None
     try:
         with _muted():
             client(address=address)
@@ -82,6 +90,11 @@ def _require_welcome(ray: Any, address: str) -> None:
             f"The Ray cluster {visible(address)} does not answer: {first_line(error)}.",
             hint="Check RAY_ADDRESS, and that `ray start --head` runs there: something else may listen at that port.",
         ) from None
+
+
+def _first_sentence(error: BaseException) -> str:
+    """The first sentence of an error; Ray adds several sentences of advice to it."""
+    return first_line(error).partition(". ")[0]
 
 
 def _is_explicit(address: str) -> bool:

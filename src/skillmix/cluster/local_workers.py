@@ -9,6 +9,7 @@ from typing import Any
 from skillmix.cluster.devices import DeviceShare, wanted_threads
 from skillmix.cluster.folder_files import CheckpointFiles, FolderFiles, files_of, model_files
 from skillmix.cluster.folder_sender import FolderSender
+from skillmix.cluster.node_workers import no_room
 from skillmix.errors import UserError
 from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.models.checkpoints import checkpoint_of
@@ -34,8 +35,9 @@ class LocalTeam:
         return with_gpus if self._has_gpus else [node for node in nodes if node["Resources"].get("CPU")]
 
     def places(self, node: Mapping[str, Any], settings: WorkerSettings) -> int:
-        """As many as there are GPUs, or shares of GPUs; one on a node of a cluster without GPUs."""
-        return int(node["Resources"].get("GPU", 0)) * int(1 / _gpus(settings) + 1e-6) if self._has_gpus else 1
+        """As many as there are GPUs, or shares of GPUs; one on a node of a cluster without GPUs; all must fit."""
+        most = int(node["Resources"].get("GPU", 0)) * int(1 / _gpus(settings) + 1e-6) if self._has_gpus else 1
+        return most if settings.cpus is None else min(most, int(node["Resources"].get("CPU", 0) // settings.cpus))
 
     def options(self, settings: WorkerSettings) -> Mapping[str, Any]:
         """A GPU or a share of one; a worker on CPUs reserves none, because it would wait for other jobs."""
@@ -49,6 +51,8 @@ class LocalTeam:
 
     def no_place(self, settings: WorkerSettings) -> UserError:
         """The error if no node can load models."""
+        if settings.cpus is not None:
+            return no_room(settings.cpus)
         return UserError(
             "No node of the cluster offers GPUs or CPUs.",
             hint="Start Ray with them (ray start --num-gpus, --num-cpus).",

@@ -22,6 +22,8 @@ _FIRST_WAIT_S: Final = 1.0
 _LONG_LIFE_S: Final = 600.0
 """A worker that is lost after so many seconds was not lost because of its node."""
 
+_SAME: Final = "Every machine of the cluster needs the same skillmix, Python and RAY_AUTH_MODE."
+_ROOM: Final = f"`ray status` shows whether another job has the CPUs or GPUs of that node. {_SAME}"
 _SAME_VERSIONS: Final = "Install the same versions on all machines."
 
 
@@ -93,10 +95,15 @@ class CallTeam:
         """The error if no node is large enough."""
         if settings.cpus is None:
             return UserError("The Ray cluster has no node.", hint="Start one: ray start --address=HOST:PORT.")
-        return UserError(
-            f"No node of the cluster has the {settings.cpus:g} CPUs of a worker.",
-            hint="Lower workers.cpus, or start Ray with more CPUs (ray start --num-cpus).",
-        )
+        return no_room(settings.cpus)
+
+
+def no_room(cpus: float) -> UserError:
+    """The error if no node has the CPUs of a worker."""
+    return UserError(
+        f"No node of the cluster has the {cpus:g} CPUs of a worker.",
+        hint="Lower workers.cpus, or start Ray with more CPUs (ray start --num-cpus).",
+    )
 
 
 class NodeWorkers:
@@ -266,12 +273,10 @@ async def _start_problem(actor: Any, name: str) -> UserError | None:
     try:
         async with asyncio.timeout(_START_S):
             versions = await actor.versions.remote()
-    except (RayError, TimeoutError) as error:
-        why = first_line(error) if isinstance(error, RayError) else f"no answer in {_START_S:g} s"
-        return UserError(
-            f"{name} does not start: {why}.",
-            hint="Every machine of the cluster needs the same skillmix, Python and RAY_AUTH_MODE.",
-        )
+    except TimeoutError:
+        return UserError(f"{name} does not start: no answer in {_START_S:g} s.", hint=_ROOM)
+    except RayError as error:
+        return UserError(f"{name} does not start: {first_line(error)}.", hint=_SAME)
     if versions != VERSIONS:
         return UserError(
             f"{name} has skillmix {versions[0]} with Python {versions[1]}, and this machine has "

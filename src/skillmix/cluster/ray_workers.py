@@ -121,7 +121,7 @@ class RayWorkers:
 
     async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
         """The ways to all workers; the first time, the cluster is joined and they are started."""
-        self._workers = self._local_workers if loads_weights(work.models) else self._call_workers
+        self._choose_team(work)
         self._join()
         if not self._workers.has_started:
             await self._workers.start_first(work.workers)
@@ -176,8 +176,10 @@ class RayWorkers:
         if not has_gpus and work.ranks is None:
             return False
         if has_gpus:
-            self._local_workers.close()
-            self._local_workers = NodeWorkers(self._ray, say, LocalTeam())
+            self._end_local_workers()
+        elif self._work is not None and self._work.workers.cpus is not None:  # ranks need the CPUs of workers
+            self._end_call_workers()
+            self._end_local_workers()
         run_on_ranks(self._ray, work, has_gpus=has_gpus)
         return True
 
@@ -189,6 +191,25 @@ class RayWorkers:
         if self._has_joined:
             gc.unfreeze()  # a program that goes on may drop what it had
             self._ray.shutdown()
+
+    def _choose_team(self, work: LentWork) -> None:
+        """Take the workers that can ask the models of a step; those of other steps end if they hold CPUs."""
+        is_local = loads_weights(work.models)
+        workers = self._local_workers if is_local else self._call_workers
+        if workers is not self._workers and work.workers.cpus is not None:
+            self._end_verdicts()
+            (self._end_call_workers if is_local else self._end_local_workers)()
+        self._workers = workers
+
+    def _end_call_workers(self) -> None:
+        """End workers that ask models elsewhere; a step that needs them starts them again."""
+        self._call_workers.close()
+        self._call_workers = NodeWorkers(self._ray, say, CallTeam())
+
+    def _end_local_workers(self) -> None:
+        """End workers with local models; a step that needs them starts them again."""
+        self._local_workers.close()
+        self._local_workers = NodeWorkers(self._ray, say, LocalTeam())
 
     def _link(self, name: str, shared: Any, *, is_late: bool) -> RayLink:
         actor = self._workers.actors[name]

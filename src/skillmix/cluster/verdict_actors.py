@@ -1,14 +1,15 @@
 """Verdicts by code on the other nodes of a Ray cluster, so that the driver has its cores for the journal.
 
-A verdict is a pure function of a text and its catalogue. Work that is lost with an actor is done by the driver, and an
-actor that lives on after it was given up can harm nothing.
+A verdict is a pure function of a text, its catalogue and the checkers of installed packages; a machine with other
+packages is not asked. Work that is lost with an actor is done by the driver, and an actor that lives on after it was
+given up can harm nothing.
 """
 
 import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
@@ -18,6 +19,7 @@ from skillmix.cluster.lease_actor import VERSIONS
 from skillmix.render.wording import plural
 from skillmix.runs.judging.worker_pool import judge_with
 from skillmix.runs.progress.terminal import say
+from skillmix.runs.reading.decisions import code_version
 
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
@@ -28,7 +30,7 @@ _LOOK_EVERY_S: Final = 5.0
 _START_S: Final = 60.0
 """Seconds for which the driver expects the first actors; in the meantime it decides texts itself."""
 _PATIENCE_S: Final = 30.0
-"""Seconds to wait for an answer; one batch takes about 0.02 s."""
+"""Seconds for which an actor with work may not answer; one batch takes about 0.02 s."""
 _MOST_LOST: Final = 3
 """Actors of a node that may be lost before the node gets no more."""
 
@@ -39,14 +41,19 @@ class VerdictActor:
     def __init__(self, catalog: Catalog, trust: Trust) -> None:
         judge_with(catalog, trust)
 
-    def versions(self) -> tuple[str, str]:
-        """The versions of skillmix and Python on this machine."""
-        return VERSIONS
+    def versions(self) -> tuple[str, ...]:
+        """The versions of skillmix, Python and all checkers on this machine."""
+        return versions_here()
 
     def do(self, work: bytes) -> bytes:
         """Call a function of this package; the work and its result are pickled."""
         function, arguments, named = pickle.loads(work)
         return pickle.dumps(function(*arguments, **named), pickle.HIGHEST_PROTOCOL)
+
+
+def versions_here() -> tuple[str, ...]:
+    """What must be equal on two machines so that code on them decides the same."""
+    return (*VERSIONS, code_version())
 
 
 @dataclass(slots=True, eq=False)
@@ -55,10 +62,16 @@ class _Judge:
 
     actor: Any
     node: str
-    versions: "Future[tuple[str, str]]"
+    versions: "Future[tuple[str, ...]]"
     """What it answers once it has started."""
     is_ready: bool = False
     under_way: int = 0
+    heard: float = 0.0
+    """When it last answered, or was given work."""
+
+    def hear(self, _: object = None) -> None:
+        """Note that it lives now."""
+        self.heard = time.monotonic()
 
 
 class VerdictActors:
@@ -70,6 +83,8 @@ class VerdictActors:
         self._free_cpus = free_cpus
         self._judges: list[_Judge] = []
         self._lost: Counter[str] = Counter()
+        self._left_out: set[str] = set()
+        """Nodes with other versions of the code."""
         self._with: dict[Future[Any], _Judge] = {}
         """By work under way, the actor that has it."""
         self._began = time.monotonic()
@@ -97,6 +112,8 @@ class VerdictActors:
         work = pickle.dumps((function, arguments, named), pickle.HIGHEST_PROTOCOL)
         future: Future[Any] = judge.actor.do.remote(work).future()
         judge.under_way += 1
+        judge.hear()
+        future.add_done_callback(judge.hear)
         self._with[future] = judge
         return future
 
@@ -108,9 +125,13 @@ class VerdictActors:
             return None
         judge = self._with.pop(future)
         judge.under_way -= 1
+        if not self._comes(future, judge):
+            # Its machine may be frozen: actors that start there now are asked when they have answered.
+            self._lose(judge, *(one for one in self._judges if one.node == judge.node and one is not judge))
+            return None
         try:
-            return cast(_Result, pickle.loads(cast(bytes, future.result(_PATIENCE_S))))
-        except (RayError, TimeoutError):  # an error of the work itself comes again when the driver does the work
+            return cast(_Result, pickle.loads(cast(bytes, future.result())))
+        except RayError:  # an error of the work itself comes again when the driver does the work
             self._lose(judge)
             return None
 
@@ -120,6 +141,18 @@ class VerdictActors:
             self._ray.kill(judge.actor)
         self._judges.clear()
         self._with.clear()
+
+    def _comes(self, future: "Future[Any]", judge: _Judge) -> bool:
+        """Wait for an answer of an actor; whether it has come.
+
+        Silence counts from the actor's own last answer, so that many frozen actors take no longer than one.
+        """
+        while not future.done():
+            left = judge.heard + _PATIENCE_S - time.monotonic()
+            if left <= 0 or judge not in self._judges:
+                return False
+            wait([future], left)
+        return True
 
     def _look(self) -> None:
         """Take actors that have started, and start actors on nodes that lack them."""
@@ -140,7 +173,7 @@ class VerdictActors:
         lacking = [
             (number, node_id)
             for node_id, node in nodes.items()
-            if self._lost[node_id] < _MOST_LOST
+            if self._lost[node_id] < _MOST_LOST and node_id not in self._left_out
             for number in range(has[node_id], _places(self._free_cpus(node)))
         ]
         # First one on each node, then the second ones.
@@ -160,8 +193,12 @@ class VerdictActors:
         return _Judge(actor, node_id, actor.versions.remote().future())
 
     def _welcome(self, judge: _Judge) -> None:
-        if judge.versions.exception() is not None or judge.versions.result() != VERSIONS:
+        if judge.versions.exception() is not None:
             self._lose(judge)  # workers of the same node say what is wrong there
+            return
+        if judge.versions.result() != versions_here():
+            self._lose(judge)
+            self._leave_out(judge.node)
             return
         judge.is_ready = True
         if not self._was_said:
@@ -169,11 +206,20 @@ class VerdictActors:
             nodes = len({one.node for one in self._judges})
             say(f"code decides texts on {plural(nodes, 'other node')} of the cluster")
 
-    def _lose(self, judge: _Judge) -> None:
-        if judge in self._judges:
-            self._judges.remove(judge)
-            self._lost[judge.node] += 1
-            self._ray.kill(judge.actor)  # so that its other work ends at once
+    def _leave_out(self, node_id: str) -> None:
+        """Ask a node no more whose code decides otherwise."""
+        if node_id not in self._left_out:
+            self._left_out.add(node_id)
+            say("code decides no texts on a node with other versions of skillmix, Python or packages with checkers")
+
+    def _lose(self, judge: _Judge, *others: _Judge) -> None:
+        """Ask an actor no more, and no others of its node that are lost with it."""
+        if judge not in self._judges:
+            return
+        self._lost[judge.node] += 1
+        for one in (judge, *others):
+            self._judges.remove(one)
+            self._ray.kill(one.actor)  # so that its other work ends at once
 
 
 def _places(free_cpus: int) -> int:

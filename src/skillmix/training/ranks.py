@@ -86,6 +86,16 @@ def shard(packed: Any, ranks: Ranks, *, reshard: bool) -> None:
         module.set_force_sum_reduction_for_comms(True)
 
 
+def reshard(packed: Any) -> None:
+    """Let modules have their shards again.
+
+    After a validation some modules have whole weights. FSDP2 would put shards back when the state of the model is read,
+    also in the place of weights that were gathered, and the first rank would wait for the others while it saves.
+    """
+    for module in (*packed.layers, packed):
+        module.reshard()
+
+
 def gather(model: Any, ranks: Ranks) -> None:
     """Collect all weights in the CPU memory of the first rank; the other ranks keep empty ones."""
     gathered: dict[int, nn.Parameter] = {}

@@ -16,7 +16,7 @@ from skillmix.hashing import digest
 from skillmix.runs.progress.terminal import say
 from skillmix.training.data.examples import Example
 from skillmix.training.data.micro_batches import MicroBatch, pack, split
-from skillmix.training.ranks import Ranks, shard
+from skillmix.training.ranks import Ranks, reshard, shard
 from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.compile_choice import compile_estimate, note_compiled
 from skillmix.training.step.inputs import (
@@ -185,6 +185,8 @@ class Engine:
         """Release the model and the memory of its optimiser."""
         self._free()
         self.optimizer.close()
+        if self.ranks.count > 1:
+            reshard(self.packed)
         self.packed.release()
 
     def _begin(self, examples: Sequence[Example]) -> int:
