@@ -21,6 +21,7 @@ LONGEST_FIRST: Final = (
     "tests/models/test_batch_independence.py",
     "tests/training/test_ranks.py",
     "tests/docs/test_blocks.py",
+    "tests/datasets/writing/test_learning.py",
     "tests/runs/leases/test_leases.py",
     "tests/runs/leases/test_lent_datasets.py",
     "tests/cluster/test_ray_local.py",

@@ -27,7 +27,7 @@ _MOST_ACTORS: Final = 16
 """Together they decide about 50,000 texts a second, far more than one driver stores."""
 _LOOK_EVERY_S: Final = 5.0
 """Seconds between two looks at the nodes of the cluster."""
-_START_S: Final = 60.0
+_START_S: Final = 20.0
 """Seconds for which the driver expects the first actors; in the meantime it decides texts itself."""
 _PATIENCE_S: Final = 30.0
 """Seconds for which an actor with work may not answer; one batch takes about 0.02 s."""
