@@ -1,5 +1,6 @@
 """Leases: any number of workers behind any network makes the calls of one process, and asks none of them twice."""
 
+import gc
 import os
 import random
 import signal
@@ -300,6 +301,22 @@ def test_a_run_ends_when_its_last_worker_is_lost_and_none_can_come(
     assert capsys.readouterr().err.count("No worker can come.") == 1, "and the others go on"
     run_experiment(path)
     assert rows("leased") == alone
+
+
+def test_two_workers_that_fail_at_once_are_one_error(in_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class RefusingLink:
+        async def exchange(self, packet: Packet[OwnerLetter]) -> Packet[WorkerLetter]:
+            raise UserError("The model here is another one.", hint="Copy it.")
+
+    class RefusingWorkers(SimulatedWorkers):
+        async def links(self, work: LentWork) -> Mapping[str, WorkerLink]:
+            return {"worker 1": RefusingLink(), "worker 2": RefusingLink()}
+
+    with pytest.raises(UserError, match="The model here is another one"):
+        run_leased(experiment(in_folder, "leased"), RefusingWorkers(Asked(), seed=1))
+
+    gc.collect()  # asyncio prints the traceback of an error that nobody looked at when it frees the task
+    assert caplog.text == ""
 
 
 def test_a_run_that_waits_for_workers_can_be_interrupted(

@@ -170,8 +170,10 @@ class _Team:
             tasks = {*self._driving, *(task for task in self._others if not task.done())}
             done, _ = await asyncio.wait(tasks, timeout=_LOOK_EVERY / 4, return_when=asyncio.FIRST_COMPLETED)
             self._driving -= done
-            for task in done:
-                task.result()
+            # Two workers may fail at once; asyncio prints the traceback of an error that nobody looks at.
+            for problem in [task.exception() for task in done]:
+                if problem is not None:
+                    raise problem
             now = asyncio.get_running_loop().time()
             if self._driving or not self._has_work:
                 alone_since = None
