@@ -34,6 +34,7 @@ from skillmix.runs.retries import Retries
 from skillmix.runs.run import open_run
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
+from tests.datasets.writing.ledgers import KeysDecided, begun, undecided
 
 FILES = ("train.jsonl", "validation.jsonl", "skillmix.json", "README.md")
 SLOTS = 48
@@ -165,7 +166,7 @@ def test_a_wave_does_not_wait_for_the_decisions_on_other_conversations(monkeypat
         return []
 
     monkeypatch.setattr(DecidedTexts, "_decide", decide)
-    decided = DecidedTexts(None, "w", None)  # type: ignore[arg-type]
+    decided = DecidedTexts(None, "w", None, ledger=KeysDecided())  # type: ignore[arg-type]
     with decided:
         assert decided.finish([("a", 0)]) == {("a", 0): False}
         decided.add(("b", 0))
@@ -367,11 +368,11 @@ def test_what_is_surely_needed_is_tried_in_the_end(kept: int, rate: float, seed:
     open_ones: list[Candidate] = []
     while wave := sampler.next_wave():
         open_ones += ahead.begin(wave)
-        while not ahead.undecided.isdisjoint(map(key_of, wave)):
+        while not undecided(ahead).isdisjoint(map(key_of, wave)):
             open_ones += ahead.begin(ahead.draw(min(ahead.surely_needed(), order.randint(0, 9))))
             ended = open_ones.pop(order.randrange(len(open_ones)))
             ahead.note(key_of(ended), is_full=is_good(ended, seed, rate))
         sampler.learn(is_good(c, seed, rate) for c in sampler.tried)
         ahead.learn(sum(sampler.accepted))
 
-    assert ahead.begun == {key_of(c) for c in sampler.tried}
+    assert begun(ahead) == {key_of(c) for c in sampler.tried}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillmix.catalog.combinations import Combination, combination_of, is_reserved
-from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target, take
+from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target, _Taking
 from skillmix.hashing import digest
 
 SKILLS = tuple("abcdefgh")
@@ -126,9 +126,10 @@ def test_a_floor_that_cannot_be_met_is_given_up_and_told() -> None:
 def test_room_is_held_back_for_skills_below_their_floor() -> None:
     tried = [Candidate(combination_of([skill], "t"), n) for n, skill in enumerate("aaaab")]
 
-    taken = take(tried, [True] * 5, Target(kept=3, most=9, floor=1, skills=("a", "b")))
+    taking = _Taking(Target(kept=3, most=9, floor=1, skills=("a", "b")), frozenset({"a", "b"}))
+    taking.go_on(tried, bytearray([True] * 5))
 
-    assert taken == [0, 1, 4]
+    assert list(taking.taken) == [0, 1, 4]
 
 
 def test_reserved_sets_are_a_share_of_all_and_a_larger_share_only_adds() -> None:

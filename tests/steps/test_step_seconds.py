@@ -26,6 +26,7 @@ from skillmix.runs.seconds.step_clock import StepClock
 from skillmix.runs.seconds.step_meter import StepMeter, metered_step, seconds_line
 from skillmix.steps.run import run_experiment, train_steps
 from skillmix.steps.step_kind import RunResult
+from tests.datasets.writing.ledgers import KeysDecided
 from tests.hostile.replies import ANSWER, grades
 from tests.models.stub import chat, serving
 
@@ -183,7 +184,7 @@ def test_grading_ends_even_if_conversations_are_left_undecided() -> None:
     now = [0.0]
     clock = StepClock(lambda: now[0])
     nothing: Any = None
-    with DecidedTexts(nothing, "writer", nothing, clock=clock) as decided:
+    with DecidedTexts(nothing, "writer", nothing, ledger=KeysDecided(), clock=clock) as decided:
         decided.add(("combination", 0))
         now[0] += 2
     now[0] += 5

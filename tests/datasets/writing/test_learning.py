@@ -30,6 +30,7 @@ from skillmix.runs.reading.decision_cache import Decision
 from skillmix.runs.reading.decisions import DecidedConversation
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, StopReason
+from tests.datasets.writing.ledgers import undecided
 from tests.datasets.writing.plain_waves import PlainSampler, PlainStep
 
 SEARCH = 60
@@ -95,7 +96,7 @@ class ScriptedWaves(Waves):
             self.made.append(keys)
             self._of_k(k).begin(wave)
             if len(self.made) == self.world.stops:
-                open_ones = self._of_k(k).undecided
+                open_ones = undecided(self._of_k(k))
                 self.world.missing.update(key for key in keys if key in open_ones and chance.random() < 0.5)
                 self.counts.stopped = StopReason.BUDGET
                 return

@@ -43,14 +43,6 @@ class Ledger(Protocol):
         ...
 
 
-class KeysDecided(set[ConversationKey]):
-    """A ledger that knows which conversations are decided, and nothing else about them."""
-
-    def note(self, key: ConversationKey, text: DecidedText | None) -> None:
-        """Note that a conversation is decided."""
-        self.add(key)
-
-
 class DecidedTexts(AbstractContextManager["DecidedTexts"]):
     """Decides the conversations of one writer: a thread reads the journal and decides, a ledger takes over."""
 
@@ -60,7 +52,7 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         writer: str,
         writers: Writers,
         *,
-        ledger: Ledger | None = None,
+        ledger: Ledger,
         look: Callable[[KeptText], str | None] = lambda text: None,
         clock: StepClock | None = None,
     ) -> None:
@@ -79,7 +71,7 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         self._keys: list[ConversationKey] = []
         """The conversations of the batch."""
         self._last = 0.0
-        self._ledger: Ledger = KeysDecided() if ledger is None else ledger
+        self._ledger = ledger
         self._is_grading = False
 
     def __exit__(self, *problem: object) -> None:

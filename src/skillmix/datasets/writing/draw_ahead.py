@@ -5,7 +5,6 @@ was begun ahead has its text early; one that no wave tries was written in vain.
 """
 
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import ceil, sqrt
@@ -66,22 +65,6 @@ class DrawAhead:
     _share_taken: float = 1.0
     """The share of texts with full marks that were taken in the waves that are over."""
     _next: int = 0
-
-    @property
-    def begun(self) -> set[ConversationKey]:
-        """The conversations that have begun."""
-        return set(self._keys(fate for fate in Fate if fate is not Fate.NOT_BEGUN))
-
-    @property
-    def undecided(self) -> set[ConversationKey]:
-        """The conversations that have begun and are not decided."""
-        return set(self._keys((Fate.BEGUN, Fate.CALLED)))
-
-    def _keys(self, fates: "Iterator[Fate] | tuple[Fate, ...]") -> Iterator[ConversationKey]:
-        wanted = frozenset(fates)
-        for index, fate in enumerate(self._fates):
-            if fate in wanted:
-                yield key_of(self.sampler.candidates[index])
 
     def begin(self, drawn: Drawn) -> Drawn:
         """Note candidates as begun; return those that were not."""

@@ -327,15 +327,6 @@ class _Taking:
         return True
 
 
-def take(
-    tried: Sequence[Candidate], accepted: Sequence[bool], target: Target, *, hopeless: Collection[str] = ()
-) -> list[int]:
-    """The indices of the texts to take: the first accepted ones, with room reserved for skills below their floor."""
-    taking = _Taking(target, _floors(target, hopeless))
-    taking.go_on(tried, bytearray(accepted))
-    return list(taking.taken)
-
-
 def _floors(target: Target, given_up: Collection[str]) -> frozenset[str]:
     """The skills whose floor counts."""
     return frozenset(target.skills).difference(given_up) if target.floor else frozenset()
