@@ -1,6 +1,6 @@
 """Bound how often a combination of skills and a topic occurs in a training corpus (arXiv 2310.17567)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from math import prod
@@ -108,6 +108,21 @@ class MeasuredNovelty:
     """Occurrences of the combination of the k most common skills."""
     a_third_new_above: float
     """Full Marks ratio above which more than a third of the texts cannot come from the corpus."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFrequencies:
+    """The frequency of each skill in a corpus, as `skillmix frequency` stores it."""
+
+    file: str
+    shares: Mapping[str, float]
+    """The upper end of each skill's interval."""
+    sentences_per_passage: float
+
+    def expected_occurrences(self, k: int, tokens: float, drawn: Collection[str]) -> float:
+        """The mean bound over combinations of k of the drawn skills; an unknown skill may be in every passage."""
+        shares = [self.shares.get(skill, 1.0) for skill in sorted(drawn)]
+        return measured_novelty(k, tokens, shares, sentences_per_passage=self.sentences_per_passage).mean_occurrences
 
 
 def measured_novelty(

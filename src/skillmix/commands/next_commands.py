@@ -36,7 +36,8 @@ def run_name(run: Run) -> str:
 
 def next_commands(ended: Ended, *, program: str) -> list[tuple[str, str]]:
     """Commands as a user types them, each with what it does."""
-    return list(islice(_all(ended, program), _COUNT))
+    trust = " --trust-code" if ended.run.catalog.code is not None else ""
+    return [(command + trust, what) for command, what in islice(_all(ended, program), _COUNT)]
 
 
 def _all(ended: Ended, program: str) -> Iterator[tuple[str, str]]:

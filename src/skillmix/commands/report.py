@@ -2,9 +2,13 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from skillmix.commands.shared_options import Commands, above_zero, add_command, add_trust_option, positive
 from skillmix.commands.streams import print_json
+
+if TYPE_CHECKING:
+    from skillmix.catalog.novelty import MeasuredFrequencies
 
 
 def add_parsers(commands: Commands) -> None:
@@ -16,6 +20,12 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--published", action="store_true", help="show the paper's published figures beside the run's")
     parser.add_argument(
         "--tokens", type=above_zero, metavar="N", help="corpus size for the novelty bound (default 2e12)"
+    )
+    parser.add_argument(
+        "--frequencies",
+        type=Path,
+        metavar="FILE.json",
+        help="frequencies.json of `skillmix frequency`, for a novelty bound with the frequency of each skill",
     )
     parser.add_argument("--no-figures", action="store_true", help="write only pages and tables")
     parser.add_argument(
@@ -38,6 +48,7 @@ def report(options: argparse.Namespace) -> int:
         rules=options.rules,
         published=options.published,
         tokens=options.tokens,
+        frequencies=_frequencies(options.frequencies),
         figures=not options.no_figures,
         style=options.style,
         texts=options.texts or MOST_TEXTS,
@@ -48,3 +59,13 @@ def report(options: argparse.Namespace) -> int:
         return print_json({**facts, "missing": list(written.gaps)})
     print(written.page)
     return 0
+
+
+def _frequencies(file: Path | None) -> "MeasuredFrequencies | None":
+    from skillmix.catalog.novelty import MeasuredFrequencies
+    from skillmix.frequencies.frequency_file import load_result, upper_shares
+
+    if file is None:
+        return None
+    result = load_result(file)
+    return MeasuredFrequencies(str(file), upper_shares(result), result.sentences_per_passage)

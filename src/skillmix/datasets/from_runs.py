@@ -23,7 +23,7 @@ from skillmix.datasets.build import (
 from skillmix.datasets.counts import LeftOut
 from skillmix.datasets.from_journal import RunSource, found_in
 from skillmix.datasets.kept_texts import KeptText
-from skillmix.datasets.leakage import Bars, bars_for, bars_of, combinations_in, evaluated
+from skillmix.datasets.leakage import RESERVED_SET, Bars, bars_for, bars_of, combinations_in, evaluated
 from skillmix.datasets.other_forms.preferences import preference_rows, rejected_by_combination
 from skillmix.datasets.other_forms.prompts_only import require_new_rows_file, write_rows_file
 from skillmix.datasets.row_files import prompts_shown, read_rows, require_parquet
@@ -154,11 +154,12 @@ def _of_recipe(texts: Sequence[KeptText], plan: DatasetPlan, left: LeftOut) -> t
 def _outside(combination: Combination, recipe: DataRecipe, bars: Bars) -> str | None:
     if recipe.ks and combination.k not in recipe.ks:
         return "another k"
-    if not recipe.is_named:
-        return None
+    leak = bars.leak_of(combination)
+    if not recipe.is_named:  # a training draw may hold reserved sets, and other leaks are errors
+        return leak if leak == RESERVED_SET else None
     if recipe.skills == "train" and not bars.skills.isdisjoint(combination.skills):
         return "a held-out skill"
-    return bars.leak_of(combination)
+    return leak
 
 
 @dataclass(frozen=True)

@@ -63,12 +63,13 @@ WRITE_FOR_TRAINING: Final = (
     "combinations are not those of evaluations."
 )
 RESERVED_PAIR: Final = "shows a reserved pair"
+RESERVED_SET: Final = "a reserved skill set"
 TWO_HELD_OUT: Final = "shows two held-out skills"
 _RULES: Final[Mapping[str, Callable[[Bars, Combination], bool]]] = {
     "a held-out topic": lambda bars, c: c.topic in bars.topics,
     "a held-out skill at k > 1": lambda bars, c: c.k > 1 and not bars.skills.isdisjoint(c.skills),
     EVALUATED: lambda bars, c: c.id in bars.evaluations,
-    "a reserved skill set": lambda bars, c: is_reserved(c.skills, bars.reserved),
+    RESERVED_SET: lambda bars, c: is_reserved(c.skills, bars.reserved),
 }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from skillmix.catalog.novelty import MeasuredFrequencies
 from skillmix.checkers.template_student import Form
 from skillmix.models.lineage import DatasetFacts, Lineage
 from skillmix.runs.finished.manifest import Invocations
@@ -177,6 +178,7 @@ class Report:
     """The drawn skills whose catalogue is at hand."""
     common_skills: frozenset[str] = frozenset()
     corpus_tokens: float = 2e12
+    frequencies: MeasuredFrequencies | None = None
     outcomes: tuple[OutcomeCell, ...] = ()
     """The cells of runs whose graders name outcomes; they have no scores."""
     outcome_changes: tuple[OutcomeChange, ...] = ()

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from skillmix.catalog.novelty import MeasuredFrequencies
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.steps import ReportStep
@@ -43,6 +44,8 @@ class ReportOptions:
     """Whether the tables of the paper are shown."""
     tokens: float | None = None
     """Tokens of the corpus for the novelty bound; None for 2e12."""
+    frequencies: MeasuredFrequencies | None = None
+    """Measured frequencies of skills for the novelty bound; None for the paper's upper bound of all skills."""
     figures: bool = True
     """Whether figures are drawn, which takes most of the time of a small report."""
     style: str | None = None
@@ -55,6 +58,7 @@ class ReportOptions:
         """The options as the command line takes them."""
         rules = ["--rules", self.rules] if self.rules else []
         tokens = ["--tokens", f"{self.tokens:g}"] if self.tokens not in (None, _CORPUS_TOKENS) else []
+        tokens += ["--frequencies", self.frequencies.file] if self.frequencies else []
         texts = ["--texts", str(self.texts)] if self.texts != MOST_TEXTS else []
         switches = ["--published"] * self.published + ["--no-figures"] * (not self.figures)
         return [*rules, *tokens, *texts, *switches]
@@ -258,6 +262,7 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
         outcome_changes=tuple(change for r in readings for change in r.outcome_changes),
         common_skills=frozenset(s for catalog in catalogs for s in catalog.exclude.get("common", ())),
         corpus_tokens=options.tokens or _CORPUS_TOKENS,
+        frequencies=options.frequencies,
         published=_published() if options.published else {},
     )
     return _with_gaps(replace(report, comparisons=tuple(compared_pairs(report))), readings)

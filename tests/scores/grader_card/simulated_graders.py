@@ -136,6 +136,50 @@ def labels_of_another_student(world: World, n: int, generator: np.random.Generat
     yield "corrected, error rates", held, world.share
 
 
+def text_of_three_skills(
+    number: int,
+    student: str,
+    skill: float,
+    error: tuple[float, float],
+    generator: np.random.Generator,
+    *,
+    labelled: bool,
+) -> TextUnderGraders:
+    """A text whose criteria are earned independently, under a grader with constant rates of misses and inventions."""
+    earned = generator.random(5) < np.array([skill, skill, skill, 0.95, 0.93])
+    missed, invented = error
+    given = generator.random(5) < np.where(earned, 1 - missed, invented)
+    points = {"judge": (*given.tolist(), True), **({"labels": (*earned.tolist(), True)} if labelled else {})}
+    return TextUnderGraders(
+        "r",
+        student,
+        f"{student}{number}",
+        0,
+        ("a", "b", "c"),
+        20,
+        points,
+        settings=("all",),
+        by_code=frozenset({5}),
+    )
+
+
+def labels_of_a_better_student(
+    labelled: float, scored: float, n: int, trials: int, error: tuple[float, float] = (0.05, 0.2)
+) -> tuple[float, float]:
+    """How often the interval of an unlabelled student's score holds the truth, and the mean corrected score."""
+    generator = np.random.default_rng([n, trials])
+    held, values = [], []
+    for _ in range(trials):
+        items = [text_of_three_skills(i, "labelled", labelled, error, generator, labelled=True) for i in range(n)]
+        items += [text_of_three_skills(i, "scored", scored, error, generator, labelled=False) for i in range(n)]
+        (score,) = (s for s in corrected_scores(items, "judge", "labels") if s.student == "scored")
+        if score.corrected.value is not None:
+            assert score.corrected.low is not None and score.corrected.high is not None
+            held.append(score.corrected.low <= scored**3 * 0.95 * 0.93 <= score.corrected.high)
+            values.append(score.corrected.value)
+    return float(np.mean(held)), float(np.mean(values))
+
+
 def criteria_of_a_text_share_its_errors(world: World, n: int, generator: np.random.Generator) -> Iterator[Check]:
     """Three skills a text and two texts a combination; the grader is lenient on some texts and harsh on others."""
     skills = ("a", "b", "c")

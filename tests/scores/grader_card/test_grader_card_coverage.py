@@ -23,6 +23,7 @@ from tests.scores.grader_card.simulated_graders import (
     decisions,
     every_text_has_a_label,
     item,
+    labels_of_a_better_student,
     labels_of_another_student,
     people_rate_a_sample,
     people_rate_students_who_differ,
@@ -76,3 +77,14 @@ def test_a_sample_with_more_texts_of_one_outcome_biases_plain_shares_and_not_the
         assert low <= value <= high, name
         low, high = getattr(plain, name)[1:]
         assert not low <= value <= high, name
+
+
+@pytest.mark.parametrize(("labelled", "scored"), [(0.9, 0.6), (0.5, 0.95)])
+def test_labels_of_one_student_correct_another_of_other_skill(labelled: float, scored: float) -> None:
+    trials = 400 if LONG else 60
+
+    held, mean = labels_of_a_better_student(labelled, scored, 200, trials)
+
+    # Rates of full marks of whole texts, by which these scores were corrected before, gave .145 for .191 and .83.
+    assert mean == pytest.approx(scored**3 * 0.95 * 0.93, abs=0.03)
+    assert held >= 0.95 - 3 * sqrt(0.95 * 0.05 / trials)

@@ -8,12 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from skillmix.catalog.novelty import novelty
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.report.figures.style import FAINT, INK, colour, error_bars, marker, new_figure, share_axis
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import Drawing, Position, figure, figures
-from skillmix.report.tables.scores import common_k, students_label, without_common
+from skillmix.report.tables.scores import common_k, novelty_bound, students_label, without_common
 from skillmix.scores.cells import Cell
 from skillmix.scores.independence import cell_independence
 from skillmix.scores.skills import saturation
@@ -184,7 +183,7 @@ def common_removed(report: Report) -> Figure | None:
     if sum(bool(c.scores[FULL_MARKS].value) for c in cells) < 2:
         return None
     settings = list(dict.fromkeys(c.key.setting for c in cells))
-    bound = novelty(k, report.corpus_tokens).expected_occurrences
+    bound = novelty_bound(report, k, cells)
     figure = new_figure(max(4.6, 2.4 * len(settings)), 3.4)
     axes = figure.subplots()
     several = len(report.students)

@@ -110,7 +110,8 @@ def corrected_table(report: Report) -> ReportTable | None:
         title="Full marks, corrected for the errors of the grader",
         note="Single texts, one try. By truth: every text has a label. By own labels: the share given times the share "
         "of these that is right, plus the share denied times the share of these that is wrong, from labels of the same "
-        "texts. By error rates: from sensitivity and specificity on labelled texts of the same k. The intervals carry "
+        "texts. By criteria: from the error rates of each kind of criterion on labelled texts of the same k. By error "
+        "rates: from those of full marks, which hold only for students of about the same skill. The intervals carry "
         "the uncertainty of the labels and of the scored texts.",
         columns=("grader", "truth", "student", "setting", "k", "texts", "labels", "raw", "corrected", "by"),
         rows=tuple(rows),

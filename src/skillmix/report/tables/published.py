@@ -103,7 +103,8 @@ def _without_common_rows(report: Report, metrics: Sequence[str]) -> Iterator[_Ro
     chosen = without_common(report) if common_k(report) == 5 else None
     for key in report.students if chosen else ():
         mine = [c for c in (chosen or ((), ""))[0] if (c.key.run, c.key.student) == key]
-        cells = {c.key.setting: c for c in mine if c.key.grader == report.graders[0]}
+        # A draw without some skills has a label of its own, such as `train-without-common`.
+        cells = {c.key.setting.partition("-without-")[0]: c for c in mine if c.key.grader == report.graders[0]}
         if cells:
             yield _own_row(report, key, "–", "–", tuple(_values(cells.get(s), metrics) for s in SETTINGS))
 

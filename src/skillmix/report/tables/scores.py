@@ -278,6 +278,22 @@ def without_common(report: Report) -> tuple[list[Cell], str] | None:
     return [c for c in reduced if c.combinations], how
 
 
+def novelty_bound(report: Report, k: int, cells: Sequence[Cell]) -> float:
+    """How often a corpus would hold one of the drawn combinations by chance, from measured frequencies if given."""
+    if report.frequencies is None:
+        return novelty(k, report.corpus_tokens).expected_occurrences
+    drawn = {skill for cell in cells for combination in cell.combinations for skill in combination.skills}
+    return report.frequencies.expected_occurrences(k, report.corpus_tokens, drawn)
+
+
+def _bound_in_words(report: Report, k: int, bound: float) -> str:
+    source = "measured frequencies" if report.frequencies else "the paper's upper bound on every skill's frequency"
+    start = f"Novelty bound at k = {k} for {report.corpus_tokens:.3g} tokens, by {source}: {expectation(bound)}"
+    if bound >= 1:
+        return f"{start} expected occurrences of a combination, so full marks say nothing about new texts at this k."
+    return f"{start}; full marks above the bound mean that such a corpus cannot contain all the texts."
+
+
 @table(section="scores", order=70)
 def common_table(report: Report) -> ReportTable | None:
     """Full marks with common skills removed, and the novelty bound (table 6 of the paper)."""
@@ -285,7 +301,7 @@ def common_table(report: Report) -> ReportTable | None:
     if k is None or chosen is None or not chosen[0]:
         return None
     cells, how = chosen
-    bound = novelty(k, report.corpus_tokens).expected_occurrences
+    bound = novelty_bound(report, k, cells)
     settings = list(dict.fromkeys(c.key.setting for c in cells))
     rows: list[tuple[Entry, ...]] = []
     for run, student, grader in dict.fromkeys((c.key.run, c.key.student, c.key.grader) for c in cells):
@@ -297,8 +313,7 @@ def common_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="common-skills-removed",
         title=f"Common skills removed, k = {k}",
-        note=f"{_as_in_paper('table 6')} {how} Novelty bound at k = {k} for {report.corpus_tokens:.3g} tokens: "
-        f"{expectation(bound)}; full marks above the bound mean that such a corpus cannot contain all the texts.",
+        note=f"{_as_in_paper('table 6')} {how} {_bound_in_words(report, k, bound)}",
         columns=("student", "grader", *(_MAIN_LABELS * len(settings))),
         rows=tuple(rows),
         groups=(("", 2), *((setting, len(_MAIN)) for setting in settings)),

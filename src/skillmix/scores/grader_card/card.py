@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from skillmix.calls import is_human
 from skillmix.scores.grader_card.bias import GraderBias, grader_bias
 from skillmix.scores.grader_card.corrected import CorrectedScore, corrected_scores
 from skillmix.scores.grader_card.items import TextUnderGraders
@@ -21,7 +22,7 @@ from skillmix.scores.grader_card.units import (
     round_units,
 )
 from skillmix.scores.graders import KINDS
-from skillmix.scores.statistics.against_truth import UNKNOWN, Measure, truth_measures
+from skillmix.scores.statistics.against_truth import UNKNOWN, Measure, rates_of, truth_measures
 from skillmix.scores.statistics.effective_counts import effective_counts
 
 
@@ -51,7 +52,8 @@ class TruthAgreement:
     units: int
     """Criteria that the grader and the truth both decided."""
     graded: int
-    """Criteria that the grader decided in texts of students and k with labels."""
+    """Criteria that the measures stand for: those that the grader decided in texts of students and k with labels, or
+    only those with labels if no label is of a criterion that the grader gives, or none of one that it denies."""
     earned: Measure
     """The share of points that the truth gives."""
     agreement: Measure
@@ -104,6 +106,8 @@ def grader_card(
 ) -> GraderCard:
     """The card of one grader against another one that is taken for the truth."""
     own = [item for item in items if item.decides(grader)]
+    if is_human(grader):  # raters answer about samples: two of them are compared on the texts that both rated
+        own = [item for item in own if item.decides(truth)]
     criteria = of_labelled_groups(criterion_units(own, grader, truth))
     rounds = {n: of_labelled_groups(units) for n, units in round_units(own, grader, truth).items()}
     known = facts or GraderFacts()
@@ -131,11 +135,13 @@ def _known(*rows: TruthAgreement) -> tuple[TruthAgreement, ...]:
 
 
 def _agreement(criterion: str, units: Sequence[Unit]) -> TruthAgreement:
-    measures = truth_measures(as_units(units))
+    found = as_units(units)
+    measures = truth_measures(found)
+    labelled = sum(unit.earned is not None for unit in units)
     return TruthAgreement(
         criterion=criterion,
-        units=sum(unit.earned is not None for unit in units),
-        graded=len(units),
+        units=labelled,
+        graded=len(units) if rates_of(found).is_known else labelled,
         earned=measures.earned,
         agreement=measures.agreement,
         sensitivity=measures.sensitivity,

@@ -19,7 +19,8 @@ NOTE: Final = (
 )
 CORRECTED_NOTE: Final = (
     "Full marks of single texts, one try. Corrected by the truth: every text has a label. By own labels: the labels of "
-    "a sample of these texts. By error rates: sensitivity and specificity on labelled texts of the same k."
+    "a sample of these texts. By criteria: error rates of each kind of criterion on labelled texts of the same k. By "
+    "error rates: those of full marks, which hold only for students of about the same skill."
 )
 
 

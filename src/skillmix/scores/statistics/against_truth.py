@@ -167,6 +167,17 @@ def rates_of(units: Units) -> TruthRates:
     return TruthRates(given, *(_share_earned(labelled, if_given=outcome) for outcome in (True, False)))
 
 
+def only_labelled(units: Units) -> Units:
+    """The units with a label, each standing for itself.
+
+    If the grader denies a point somewhere and no such unit has a label, the labels say nothing about all units, but
+    they still show how the two agree on the labelled ones.
+    """
+    rows = [row[:3] for row in zip(*units, strict=True) if row[1] is not None]
+    given, earned, clusters = zip(*rows, strict=True) if rows else ((), (), ())
+    return Units(given, earned, clusters, (1.0,) * len(rows))
+
+
 class _Label(NamedTuple):
     given: bool
     earned: bool
@@ -198,7 +209,7 @@ def truth_measures(units: Units) -> TruthMeasures:
     """Every measure of some units; unknown where no unit with a label can tell."""
     rates, labelled = rates_of(units), _labelled(units)
     if not rates.is_known:
-        return NO_MEASURES
+        return NO_MEASURES if len(labelled) in (0, len(units.given)) else truth_measures(only_labelled(units))
     n = len(labelled)
     point, draws = rates.point(), rates.draws(np.random.default_rng(SEED))
     by_draws = {name: measure(getattr(point, name), getattr(draws, name)) for name in _BY_DRAWS}
